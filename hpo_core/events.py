@@ -1,0 +1,263 @@
+"""What was noticed (stimuli), what is now so (events), both as an atom (entries), and their codec.
+
+The union is closed: a journal that holds another tag was written by a newer version and is refused
+with that explanation, never guessed at. A new shape gets a new ``FORMAT`` and an upcaster in
+:func:`decode_entry`, and a golden journal in ``tests/golden`` in the same commit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import msgspec
+
+from hpo_core.errors import JournalError
+from hpo_core.trial import Checkpoint, Metrics, Outcome, Params, Report
+
+FORMAT = 1
+
+
+class _Fact(msgspec.Struct, frozen=True, tag_field="is", tag=True):
+    """Base: frozen, tagged with its class name."""
+
+
+# What was noticed.
+
+
+class StudyRequested(_Fact, frozen=True):
+    """Somebody asked for a study; ``spec`` is the validated StudySpec as plain data."""
+
+    spec: dict[str, Any]
+
+
+class ControllerStarted(_Fact, frozen=True):
+    """A controller took the study; attempts of the one before it are lost."""
+
+    controller: str
+
+
+class CapacityNoticed(_Fact, frozen=True):
+    """So many jobs can run at once now."""
+
+    slots: int
+
+
+class JobAsked(_Fact, frozen=True):
+    """Somebody asked for one job by hand."""
+
+
+class AttemptReported(_Fact, frozen=True):
+    """An attempt came back, good or bad."""
+
+    report: Report
+
+
+class ExtensionRequested(_Fact, frozen=True):
+    """So many more configurations are wanted."""
+
+    configs: int
+
+
+class StopRequested(_Fact, frozen=True):
+    """A person or a rule wants no further jobs."""
+
+    reason: str
+
+
+Stimulus = (
+    StudyRequested
+    | ControllerStarted
+    | CapacityNoticed
+    | JobAsked
+    | AttemptReported
+    | ExtensionRequested
+    | StopRequested
+)
+
+# What is now so.
+
+
+class StudyCreated(_Fact, frozen=True):
+    spec: dict[str, Any]
+
+
+class ControllerChanged(_Fact, frozen=True):
+    controller: str
+
+
+class CapacityChanged(_Fact, frozen=True):
+    slots: int
+
+
+class TrialCreated(_Fact, frozen=True):
+    """A new identity with fixed parameters. ``parent`` is set where it continues another trial."""
+
+    trial: int
+    bracket: int
+    params: Params
+    parent: int | None = None
+
+
+class JobGranted(_Fact, frozen=True):
+    """The study wants ``trial`` trained to ``target``.
+
+    ``retry`` is true where an earlier attempt at the same target failed; such a grant is no promotion.
+    """
+
+    trial: int
+    attempt: int
+    bracket: int
+    rung: int
+    target: int
+    checkpoint: Checkpoint | None
+    retry: bool = False
+
+
+class JobCompleted(_Fact, frozen=True):
+    """The target was reached. ``loss`` is the metric with ``mode: max`` flipped; None if not finite."""
+
+    trial: int
+    attempt: int
+    bracket: int
+    rung: int
+    resource: int
+    loss: float | None
+    metrics: Metrics
+    checkpoint: Checkpoint | None
+    worker: str
+    started: float
+    ended: float
+
+
+class AttemptFailed(_Fact, frozen=True):
+    """An attempt ended without a result; the job is wanted again unless the trial is abandoned."""
+
+    trial: int
+    attempt: int
+    rung: int
+    target: int
+    outcome: Outcome
+    message: str
+    worker: str = ""
+    started: float = 0.0
+    ended: float = 0.0
+
+
+class CheckpointCondemned(_Fact, frozen=True):
+    """The trial's checkpoint at ``resource`` cannot be loaded and will not be used again."""
+
+    trial: int
+    resource: int
+
+
+class TrialAbandoned(_Fact, frozen=True):
+    """No further attempt will be made; ranks last in the rung it was heading for."""
+
+    trial: int
+    bracket: int
+    rung: int
+    reason: str
+
+
+class ReportIgnored(_Fact, frozen=True):
+    """A report from an attempt that is not the current one; noted, changes nothing."""
+
+    trial: int
+    attempt: int
+    reason: str
+
+
+class StudyExtended(_Fact, frozen=True):
+    configs: int
+
+
+class StudyHalted(_Fact, frozen=True):
+    """No further jobs are granted until the study is resumed."""
+
+    reason: str
+
+
+class StudyReopened(_Fact, frozen=True):
+    """A halted study may grant jobs again."""
+
+
+Event = (
+    StudyCreated
+    | ControllerChanged
+    | CapacityChanged
+    | TrialCreated
+    | JobGranted
+    | JobCompleted
+    | AttemptFailed
+    | CheckpointCondemned
+    | TrialAbandoned
+    | ReportIgnored
+    | StudyExtended
+    | StudyHalted
+    | StudyReopened
+)
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One atom of the journal: the stimulus and all that was decided from it."""
+
+    seq: int
+    """0 for the entry that created the study, then without a gap."""
+    time: float
+    """Seconds since the epoch (virtual seconds in a simulation)."""
+    epoch: int
+    """Which controller wrote it (grows by one with every takeover)."""
+    stimulus: Stimulus
+    events: tuple[Event, ...]
+    format: int = FORMAT
+
+
+def encode_entry(entry: Entry) -> str:
+    """Strict JSON on one line; NaN and infinities become the strings NaN, Infinity, -Infinity."""
+    plain = msgspec.to_builtins(entry)
+    try:
+        return json.dumps(plain, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        return json.dumps(_spell_non_finite(plain), allow_nan=False, separators=(",", ":"))
+
+
+def decode_entry(text: str | bytes) -> Entry:
+    """Inverse of :func:`encode_entry`.
+
+    Raises:
+        JournalError: the text is no entry, or was written by a newer format.
+    """
+    try:
+        return msgspec.json.decode(text, type=Entry, strict=False)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        written = _format_of(text)
+        if written is not None and written > FORMAT:
+            raise JournalError(
+                f"Journal entry has format {written}; this version reads up to {FORMAT}. "
+                "Upgrade this package to the version that wrote the study."
+            ) from error
+        shown = text[:200] if isinstance(text, str) else text[:200].decode("utf-8", "replace")
+        raise JournalError(
+            f"Journal entry cannot be read ({error}): {shown!r}. Restore the journal from a backup; "
+            "entries before it are intact and `hpo show NAME --at SEQ` still reads them."
+        ) from error
+
+
+def _format_of(text: str | bytes) -> int | None:
+    try:
+        value = json.loads(text).get("format")
+    except (ValueError, AttributeError):
+        return None
+    return value if isinstance(value, int) else None
+
+
+def _spell_non_finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, dict):
+        return {key: _spell_non_finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_spell_non_finite(item) for item in value]
+    return value

@@ -1,0 +1,102 @@
+"""The nouns of training as frozen values: checkpoint, job, outcome."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+Params = dict[str, Any]
+"""Name to value; values are float, int, str, bool or None. Inactive conditional parameters are absent."""
+
+Metrics = dict[str, float]
+"""Name to value; non-finite values are allowed here and judged later."""
+
+
+class Outcome(StrEnum):
+    """How an attempt ended. ``completed`` and ``diverged`` are results; the others are failures."""
+
+    COMPLETED = "completed"
+    DIVERGED = "diverged"
+    """The target was reached but the metric is NaN or infinite: ranks last, is never promoted."""
+    ERROR = "error"
+    """The training function raised, or broke its contract."""
+    CRASHED = "crashed"
+    """The training process ended by itself (``os._exit``, segmentation fault)."""
+    OUT_OF_MEMORY = "out_of_memory"
+    TIMEOUT = "timeout"
+    """Longer than ``training.timeout``."""
+    HUNG = "hung"
+    """No step finished within ``training.stall_timeout``."""
+    CHECKPOINT_BAD = "checkpoint_bad"
+    """The checkpoint to start from is missing, truncated or corrupt; the trial goes back to an older one."""
+    LOST = "lost"
+    """The worker or the controller went away; says nothing about the trial."""
+    PREEMPTED = "preempted"
+    """We took the worker away on purpose (cancel, shutdown)."""
+
+
+RESULTS = frozenset({Outcome.COMPLETED, Outcome.DIVERGED})
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """Immutable reference to a training state on disk."""
+
+    uri: str
+    """Path relative to the study's folder, or a full URI."""
+    digest: str
+    """SHA-256 of the file, hexadecimal."""
+    resource: int
+    """Units of training (epochs, steps) done when it was taken."""
+    size: int
+    """Bytes."""
+    parent: str | None = None
+    """``uri`` of the checkpoint this attempt started from."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    """Train trial ``trial`` *to* ``target`` (absolute), starting from ``checkpoint``.
+
+    ``(trial, attempt)`` is the fence: a report that carries another attempt number is noted and dropped.
+    """
+
+    trial: int
+    attempt: int
+    bracket: int
+    rung: int
+    target: int
+    params: Params
+    checkpoint: Checkpoint | None = None
+
+
+class Point(msgspec.Struct, frozen=True):
+    """Metrics at one resource, for pictures and trackers; no search rule reads it."""
+
+    resource: int
+    metrics: Metrics
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What came back from one attempt, good or bad."""
+
+    trial: int
+    attempt: int
+    outcome: Outcome
+    metrics: Metrics = {}
+    """Last value of each metric at the target (empty on failure)."""
+    curve: tuple[Point, ...] = ()
+    """Per-step metrics of this attempt, thinned to at most ``CURVE_POINTS``."""
+    checkpoint: Checkpoint | None = None
+    message: str = ""
+    """One line for people: what failed and how to cure it."""
+    detail: str = ""
+    """Traceback and the tail of the attempt's output."""
+    worker: str = ""
+    started: float = 0.0
+    ended: float = 0.0
+    """Seconds since the epoch (or virtual seconds in a simulation)."""
+
+
+CURVE_POINTS = 64
+"""A job's curve is thinned to this many points before it is recorded."""
