@@ -19,8 +19,8 @@ from hpo_core.trial import Checkpoint, Metrics, Outcome, Params, Report
 FORMAT = 1
 
 
-class _Fact(msgspec.Struct, frozen=True, tag_field="is", tag=True):
-    """Base: frozen, tagged with its class name."""
+class _Fact(msgspec.Struct, frozen=True, tag_field="is", tag=True, gc=False):
+    """Base: frozen, tagged with its class name. No fact refers back, so the cycle collector may skip them."""
 
 
 # What was noticed.
@@ -200,7 +200,7 @@ Event = (
 )
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """One atom of the journal: the stimulus and all that was decided from it."""
 
     seq: int

@@ -40,7 +40,7 @@ class Outcome(StrEnum):
 RESULTS = frozenset({Outcome.COMPLETED, Outcome.DIVERGED})
 
 
-class Checkpoint(msgspec.Struct, frozen=True):
+class Checkpoint(msgspec.Struct, frozen=True, gc=False):
     """Immutable reference to a training state on disk."""
 
     uri: str
@@ -55,7 +55,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """``uri`` of the checkpoint this attempt started from."""
 
 
-class Job(msgspec.Struct, frozen=True):
+class Job(msgspec.Struct, frozen=True, gc=False):
     """Train trial ``trial`` *to* ``target`` (absolute), starting from ``checkpoint``.
 
     ``(trial, attempt)`` is the fence: a report that carries another attempt number is noted and dropped.
@@ -70,14 +70,14 @@ class Job(msgspec.Struct, frozen=True):
     checkpoint: Checkpoint | None = None
 
 
-class Point(msgspec.Struct, frozen=True):
+class Point(msgspec.Struct, frozen=True, gc=False):
     """Metrics at one resource, for pictures and trackers; no search rule reads it."""
 
     resource: int
     metrics: Metrics
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What came back from one attempt, good or bad."""
 
     trial: int

@@ -1,0 +1,1 @@
+"""The append-only record of decisions: memory and SQL behind one protocol."""

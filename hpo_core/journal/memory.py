@@ -1,0 +1,80 @@
+"""A journal in memory: for simulations, tests, and loops by hand that need no record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpo_core.errors import FencedError, StudyBusyError, StudyExistsError, StudyNotFoundError
+from hpo_core.events import Entry
+from hpo_core.journal.base import Owner, StudyInfo
+
+
+class _Kept:
+    __slots__ = ("entries", "epoch", "owner", "renewed")
+
+    def __init__(self, first: Entry) -> None:
+        self.entries = [first]
+        self.epoch = first.epoch
+        self.owner: Owner | None = None
+        self.renewed = 0.0
+
+
+class MemoryJournal:
+    """Entries in lists. Not safe between processes, gone with the process."""
+
+    def __init__(self) -> None:
+        self._studies: dict[str, _Kept] = {}
+
+    def _kept(self, study: str) -> _Kept:
+        try:
+            return self._studies[study]
+        except KeyError:
+            raise StudyNotFoundError(
+                f"Study {study!r} is not in this journal (it holds: {', '.join(self._studies) or 'none'}). "
+                "Check the name, or create it."
+            ) from None
+
+    def create(self, study: str, first: Entry) -> None:
+        if study in self._studies:
+            raise StudyExistsError(f"Study {study!r} exists already. Open it, or choose another name.")
+        self._studies[study] = _Kept(first)
+
+    def append(self, study: str, entry: Entry) -> None:
+        kept = self._kept(study)
+        if entry.seq != len(kept.entries) or entry.epoch != kept.epoch:
+            raise FencedError(
+                f"Study {study!r}: entry {entry.seq} of epoch {entry.epoch} refused; the journal is at entry "
+                f"{len(kept.entries)}, epoch {kept.epoch}. Another controller took over; stop this one."
+            )
+        kept.entries.append(entry)
+
+    def entries(self, study: str, start: int = 0, stop: int | None = None) -> Iterator[Entry]:
+        return iter(self._kept(study).entries[start:stop])
+
+    def info(self, study: str) -> StudyInfo:
+        kept = self._kept(study)
+        return StudyInfo(
+            study, kept.entries[0].time, len(kept.entries), kept.epoch, kept.owner, kept.renewed
+        )
+
+    def studies(self) -> list[StudyInfo]:
+        return [self.info(name) for name in sorted(self._studies)]
+
+    def claim(self, study: str, owner: Owner, now: float, *, force: bool = False) -> int:
+        kept = self._kept(study)
+        if kept.owner is not None and kept.owner != owner and not force:
+            raise StudyBusyError(f"Study {study!r} is driven by {kept.owner.label()}. End that controller first.")
+        kept.epoch += 1
+        kept.owner, kept.renewed = owner, now
+        return kept.epoch
+
+    def renew(self, study: str, epoch: int, now: float) -> None:
+        kept = self._kept(study)
+        if kept.epoch != epoch:
+            raise FencedError(f"Study {study!r} was taken over (epoch {kept.epoch}, mine {epoch}); stop.")
+        kept.renewed = now
+
+    def release(self, study: str, epoch: int) -> None:
+        kept = self._kept(study)
+        if kept.epoch == epoch:
+            kept.owner = None

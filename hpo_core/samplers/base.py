@@ -1,0 +1,39 @@
+"""What a study asks of a sampler."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from hpo_core.events import Event
+from hpo_core.spec import StudySpec
+from hpo_core.trial import Params
+
+
+class Sampler(Protocol):
+    """Proposes parameters for new trials.
+
+    Its answers are recorded (:class:`~hpo_core.events.TrialCreated`), so replay never asks again.
+    """
+
+    def propose(self, number: int) -> Params:
+        """Parameters for trial ``number``. Must not depend on anything but settings and applied events."""
+        ...
+
+    def apply(self, event: Event) -> None:
+        """Take note of a fact."""
+        ...
+
+
+def create_sampler(spec: StudySpec) -> Sampler:
+    """The sampler a spec names."""
+    if spec.search.method == "recorded":
+        from hpo_core.samplers.recorded import RecordedSampler
+
+        return RecordedSampler(spec.search.params)
+    if spec.sampler.name == "random":
+        from hpo_core.samplers.random import RandomSampler
+
+        return RandomSampler(spec.search_space(), spec.seed)
+    from hpo_core.samplers.optuna import OptunaSampler
+
+    return OptunaSampler(spec)

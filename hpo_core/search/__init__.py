@@ -1,0 +1,1 @@
+"""Search methods: told facts, asked for the next action; they call nobody."""

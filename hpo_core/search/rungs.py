@@ -1,0 +1,137 @@
+"""Rungs of successive halving: which results stand where, and who is the next candidate.
+
+A rung answers "best candidate not promoted yet" in O(log n) amortized: two heaps keep the best
+``floor(n / eta)`` apart from the rest, a third offers those among them that were not promoted. Entries
+that moved are left in their old heap and skipped when they surface.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+INFINITY = math.inf
+
+
+def rung_levels(min_resource: int, max_resource: int, reduction_factor: float) -> list[int]:
+    """Levels ``r * eta**k``, the top exactly ``R``.
+
+    Where ``R / r`` is no power of eta, a level within a factor ``sqrt(eta)`` below R gives way to R, so
+    that no promotion buys next to nothing.
+
+    >>> rung_levels(1, 9, 3), rung_levels(1, 200, 3), rung_levels(1, 100, 3)
+    ([1, 3, 9], [1, 3, 9, 27, 81, 200], [1, 3, 9, 27, 100])
+    """
+    steps = round(math.log(max_resource / min_resource) / math.log(reduction_factor))
+    levels = [round(min_resource * reduction_factor**k) for k in range(steps)]
+    return [level for level in dict.fromkeys(levels) if level < max_resource] + [max_resource]
+
+
+def default_min_resource(max_resource: int, reduction_factor: float, rungs: int = 5) -> int:
+    """Smallest resource that gives at most ``rungs`` rungs (ASHA 5.1: at most five)."""
+    return max(1, round(max_resource / reduction_factor ** (rungs - 1)))
+
+
+class Rung:
+    """Results at one resource level.
+
+    Args:
+        level: resource of this rung.
+        reduction_factor: eta; the best ``floor(n / eta)`` of ``n`` results are candidates.
+    """
+
+    __slots__ = ("_in_top", "_promoted", "_ready", "_rest", "_top", "level", "reduction_factor", "size")
+
+    def __init__(self, level: int, reduction_factor: float) -> None:
+        self.level = level
+        self.reduction_factor = reduction_factor
+        self.size = 0
+        self._top: list[tuple[float, int]] = []  # max-heap of the candidates: (-loss, -trial)
+        self._rest: list[tuple[float, int]] = []  # min-heap of the others: (loss, trial)
+        self._ready: list[tuple[float, int]] = []  # min-heap of candidates to promote, with stale ones
+        self._in_top: set[int] = set()
+        self._promoted: set[int] = set()
+
+    def add(self, trial: int, loss: float | None) -> None:
+        """Register a result; None (not finite, or abandoned) ranks last and is never promoted.
+
+        Between equal losses the lower trial number ranks first.
+        """
+        key = (INFINITY if loss is None else loss, trial)
+        self.size += 1
+        top, rest = self._top, self._rest
+        if top and key < (-top[0][0], -top[0][1]):
+            self._enter(key)
+        else:
+            heapq.heappush(rest, key)
+        wanted = int(self.size // self.reduction_factor)
+        if len(top) > wanted:
+            negative = heapq.heappop(top)
+            self._in_top.discard(-negative[1])
+            heapq.heappush(rest, (-negative[0], -negative[1]))
+        elif len(top) < wanted:
+            self._enter(heapq.heappop(rest))
+
+    def _enter(self, key: tuple[float, int]) -> None:
+        heapq.heappush(self._top, (-key[0], -key[1]))
+        self._in_top.add(key[1])
+        if key[1] not in self._promoted and key[0] != INFINITY:
+            heapq.heappush(self._ready, key)
+
+    def candidate(self) -> int | None:
+        """The best trial among the top ``floor(n / eta)`` that was not promoted, or None."""
+        ready = self._ready
+        while ready:
+            trial = ready[0][1]
+            if trial in self._in_top and trial not in self._promoted:
+                return trial
+            heapq.heappop(ready)
+        return None
+
+    def promote(self, trial: int) -> None:
+        """Note that a trial left for the next rung."""
+        self._promoted.add(trial)
+
+    @property
+    def promoted(self) -> int:
+        """How many trials left for the next rung."""
+        return len(self._promoted)
+
+    def promotable(self) -> int:
+        """How many candidates wait for promotion."""
+        return len({key[1] for key in self._ready} & self._in_top - self._promoted)
+
+    def check(self) -> None:
+        """Assert that the heaps agree with a plain sort."""
+        top = {(-loss, -trial) for loss, trial in self._top}
+        ranked = sorted(top | set(self._rest))
+        assert len(ranked) == self.size == len(self._top) + len(self._rest)
+        wanted = int(self.size // self.reduction_factor)
+        assert len(self._top) == wanted and top == set(ranked[:wanted])
+        assert {trial for _, trial in top} == self._in_top
+        free = [t for loss, t in ranked[:wanted] if t not in self._promoted and loss != INFINITY]
+        assert self.candidate() == (free[0] if free else None)
+
+
+class Ladder:
+    """The rungs of one bracket, from the base up."""
+
+    __slots__ = ("reduction_factor", "rungs")
+
+    def __init__(self, levels: list[int], reduction_factor: float) -> None:
+        self.reduction_factor = reduction_factor
+        self.rungs = [Rung(level, reduction_factor) for level in levels]
+
+    def promotion(self) -> tuple[int, int] | None:
+        """(trial, rung it goes to) by ASHA's Algorithm 2: from the top rung down, the best candidate."""
+        for k in range(len(self.rungs) - 2, -1, -1):
+            trial = self.rungs[k].candidate()
+            if trial is not None:
+                return trial, k + 1
+        return None
+
+    def check(self) -> None:
+        for rung in self.rungs:
+            rung.check()
+        for below, above in zip(self.rungs, self.rungs[1:], strict=False):
+            assert above.size <= below.promoted, "a rung holds more results than were promoted to it"

@@ -1,0 +1,312 @@
+"""StudySpec: what a YAML file, Python, the command line and a UI form all fill in.
+
+Unknown keys, wrong types and impossible ranges are refused here, once, with the place and the cure;
+everything behind this module may trust what it gets.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from hpo_core.errors import SpecError
+from hpo_core.space import Parameter, SearchSpace
+from hpo_core.trial import Outcome
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class MetricSpec(_Part):
+    name: str = Field(min_length=1, description="The metric the training function reports and the study optimizes.")
+    mode: Literal["min", "max"] = Field(default="min", description="Whether smaller or larger is better.")
+
+    @property
+    def sign(self) -> float:
+        """Factor that turns the metric into a loss (smaller is better)."""
+        return 1.0 if self.mode == "min" else -1.0
+
+
+class AshaSearch(_Part):
+    """Asynchronous successive halving, promotion variant (Li et al. 2020, Algorithm 2)."""
+
+    method: Literal["asha"] = "asha"
+    configs: int = Field(ge=1, description="How many configurations the base rung takes in all.")
+    max_resource: int = Field(ge=1, description="Units (epochs, steps) of a full training, R in the paper.")
+    min_resource: int | None = Field(
+        default=None, ge=1, description="Units of the shortest training, r; default: at most five rungs."
+    )
+    reduction_factor: float = Field(default=4, gt=1, description="eta: one in eta goes on to the next rung.")
+
+    @model_validator(mode="after")
+    def _check(self) -> AshaSearch:
+        if self.min_resource is not None and self.min_resource > self.max_resource:
+            raise ValueError(
+                f"min_resource = {self.min_resource} is larger than max_resource = {self.max_resource}; "
+                "lower the one or raise the other"
+            )
+        return self
+
+
+class RandomSearch(_Part):
+    """Every configuration is trained to ``max_resource`` at once."""
+
+    method: Literal["random"] = "random"
+    configs: int = Field(ge=1)
+    max_resource: int = Field(default=1, ge=1)
+
+
+class RecordedGrant(_Part):
+    trial: int = Field(ge=0)
+    bracket: int = 0
+    rung: int = Field(ge=0)
+    target: int = Field(ge=1)
+
+
+class RecordedSearch(_Part):
+    """Trains again along the grants another study recorded (``hpo rerun``); decides nothing itself."""
+
+    method: Literal["recorded"] = "recorded"
+    source: str
+    grants: list[RecordedGrant]
+    params: list[dict[str, Any]] = Field(description="Parameters of the source's trials, by number.")
+    min_resource: int = 1
+    max_resource: int = Field(ge=1)
+    reduction_factor: float = 4
+
+
+Search = Annotated[AshaSearch | RandomSearch | RecordedSearch, Field(discriminator="method")]
+
+
+class SamplerSpec(BaseModel):
+    """``name: random``, or any sampler of Optuna by its class name (``TPESampler``) with its arguments."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str = "random"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+    @model_validator(mode="after")
+    def _check(self) -> SamplerSpec:
+        if self.name == "random":
+            if self.arguments:
+                raise ValueError(f"sampler random takes no arguments, got {', '.join(self.arguments)}; drop them")
+            return self
+        from hpo_core.samplers.optuna import check_sampler
+
+        check_sampler(self.name, self.arguments)
+        return self
+
+
+class LocalClusterSpec(_Part):
+    """Dask workers on this machine, started for the study and ended with it."""
+
+    kind: Literal["local"] = "local"
+    workers: int = Field(default=2, ge=1, le=1024, description="Jobs at once; one process each.")
+
+
+class AddressClusterSpec(_Part):
+    """A Dask scheduler that runs already; every worker thread is one slot."""
+
+    kind: Literal["address"] = "address"
+    address: str = Field(description="For example tcp://127.0.0.1:8786")
+
+    @field_validator("address")
+    @classmethod
+    def _check(cls, value: str) -> str:
+        if "://" not in value:
+            raise ValueError(f"address = {value!r} has no protocol; write tcp://HOST:PORT")
+        return value
+
+
+Cluster = Annotated[LocalClusterSpec | AddressClusterSpec, Field(discriminator="kind")]
+
+
+class TrainingSpec(_Part):
+    """Limits of one attempt, and how often a failed one is tried again."""
+
+    timeout: float | None = Field(default=None, gt=0, description="Seconds one attempt may take in all.")
+    stall_timeout: float | None = Field(
+        default=3600.0, gt=0, description="Seconds without a finished step after which an attempt counts as hung."
+    )
+    grace: float = Field(default=5.0, ge=0, description="Seconds between SIGTERM and SIGKILL.")
+    retries: dict[Outcome, int] = Field(
+        default_factory=dict,
+        description="Further attempts at one target after each kind of failure; merged over the defaults.",
+    )
+    fail_fast: int | None = Field(
+        default=5, ge=1, description="Halt when so many trials were abandoned before the first success."
+    )
+
+    def allowed(self, outcome: Outcome) -> int:
+        """How many failures of this kind one target may have before the trial is abandoned."""
+        return self.retries.get(outcome, DEFAULT_RETRIES.get(outcome, 0))
+
+
+DEFAULT_RETRIES: dict[Outcome, int] = {
+    Outcome.ERROR: 0,
+    Outcome.CRASHED: 1,
+    Outcome.OUT_OF_MEMORY: 1,
+    Outcome.TIMEOUT: 0,
+    Outcome.HUNG: 1,
+    Outcome.CHECKPOINT_BAD: 10,
+    Outcome.LOST: 20,
+    Outcome.PREEMPTED: 1_000_000,
+}
+
+
+class TrackingSpec(_Part):
+    """Where MLflow is; the study never waits for it."""
+
+    mlflow: str | None = Field(
+        default=None, description="Tracking URI; default: MLFLOW_TRACKING_URI or SQLite in the home folder; 'off'."
+    )
+    experiment: str = Field(default="hpo", min_length=1, description="MLflow experiment that holds the runs.")
+
+
+class PrefectSpec(_Part):
+    grain: Literal["auto", "job", "rung"] = Field(
+        default="auto",
+        description="A Prefect task run per job, or one per rung; auto: per job up to about 300 expected jobs.",
+    )
+
+
+class StudySpec(_Part):
+    """One hyperparameter search, fully described."""
+
+    study: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name; one journal per name.")
+    objective: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="Training function as package.module:function; None for studies driven by hand.",
+    )
+    metric: MetricSpec
+    space: dict[str, Parameter] = Field(min_length=1)
+    search: Search
+    sampler: SamplerSpec = SamplerSpec()
+    seed: int = Field(default=0, ge=0, description="All draws and all training seeds follow from it.")
+    cluster: Cluster = LocalClusterSpec()
+    training: TrainingSpec = TrainingSpec()
+    tracking: TrackingSpec = TrackingSpec()
+    prefect: PrefectSpec = PrefectSpec()
+    pythonpath: list[str] = Field(
+        default_factory=list, description="Folders the objective is imported from, relative to the YAML file."
+    )
+
+    @model_validator(mode="after")
+    def _check_space(self) -> StudySpec:
+        SearchSpace(self.space)
+        return self
+
+    def search_space(self) -> SearchSpace:
+        return SearchSpace(self.space)
+
+    def plain(self) -> dict[str, Any]:
+        """As plain data, the form the journal keeps; :meth:`from_plain` is the inverse."""
+        return self.model_dump(mode="json", exclude_defaults=False)
+
+    @classmethod
+    def from_plain(cls, data: Any, where: str = "study", lines: dict[tuple[Any, ...], int] | None = None) -> StudySpec:
+        """Validate plain data.
+
+        Raises:
+            SpecError: one line for each thing that is wrong: place, value, rule, cure.
+        """
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise SpecError(_explain(error, where, data, lines or {})) from None
+
+
+def load_spec(path: str | Path) -> StudySpec:
+    """Read a study file. Relative paths in it are relative to the file.
+
+    Raises:
+        SpecError: the file is absent, no YAML, or describes no valid study.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = yaml.safe_load(text)
+        lines = _lines(yaml.compose(text, Loader=yaml.SafeLoader))
+    except FileNotFoundError:
+        raise SpecError(f"{path}: no such file. Give the path of a study's YAML file.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: cannot be read ({error}). Check the path and its permissions.") from None
+    except yaml.YAMLError as error:
+        raise SpecError(f"{path}: is no YAML ({error}). Mend the place it names.") from None
+    if not isinstance(data, dict):
+        raise SpecError(f"{path}: holds {type(data).__name__} where a mapping with the key 'study' belongs.")
+    spec = StudySpec.from_plain(data, str(path), lines)
+    folder = path.resolve().parent
+    searched = [str((folder / entry).resolve()) for entry in spec.pythonpath] or [str(folder), str(Path.cwd())]
+    cluster_file = spec.model_copy(update={"pythonpath": searched})
+    return cluster_file
+
+
+def _lines(node: yaml.Node | None, at: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], int]:
+    """Line number (from 1) of every key in a YAML document."""
+    found: dict[tuple[Any, ...], int] = {}
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            place = (*at, key.value)
+            found[place] = key.start_mark.line + 1
+            found.update(_lines(value, place))
+    elif isinstance(node, yaml.SequenceNode):
+        for i, value in enumerate(node.value):
+            found[(*at, i)] = value.start_mark.line + 1
+            found.update(_lines(value, (*at, i)))
+    return found
+
+
+_TAGS = {
+    "asha", "random", "recorded", "local", "address", "float", "int", "categorical", "ordinal",
+}  # fmt: skip
+
+
+def _explain(error: ValidationError, where: str, data: Any, lines: dict[tuple[Any, ...], int]) -> str:
+    found = []
+    for item in error.errors(include_url=False):
+        place = _without_tags(item["loc"], data)
+        line = next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), None)
+        name = ".".join(str(part) for part in place) or "the study"
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            message = "unknown key" + _suggest(str(place[-1]), item["loc"])
+        elif item["type"] == "missing":
+            message = "is required and absent; add it"
+        elif not isinstance(item["input"], dict | list):
+            message += f" (got {item['input']!r})"
+        found.append(f"{where}{f':{line}' if line else ''}: {name}: {message}")
+    return "\n".join(found)
+
+
+def _without_tags(loc: tuple[Any, ...], data: Any) -> tuple[Any, ...]:
+    """Pydantic puts the tag of a discriminated union into the place; a user never wrote it."""
+    place: list[Any] = []
+    for part in loc:
+        if part in _TAGS and isinstance(data, dict) and part not in data:
+            continue
+        place.append(part)
+        if isinstance(data, dict):
+            data = data.get(part)
+        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
+            data = data[part]
+    return tuple(place)
+
+
+def _suggest(key: str, loc: tuple[Any, ...]) -> str:
+    known: set[str] = set()
+    for model in _Part.__subclasses__():
+        known.update(model.model_fields)
+    if len(loc) > 1 and loc[0] == "space":
+        known = {"type", "low", "high", "log", "step", "choices", "when", "static"}
+    close = difflib.get_close_matches(key, sorted(known), n=1)
+    return f"; did you mean {close[0]}?" if close else "; remove it"

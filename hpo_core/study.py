@@ -1,0 +1,414 @@
+"""Study: state + method + sampler + journal. The one place where decisions are made and recorded.
+
+::
+
+    entry = decide(stimulus)      # each event is applied as it is decided: the next decision must see it
+    journal.append(entry)         # durable before anybody acts upon it
+    return jobs                   # then acted upon
+
+Should the append fail, nothing was promised to anybody: the study refuses further use and is opened again
+from the journal, which holds the state before the stimulus.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from hpo_core.errors import HpoError, JournalError, ObjectiveError
+from hpo_core.events import (
+    AttemptFailed,
+    AttemptReported,
+    CapacityChanged,
+    CapacityNoticed,
+    CheckpointCondemned,
+    ControllerChanged,
+    ControllerStarted,
+    Entry,
+    Event,
+    ExtensionRequested,
+    JobAsked,
+    JobCompleted,
+    JobGranted,
+    ReportIgnored,
+    Stimulus,
+    StopRequested,
+    StudyCreated,
+    StudyExtended,
+    StudyHalted,
+    StudyReopened,
+    StudyRequested,
+    TrialAbandoned,
+    TrialCreated,
+)
+from hpo_core.journal.base import Journal
+from hpo_core.journal.memory import MemoryJournal
+from hpo_core.samplers.base import Sampler, create_sampler
+from hpo_core.search.base import Done, Promote, Sample, SearchMethod, create_method
+from hpo_core.spec import StudySpec
+from hpo_core.state import Incumbent, StudyState, TrialRecord, retries_left
+from hpo_core.trial import Checkpoint, Job, Outcome, Report
+
+Decide = Callable[[Any], Iterator[Event]]
+
+
+class Study:
+    """One search. Create it with :meth:`create`, or open a recorded one with :meth:`open`.
+
+    Driven by hand::
+
+        study = Study.create(spec)
+        while (job := study.ask()) is not None:
+            study.tell(job, {"val_loss": train(job.params, job.target)})
+        print(study.best)
+    """
+
+    def __init__(
+        self,
+        spec: StudySpec,
+        journal: Journal,
+        *,
+        sampler: Sampler | None = None,
+        clock: Callable[[], float] = time.time,
+        epoch: int = 0,
+    ) -> None:
+        self.spec = spec
+        self.name = spec.study
+        self.journal = journal
+        self.state = StudyState()
+        self.method: SearchMethod = create_method(spec)
+        self.sampler: Sampler = sampler or create_sampler(spec)
+        self.epoch = epoch
+        self.seq = 0
+        """Number of entries applied; the next entry gets this number."""
+        self._clock = clock
+        self._broken = ""
+        self._metric, self._sign = spec.metric.name, spec.metric.sign
+        self._deciders: dict[type, Decide] = {
+            StudyRequested: self._on_study_requested,
+            ControllerStarted: self._on_controller_started,
+            CapacityNoticed: self._on_capacity,
+            JobAsked: self._on_asked,
+            AttemptReported: self._on_report,
+            ExtensionRequested: self._on_extension,
+            StopRequested: self._on_stop,
+        }
+
+    @classmethod
+    def create(
+        cls,
+        spec: StudySpec | Mapping[str, Any],
+        journal: Journal | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> Study:
+        """A new study, recorded in ``journal`` (in memory if None).
+
+        Raises:
+            SpecError: ``spec`` is a mapping and describes no valid study.
+            StudyExistsError: the journal holds a study of that name.
+        """
+        valid = spec if isinstance(spec, StudySpec) else StudySpec.from_plain(dict(spec))
+        study = cls(valid, journal if journal is not None else MemoryJournal(), clock=clock)
+        study._take(StudyRequested(valid.plain()))
+        return study
+
+    @classmethod
+    def open(
+        cls,
+        name: str,
+        journal: Journal,
+        *,
+        at: int | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> Study:
+        """The study as of entry ``at`` (included; default: the last one), rebuilt by replay.
+
+        With ``at`` the result is for looking, not for driving: the journal refuses its appends.
+
+        Raises:
+            StudyNotFoundError: the journal holds no study of that name.
+        """
+        entries = journal.entries(name, 0, None if at is None else at + 1)
+        study = cls.from_entries(entries, journal=journal, clock=clock)
+        study.epoch = journal.info(name).epoch
+        return study
+
+    @classmethod
+    def from_entries(
+        cls,
+        entries: Iterable[Entry],
+        *,
+        journal: Journal | None = None,
+        sampler: Sampler | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> Study:
+        """Replay entries; the first must be the one that created the study."""
+        iterator = iter(entries)
+        first = next(iterator, None)
+        if first is None or not isinstance(first.stimulus, StudyRequested):
+            raise JournalError("A journal begins with the entry that created its study; this one does not.")
+        spec = StudySpec.from_plain(first.stimulus.spec, "journal")
+        study = cls(
+            spec, journal if journal is not None else MemoryJournal(), sampler=sampler, clock=clock, epoch=first.epoch
+        )
+        study.replay(first)
+        for entry in iterator:
+            study.replay(entry)
+        return study
+
+    def replay(self, entry: Entry) -> None:
+        """Apply a recorded entry without deciding anything."""
+        if entry.seq != self.seq:
+            raise JournalError(
+                f"Study {self.name!r}: entry {entry.seq} follows entry {self.seq - 1}; entries are missing or "
+                "out of order. Restore the journal from a backup."
+            )
+        for event in entry.events:
+            self._apply(event)
+        self.seq += 1
+
+    # Stimuli.
+
+    def ask(self) -> Job | None:
+        """One job to train, or None while there is nothing to do (or nothing more: see :attr:`finished`)."""
+        entry = self._take(JobAsked())
+        return next(iter(self._granted(entry)), None)
+
+    def tell(
+        self,
+        job: Job,
+        metrics: Mapping[str, float],
+        *,
+        checkpoint: Checkpoint | None = None,
+        worker: str = "",
+        started: float = 0.0,
+    ) -> list[Job]:
+        """Report the metrics a job reached; returns jobs granted in turn (see :meth:`set_capacity`).
+
+        Raises:
+            ObjectiveError: the study's metric is absent or no number.
+        """
+        value = metrics.get(self._metric)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ObjectiveError(
+                f"Study {self.name!r}, trial {job.trial}: metric {self._metric!r} is {value!r} in "
+                f"{dict(metrics)!r}; tell needs it as a number. Report it, or name another one in the study."
+            )
+        report = Report(
+            trial=job.trial,
+            attempt=job.attempt,
+            outcome=Outcome.COMPLETED if math.isfinite(value) else Outcome.DIVERGED,
+            metrics={name: float(item) for name, item in metrics.items()},
+            checkpoint=checkpoint,
+            worker=worker,
+            started=started,
+            ended=self._clock(),
+        )
+        return self.tell_report(report)
+
+    def tell_report(self, report: Report) -> list[Job]:
+        """Report how an attempt ended, good or bad; returns jobs granted in turn."""
+        return self._granted(self._take(AttemptReported(report)))
+
+    def set_capacity(self, slots: int) -> list[Job]:
+        """So many jobs can run at once: from now on every report is answered with new jobs up to it.
+
+        Fewer slots than running jobs end none of them. 0 (the start) is for loops by hand.
+        """
+        if slots == self.state.capacity and len(self.state.running) >= slots:
+            return []
+        return self._granted(self._take(CapacityNoticed(slots)))
+
+    def recover(self, controller: str) -> list[Job]:
+        """A new controller begins: attempts of the one before it are lost, their jobs wanted again."""
+        return self._granted(self._take(ControllerStarted(controller)))
+
+    def extend(self, configs: int) -> list[Job]:
+        """Ask for so many more configurations."""
+        if configs < 1:
+            raise HpoError(f"extend(configs={configs}): give at least 1 further configuration.")
+        return self._granted(self._take(ExtensionRequested(configs)))
+
+    def stop(self, reason: str) -> None:
+        """Grant no further jobs until the study is recovered or extended."""
+        self._take(StopRequested(reason))
+
+    # Questions.
+
+    @property
+    def finished(self) -> bool:
+        """Whether no job runs and none will be granted any more."""
+        return not self.state.running and not self.state.waiting and isinstance(self.method.next_action(), Done)
+
+    @property
+    def status(self) -> str:
+        """``finished``, ``halted`` (by a person or a rule; resumable) or ``open``."""
+        if self.finished:
+            return "finished"
+        return "halted" if self.state.halted is not None else "open"
+
+    @property
+    def best(self) -> Incumbent | None:
+        """The incumbent: best finite loss over all rungs."""
+        return self.state.incumbent
+
+    def metric_value(self, loss: float) -> float:
+        """A loss as the user's metric (``mode: max`` flipped back)."""
+        return loss * self._sign
+
+    def check(self) -> None:
+        """Assert the invariants of state and method."""
+        self.state.check()
+        self.method.check()
+        if self.state.halted is None and self.state.capacity > len(self.state.running):
+            action = self.method.next_action()
+            idle = not self.state.waiting and not isinstance(action, Sample | Promote)
+            assert idle or self.seq == 0, f"a slot is idle although {action} could run"
+
+    # One entry.
+
+    def _take(self, stimulus: Stimulus) -> Entry:
+        if self._broken:
+            raise JournalError(
+                f"Study {self.name!r} could not record its last decision ({self._broken}) and is closed. "
+                "Mend the cause, then open the study again: nothing recorded is lost."
+            )
+        now = self._clock()
+        events: list[Event] = []
+        try:
+            for event in self.decide(stimulus):
+                self._apply(event)
+                events.append(event)
+            entry = Entry(self.seq, now, self.epoch, stimulus, tuple(events))
+            if not events:
+                return entry  # nothing was decided, nothing is recorded
+            if self.seq:
+                self.journal.append(self.name, entry)
+            else:
+                self.journal.create(self.name, entry)
+        except BaseException as error:
+            self._broken = f"{type(error).__name__}: {error}"
+            raise
+        self.seq += 1
+        return entry
+
+    def decide(self, stimulus: Stimulus) -> Iterator[Event]:
+        """All policy: the facts that follow from a stimulus. Each must be applied before the next is drawn."""
+        return self._deciders[type(stimulus)](stimulus)
+
+    def _apply(self, event: Event) -> None:
+        self.state.apply(event)
+        self.method.apply(event)
+        self.sampler.apply(event)
+
+    def _granted(self, entry: Entry) -> list[Job]:
+        return [self.state.job(event) for event in entry.events if type(event) is JobGranted]
+
+    # Policy.
+
+    def _on_study_requested(self, stimulus: StudyRequested) -> Iterator[Event]:
+        yield StudyCreated(stimulus.spec)
+
+    def _on_controller_started(self, stimulus: ControllerStarted) -> Iterator[Event]:
+        yield ControllerChanged(stimulus.controller)
+        yield CapacityChanged(0)
+        if self.state.halted is not None:
+            yield StudyReopened()
+        for grant in list(self.state.running.values()):
+            lost = Report(
+                trial=grant.trial,
+                attempt=grant.attempt,
+                outcome=Outcome.LOST,
+                message="the controller that ran this attempt is gone",
+            )
+            yield from self._failure(self.state.trials[grant.trial], grant, lost)
+
+    def _on_capacity(self, stimulus: CapacityNoticed) -> Iterator[Event]:
+        if stimulus.slots != self.state.capacity:
+            yield CapacityChanged(stimulus.slots)
+        yield from self._fill()
+
+    def _on_asked(self, _: JobAsked) -> Iterator[Event]:
+        yield from self._grant_one()
+
+    def _on_extension(self, stimulus: ExtensionRequested) -> Iterator[Event]:
+        yield StudyExtended(stimulus.configs)
+        if self.state.halted is not None:
+            yield StudyReopened()
+        yield from self._fill()
+
+    def _on_stop(self, stimulus: StopRequested) -> Iterator[Event]:
+        if self.state.halted is None:
+            yield StudyHalted(stimulus.reason)
+
+    def _on_report(self, stimulus: AttemptReported) -> Iterator[Event]:
+        report = stimulus.report
+        grant = self.state.running.get(report.trial)
+        if grant is None or grant.attempt != report.attempt:
+            current = "none is running" if grant is None else f"attempt {grant.attempt} is running"
+            yield ReportIgnored(report.trial, report.attempt, f"late: {current}")
+            return
+        if report.outcome in (Outcome.COMPLETED, Outcome.DIVERGED):
+            value = report.metrics.get(self._metric, math.nan)
+            yield JobCompleted(
+                report.trial, report.attempt, grant.bracket, grant.rung, grant.target,
+                value * self._sign if math.isfinite(value) else None,
+                report.metrics, report.checkpoint, report.worker, report.started, report.ended,
+            )  # fmt: skip
+        else:
+            yield from self._failure(self.state.trials[report.trial], grant, report)
+        yield from self._fill()
+
+    def _failure(self, trial: TrialRecord, grant: JobGranted, report: Report) -> Iterator[Event]:
+        yield AttemptFailed(
+            grant.trial, grant.attempt, grant.rung, grant.target,
+            report.outcome, report.message, report.worker, report.started, report.ended,
+        )  # fmt: skip
+        if report.outcome is Outcome.CHECKPOINT_BAD and grant.checkpoint is not None:
+            yield CheckpointCondemned(grant.trial, grant.checkpoint.resource)
+        if not retries_left(self.state, trial, report.outcome):
+            failed = sum(failure.outcome == report.outcome for failure in trial.failures)
+            times = "once" if failed == 1 else f"{failed} times"
+            yield TrialAbandoned(
+                grant.trial, grant.bracket, grant.rung, f"{report.outcome} {times}: {report.message}"
+            )
+            limit = self.spec.training.fail_fast
+            state = self.state
+            if limit and not state.completed_jobs and state.abandoned_trials >= limit and not state.halted:
+                yield StudyHalted(
+                    f"{state.abandoned_trials} trials failed before any succeeded, the last with: {report.message}"
+                )
+
+    def _fill(self) -> Iterator[Event]:
+        state = self.state
+        while len(state.running) < state.capacity:
+            before = len(state.running)
+            yield from self._grant_one()
+            if len(state.running) == before:
+                return
+
+    def _grant_one(self) -> Iterator[Event]:
+        state = self.state
+        if state.halted is not None:
+            return
+        if state.waiting:
+            trial = state.trials[state.waiting[0]]
+            failed = trial.granted
+            assert failed is not None
+            yield JobGranted(
+                trial.number, trial.attempts, failed.bracket, failed.rung, failed.target, trial.checkpoint(), True
+            )
+            return
+        action = self.method.next_action()
+        if isinstance(action, Promote):
+            trial = state.trials[action.trial]
+            yield JobGranted(
+                action.trial, trial.attempts, action.bracket, action.rung, action.target, trial.checkpoint()
+            )
+        elif isinstance(action, Sample):
+            number = len(state.trials)
+            yield TrialCreated(number, action.bracket, self.sampler.propose(number))
+            yield JobGranted(number, 0, action.bracket, action.rung, action.target, None)
