@@ -62,9 +62,7 @@ class FloatParameter(_Parameter):
         return self.low + (self.high - self.low) * stream.uniform()
 
     def contains(self, value: Any) -> bool:
-        return (
-            isinstance(value, float | int) and not isinstance(value, bool) and self.low <= value <= self.high
-        )
+        return isinstance(value, float | int) and not isinstance(value, bool) and self.low <= value <= self.high
 
     def distribution(self) -> BaseDistribution:
         from optuna.distributions import FloatDistribution
@@ -219,9 +217,7 @@ def _check_range(low: float, high: float, log: bool) -> None:
     if low > high:
         raise ValueError(f"low = {low} is larger than high = {high}; swap them")
     if log and low <= 0:
-        raise ValueError(
-            f"log: true needs low > 0, got low = {low}; raise low above zero or use a linear range"
-        )
+        raise ValueError(f"log: true needs low > 0, got low = {low}; raise low above zero or use a linear range")
 
 
 def _check_choices(choices: list[Scalar]) -> None:

@@ -23,7 +23,9 @@ class _Part(BaseModel):
 
 
 class MetricSpec(_Part):
-    name: str = Field(min_length=1, description="The metric the training function reports and the study optimizes.")
+    name: str = Field(
+        min_length=1, description="The metric the training function reports and the study optimizes."
+    )
     mode: Literal["min", "max"] = Field(default="min", description="Whether smaller or larger is better.")
 
     @property
@@ -134,7 +136,9 @@ class TrainingSpec(_Part):
 
     timeout: float | None = Field(default=None, gt=0, description="Seconds one attempt may take in all.")
     stall_timeout: float | None = Field(
-        default=3600.0, gt=0, description="Seconds without a finished step after which an attempt counts as hung."
+        default=3600.0,
+        gt=0,
+        description="Seconds without a finished step after which an attempt counts as hung.",
     )
     grace: float = Field(default=5.0, ge=0, description="Seconds between SIGTERM and SIGKILL.")
     retries: dict[Outcome, int] = Field(
@@ -166,7 +170,8 @@ class TrackingSpec(_Part):
     """Where MLflow is; the study never waits for it."""
 
     mlflow: str | None = Field(
-        default=None, description="Tracking URI; default: MLFLOW_TRACKING_URI or SQLite in the home folder; 'off'."
+        default=None,
+        description="Tracking URI; default: MLFLOW_TRACKING_URI or SQLite in the home folder; 'off'.",
     )
     experiment: str = Field(default="hpo", min_length=1, description="MLflow experiment that holds the runs.")
 
@@ -213,7 +218,9 @@ class StudySpec(_Part):
         return self.model_dump(mode="json", exclude_defaults=False)
 
     @classmethod
-    def from_plain(cls, data: Any, where: str = "study", lines: dict[tuple[Any, ...], int] | None = None) -> StudySpec:
+    def from_plain(
+        cls, data: Any, where: str = "study", lines: dict[tuple[Any, ...], int] | None = None
+    ) -> StudySpec:
         """Validate plain data.
 
         Raises:
@@ -246,9 +253,11 @@ def load_spec(path: str | Path) -> StudySpec:
         raise SpecError(f"{path}: holds {type(data).__name__} where a mapping with the key 'study' belongs.")
     spec = StudySpec.from_plain(data, str(path), lines)
     folder = path.resolve().parent
-    searched = [str((folder / entry).resolve()) for entry in spec.pythonpath] or [str(folder), str(Path.cwd())]
-    cluster_file = spec.model_copy(update={"pythonpath": searched})
-    return cluster_file
+    searched = [str((folder / entry).resolve()) for entry in spec.pythonpath] or [
+        str(folder),
+        str(Path.cwd()),
+    ]
+    return spec.model_copy(update={"pythonpath": searched})
 
 
 def _lines(node: yaml.Node | None, at: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], int]:

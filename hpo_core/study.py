@@ -102,6 +102,7 @@ class Study:
         spec: StudySpec | Mapping[str, Any],
         journal: Journal | None = None,
         *,
+        sampler: Sampler | None = None,
         clock: Callable[[], float] = time.time,
     ) -> Study:
         """A new study, recorded in ``journal`` (in memory if None).
@@ -111,7 +112,7 @@ class Study:
             StudyExistsError: the journal holds a study of that name.
         """
         valid = spec if isinstance(spec, StudySpec) else StudySpec.from_plain(dict(spec))
-        study = cls(valid, journal if journal is not None else MemoryJournal(), clock=clock)
+        study = cls(valid, journal if journal is not None else MemoryJournal(), sampler=sampler, clock=clock)
         study._take(StudyRequested(valid.plain()))
         return study
 
@@ -152,7 +153,11 @@ class Study:
             raise JournalError("A journal begins with the entry that created its study; this one does not.")
         spec = StudySpec.from_plain(first.stimulus.spec, "journal")
         study = cls(
-            spec, journal if journal is not None else MemoryJournal(), sampler=sampler, clock=clock, epoch=first.epoch
+            spec,
+            journal if journal is not None else MemoryJournal(),
+            sampler=sampler,
+            clock=clock,
+            epoch=first.epoch,
         )
         study.replay(first)
         for entry in iterator:
@@ -399,7 +404,13 @@ class Study:
             failed = trial.granted
             assert failed is not None
             yield JobGranted(
-                trial.number, trial.attempts, failed.bracket, failed.rung, failed.target, trial.checkpoint(), True
+                trial.number,
+                trial.attempts,
+                failed.bracket,
+                failed.rung,
+                failed.target,
+                trial.checkpoint(),
+                True,
             )
             return
         action = self.method.next_action()

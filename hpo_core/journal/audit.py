@@ -1,0 +1,114 @@
+"""Audit: decide everything again and compare with the record.
+
+Three tools, three words: *replay* applies recorded events and rebuilds a state; *audit* re-decides from the
+recorded stimuli and reports every difference; *rerun* trains again along the recorded grants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from hpo_core.events import Entry, Event, TrialCreated
+from hpo_core.samplers.base import create_sampler
+from hpo_core.study import Study
+from hpo_core.trial import Params
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A recorded decision that the rules do not give."""
+
+    seq: int
+    recorded: tuple[Event, ...]
+    decided: tuple[Event, ...]
+
+    def __str__(self) -> str:
+        return f"entry {self.seq}: recorded {_short(self.recorded)}, the rules give {_short(self.decided)}"
+
+
+class AuditReport(msgspec.Struct, frozen=True):
+    entries: int
+    findings: tuple[Finding, ...]
+    sampler_checked: bool
+    """Whether parameters were drawn again too (true for samplers that are pure functions of the seed)."""
+
+    @property
+    def clean(self) -> bool:
+        return not self.findings
+
+
+class _Oracle:
+    """Answers with the parameters the record holds; asked by number, so order does not matter."""
+
+    def __init__(self) -> None:
+        self.upcoming: dict[int, Params] = {}
+
+    def propose(self, number: int) -> Params:
+        return self.upcoming.get(number, {})
+
+    def apply(self, event: Event) -> None:
+        """The record knows already."""
+
+
+def audit(entries: Iterable[Entry], *, check_invariants: bool = True, limit: int = 20) -> AuditReport:
+    """Re-decide every entry from the state before it.
+
+    Args:
+        entries: all entries of a study from 0 on.
+        check_invariants: also assert the invariants of state and method after the last entry.
+        limit: stop after so many findings.
+    """
+    study: Study | None = None
+    oracle = _Oracle()
+    findings: list[Finding] = []
+    pure = False
+    count = 0
+    for entry in entries:
+        if study is None:
+            study = Study.from_entries([entry], sampler=oracle)
+            pure = study.spec.search.method == "recorded" or study.spec.sampler.name == "random"
+            drawn_again = create_sampler(study.spec) if pure else None
+            count = 1
+            continue
+        for event in entry.events:
+            if type(event) is TrialCreated:
+                oracle.upcoming[event.trial] = (
+                    event.params if drawn_again is None else drawn_again.propose(event.trial)
+                )
+        decided: list[Event] = []
+        # The generator must see each of its events applied. A scratch copy would cost O(study) per entry;
+        # instead the recorded event is applied where it equals the decided one, which is the same thing.
+        recorded = iter(entry.events)
+        differs = False
+        for event in study.decide(entry.stimulus):
+            decided.append(event)
+            told = next(recorded, None)
+            if told is None or not _same(event, told):
+                differs = True
+                if told is not None:
+                    study._apply(told)
+                break
+            study._apply(told)
+        for told in recorded:
+            differs = True
+            study._apply(told)
+        study.seq += 1
+        count += 1
+        if differs:
+            findings.append(Finding(entry.seq, entry.events, tuple(decided)))
+            if len(findings) >= limit:
+                break
+    if study is not None and check_invariants and not findings:
+        study.state.check()
+        study.method.check()
+    return AuditReport(count, tuple(findings), pure)
+
+
+def _same(a: Event, b: Event) -> bool:
+    """Equality under which NaN equals NaN."""
+    return a == b or repr(a) == repr(b)
+
+
+def _short(events: tuple[Event, ...]) -> str:
+    return "[" + "; ".join(repr(event) for event in events) + "]"

@@ -1,0 +1,323 @@
+"""The journal in a SQL database: SQLite by default, PostgreSQL or any other SQLAlchemy URL.
+
+SQLite runs in WAL mode with ``synchronous=FULL``: an append that returned survives ``kill -9`` and power
+loss, readers never block the writer, and one transaction costs one fsync.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import sqlalchemy as sa
+
+from hpo_core.errors import (
+    FencedError,
+    JournalError,
+    StudyBusyError,
+    StudyExistsError,
+    StudyNotFoundError,
+)
+from hpo_core.events import Entry, decode_entry, encode_entry
+from hpo_core.journal.base import Owner, StudyInfo
+
+SCHEMA = 1
+LEASE_SECONDS = 60.0
+"""An owner on another machine counts as alive so long after its last sign of life."""
+
+_metadata = sa.MetaData()
+_meta = sa.Table(
+    "hpo_meta",
+    _metadata,
+    sa.Column("key", sa.String(40), primary_key=True),
+    sa.Column("value", sa.String(200), nullable=False),
+)
+_studies = sa.Table(
+    "hpo_studies",
+    _metadata,
+    sa.Column("name", sa.String(100), primary_key=True),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("next_seq", sa.BigInteger, nullable=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("owner_host", sa.String(255)),
+    sa.Column("owner_pid", sa.BigInteger),
+    sa.Column("owner_born", sa.Double),
+    sa.Column("renewed", sa.Double, nullable=False),
+)
+_entries = sa.Table(
+    "hpo_entries",
+    _metadata,
+    sa.Column("study", sa.String(100), primary_key=True),
+    sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("body", sa.Text, nullable=False),
+)
+_advance = (
+    _studies.update()
+    .where(
+        _studies.c.name == sa.bindparam("study"),
+        _studies.c.next_seq == sa.bindparam("expected"),
+        _studies.c.epoch == sa.bindparam("mine"),
+    )
+    .values(next_seq=sa.bindparam("following"))
+)
+_READ_CHUNK = 1000
+
+
+def current_owner() -> Owner:
+    """This process as an owner."""
+    return Owner(socket.gethostname(), os.getpid(), psutil.Process().create_time())
+
+
+def open_journal(url: str | Path) -> SqlJournal:
+    """A journal by SQLAlchemy URL, or by the path of an SQLite file."""
+    text = str(url)
+    return SqlJournal(text if "://" in text else f"sqlite:///{text}")
+
+
+class SqlJournal:
+    """Entries of many studies in one database.
+
+    Args:
+        url: SQLAlchemy URL, for example ``sqlite:///journal.db`` or ``postgresql+psycopg://host/db``.
+
+    Raises:
+        JournalError: the database cannot be opened or created, or has a newer schema.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            self._url = sa.make_url(url)
+        except sa.exc.ArgumentError:
+            raise JournalError(
+                f"Journal URL {url!r} is no SQLAlchemy URL. Write sqlite:///PATH or postgresql+psycopg://HOST/DB."
+            ) from None
+        self._sqlite = self._url.get_backend_name() == "sqlite"
+        if self._sqlite and self._url.database:
+            folder = Path(self._url.database).parent
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise JournalError(
+                    f"Journal folder {folder} cannot be created ({error.strerror}). "
+                    "Choose a writable one with --home or HPO_HOME."
+                ) from None
+        arguments: dict[str, Any] = {"connect_args": {"timeout": 30}} if self._sqlite else {"pool_pre_ping": True}
+        with self._translated("opened"):
+            self._engine = sa.create_engine(self._url, **arguments)
+            if self._sqlite:
+                sa.event.listen(self._engine, "connect", _prepare_sqlite)
+                sa.event.listen(self._engine, "begin", _begin_immediate)
+            self._reader = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+            self._set_up()
+
+    def _set_up(self) -> None:
+        with self._reader.connect() as connection:
+            ready = sa.inspect(connection).has_table(_meta.name)
+        if not ready:
+            try:
+                with self._engine.begin() as connection:
+                    _metadata.create_all(connection)
+                    if connection.execute(sa.select(_meta.c.value)).first() is None:
+                        connection.execute(_meta.insert().values(key="schema", value=str(SCHEMA)))
+            except (sa.exc.IntegrityError, sa.exc.ProgrammingError):
+                pass  # another process was quicker; what it made is read below
+        with self._reader.connect() as connection:
+            found = connection.execute(sa.select(_meta.c.value).where(_meta.c.key == "schema")).scalar()
+        if found is None or int(found) > SCHEMA:
+            raise JournalError(
+                f"Journal {self} has schema {found}; this version knows {SCHEMA}. Upgrade this package."
+            )
+
+    def __str__(self) -> str:
+        return self._url.render_as_string(hide_password=True)
+
+    @property
+    def url(self) -> str:
+        """The URL with its password, for processes this one starts."""
+        return self._url.render_as_string(hide_password=False)
+
+    def close(self) -> None:
+        """Close all connections; a later call opens new ones."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _translated(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        except (sa.exc.OperationalError, sa.exc.DatabaseError) as error:
+            reason = str(error.orig) if error.orig is not None else str(error)
+            raise JournalError(f"Journal {self} could not be {verb}: {reason.strip()}. {_cure(reason)}") from error
+        except sa.exc.SQLAlchemyError as error:
+            raise JournalError(f"Journal {self} could not be {verb}: {error}.") from error
+        except ModuleNotFoundError as error:
+            raise JournalError(
+                f"Journal {self} needs the driver {error.name}: pip install 'hpo-core[postgresql]'."
+            ) from error
+
+    def create(self, study: str, first: Entry) -> None:
+        try:
+            with self._translated("written"), self._engine.begin() as connection:
+                connection.execute(
+                    _studies.insert().values(
+                        name=study, created=first.time, next_seq=1, epoch=first.epoch, renewed=first.time
+                    )
+                )
+                connection.execute(_entries.insert().values(study=study, seq=0, body=encode_entry(first)))
+        except JournalError as error:
+            if isinstance(error.__cause__, sa.exc.IntegrityError):
+                raise StudyExistsError(
+                    f"Study {study!r} exists already in {self}. `hpo resume {study}` goes on with it, "
+                    f"`hpo extend {study} --configs N` asks for more; or choose another name."
+                ) from None
+            raise
+
+    def append(self, study: str, entry: Entry) -> None:
+        body = encode_entry(entry)
+        with self._translated("written"), self._engine.begin() as connection:
+            done = connection.execute(
+                _advance,
+                {"study": study, "expected": entry.seq, "mine": entry.epoch, "following": entry.seq + 1},
+            )
+            if done.rowcount == 1:
+                connection.execute(_entries.insert(), {"study": study, "seq": entry.seq, "body": body})
+                return
+        info = self.info(study)
+        raise FencedError(
+            f"Study {study!r}: entry {entry.seq} of epoch {entry.epoch} was refused; the journal is at entry "
+            f"{info.entries}, epoch {info.epoch}. Another controller took the study over; this one stops "
+            "and nothing was written twice."
+        )
+
+    def entries(self, study: str, start: int = 0, stop: int | None = None) -> Iterator[Entry]:
+        info = self.info(study)
+        end = info.entries if stop is None else min(stop, info.entries)
+        return self._read(study, start, end)
+
+    def _read(self, study: str, start: int, end: int) -> Iterator[Entry]:
+        while start < end:
+            upto = min(end, start + _READ_CHUNK)
+            query = (
+                sa.select(_entries.c.seq, _entries.c.body)
+                .where(_entries.c.study == study, _entries.c.seq >= start, _entries.c.seq < upto)
+                .order_by(_entries.c.seq)
+            )
+            with self._translated("read"), self._reader.connect() as connection:
+                rows = connection.execute(query).all()
+            for expected, (seq, body) in enumerate(rows, start):
+                if seq != expected:
+                    raise self._gap(study, expected)
+                yield decode_entry(body)
+            if len(rows) != upto - start:
+                raise self._gap(study, start + len(rows))
+            start = upto
+
+    def _gap(self, study: str, seq: int) -> JournalError:
+        return JournalError(
+            f"Study {study!r} in {self}: entry {seq} is missing. Restore the journal from a backup; "
+            f"`hpo show {study} --at {seq - 1}` still reads what comes before."
+        )
+
+    def info(self, study: str) -> StudyInfo:
+        with self._translated("read"), self._reader.connect() as connection:
+            row = connection.execute(sa.select(_studies).where(_studies.c.name == study)).first()
+        if row is None:
+            known = [info.name for info in self.studies()]
+            raise StudyNotFoundError(
+                f"Study {study!r} is not in {self} (it holds: {', '.join(known) or 'no study'}). "
+                "Check the name, and --home or --journal."
+            )
+        return _info(row)
+
+    def studies(self) -> list[StudyInfo]:
+        with self._translated("read"), self._reader.connect() as connection:
+            rows = connection.execute(sa.select(_studies).order_by(_studies.c.name)).all()
+        return [_info(row) for row in rows]
+
+    def claim(self, study: str, owner: Owner, now: float, *, force: bool = False) -> int:
+        info = self.info(study)
+        current = info.owner
+        if current is not None and current != owner and not force and _alive(current, info.renewed, owner, now):
+            raise StudyBusyError(
+                f"Study {study!r} is being driven by process {current.pid} on {current.host} "
+                f"(last sign of life {max(0.0, now - info.renewed):.0f} s ago). Wait for it or end it; "
+                "if you know that it is gone, take over with --force: it can then write nothing more."
+            )
+        with self._translated("written"), self._engine.begin() as connection:
+            done = connection.execute(
+                _studies.update()
+                .where(_studies.c.name == study, _studies.c.epoch == info.epoch)
+                .values(
+                    epoch=info.epoch + 1,
+                    owner_host=owner.host,
+                    owner_pid=owner.pid,
+                    owner_born=owner.born,
+                    renewed=now,
+                )
+            )
+        if done.rowcount != 1:
+            raise StudyBusyError(f"Study {study!r} was claimed by another controller at this moment; try again.")
+        return info.epoch + 1
+
+    def renew(self, study: str, epoch: int, now: float) -> None:
+        with self._translated("written"), self._engine.begin() as connection:
+            done = connection.execute(
+                _studies.update().where(_studies.c.name == study, _studies.c.epoch == epoch).values(renewed=now)
+            )
+        if done.rowcount != 1:
+            raise FencedError(
+                f"Study {study!r} was taken over by another controller (mine was epoch {epoch}). This one stops; "
+                "what it was training is lost, nothing was written twice."
+            )
+
+    def release(self, study: str, epoch: int) -> None:
+        with self._translated("written"), self._engine.begin() as connection:
+            connection.execute(
+                _studies.update()
+                .where(_studies.c.name == study, _studies.c.epoch == epoch)
+                .values(owner_host=None, owner_pid=None, owner_born=None)
+            )
+
+
+def _info(row: Any) -> StudyInfo:
+    owner = None if row.owner_host is None else Owner(row.owner_host, row.owner_pid, row.owner_born)
+    return StudyInfo(row.name, row.created, row.next_seq, row.epoch, owner, row.renewed)
+
+
+def _alive(owner: Owner, renewed: float, me: Owner, now: float) -> bool:
+    if owner.host == me.host:
+        try:
+            return bool(abs(psutil.Process(owner.pid).create_time() - owner.born) < 1.0)
+        except psutil.Error:
+            return False
+    return now - renewed < LEASE_SECONDS
+
+
+def _prepare_sqlite(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # transactions begin where SQLAlchemy says, see _begin_immediate
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.close()
+
+
+def _begin_immediate(connection: sa.Connection) -> None:
+    if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _cure(reason: str) -> str:
+    low = reason.lower()
+    if "full" in low or "no space" in low:
+        return "Free some space, then `hpo resume`: everything recorded so far is intact."
+    if "readonly" in low or "read-only" in low or "unable to open" in low or "permission" in low:
+        return "Make its folder writable, or choose another with --home or HPO_HOME."
+    if "malformed" in low or "not a database" in low:
+        return "The file is damaged: restore it from a backup."
+    if "locked" in low:
+        return "Another process holds it; end that process or try again."
+    return "Check that the server runs and the URL is right; then `hpo resume`."

@@ -1,0 +1,234 @@
+"""Any sampler of Optuna as an oracle, and ours in plain Optuna.
+
+An Optuna study in memory mirrors ours; its sampler is asked through Optuna's public define-by-run interface,
+so conditional spaces work. Trials never end inside Optuna: a trial paused at a rung may be promoted later,
+which Optuna's storage has no word for. Instead the storage shows each trial as our state has it now. To TPE,
+which understands pruning, results at the full resource are COMPLETE and results at lower rungs PRUNED with
+their intermediate values (TPE ranks them by resource first, then value). Other samplers learn from COMPLETE
+trials alone, so to them the model level is the highest rung with enough results (Falkner et al. 2018, BOHB):
+trials that reached it are COMPLETE with their value there. Abandoned trials are FAIL, the rest RUNNING.
+
+The sampler is built anew for each trial with a seed derived from (study seed, trial number), so an answer
+depends on the recorded history and the number alone, not on what this process happened to draw before.
+Samplers whose seed names one fixed sequence (QMC, grid, brute force) keep the study's seed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Container
+from datetime import datetime
+from typing import Any
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import FrozenTrial, TrialState
+
+from hpo_core.events import Event, JobCompleted, TrialAbandoned, TrialCreated
+from hpo_core.rng import Stream, derive_seed
+from hpo_core.space import CategoricalParameter, FloatParameter, IntParameter, Parameter
+from hpo_core.spec import StudySpec
+from hpo_core.trial import Params
+
+_FIXED_SEQUENCE = {"QMCSampler", "GridSampler", "BruteForceSampler"}
+_KNOWS_PRUNING = {"TPESampler"}
+_EPOCH = datetime(2000, 1, 1)
+
+
+def check_sampler(name: str, arguments: dict[str, Any]) -> None:
+    """Refuse a sampler Optuna does not have, or arguments it does not take.
+
+    Raises:
+        ValueError: with the names that would do.
+    """
+    known = sorted(n for n in optuna.samplers.__all__ if n.endswith("Sampler") and n != "BaseSampler")
+    if name not in known:
+        raise ValueError(f"sampler {name!r} is unknown; use random, or one of Optuna's: {', '.join(known)}")
+    takes = list(inspect.signature(getattr(optuna.samplers, name)).parameters)
+    for argument in arguments:
+        if argument not in takes or argument == "seed":
+            rest = ", ".join(t for t in takes if t != "seed")
+            cure = "the study's seed serves" if argument == "seed" else f"it takes: {rest}"
+            raise ValueError(f"sampler {name} takes no argument {argument!r} here; {cure}")
+
+
+class _MirrorStorage(optuna.storages.InMemoryStorage):
+    """Optuna's own storage, with a view laid over trials that have results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.view: dict[int, FrozenTrial] = {}
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        trials = super().get_all_trials(study_id, deepcopy=False)
+        shown = [self.view.get(trial.number, trial) for trial in trials]
+        return [trial for trial in shown if states is None or trial.state in states]
+
+
+class OptunaSampler:
+    """Asks an Optuna sampler; told every result."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        self._spec = spec
+        self._space = spec.search_space()
+        self._class = getattr(optuna.samplers, spec.sampler.name)
+        self._takes_seed = "seed" in inspect.signature(self._class).parameters
+        self._storage = _MirrorStorage()
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._study = optuna.create_study(storage=self._storage, direction="minimize", sampler=self._make(0))
+        self._full = spec.search.max_resource
+        self._level = self._full if spec.sampler.name in _KNOWS_PRUNING else 0
+        self._enough = len(spec.space) + 2
+        self._results_at: dict[int, int] = {}
+        self._created: dict[int, TrialCreated] = {}
+        self._trial_ids: dict[int, int] = {}
+        self._values: dict[int, dict[int, float]] = {}
+
+    def _make(self, number: int) -> optuna.samplers.BaseSampler:
+        arguments = dict(self._spec.sampler.arguments)
+        name = self._spec.sampler.name
+        if self._takes_seed:
+            fixed = name in _FIXED_SEQUENCE
+            arguments["seed"] = derive_seed(self._spec.seed, "sampler", 0 if fixed else number)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            sampler: optuna.samplers.BaseSampler = self._class(**arguments)
+        return sampler
+
+    def propose(self, number: int) -> Params:
+        if number and self._spec.sampler.name not in _FIXED_SEQUENCE:
+            self._study.sampler = self._make(number)
+        trial = self._study.ask()
+        self._trial_ids[number] = trial._trial_id
+        values: Params = {}
+        for name in self._space.order:
+            if self._space.is_active(name, values):
+                values[name] = _suggest(trial, name, self._space.parameters[name])
+        return values
+
+    def apply(self, event: Event) -> None:
+        if isinstance(event, TrialCreated):
+            if event.trial not in self._trial_ids:  # replay: the sampler is shown what it once answered
+                self._study.add_trial(
+                    optuna.trial.create_trial(
+                        state=TrialState.RUNNING,
+                        params=event.params,
+                        distributions=self._distributions(event.params),
+                    )
+                )
+                self._trial_ids[event.trial] = self._storage.get_all_trials(self._study._study_id, False)[
+                    -1
+                ]._trial_id
+            self._created[event.trial] = event
+            self._show(event.trial, TrialState.RUNNING)
+        elif isinstance(event, JobCompleted):
+            values = self._values.setdefault(event.trial, {})
+            values[event.resource] = float("inf") if event.loss is None else event.loss
+            if event.loss is not None:
+                self._results_at[event.resource] = self._results_at.get(event.resource, 0) + 1
+            if self._raise_level(event.resource):
+                for number in self._values:
+                    self._show_result(number)
+            else:
+                self._show_result(event.trial)
+        elif isinstance(event, TrialAbandoned):
+            if event.trial not in self._values:
+                self._show(event.trial, TrialState.FAIL)
+
+    def _raise_level(self, resource: int) -> bool:
+        """Move the model level up to ``resource`` once enough results stand there."""
+        if resource <= self._level or self._results_at.get(resource, 0) < self._enough:
+            return False
+        self._level = resource
+        return True
+
+    def _show_result(self, number: int) -> None:
+        values = self._values[number]
+        level = self._level
+        if level in values and values[level] != float("inf"):
+            self._show(number, TrialState.COMPLETE, values[level])
+        else:
+            self._show(number, TrialState.PRUNED, values[max(values)])
+
+    def _distributions(self, params: Params) -> dict[str, BaseDistribution]:
+        return {name: self._space.parameters[name].distribution() for name in params}
+
+    def _show(self, number: int, state: TrialState, value: float | None = None) -> None:
+        params = self._created[number].params
+        values = self._values.get(number, {})
+        base = self._storage.get_trial(self._trial_ids[number])
+        self._storage.view[base.number] = FrozenTrial(
+            number=base.number,
+            trial_id=base._trial_id,
+            state=state,
+            value=value,
+            datetime_start=_EPOCH,
+            datetime_complete=_EPOCH if state.is_finished() else None,
+            params=params,
+            distributions=self._distributions(params),
+            user_attrs={},
+            system_attrs=dict(base.system_attrs),
+            intermediate_values=dict(values),
+        )
+
+
+class CounterRandomSampler(optuna.samplers.BaseSampler):
+    """Our random sampler for plain Optuna studies: trial ``n`` gets the draws it has in a study of ours.
+
+    >>> study = optuna.create_study(sampler=CounterRandomSampler(seed=1))
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return {}
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        return {}
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        parameter = _parameter(param_distribution)
+        return parameter.draw(Stream(self._seed, f"params/{param_name}", trial.number))
+
+
+def _suggest(trial: optuna.Trial, name: str, parameter: Parameter) -> Any:
+    if isinstance(parameter, FloatParameter):
+        return trial.suggest_float(name, parameter.low, parameter.high, log=parameter.log, step=parameter.step)
+    if isinstance(parameter, IntParameter):
+        return trial.suggest_int(name, parameter.low, parameter.high, log=parameter.log, step=parameter.step)
+    return trial.suggest_categorical(name, parameter.choices)
+
+
+def _parameter(distribution: BaseDistribution) -> Parameter:
+    if isinstance(distribution, FloatDistribution):
+        return FloatParameter(
+            type="float",
+            low=distribution.low,
+            high=distribution.high,
+            log=distribution.log,
+            step=distribution.step,
+        )
+    if isinstance(distribution, IntDistribution):
+        return IntParameter(
+            type="int",
+            low=distribution.low,
+            high=distribution.high,
+            log=distribution.log,
+            step=distribution.step,
+        )
+    if isinstance(distribution, CategoricalDistribution):
+        return CategoricalParameter(type="categorical", choices=list(distribution.choices))
+    raise TypeError(f"CounterRandomSampler knows float, int and categorical, not {distribution!r}.")
