@@ -236,6 +236,21 @@ class StudyState:
             live.add(best.uri)
         return live
 
+    def dead_checkpoints(self, number: int) -> list[str]:
+        """URIs of one trial's recorded checkpoints that :meth:`live_checkpoints` does not name.
+
+        Costs O(rungs), so it can follow every report; a changed incumbent is left to the final sweep.
+        """
+        trial = self.trials[number]
+        good = [r.checkpoint for r in trial.results if r.checkpoint is not None]
+        kept = {c.uri for c in [c for c in good if c.resource not in trial.condemned][-2:]}
+        if trial.running and trial.granted is not None and trial.granted.checkpoint is not None:
+            kept.add(trial.granted.checkpoint.uri)
+        best = self.best_checkpoint()
+        if best is not None:
+            kept.add(best.uri)
+        return [c.uri for c in good if c.uri not in kept]
+
     def best_checkpoint(self) -> Checkpoint | None:
         """The checkpoint behind the incumbent's result."""
         if self.incumbent is None:

@@ -374,7 +374,10 @@ class Study:
         )  # fmt: skip
         if report.outcome is Outcome.CHECKPOINT_BAD and grant.checkpoint is not None:
             yield CheckpointCondemned(grant.trial, grant.checkpoint.resource)
-        if not retries_left(self.state, trial, report.outcome):
+        if report.outcome is Outcome.STORAGE:
+            if self.state.halted is None:
+                yield StudyHalted(report.message)
+        elif not retries_left(self.state, trial, report.outcome):
             failed = sum(failure.outcome == report.outcome for failure in trial.failures)
             times = "once" if failed == 1 else f"{failed} times"
             yield TrialAbandoned(

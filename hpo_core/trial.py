@@ -31,6 +31,8 @@ class Outcome(StrEnum):
     """No step finished within ``training.stall_timeout``."""
     CHECKPOINT_BAD = "checkpoint_bad"
     """The checkpoint to start from is missing, truncated or corrupt; the trial goes back to an older one."""
+    STORAGE = "storage"
+    """The study's folder cannot be written (full disk, permission): the study halts, the job stays wanted."""
     LOST = "lost"
     """The worker or the controller went away; says nothing about the trial."""
     PREEMPTED = "preempted"

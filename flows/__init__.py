@@ -1,0 +1,1 @@
+"""The only place for Prefect, Dask, the wall clock and the network."""

@@ -1,0 +1,80 @@
+"""Prefect artifacts at the end of a study: rungs, best trial, links."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+
+from hpo_core.study import Study
+
+
+def artifact_key(study: str, what: str) -> str:
+    """Prefect allows lowercase letters, digits and dashes."""
+    return f"{re.sub('[^a-z0-9]+', '-', study.lower()).strip('-')}-{what}"
+
+
+def rung_rows(study: Study) -> list[dict[str, str | int | float]]:
+    """One row per rung: level, results, promotions, best value."""
+    best: dict[int, float] = {}
+    for trial in study.state.trials:
+        for result in trial.results:
+            if result.loss is not None:
+                best[result.rung] = min(best.get(result.rung, result.loss), result.loss)
+    rows: list[dict[str, str | int | float]] = []
+    for k, (level, (done, promoted, _)) in enumerate(
+        zip(study.method.levels(), study.method.rung_sizes(), strict=True)
+    ):
+        value = study.metric_value(best[k]) if k in best else "none"
+        rows.append(
+            {
+                "rung": k,
+                "trained to": level,
+                "results": done,
+                "promoted": promoted,
+                f"best {study.spec.metric.name}": value,
+            }
+        )
+    return rows
+
+
+def best_markdown(study: Study) -> str:
+    """The best configuration as Markdown."""
+    best = study.best
+    if best is None:
+        return f"## {study.name}\n\nNo trial has a finite {study.spec.metric.name} yet."
+    params = study.state.trials[best.trial].params
+    lines = [
+        f"## {study.name}: trial {best.trial}",
+        "",
+        f"**{study.spec.metric.name} = {study.metric_value(best.loss):.6g}** after {best.resource} units of training",
+        "",
+        "| parameter | value |",
+        "| --- | --- |",
+        *(f"| {name} | {value} |" for name, value in params.items()),
+    ]
+    return "\n".join(lines)
+
+
+def write_artifacts(study: Study, links: Mapping[str, str]) -> None:
+    """Create the artifacts of the present flow run.
+
+    Args:
+        links: title to target, for example MLflow and the report; targets without a web address are shown
+            as text.
+    """
+    create_table_artifact(
+        rung_rows(study), key=artifact_key(study.name, "rungs"), description=f"Rungs of {study.name}"
+    )
+    shown = "\n".join(f"- {title}: `{target}`" for title, target in links.items())
+    create_markdown_artifact(
+        f"{best_markdown(study)}\n\n{shown}",
+        key=artifact_key(study.name, "best"),
+        description=f"Best trial of {study.name}",
+    )
+    for title, target in links.items():
+        if "://" in target:
+            create_link_artifact(
+                target, link_text=title, key=artifact_key(study.name, title.lower().replace(" ", "-"))
+            )

@@ -1,0 +1,195 @@
+"""Dask clusters: start or join one, run jobs on its slots, notice workers that come and go.
+
+Settings that matter, each for a failure seen (Dask 2026.8):
+
+- ``allowed-failures: 0``: a job whose worker died must not be run again behind our back.
+- ``lost-worker-timeout: 1h``: LocalCluster drops a slot for ever when a worker dies twice within the default.
+- work stealing off, futures released at once: completed work is not run again when a worker dies.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import dask
+import distributed
+import msgspec
+from distributed.scheduler import KilledWorker
+
+from hpo_core.errors import HpoError
+from hpo_core.rng import derive_seed
+from hpo_core.spec import LocalClusterSpec, StudySpec
+from hpo_core.training.worker import cancel_job, close_all, prepare_worker, train_job
+from hpo_core.training.request import JobRequest, decode_report, encode_request
+from hpo_core.trial import Job, Outcome, Report
+
+_DASK_SETTINGS = {
+    "distributed.scheduler.allowed-failures": 0,
+    "distributed.scheduler.work-stealing": False,
+    "distributed.scheduler.worker-saturation": 1.0,
+    "distributed.deploy.lost-worker-timeout": "1h",
+    "distributed.worker.daemon": False,
+    "distributed.admin.tick.limit": "60s",
+    "distributed.comm.timeouts.connect": "30s",
+}
+
+
+class ClusterError(HpoError):
+    """The Dask cluster cannot be started or reached."""
+
+
+class DaskExecutor:
+    """Runs jobs on Dask workers, one per worker thread, each in a child process of its worker.
+
+    Args:
+        spec: the study; names cluster, objective, limits.
+        folder: absolute study folder, reachable from every worker.
+    """
+
+    def __init__(self, spec: StudySpec, folder: str) -> None:
+        self._spec = spec
+        self._folder = folder
+        self._cluster: Any = None
+        self._client: Any = None
+        self._restore: Any = None
+        self._futures: dict[tuple[int, int], Any] = {}
+
+    def start(self) -> None:
+        """Start or join the cluster, and import the objective once per worker.
+
+        Raises:
+            ClusterError: no scheduler answers, or no worker is there.
+            ObjectiveError: the objective cannot be imported.
+        """
+        for name in ("distributed", "distributed.scheduler", "distributed.nanny", "distributed.worker"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger("tornado.application").setLevel(logging.CRITICAL)
+        self._restore = dask.config.set(_DASK_SETTINGS)
+        cluster = self._spec.cluster
+        if isinstance(cluster, LocalClusterSpec):
+            self._cluster = distributed.LocalCluster(  # type: ignore[no-untyped-call]
+                n_workers=cluster.workers,
+                threads_per_worker=1,
+                host="127.0.0.1",
+                dashboard_address="127.0.0.1:0",
+                memory_limit=None,
+                silence_logs=logging.CRITICAL,
+            )
+            self._client = distributed.Client(self._cluster, set_as_default=False)  # type: ignore[no-untyped-call]
+        else:
+            try:
+                self._client = distributed.Client(  # type: ignore[no-untyped-call]
+                    cluster.address, timeout=10, set_as_default=False
+                )
+            except (OSError, TimeoutError) as error:
+                raise ClusterError(
+                    f"No Dask scheduler answers at {cluster.address} ({error}). Start one with `dask scheduler` and "
+                    "`dask worker`, or mend cluster.address in the study."
+                ) from error
+            self._client.run_on_scheduler(_no_repeats)
+        if not self.slots():
+            raise ClusterError(f"The Dask cluster at {self._client.scheduler.address} has no workers; start some.")
+        if self._spec.objective is None:
+            raise HpoError(f"Study {self._spec.study!r} has no objective: it can only be driven by hand.")
+        for problem in self._client.run(
+            prepare_worker, self._spec.objective, tuple(self._spec.pythonpath), on_error="return"
+        ).values():
+            if isinstance(problem, BaseException):
+                raise problem
+
+    @property
+    def dashboard(self) -> str:
+        """URL of Dask's own dashboard."""
+        return str(self._client.dashboard_link)
+
+    def slots(self) -> int:
+        """Jobs the workers known now can run at once."""
+        info = self._client.scheduler_info(n_workers=-1)
+        return sum(worker["nthreads"] for worker in info["workers"].values())
+
+    def submit(self, job: Job, done: Callable[[Job, Report], None]) -> None:
+        """Start a job; ``done`` is called from another thread with its report, whatever happens."""
+        spec = self._spec
+        assert spec.objective is not None
+        request = JobRequest(
+            study=spec.study,
+            job=job,
+            objective=spec.objective,
+            metric=spec.metric.name,
+            seed=derive_seed(spec.seed, "training", job.trial),
+            folder=self._folder,
+            pythonpath=tuple(spec.pythonpath),
+            timeout=spec.training.timeout,
+            stall_timeout=spec.training.stall_timeout,
+            grace=spec.training.grace,
+        )
+        future = self._client.submit(
+            _train,
+            encode_request(request),
+            key=f"{spec.study}/trial-{job.trial:05d}/attempt-{job.attempt}/{id(self):x}",
+            pure=False,
+            retries=0,
+        )
+        self._futures[job.trial, job.attempt] = future
+
+        def finished(ended: Any) -> None:
+            report = _report(job, ended)
+            self._futures.pop((job.trial, job.attempt), None)
+            ended.release()  # a result still referenced is computed again when its worker dies
+            done(job, report)
+
+        future.add_done_callback(finished)
+
+    def cancel_all(self) -> None:
+        """End every running attempt: SIGTERM, grace, SIGKILL in its worker."""
+        if self._client is not None and self._futures:
+            running = list(self._futures)
+            self._client.run(_cancel_each, running, on_error="ignore")
+
+    def close(self) -> None:
+        """End children, client and (a local) cluster."""
+        if self._client is not None:
+            try:
+                self._client.run(close_all, on_error="ignore")
+            except Exception as error:
+                logging.getLogger(__name__).debug("closing children: %s", error)
+            self._client.close(timeout=5)
+            self._client = None
+        if self._cluster is not None:
+            self._cluster.close(timeout=10)
+            self._cluster = None
+        if self._restore is not None:
+            self._restore.__exit__(None, None, None)
+            self._restore = None
+
+
+def _report(job: Job, future: Any) -> Report:
+    try:
+        data, worker = future.result()
+        return msgspec.structs.replace(decode_report(data), worker=worker)
+    except KilledWorker as error:
+        return _lost(job, f"its Dask worker died ({error.last_worker.address})", error.last_worker.address)
+    except distributed.CancelledError:
+        return _lost(job, "its Dask future was cancelled (scheduler gone or worker removed)", "")
+    except Exception as error:
+        return _lost(job, f"its Dask task failed: {type(error).__name__}: {error}", "")
+
+
+def _train(request: bytes) -> tuple[bytes, str]:
+    """Runs on a Dask worker: the answer is small, whatever was trained."""
+    return train_job(request), distributed.get_worker().address
+
+
+def _lost(job: Job, message: str, worker: str) -> Report:
+    return Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message=message, worker=worker)
+
+
+def _cancel_each(running: list[tuple[int, int]]) -> None:
+    for trial, attempt in running:
+        cancel_job(trial, attempt)
+
+
+def _no_repeats(dask_scheduler: Any = None) -> None:
+    dask_scheduler.allowed_failures = 0

@@ -1,0 +1,166 @@
+"""The loop that makes the cluster do what the study's state wants: observe, tell, reconcile.
+
+The only appender of a journal while a study runs. No policy is here: who trains what is decided by
+``Study``; start-up, recovery after a crash and the normal tick are the same lines.
+"""
+
+from __future__ import annotations
+
+import queue
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from hpo_core.errors import HpoError
+from hpo_core.journal.base import Owner
+from hpo_core.study import Study
+from hpo_core.trial import Job, Report
+
+RENEW_SECONDS = 10.0
+LOOK_SECONDS = 1.0
+
+
+class Executor(Protocol):
+    """Where jobs run."""
+
+    def slots(self) -> int: ...
+
+    def submit(self, job: Job, done: Callable[[Job, Report], None]) -> None: ...
+
+    def cancel_all(self) -> None: ...
+
+
+class Wrapper(Protocol):
+    """How a job is shown while it runs (Prefect task runs, or nothing)."""
+
+    def dispatch(self, job: Job, done: Callable[[Job, Report], None]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Observer(Protocol):
+    """Somebody who watches: a terminal, artifacts, logs."""
+
+    def told(self, report: Report, granted: list[Job]) -> None: ...
+
+    def tick(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Driver:
+    """Drives one study until nothing is left to run.
+
+    Args:
+        study: opened with the journal's current epoch.
+        executor: asked for its slots once a second; more or fewer are taken up at once.
+        wrapper: starts jobs on the executor.
+        observers: told of every report.
+        folder: the study's folder; checkpoints that nothing can need are removed from it.
+        owner: this controller.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        executor: Executor,
+        wrapper: Wrapper,
+        *,
+        observers: list[Observer],
+        folder: Path,
+        owner: Owner,
+    ) -> None:
+        self.study = study
+        self._executor = executor
+        self._wrapper = wrapper
+        self._observers = observers
+        self._folder = folder
+        self._owner = owner
+        self._inbox: queue.SimpleQueue[Report] = queue.SimpleQueue()
+        self._dispatched: set[tuple[int, int]] = set()
+        self._renewed = 0.0
+        self._looked = 0.0
+
+    def run(self) -> str:
+        """Drive to the end; returns the study's status (``finished`` or ``halted``).
+
+        Raises:
+            FencedError: another controller took the study over.
+            JournalError: the journal cannot be written; everything recorded before is intact.
+            KeyboardInterrupt: after the study was halted and its children ended.
+        """
+        study = self.study
+        try:
+            study.recover(self._owner.label())
+            self._renewed = time.monotonic()
+            self._reconcile(study.set_capacity(self._executor.slots()))
+            while study.state.running or not self._nothing_left():
+                self._wait()
+        except BaseException as error:
+            self._end_early(error)
+            raise
+        self._wrapper.close()
+        self.sweep()
+        return study.status
+
+    def _nothing_left(self) -> bool:
+        return self.study.finished or self.study.state.halted is not None
+
+    def _wait(self) -> None:
+        try:
+            self._take(self._inbox.get(timeout=0.2))
+            while True:
+                self._take(self._inbox.get_nowait())
+        except queue.Empty:
+            pass
+        now = time.monotonic()
+        if now - self._looked >= LOOK_SECONDS:
+            self._looked = now
+            self._reconcile(self.study.set_capacity(self._executor.slots()))
+            for observer in self._observers:
+                observer.tick()
+        if now - self._renewed >= RENEW_SECONDS:
+            self._renewed = now
+            self.study.journal.renew(self.study.name, self.study.epoch, time.time())
+
+    def _take(self, report: Report) -> None:
+        granted = self.study.tell_report(report)
+        self._dispatched.discard((report.trial, report.attempt))
+        self._reconcile(granted)
+        for uri in self.study.state.dead_checkpoints(report.trial):
+            (self._folder / uri).unlink(missing_ok=True)
+        for observer in self._observers:
+            observer.told(report, granted)
+
+    def _reconcile(self, granted: list[Job]) -> None:
+        """Dispatch what is wanted and not yet under way."""
+        for job in granted:
+            if (job.trial, job.attempt) not in self._dispatched:
+                self._dispatched.add((job.trial, job.attempt))
+                self._wrapper.dispatch(job, lambda _job, report: self._inbox.put(report))
+
+    def _end_early(self, error: BaseException) -> None:
+        """Children are ended, and the study says why it stopped, where the journal still takes it."""
+        try:
+            self._executor.cancel_all()
+        finally:
+            if not isinstance(error, HpoError):
+                reason = "interrupted" if isinstance(error, KeyboardInterrupt) else type(error).__name__
+                try:
+                    self.study.stop(reason)
+                except HpoError:
+                    pass  # the first error is the one to show; resume does without this entry
+            self._wrapper.close()
+
+    def sweep(self) -> None:
+        """Remove every checkpoint file that nothing can need, recorded or not."""
+        live = self.study.state.live_checkpoints()
+        root = self._folder / "checkpoints"
+        for path in root.glob("*/*"):
+            if path.relative_to(self._folder).as_posix() not in live:
+                path.unlink(missing_ok=True)
+        for folder in root.glob("*"):
+            if not any(folder.iterdir()):
+                shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,117 @@
+"""A Prefect API for studies started by hand where none is configured.
+
+Prefect's own ephemeral mode prints tracebacks at exit and leaves orphans after ``kill -9``; this starts the same
+server with its log in a file, lets it write the last states, and ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+from hpo_core.errors import HpoError
+
+_START_SECONDS = 90.0
+
+
+class PrefectServerError(HpoError):
+    """The temporary Prefect API did not come up."""
+
+
+def configured_api() -> str | None:
+    """URL of the Prefect API the user's settings name, or None."""
+    if url := os.environ.get("PREFECT_API_URL"):
+        return url
+    from prefect.settings import get_current_settings
+
+    return get_current_settings().api.url
+
+
+class TemporaryPrefectServer:
+    """``prefect server start`` on a free port of 127.0.0.1, with its database below ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = ""
+
+    def start(self) -> None:
+        """Begin to start, and point this process's environment at it (before prefect is imported)."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        os.environ.update(
+            PREFECT_HOME=str(self._folder),
+            PREFECT_API_URL=f"{self.url}/api",
+            PREFECT_SERVER_ANALYTICS_ENABLED="false",
+            DO_NOT_TRACK="1",
+            PREFECT_CLI_COLORS="false",
+        )
+        local = {"127.0.0.1", "localhost"} | set(filter(None, os.environ.get("NO_PROXY", "").split(",")))
+        os.environ["NO_PROXY"] = ",".join(sorted(local))
+        environment = os.environ | {
+            "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "50",
+            "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "50",
+            "PREFECT_SERVER_API_HOST": "127.0.0.1",
+        }
+        # The server must not outlive a controller that was killed: it watches this pipe.
+        with (self._folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "flows.prefect_server", str(port)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def wait(self) -> None:
+        """Return when the API answers.
+
+        Raises:
+            PrefectServerError: it ended or stayed silent; the message names its log.
+        """
+        assert self._process is not None
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                break
+            try:
+                with urllib.request.urlopen(f"{self.url}/api/health", timeout=2):
+                    return
+            except OSError:
+                time.sleep(0.1)
+        log = self._folder / "server.log"
+        tail = log.read_text(errors="replace")[-1500:]
+        self.stop()
+        raise PrefectServerError(
+            f"The temporary Prefect API did not come up at {self.url} within {_START_SECONDS:.0f} s. Its log "
+            f"({log}) ends:\n{tail}\nMend that, or name a running server in PREFECT_API_URL."
+        )
+
+    def stop(self) -> None:
+        """End the server and wait for it."""
+        if self._process is None:
+            return
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+
+def drain(seconds: float = 10.0) -> None:
+    """Send what this process still holds for the API: states of task runs travel asynchronously."""
+    from prefect.events.worker import EventsWorker
+
+    EventsWorker.drain_all(timeout=seconds)

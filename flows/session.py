@@ -1,0 +1,266 @@
+"""One controller driving one study: cluster, Prefect API, driver, projections, report, in the right order."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from flows.cluster import DaskExecutor
+from flows.driver import Driver, Observer, Wrapper
+from hpo_core.errors import HpoError, StudyExistsError, StudyNotFoundError
+from hpo_core.home import Home
+from hpo_core.journal.base import Owner
+from hpo_core.journal.sql import SqlJournal, current_owner
+from hpo_core.spec import StudySpec
+from hpo_core.study import Study
+from hpo_core.tracking.place import ProjectionPlace, read_place
+
+JOB_GRAIN_LIMIT = 300
+"""Above so many expected jobs a Prefect timeline of one task run per job is a grey line."""
+
+ObserverFactory = Callable[[Study], Observer]
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What a finished (or halted) session leaves behind."""
+
+    study: str
+    status: str
+    reason: str
+    jobs: int
+    seconds: float
+    report: str
+    links: dict[str, str]
+
+
+class Session:
+    """Drives ``study`` of ``home``: creates it from ``spec``, or goes on with what the journal holds.
+
+    Args:
+        spec: for a new study; None to go on with a recorded one.
+        force: take the study over from a controller that seems alive.
+        extend: ask for so many further configurations before driving on.
+        observers: made once the study is open.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        name: str,
+        *,
+        spec: StudySpec | None = None,
+        force: bool = False,
+        extend: int = 0,
+        observers: list[ObserverFactory] | None = None,
+    ) -> None:
+        self.home = home
+        self.name = name
+        self._given = spec
+        self._force = force
+        self._extend = extend
+        self._observers = list(observers or [])
+        self.journal: SqlJournal = home.open_journal()
+        self.owner: Owner = current_owner()
+        self._epoch: int | None = None
+        self.spec = self._find_spec()
+        self.folder = home.study_folder(name, create=True)
+        self.executor = DaskExecutor(self.spec, str(self.folder))
+        self._starting: threading.Thread | None = None
+        self._start_error: BaseException | None = None
+        self._follower: subprocess.Popen[bytes] | None = None
+
+    def _find_spec(self) -> StudySpec:
+        """Refuse early what cannot go well; nothing has been started or written yet."""
+        if self._given is not None:
+            try:
+                self.journal.info(self.name)
+            except StudyNotFoundError:
+                return self._given
+            raise StudyExistsError(
+                f"Study {self.name!r} exists already in {self.journal}. `hpo resume {self.name}` goes on with it, "
+                f"`hpo extend {self.name} --configs N` asks for more; or give the new one another name."
+            )
+        if not self._force:
+            self._claim()
+        return Study.open(self.name, self.journal, at=0).spec
+
+    def _claim(self) -> None:
+        self._epoch = self.journal.claim(self.name, self.owner, time.time(), force=self._force)
+
+    # Start.
+
+    @property
+    def given_spec(self) -> dict[str, object] | None:
+        """The new study as plain data, for the flow run's parameters."""
+        return None if self._given is None else self._given.plain()
+
+    def add_observer(self, make: ObserverFactory) -> None:
+        """Have another observer made once the study is open."""
+        self._observers.append(make)
+
+    def start_cluster(self) -> None:
+        """Begin to start workers, in the background; :meth:`run` waits for them."""
+
+        def start() -> None:
+            # Ctrl-C reaches the whole process group; workers and children are ended by us, in order. Threads
+            # and processes started from here inherit the blocked signal.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                self.executor.start()
+            except BaseException as error:
+                self._start_error = error
+
+        self._starting = threading.Thread(target=start, name="start-cluster")
+        self._starting.start()
+
+    def wait_for_cluster(self) -> None:
+        """Return when workers are there and can import the objective; raises what went wrong."""
+        if self._starting is None:
+            self.start_cluster()
+        assert self._starting is not None
+        self._starting.join()
+        if self._start_error is not None:
+            raise self._start_error
+
+    # Drive.
+
+    def run(self, make_wrapper: Callable[[Study, DaskExecutor], Wrapper]) -> tuple[Study, Summary]:
+        """Drive the study until nothing is left to run, then write its report."""
+        began = time.monotonic()
+        self.wait_for_cluster()
+        study = self._open()
+        self._start_follower()
+        observers = [make(study) for make in self._observers]
+        wrapper = make_wrapper(study, self.executor)
+        driver = Driver(
+            study, self.executor, wrapper, observers=observers, folder=self.folder, owner=self.owner
+        )
+        try:
+            status = driver.run()
+        finally:
+            for observer in observers:
+                observer.close()
+        halted = study.state.halted
+        links = self.write_report(study)
+        summary = Summary(
+            self.name,
+            status,
+            halted.reason if halted and status != "finished" else "",
+            study.state.completed_jobs,
+            time.monotonic() - began,
+            str(self.home.report_path(self.name)),
+            links,
+        )
+        return study, summary
+
+    def _open(self) -> Study:
+        if self._given is not None:
+            study = Study.create(self._given, self.journal)
+            self._claim()
+        else:
+            if self._epoch is None:
+                self._claim()
+            study = Study.open(self.name, self.journal)
+        assert self._epoch is not None
+        study.epoch = self._epoch
+        if self._extend:
+            study.extend(self._extend)
+        return study
+
+    # Projections.
+
+    def _start_follower(self) -> None:
+        """MLflow is fed by a process of its own that reads the journal: it cannot slow or stop the search."""
+        uri = self.home.tracking_uri(self.spec)
+        if uri is None:
+            return
+        arguments = [
+            sys.executable, "-m", "hpo_core.tracking.follow",
+            "--journal", self.journal.url, "--study", self.name, "--tracking-uri", uri,
+            "--experiment", self.spec.tracking.experiment, "--study-folder", str(self.folder),
+        ]  # fmt: skip
+        if location := self.home.artifact_location(self.spec):
+            arguments += ["--artifact-location", location]
+        with (self.folder / "mlflow.log").open("ab") as log:
+            self._follower = subprocess.Popen(
+                arguments, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def finish_tracking(self, seconds: float = 30.0) -> str | None:
+        """Let the follower catch up; returns a warning where it could not."""
+        if self._follower is None:
+            return None
+        follower, self._follower = self._follower, None
+        if follower.stdin is not None:
+            follower.stdin.close()
+        try:
+            code = follower.wait(timeout=seconds + 15)
+        except subprocess.TimeoutExpired:
+            follower.kill()
+            code = follower.wait()
+        if code == 0:
+            return None
+        return (
+            f"MLflow has not everything yet (see {self.folder / 'mlflow.log'}); nothing is lost: "
+            f"`hpo project {self.name}` catches up once it is reachable."
+        )
+
+    def place(self) -> ProjectionPlace | None:
+        """Where the study's MLflow run is, once the follower has made it."""
+        return read_place(self.folder)
+
+    def write_report(self, study: Study) -> dict[str, str]:
+        """Write the HTML report; returns links to what belongs to the study."""
+        from hpo_core.report import write_report
+
+        links: dict[str, str] = {}
+        place = self.place()
+        if place is not None:
+            links["MLflow"] = place.url
+        best = study.state.best_checkpoint()
+        if best is not None:
+            links["Checkpoint"] = str(self.folder / best.uri)
+        links["Study folder"] = str(self.folder)
+        path = write_report(list(self.journal.entries(self.name)), self.home.report_path(self.name), links=links)
+        links["Report"] = path.as_uri()
+        return links
+
+    def close(self) -> None:
+        """End what was started; safe to call twice."""
+        if self._starting is not None:
+            self._starting.join()
+        self.executor.close()
+        self.finish_tracking(seconds=5.0)
+        if self._epoch is not None:
+            try:
+                self.journal.release(self.name, self._epoch)
+            except HpoError:
+                pass  # the lease ends by itself; the error that brought us here is the one to show
+        self.journal.close()
+
+
+def grain(spec: StudySpec) -> Literal["job", "rung"]:
+    """Task run per job or per rung (see ``prefect.grain`` of the spec)."""
+    if spec.prefect.grain != "auto":
+        return spec.prefect.grain
+    return "job" if expected_jobs(spec) <= JOB_GRAIN_LIMIT else "rung"
+
+
+def expected_jobs(spec: StudySpec) -> int:
+    """Jobs a study will have if nothing fails, mispromotions aside."""
+    search = spec.search
+    if search.method == "recorded":
+        return len(search.grants)
+    if search.method == "random":
+        return search.configs
+    from hpo_core.search.asha import Asha
+
+    return sum(int(search.configs // search.reduction_factor**k) for k in range(len(Asha(search).levels())))
+

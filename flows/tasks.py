@@ -1,0 +1,138 @@
+"""Prefect task runs around jobs: one per job, or one per rung.
+
+A task runs in the flow's own process and waits for the job on the Dask cluster. Workers need no route to the
+Prefect API, and every task run gets its final state even when its worker dies. Prefect's own retries,
+caches and result storage are off: the journal is the record.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from prefect import Task
+from prefect.cache_policies import NO_CACHE
+from prefect.futures import PrefectFuture
+from prefect.logging import get_run_logger
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Crashed, Failed
+
+from flows.driver import Executor
+from hpo_core.trial import RESULTS, Job, Outcome, Report
+
+_AWAY = frozenset({Outcome.LOST, Outcome.PREEMPTED})
+
+
+def final_state(report: Report, metric: str) -> State[Any]:
+    """The state a person should see for a job that ended so."""
+    if report.outcome in RESULTS:
+        word = "" if report.outcome is Outcome.COMPLETED else "diverged: "
+        return Completed(message=f"{word}{metric} = {report.metrics.get(metric, float('nan')):.6g}")
+    if report.outcome in _AWAY:
+        return Crashed(message=f"{report.outcome}: {report.message}")
+    return Failed(message=f"{report.outcome}: {report.message}")
+
+
+def job_name(job: Job) -> str:
+    """Sorts by trial, then rung."""
+    again = f" attempt-{job.attempt}" if job.attempt > job.rung else ""
+    return f"trial-{job.trial:05d}/rung-{job.rung}/to-{job.target}{again}"
+
+
+def job_tags(job: Job) -> list[str]:
+    return [f"bracket-{job.bracket}", f"rung-{job.rung}", f"trial-{job.trial}", f"target-{job.target}"]
+
+
+class TaskPerJob:
+    """Every job is a task run of its own, named and tagged by bracket, rung, trial and target."""
+
+    def __init__(self, executor: Executor, metric: str) -> None:
+        self._executor = executor
+        self._metric = metric
+        self._futures: list[PrefectFuture[Any]] = []
+
+    def dispatch(self, job: Job, done: Callable[[Job, Report], None]) -> None:
+        answer: queue.SimpleQueue[Report] = queue.SimpleQueue()
+
+        def rung_job() -> State[Any]:
+            report = answer.get()
+            if report.outcome not in RESULTS:
+                get_run_logger().error("%s: %s\n%s", report.outcome, report.message, report.detail)
+            return final_state(report, self._metric)
+
+        def ended(job: Job, report: Report) -> None:
+            answer.put(report)
+            done(job, report)
+
+        shown: Any = Task(
+            rung_job,
+            name="rung-job",
+            task_run_name=job_name(job),
+            tags=job_tags(job),
+            retries=0,
+            persist_result=False,
+            cache_policy=NO_CACHE,
+        )
+        self._futures.append(shown.submit())
+        self._executor.submit(job, ended)
+
+    def close(self) -> None:
+        """Wait until every task run has its final state."""
+        for future in self._futures:
+            future.wait(timeout=30)
+
+
+class TaskPerRung:
+    """One long task run per bracket and rung, whose log has a line per job."""
+
+    def __init__(self, executor: Executor, metric: str) -> None:
+        self._executor = executor
+        self._metric = metric
+        self._rungs: dict[tuple[int, int], queue.SimpleQueue[tuple[Job, Report] | None]] = {}
+        self._futures: list[PrefectFuture[Any]] = []
+        self._lock = threading.Lock()
+
+    def dispatch(self, job: Job, done: Callable[[Job, Report], None]) -> None:
+        key = (job.bracket, job.rung)
+        if key not in self._rungs:
+            self._rungs[key] = queue.SimpleQueue()
+            self._futures.append(self._open(job, self._rungs[key]))
+
+        def ended(job: Job, report: Report) -> None:
+            self._rungs[key].put((job, report))
+            done(job, report)
+
+        self._executor.submit(job, ended)
+
+    def _open(self, job: Job, reports: queue.SimpleQueue[tuple[Job, Report] | None]) -> PrefectFuture[Any]:
+        def rung() -> State[Any]:
+            logger = get_run_logger()
+            counts = {True: 0, False: 0}
+            while (item := reports.get()) is not None:
+                ended, report = item
+                good = report.outcome in RESULTS
+                counts[good] += 1
+                line = final_state(report, self._metric).message
+                (logger.info if good else logger.error)("%s: %s", job_name(ended), line)
+            return Completed(message=f"{counts[True]} jobs completed, {counts[False]} attempts failed")
+
+        shown: Any = Task(
+            rung,
+            name="rung",
+            task_run_name=f"bracket-{job.bracket}/rung-{job.rung}/to-{job.target}",
+            tags=[f"bracket-{job.bracket}", f"rung-{job.rung}", f"target-{job.target}"],
+            retries=0,
+            persist_result=False,
+            cache_policy=NO_CACHE,
+        )
+        future: PrefectFuture[Any] = shown.submit()
+        return future
+
+    def close(self) -> None:
+        """Let every rung end and wait for its final state."""
+        for reports in self._rungs.values():
+            reports.put(None)
+        for future in self._futures:
+            future.wait(timeout=30)

@@ -1,0 +1,85 @@
+"""Where a user's studies live: journal, checkpoints, logs, reports, and the embedded services' files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpo_core.errors import StorageError
+from hpo_core.spec import StudySpec
+
+if TYPE_CHECKING:
+    from hpo_core.journal.sql import SqlJournal
+
+
+class Home:
+    """A folder (``--home``, ``HPO_HOME``, or ``.hpo`` here) and the journal (``--journal``, ``HPO_JOURNAL``).
+
+    Layout::
+
+        journal.db                    all studies
+        studies/NAME/checkpoints/     trial-00007/rung-2-attempt-3.safetensors
+        studies/NAME/logs/            output of every attempt
+        studies/NAME/report.html
+        mlflow.db  mlartifacts/       MLflow, unless another server is named
+        prefect/                      the temporary Prefect API, unless another one is configured
+    """
+
+    def __init__(self, folder: str | Path | None = None, journal: str | None = None) -> None:
+        self.folder = Path(folder or os.environ.get("HPO_HOME") or ".hpo").resolve()
+        self._journal = journal or os.environ.get("HPO_JOURNAL")
+
+    @property
+    def journal_url(self) -> str:
+        return self._journal or f"sqlite:///{self.folder / 'journal.db'}"
+
+    def open_journal(self) -> SqlJournal:
+        """The journal of all studies.
+
+        Raises:
+            JournalError: it cannot be opened or created.
+        """
+        from hpo_core.journal.sql import open_journal
+
+        return open_journal(self.journal_url)
+
+    def study_folder(self, name: str, *, create: bool = False) -> Path:
+        """Folder of one study's files.
+
+        Raises:
+            StorageError: it is to be created and cannot be.
+        """
+        folder = self.folder / "studies" / name
+        if create:
+            try:
+                for part in ("checkpoints", "logs"):
+                    (folder / part).mkdir(parents=True, exist_ok=True)
+                probe = folder / ".writable"
+                probe.write_bytes(b"0" * 4096)
+                probe.unlink()
+            except OSError as error:
+                raise StorageError(
+                    f"Study folder {folder} cannot be written ({error.strerror}). Free space or make it writable, "
+                    "or choose another home with --home or HPO_HOME."
+                ) from None
+        return folder
+
+    def report_path(self, name: str) -> Path:
+        return self.study_folder(name) / "report.html"
+
+    def tracking_uri(self, spec: StudySpec) -> str | None:
+        """MLflow tracking URI of a study; None where tracking is off."""
+        if spec.tracking.mlflow == "off":
+            return None
+        return (
+            spec.tracking.mlflow
+            or os.environ.get("MLFLOW_TRACKING_URI")
+            or f"sqlite:///{self.folder / 'mlflow.db'}"
+        )
+
+    def artifact_location(self, spec: StudySpec) -> str | None:
+        """Artifact folder for an embedded MLflow; None where a server decides."""
+        uri = self.tracking_uri(spec)
+        embedded = uri is not None and uri.startswith("sqlite:")
+        return (self.folder / "mlartifacts").as_uri() if embedded else None

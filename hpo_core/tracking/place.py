@@ -1,0 +1,34 @@
+"""Where a study's MLflow run is: a small file the projection leaves for reports and the command line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+_NAME = "mlflow.json"
+
+
+class ProjectionPlace(msgspec.Struct, frozen=True):
+    tracking_uri: str
+    """Without its password."""
+    experiment_id: str
+    run_id: str
+    url: str
+    """A web page, or the command that serves one."""
+
+
+def write_place(folder: Path, place: ProjectionPlace) -> None:
+    """Replace the file in one step."""
+    side = folder / f"{_NAME}.{os.getpid()}"
+    side.write_bytes(msgspec.json.encode(place))
+    side.replace(folder / _NAME)
+
+
+def read_place(folder: Path) -> ProjectionPlace | None:
+    """What was left there; None if nothing (or nothing readable) was."""
+    try:
+        return msgspec.json.decode((folder / _NAME).read_bytes(), type=ProjectionPlace)
+    except (OSError, msgspec.MsgspecError):
+        return None
