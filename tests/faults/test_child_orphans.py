@@ -1,0 +1,95 @@
+"""When the worker dies without a word, nothing of its training goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from hpo_core.training import cancel_job, close_all, decode_report, encode_request, train_job
+from hpo_core.training.request import JobRequest
+from hpo_core.trial import Job, Outcome
+
+ROOT = Path(__file__).parents[2]
+OBJECTIVES = str(ROOT / "tests/core")
+
+
+def request_for(folder, trial=4):
+    return JobRequest(
+        study="s",
+        job=Job(trial, 0, 0, 0, 1, {"do": "deaf"}),
+        objective="test_training_objectives:dispatch",
+        metric="loss",
+        seed=1,
+        folder=str(folder),
+        pythonpath=(OBJECTIVES,),
+        grace=0.2,
+    )
+
+
+def gone(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except FileNotFoundError:
+        return True
+
+
+def wait_for(condition, seconds=30.0):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def pids(folder, trial=4):
+    note = Path(folder) / f"scratch/trial-{trial:05d}/pids"
+    return [int(pid) for pid in note.read_text().split()] if note.exists() else []
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_children_of_a_killed_worker_vanish(tmp_path, end):
+    (tmp_path / "request").write_bytes(encode_request(request_for(tmp_path)))
+    code = "import sys; from hpo_core.training import train_job; train_job(open(sys.argv[1], 'rb').read())"
+    worker = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "request")], cwd=ROOT)
+    try:
+        assert wait_for(lambda: len(pids(tmp_path)) == 2)
+        child, grandchild = pids(tmp_path)
+        zygote = int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1])
+        assert not gone(child) and not gone(zygote)
+        worker.send_signal(end)
+        worker.wait(10)
+        for pid in (child, grandchild, zygote):
+            assert wait_for(lambda pid=pid: gone(pid), 5), f"process {pid} outlived its worker"
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+def test_a_killed_zygote_takes_its_children_along(tmp_path):
+    reports = []
+    request = encode_request(request_for(tmp_path, 5))
+    thread = threading.Thread(target=lambda: reports.append(decode_report(train_job(request))))
+    thread.start()
+    try:
+        assert wait_for(lambda: len(pids(tmp_path, 5)) == 2)
+        child, grandchild = pids(tmp_path, 5)
+        os.kill(int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
+        thread.join(10)
+        assert reports[0].outcome == Outcome.LOST
+        assert all(wait_for(lambda pid=pid: gone(pid), 5) for pid in (child, grandchild))
+
+        thread = threading.Thread(target=lambda: reports.append(decode_report(train_job(request_again))))
+        request_again = encode_request(request_for(tmp_path, 6))
+        thread.start()
+        assert wait_for(lambda: len(pids(tmp_path, 6)) == 2)
+        assert cancel_job(6, 0, "another study") is False and cancel_job(6, 0) is True
+        thread.join(10)
+        assert reports[1].outcome == Outcome.PREEMPTED
+    finally:
+        close_all()

@@ -1,0 +1,130 @@
+"""The controller is killed with SIGKILL after (and before) every entry of a simulated study.
+
+Each controller is a forked process with the real SQLite journal. It drives the study, kills itself at the
+chosen moment, and the next one recovers; what remains must be whole.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpo_core import Study
+from hpo_core.events import Entry, JobCompleted
+from hpo_core.journal.audit import audit
+from hpo_core.journal.sql import SqlJournal, current_owner
+from tests.conftest import World, make_spec
+
+SPEC = make_spec(
+    search={"method": "asha", "configs": 60, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
+)
+
+
+class DeadlyJournal(SqlJournal):
+    """Kills its own process at entry ``at``: before it is written, or after it is durable."""
+
+    at = -1
+    before = False
+
+    def append(self, study: str, entry: Entry) -> None:
+        if entry.seq == self.at and self.before:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().append(study, entry)
+        if entry.seq == self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def controller(url: str, *, at: int, before: bool) -> None:
+    """Drive the study to its end, or to the moment it is killed."""
+    journal = DeadlyJournal(url)
+    journal.at, journal.before = at, before
+    world = World(at, failures=0.05, nans=0.05)
+    if not journal.studies():
+        Study.create(SPEC, journal, clock=world.clock)
+    epoch = journal.claim("world", current_owner(), 0.0)
+    study = Study.open("world", journal, clock=world.clock)
+    study.epoch = epoch
+    study.recover("controller")
+    world.play(study)
+
+
+def in_child(url: str, *, at: int, before: bool) -> int:
+    """Run a controller in a forked process; returns its wait status."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            controller(url, at=at, before=before)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(pid, 0)[1]
+
+
+def assert_whole(url: str) -> int:
+    journal = SqlJournal(url)
+    entries = list(journal.entries("world"))
+    assert audit(entries).clean
+    study = Study.from_entries(entries)
+    study.check()
+    assert study.status == "finished"
+    assert len(study.state.trials) == 60
+    assert all(trial.results or trial.abandoned for trial in study.state.trials), "a trial was lost"
+    counted = Counter(
+        (event.trial, event.rung) for entry in entries for event in entry.events if isinstance(event, JobCompleted)
+    )
+    assert set(counted.values()) == {1}, "a result was counted twice"
+    journal.close()
+    return len(entries)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """In memory where possible: SIGKILL does not care for fsync, and hundreds of studies are written."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="hpo-test-") as made:
+        yield Path(made)
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["after-entry", "before-entry"])
+def test_one_kill_at_every_entry(folder: Path, before: bool) -> None:
+    at, killed = 1, 0
+    while True:
+        url = f"sqlite:///{folder / f'{at}.db'}"
+        status = in_child(url, at=at, before=before)
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0
+            break  # the study ended before entry `at`
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        killed += 1
+        assert os.waitstatus_to_exitcode(in_child(url, at=-1, before=False)) == 0
+        assert_whole(url)
+        at += 1
+    assert killed > 80
+
+
+def test_killed_again_and_again_after_every_single_entry(folder: Path) -> None:
+    url = f"sqlite:///{folder / 'journal.db'}"
+    kills, recorded = 0, 0
+    while True:
+        # The controller's own start (one entry) must not be all that ever happens: die two entries later.
+        status = in_child(url, at=recorded + 3, before=False)
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0
+            break
+        kills += 1
+        journal = SqlJournal(url)
+        recorded = journal.info("world").entries
+        journal.close()
+        assert kills < 1000
+    assert kills > 40
+    assert_whole(url)

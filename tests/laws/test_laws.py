@@ -1,0 +1,145 @@
+"""Laws that hold for every study, whatever the order of reports, failures and losses."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpo_core import MemoryJournal, Outcome, Study
+from hpo_core.events import JobCompleted, JobGranted, TrialAbandoned
+from hpo_core.journal.audit import audit
+from hpo_core.search.base import Promote, Sample
+from hpo_core.search.rungs import Rung
+from tests.conftest import completed, failed, fresh, make_spec
+
+LOSSES = st.one_of(
+    st.floats(-10, 10), st.sampled_from([0.5, float("nan"), float("inf"), float("-inf"), 1e300, -1e300])
+)
+FAILURES = st.sampled_from([Outcome.ERROR, Outcome.CRASHED, Outcome.LOST, Outcome.PREEMPTED, Outcome.TIMEOUT])
+STEP = st.tuples(st.integers(0, 50), st.one_of(LOSSES, LOSSES, LOSSES, FAILURES))
+SEARCHES = st.one_of(
+    st.builds(
+        lambda n, r, steps, eta: {
+            "method": "asha", "configs": n, "min_resource": r, "max_resource": r * eta**steps, "reduction_factor": eta,
+        },  # fmt: skip
+        st.integers(1, 30),
+        st.integers(1, 3),
+        st.integers(0, 3),
+        st.integers(2, 4),
+    ),
+    st.builds(lambda n: {"method": "random", "configs": n, "max_resource": 5}, st.integers(1, 20)),
+)
+
+
+def play(search: dict[str, Any], workers: int, script: list[tuple[int, float | Outcome]]) -> Study:
+    """A study whose next report is chosen by the script, then in order with equal losses."""
+    study = fresh(make_spec(search=search, training={"fail_fast": None}), MemoryJournal())
+    running = list(study.set_capacity(workers))
+    steps = iter(script)
+    for _ in range(2000):
+        study.check()
+        if not running:
+            break
+        index, result = next(steps, (0, 0.25))
+        job = running.pop(index % len(running))
+        report = failed(job, result) if isinstance(result, Outcome) else completed(job, result)
+        running += study.tell_report(report)
+    assert study.status == "finished"
+    return study
+
+
+@settings(max_examples=120, deadline=None)
+@given(SEARCHES, st.integers(1, 9), st.lists(STEP, max_size=120))
+def test_laws_of_any_study(search: dict[str, Any], workers: int, script: list[tuple[int, float | Outcome]]) -> None:
+    study = play(search, workers, script)
+    entries = list(study.journal.entries(study.name))
+
+    open_grants: dict[int, int] = {}
+    results: dict[tuple[int, int], int] = defaultdict(int)
+    rungs: dict[int, list[tuple[float, int]]] = defaultdict(list)
+    for entry in entries:
+        for event in entry.events:
+            if isinstance(event, JobGranted):
+                assert event.trial not in open_grants, "granted twice at once"
+                open_grants[event.trial] = event.attempt
+                assert len(open_grants) <= workers, "capacity exceeded"
+                if event.rung and not event.retry:
+                    below = sorted(rungs[event.rung - 1])
+                    best = below[: int(len(below) // search["reduction_factor"])]
+                    assert event.trial in [trial for _, trial in best], "promoted from outside the best floor(n/eta)"
+            elif isinstance(event, JobCompleted):
+                assert open_grants.pop(event.trial) == event.attempt
+                results[event.trial, event.rung] += 1
+                rungs[event.rung].append((float("inf") if event.loss is None else event.loss, event.trial))
+            elif isinstance(event, TrialAbandoned):
+                rungs[event.rung].append((float("inf"), event.trial))
+            elif type(event).__name__ == "AttemptFailed":
+                open_grants.pop(event.trial)  # type: ignore[union-attr]
+    assert set(results.values()) <= {1}, "a result counted twice"
+    assert len(study.state.trials) == search["configs"], "the base rung takes n configurations"
+    ended = {t.number for t in study.state.trials if t.abandoned or t.results}
+    assert ended == set(range(search["configs"])), "a trial was lost"
+
+    again = Study.from_entries(entries)
+    assert snapshot(again) == snapshot(study), "replay equals live"
+    again.check()
+    assert audit(entries).clean
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEARCHES, st.integers(1, 9), st.lists(STEP, max_size=60), st.data())
+def test_recovery_at_any_entry_is_lawful(
+    search: dict[str, Any], workers: int, script: list[tuple[int, float | Outcome]], data: st.DataObject
+) -> None:
+    entries = list(play(search, workers, script).journal.entries("world"))
+    cut = data.draw(st.integers(1, len(entries)))
+    journal = MemoryJournal()
+    journal.create("world", entries[0])
+    for entry in entries[1:cut]:
+        journal.append("world", entry)
+    study = Study.open("world", journal)
+    study.recover("second controller")
+    running = list(study.set_capacity(workers))
+    while running:
+        running += study.tell_report(completed(running.pop(0), 0.5))
+        study.check()
+    assert study.status == "finished"
+    assert len(study.state.trials) == search["configs"]
+    assert audit(journal.entries("world")).clean
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.one_of(st.none(), st.floats(-5, 5)), max_size=80), st.integers(2, 5), st.data())
+def test_rung_agrees_with_a_plain_sort(losses: list[float | None], eta: int, data: st.DataObject) -> None:
+    rung = Rung(1, eta)
+    for trial, loss in enumerate(losses):
+        rung.add(trial, loss)
+        rung.check()
+        if data.draw(st.booleans()) and (candidate := rung.candidate()) is not None:
+            rung.promote(candidate)
+            rung.check()
+
+
+def snapshot(study: Study) -> Any:
+    """All facts of a study, comparable (NaN included)."""
+    state = study.state
+    action = study.method.next_action()
+    return repr(
+        (
+            state.trials, state.running, list(state.waiting), state.capacity, state.extra_configs, state.halted,
+            state.incumbent, state.completed_jobs, state.abandoned_trials, state.resource_used, study.seq,
+            study.method.rung_sizes(), action if isinstance(action, Sample | Promote) else type(action),
+        )
+    )  # fmt: skip
+
+
+def test_snapshot_tells_studies_apart() -> None:
+    one, two = fresh(make_spec()), fresh(make_spec())
+    assert snapshot(one) == snapshot(two)
+    one.set_capacity(1)
+    assert snapshot(one) != snapshot(two)
+
+
