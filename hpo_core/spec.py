@@ -161,7 +161,7 @@ DEFAULT_RETRIES: dict[Outcome, int] = {
     Outcome.TIMEOUT: 0,
     Outcome.HUNG: 1,
     Outcome.CHECKPOINT_BAD: 10,
-    Outcome.LOST: 20,
+    Outcome.LOST: 1_000_000,  # an attempt's fate says nothing about its trial
     Outcome.PREEMPTED: 1_000_000,
 }
 

@@ -37,6 +37,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.trial import Params
 
 _FIXED_SEQUENCE = {"QMCSampler", "GridSampler", "BruteForceSampler"}
+_STATEFUL = _FIXED_SEQUENCE | {"CmaEsSampler", "NSGAIISampler", "NSGAIIISampler"}
 _KNOWS_PRUNING = {"TPESampler"}
 _EPOCH = datetime(2000, 1, 1)
 
@@ -116,17 +117,8 @@ class OptunaSampler:
 
     def apply(self, event: Event) -> None:
         if isinstance(event, TrialCreated):
-            if event.trial not in self._trial_ids:  # replay: the sampler is shown what it once answered
-                self._study.add_trial(
-                    optuna.trial.create_trial(
-                        state=TrialState.RUNNING,
-                        params=event.params,
-                        distributions=self._distributions(event.params),
-                    )
-                )
-                self._trial_ids[event.trial] = self._storage.get_all_trials(self._study._study_id, False)[
-                    -1
-                ]._trial_id
+            if event.trial not in self._trial_ids:
+                self._remember(event)
             self._created[event.trial] = event
             self._show(event.trial, TrialState.RUNNING)
         elif isinstance(event, JobCompleted):
@@ -142,6 +134,25 @@ class OptunaSampler:
         elif isinstance(event, TrialAbandoned):
             if event.trial not in self._values:
                 self._show(event.trial, TrialState.FAIL)
+
+    def _remember(self, event: TrialCreated) -> None:
+        """Replay: show the sampler what it once answered.
+
+        Samplers that keep their state in what they were asked (a sequence index, a generation, a covariance)
+        are asked again and their answer is dropped; for the others that would only cost time.
+        """
+        if self._spec.sampler.name in _STATEFUL:
+            self.propose(event.trial)
+            return
+        self._study.add_trial(
+            optuna.trial.create_trial(
+                state=TrialState.RUNNING,
+                params=event.params,
+                distributions=self._distributions(event.params),
+            )
+        )
+        newest = self._storage.get_all_trials(self._study._study_id, deepcopy=False)[-1]
+        self._trial_ids[event.trial] = newest._trial_id
 
     def _raise_level(self, resource: int) -> bool:
         """Move the model level up to ``resource`` once enough results stand there."""

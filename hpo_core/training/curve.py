@@ -1,0 +1,44 @@
+"""Metrics over one attempt, thinned as they come so that a million steps stay small."""
+
+from __future__ import annotations
+
+from hpo_core.trial import CURVE_POINTS, Metrics, Point
+
+_KEPT = 64 * CURVE_POINTS
+
+
+class Curve:
+    """Points of growing resource; several metrics of one resource merge into one point."""
+
+    def __init__(self) -> None:
+        self._points: list[Point] = []
+        self._stride = 1
+        self._count = 0
+        self._last: Point | None = None
+
+    def add(self, resource: int, metrics: Metrics) -> None:
+        """Note ``metrics`` at ``resource``; merged where that resource is the latest already."""
+        if self._last is not None and self._last.resource == resource:
+            self._last.metrics.update(metrics)
+            return
+        self._last = Point(resource, dict(metrics))
+        if self._count % self._stride == 0:
+            self._points.append(self._last)
+        self._count += 1
+        if len(self._points) >= _KEPT:
+            self._points = self._points[::2]
+            self._stride *= 2
+
+    def at(self, resource: int) -> Metrics:
+        """Metrics noted at ``resource``, if it is the latest; else empty."""
+        return self._last.metrics if self._last is not None and self._last.resource == resource else {}
+
+    def thinned(self) -> tuple[Point, ...]:
+        """At most ``CURVE_POINTS``, evenly spread, the last point always among them."""
+        points = list(self._points)
+        if self._last is not None and points[-1] is not self._last:
+            points.append(self._last)
+        if len(points) <= CURVE_POINTS:
+            return tuple(points)
+        last = len(points) - 1
+        return tuple(points[round(i * last / (CURVE_POINTS - 1))] for i in range(CURVE_POINTS))

@@ -1,0 +1,256 @@
+"""TrialHandle: what a training function sees of the whole system."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpo_core.errors import ObjectiveError
+from hpo_core.training import checkpoint as checkpoints
+from hpo_core.training.curve import Curve
+from hpo_core.training.generators import can_track, capture_all, put_state, restore_all, state_of
+from hpo_core.training.request import JobRequest
+from hpo_core.trial import Checkpoint, Metrics, Params, Point
+
+
+class _Phase(Enum):
+    BUILDING = "before steps()"
+    STEPPING = "within steps()"
+    DONE = "after steps()"
+
+
+class TrialHandle:
+    """One attempt at one trial, as the training function sees it.
+
+    ::
+
+        def train(trial):
+            model, optimizer = build(trial.params)
+            trial.track(model=model, optimizer=optimizer)
+            for epoch in trial.steps():
+                train_one_epoch(model, optimizer)
+                trial.report(val_loss=evaluate(model))
+
+    The loop starts where the trial stands (its checkpoint) and ends at the target; the state of all that was
+    tracked, and of every global random generator, is saved when the loop has ended.
+    """
+
+    number: int
+    """The trial's number in its study."""
+    params: Params
+    seed: int
+    """The generators of python, numpy and torch were seeded with it already."""
+    resource: int
+    """Steps done so far."""
+    target: int
+    """Steps to have done at the end (absolute)."""
+
+    def __init__(
+        self,
+        request: JobRequest,
+        state: dict[str, Any] | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        job = request.job
+        self.number = job.trial
+        self.params = dict(job.params)
+        self.seed = request.seed
+        self.resource = job.checkpoint.resource if job.checkpoint else 0
+        self.target = job.target
+        self._request = request
+        self._state = state
+        self._progress = progress
+        self._tracked: dict[str, Any] = {}
+        self._phase = _Phase.BUILDING
+        self._curve = Curve()
+        self._metrics: Metrics = {}
+        self._written: Checkpoint | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Scratch folder of this trial, the same for all its attempts; made on first use."""
+        folder = Path(self._request.folder) / "scratch" / f"trial-{self.number:05d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def track(self, **objects: Any) -> None:
+        """Save these with the trial; where it resumes, load their state now.
+
+        Anything with ``state_dict``/``load_state_dict`` (models, optimizers, schedules, loaders), and
+        ``random.Random``, ``numpy.random.Generator``, ``numpy.random.RandomState``, ``torch.Generator``.
+
+        Raises:
+            ObjectiveError: late, a name used twice, an object of another kind, or not what the checkpoint holds.
+        """
+        if self._phase is not _Phase.BUILDING:
+            raise ObjectiveError(
+                f"trial.track({', '.join(objects)}) was called {self._phase.value}; track everything before the "
+                "loop."
+            )
+        for name, item in objects.items():
+            if name in self._tracked:
+                raise ObjectiveError(f"trial.track({name}=...): {name!r} is tracked already; use another name.")
+            if not can_track(item):
+                raise ObjectiveError(
+                    f"trial.track({name}=...) got a {type(item).__module__}.{type(item).__qualname__}, which "
+                    "has no "
+                    "state_dict() and load_state_dict(). Track objects that have both, or a random generator of "
+                    "python, numpy or torch."
+                )
+            if self._state is not None and name not in self._state["tracked"]:
+                raise self._unlike_checkpoint(f"has no {name!r}")
+            self._tracked[name] = item
+            self._load(name, item)
+
+    def steps(self) -> Iterator[int]:
+        """Yield the 0-based index of each step still to do, up to ``target - 1``.
+
+        Raises:
+            ObjectiveError: called twice, or the checkpoint holds a state that was not tracked.
+        """
+        if self._phase is not _Phase.BUILDING:
+            raise ObjectiveError("trial.steps() was called twice; one loop over it trains the whole job.")
+        if self._state is not None:
+            missing = [name for name in self._state["tracked"] if name not in self._tracked]
+            if missing:
+                raise self._unlike_checkpoint(f"holds {', '.join(map(repr, missing))}, not tracked now")
+            for name, item in self._tracked.items():
+                # once more: a schedule built after track(optimizer=...) has reset the learning rate
+                self._load(name, item)
+            restore_all(self._state["random"])
+        self._phase = _Phase.STEPPING
+        return self._loop()
+
+    def report(self, **metrics: Any) -> None:
+        """Note metrics of the current step (after the loop: of the target). Calls within a step merge.
+
+        Raises:
+            ObjectiveError: a value is no real number.
+        """
+        if not metrics:
+            raise ObjectiveError("trial.report() got no metric; name at least one: trial.report(val_loss=0.3).")
+        values = {name: _as_float(name, value) for name, value in metrics.items()}
+        if self._phase is _Phase.BUILDING:
+            self._metrics.update(values)
+        else:
+            stepping = self._phase is _Phase.STEPPING
+            self._curve.add(self.resource + 1 if stepping else self.target, values)
+
+    def finish(self) -> tuple[Metrics, tuple[Point, ...], Checkpoint | None]:
+        """Called by the system when the training function has returned: metrics, curve, checkpoint.
+
+        Raises:
+            ObjectiveError: the loop was left early, or the study's metric is missing at the target.
+        """
+        if self._phase is _Phase.STEPPING:
+            raise ObjectiveError(
+                f"The training function left the loop over trial.steps() early, after {self.resource} of "
+                f"{self.target} steps. Let the loop run to its end; stopping bad trials early is the study's task."
+            )
+        if self._phase is _Phase.BUILDING:
+            if self._tracked:
+                raise ObjectiveError(
+                    f"The training function tracked {', '.join(self._tracked)} but never looped over "
+                    "trial.steps(), "
+                    "so nothing can be saved. Train in `for step in trial.steps():`, or track nothing."
+                )
+            self._curve.add(self.target, self._metrics)
+        metrics = self._curve.at(self.target)
+        if not metrics and self._state is not None and self._request.job.checkpoint == self._written:
+            metrics = dict(self._state["metrics"])  # the job asked for what was reached before
+        wanted = self._request.metric
+        if wanted not in metrics:
+            seen = ", ".join(map(repr, metrics)) or "nothing"
+            raise ObjectiveError(
+                f"Metric {wanted!r} was not reported at the target (step {self.target}); reported there: {seen}. "
+                f"Call trial.report({wanted}=...) in every step, or set metric.name of the study to what is "
+                "reported."
+            )
+        if not math.isfinite(metrics[wanted]):
+            self.discard()
+        return metrics, self._curve.thinned(), self._written
+
+    def discard(self) -> None:
+        """Remove the checkpoint this attempt wrote, for nobody will continue from it."""
+        if self._written is not None and self._written != self._request.job.checkpoint:
+            (Path(self._request.folder) / self._written.uri).unlink(missing_ok=True)
+        self._written = None
+
+    def _loop(self) -> Iterator[int]:
+        for index in range(self.resource, self.target):
+            yield index
+            self.resource = index + 1
+            if self._progress is not None:
+                self._progress(self.resource)
+        self._save()
+        self._phase = _Phase.DONE
+
+    def _save(self) -> None:
+        parent = self._request.job.checkpoint
+        if parent is not None and parent.resource == self.target:
+            self._written = parent
+            return
+        metrics = self._curve.at(self.target)
+        if not self._tracked or not math.isfinite(metrics.get(self._request.metric, 0.0)):
+            return
+        tree = {
+            "trial": self.number,
+            "resource": self.target,
+            "metrics": metrics,
+            "random": capture_all(),
+            "tracked": {name: state_of(item) for name, item in self._tracked.items()},
+        }
+        self._written = checkpoints.save(
+            self._request.folder,
+            self._request.checkpoint_path,
+            tree,
+            resource=self.target,
+            parent=parent.uri if parent else None,
+        )
+
+    def _load(self, name: str, item: Any) -> None:
+        if self._state is None:
+            return
+        try:
+            put_state(item, self._state["tracked"][name])
+        except Exception as error:
+            raise ObjectiveError(
+                f"State of {name!r} in the trial's checkpoint does not fit the object that was tracked "
+                f"({type(error).__name__}: {error}). Build it from trial.params alone, as the attempt before did; "
+                "if the code has changed since, start a new study."
+            ) from error
+
+    def _unlike_checkpoint(self, difference: str) -> ObjectiveError:
+        held = ", ".join(map(repr, self._state["tracked"])) if self._state else ""
+        uri = self._request.job.checkpoint.uri if self._request.job.checkpoint else ""
+        return ObjectiveError(
+            f"The trial's checkpoint {uri} {difference}; it was written with {held}. Track the same names in "
+            "every "
+            "attempt; if the code has changed since, start a new study."
+        )
+
+
+def _as_float(name: str, value: Any) -> float:
+    torch = sys.modules.get("torch")
+    plain = value
+    arrays = (np.ndarray, np.generic) if torch is None else (np.ndarray, np.generic, torch.Tensor)
+    if isinstance(value, arrays) and value.ndim == 0:
+        plain = value.item()
+    if type(plain) in (int, float):
+        try:
+            return float(plain)
+        except OverflowError:
+            pass
+    shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
+    raise ObjectiveError(
+        f"trial.report({name}=...) got a {type(value).__module__}.{type(value).__qualname__}{shape}; a metric "
+        "is one "
+        "real number: int, float, numpy scalar or tensor without dimensions. Reduce it first, for example with "
+        "float(x) or x.mean()."
+    )

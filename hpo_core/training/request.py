@@ -1,0 +1,72 @@
+"""JobRequest: all that one attempt needs to know, in one value that crosses process borders."""
+
+from __future__ import annotations
+
+import msgspec
+
+from hpo_core.trial import Job, Report
+
+
+class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Run ``objective`` for ``job`` in the study's folder, under these limits."""
+
+    study: str
+    job: Job
+    objective: str
+    """Training function as ``package.module:function``."""
+    metric: str
+    """Must be reported at the target."""
+    seed: int
+    """Training seed of this trial, already derived; the same for each of its attempts."""
+    folder: str
+    """Absolute folder of the study; checkpoints, logs and scratch space lie below it."""
+    pythonpath: tuple[str, ...] = ()
+    """Folders put in front of ``sys.path`` before the objective is imported."""
+    timeout: float | None = None
+    stall_timeout: float | None = None
+    grace: float = 5.0
+    """Seconds between SIGTERM and SIGKILL."""
+
+    def __post_init__(self) -> None:
+        start = self.job.checkpoint.resource if self.job.checkpoint else 0
+        if self.job.target < 1 or self.job.target < start:
+            raise ValueError(
+                f"Job of trial {self.job.trial}: target = {self.job.target} must be at least 1 and at least the "
+                f"{start} units its checkpoint holds; targets are absolute."
+            )
+
+    @property
+    def name(self) -> str:
+        """The attempt's name in log files: ``trial-00007-attempt-3``."""
+        return f"trial-{self.job.trial:05d}-attempt-{self.job.attempt}"
+
+    @property
+    def log_path(self) -> str:
+        """Where the attempt's output goes, relative to ``folder``."""
+        return f"logs/{self.name}.log"
+
+    @property
+    def checkpoint_path(self) -> str:
+        """Where the attempt's checkpoint goes, relative to ``folder``."""
+        job = self.job
+        return f"checkpoints/trial-{job.trial:05d}/rung-{job.rung}-attempt-{job.attempt}.safetensors"
+
+
+def encode_request(request: JobRequest) -> bytes:
+    """MessagePack, so that every float survives exactly."""
+    return msgspec.msgpack.encode(request)
+
+
+def decode_request(data: bytes) -> JobRequest:
+    """Inverse of :func:`encode_request`."""
+    return msgspec.msgpack.decode(data, type=JobRequest)
+
+
+def encode_report(report: Report) -> bytes:
+    """MessagePack, so that NaN and infinite metrics survive."""
+    return msgspec.msgpack.encode(report)
+
+
+def decode_report(data: bytes) -> Report:
+    """Inverse of :func:`encode_report`."""
+    return msgspec.msgpack.decode(data, type=Report)

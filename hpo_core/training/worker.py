@@ -1,0 +1,99 @@
+"""What a Dask worker runs: functions over plain bytes, and the pool of trainers behind them.
+
+Every thread that trains at the same time has a trainer of its own; idle ones wait for the next job of their
+objective.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Sequence
+
+from hpo_core.training.child import Trainer
+from hpo_core.training.request import decode_request, encode_report
+
+_MOST_IDLE = 8
+_lock = threading.Lock()
+_idle: list[Trainer] = []
+_running: dict[tuple[str, int, int], Trainer] = {}
+
+
+def train_job(request_bytes: bytes) -> bytes:
+    """Run one encoded JobRequest in a child process and return the encoded Report."""
+    request = decode_request(request_bytes)
+    fence = (request.study, request.job.trial, request.job.attempt)
+    trainer = _take(request.objective, request.pythonpath)
+    with _lock:
+        _running[fence] = trainer
+    try:
+        return encode_report(trainer.run(request))
+    finally:
+        with _lock:
+            _running.pop(fence, None)
+        _give_back(trainer)
+
+
+def cancel_job(trial: int, attempt: int, study: str | None = None) -> bool:
+    """End a running attempt; whether one of that number was running here.
+
+    Name the study where several share the workers.
+    """
+    with _lock:
+        found = [
+            trainer
+            for (name, *numbers), trainer in _running.items()
+            if numbers == [trial, attempt] and study in (None, name)
+        ]
+    for trainer in found:
+        trainer.cancel(trial, attempt)
+    return bool(found)
+
+
+def prepare_worker(objective: str, pythonpath: Sequence[str] = ()) -> None:
+    """Import the objective afresh for the next job: idle trainers may hold an older version of its code.
+
+    Raises:
+        SpecError: there is no such module or function.
+        ObjectiveError: it cannot be imported.
+    """
+    key = (objective, tuple(pythonpath))
+    with _lock:
+        stale = [trainer for trainer in _idle if (trainer.objective, trainer.pythonpath) == key]
+        _idle[:] = [trainer for trainer in _idle if trainer not in stale]
+    for trainer in stale:
+        trainer.close()
+    trainer = Trainer(*key)
+    trainer.prepare()
+    _give_back(trainer)
+
+
+def close_all() -> None:
+    """End every trainer of this process, idle or not; attempts that run are preempted."""
+    with _lock:
+        trainers = [*_idle, *_running.values()]
+        _idle.clear()
+    for trainer in trainers:
+        trainer.close()
+
+
+def _take(objective: str, pythonpath: tuple[str, ...]) -> Trainer:
+    with _lock:
+        for trainer in reversed(_idle):
+            if (trainer.objective, trainer.pythonpath) == (objective, pythonpath):
+                _idle.remove(trainer)
+                return trainer
+    return Trainer(objective, pythonpath)
+
+
+def _give_back(trainer: Trainer) -> None:
+    with _lock:
+        if not trainer.closed:
+            _idle.append(trainer)
+        surplus = _idle[:-_MOST_IDLE]
+        del _idle[:-_MOST_IDLE]
+    for old in surplus:
+        old.close()
+
+
+atexit.register(close_all)
