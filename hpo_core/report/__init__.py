@@ -1,0 +1,5 @@
+"""Figures of a study and the one-file HTML report."""
+
+from hpo_core.report.page import write_report
+
+__all__ = ["write_report"]
