@@ -61,8 +61,8 @@ def write_artifacts(study: Study, links: Mapping[str, str]) -> None:
     """Create the artifacts of the present flow run.
 
     Args:
-        links: title to target, for example MLflow and the report; targets without a web address are shown
-            as text.
+        links: title to target, for example MLflow and the report; a target that is no web address (a path, the
+            command that serves an embedded MLflow) is shown as text.
     """
     create_table_artifact(
         rung_rows(study), key=artifact_key(study.name, "rungs"), description=f"Rungs of {study.name}"
@@ -74,7 +74,8 @@ def write_artifacts(study: Study, links: Mapping[str, str]) -> None:
         description=f"Best trial of {study.name}",
     )
     for title, target in links.items():
-        if "://" in target:
-            create_link_artifact(
-                target, link_text=title, key=artifact_key(study.name, title.lower().replace(" ", "-"))
-            )
+        key = artifact_key(study.name, title.lower().replace(" ", "-"))
+        if target.startswith(("http://", "https://", "file://")):
+            create_link_artifact(target, link_text=title, key=key)
+        else:
+            create_markdown_artifact(f"{title}: `{target}`", key=key)

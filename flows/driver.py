@@ -40,6 +40,19 @@ class Wrapper(Protocol):
     def close(self) -> None: ...
 
 
+class Bare:
+    """Jobs go straight to the executor: for loops without Prefect."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def dispatch(self, job: Job, done: Callable[[Job, Report], None]) -> None:
+        self._executor.submit(job, done)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 class Observer(Protocol):
     """Somebody who watches: a terminal, artifacts, logs."""
 

@@ -14,7 +14,7 @@ import msgspec
 
 from flows.cluster import DaskExecutor
 from flows.driver import Driver, Observer, Wrapper
-from hpo_core.errors import HpoError, StudyExistsError, StudyNotFoundError
+from hpo_core.errors import HpoError, StorageError, StudyExistsError, StudyNotFoundError
 from hpo_core.home import Home
 from hpo_core.journal.base import Owner
 from hpo_core.journal.sql import SqlJournal, current_owner
@@ -148,14 +148,18 @@ class Session:
             for observer in observers:
                 observer.close()
         halted = study.state.halted
-        links = self.write_report(study)
+        try:
+            links = self.write_report(study)
+            report = str(self.home.report_path(self.name))
+        except StorageError as error:  # the study's end matters more than its picture
+            links, report = {"Report": f"not written: {error}"}, ""
         summary = Summary(
             self.name,
             status,
             halted.reason if halted and status != "finished" else "",
             study.state.completed_jobs,
             time.monotonic() - began,
-            str(self.home.report_path(self.name)),
+            report,
             links,
         )
         return study, summary
@@ -212,16 +216,21 @@ class Session:
             f"`hpo project {self.name}` catches up once it is reachable."
         )
 
-    def place(self) -> ProjectionPlace | None:
-        """Where the study's MLflow run is, once the follower has made it."""
-        return read_place(self.folder)
+    def place(self, wait: float = 0.0) -> ProjectionPlace | None:
+        """Where the study's MLflow run is; ``wait`` seconds at most for the follower to make it."""
+        deadline = time.monotonic() + wait
+        while (place := read_place(self.folder)) is None:
+            if self._follower is None or self._follower.poll() is not None or time.monotonic() >= deadline:
+                return None
+            time.sleep(0.1)
+        return place
 
     def write_report(self, study: Study) -> dict[str, str]:
         """Write the HTML report; returns links to what belongs to the study."""
         from hpo_core.report import write_report
 
         links: dict[str, str] = {}
-        place = self.place()
+        place = self.place(wait=10.0)
         if place is not None:
             links["MLflow"] = place.url
         best = study.state.best_checkpoint()

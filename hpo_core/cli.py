@@ -301,7 +301,7 @@ def _as_interrupt(_signal: int, _frame: Any) -> None:
 
 def _quiet_prefect() -> None:
     """Prefect's own lines go to its API (the UI shows them), not between ours."""
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "ERROR")
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
 
 
 def _cluster_words(session: Any) -> str:

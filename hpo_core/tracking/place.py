@@ -17,6 +17,8 @@ class ProjectionPlace(msgspec.Struct, frozen=True):
     run_id: str
     url: str
     """A web page, or the command that serves one."""
+    compare: str = ""
+    """The same for the comparison of the best trials; noted when the study ends."""
 
 
 def write_place(folder: Path, place: ProjectionPlace) -> None:

@@ -13,8 +13,13 @@ from typing import Any
 
 import pytest
 
-from hpo_core.journal.sql import SqlJournal
+from hpo_core.home import Home
+from hpo_core.journal.sql import SqlJournal, current_owner
 from hpo_core.tracking import compare_url, run_url, shown_uri
+from hpo_core.tracking.follow import Follower, project_study
+from hpo_core.tracking.links import reason_of
+from hpo_core.tracking.once import TrackerError
+from hpo_core.tracking.place import read_place
 from hpo_core.tracking.store import open_client
 from tests.flows.test_mlflow import NAME, Tracker, play, start
 
@@ -121,6 +126,36 @@ def test_gives_up_in_time_and_names_the_cure(tmp_path: Path, journal: SqlJournal
     assert f"`hpo project {NAME}` copies the rest" in child.log.read_text()
 
 
+def test_a_study_taken_over_is_not_called_over(
+    tmp_path: Path, journal: SqlJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker = Tracker(tmp_path)
+    play(*start(journal, configs=4), jobs=2)
+    follower = Follower(journal, tracker.projection())
+    journal.claim(NAME, current_owner(), time.time())  # this process lives and is not the follower's parent
+    assert follower.advance(finish=True)
+    assert tracker.parent().info.status == "RUNNING"
+    monkeypatch.setattr(follower, "_parent", os.getpid())
+    assert follower.advance(finish=True)
+    assert tracker.parent().info.status == "KILLED"
+
+
+def test_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path / "home")
+    journal = home.open_journal()
+    study = play(*start(journal, configs=2, top=1))
+    assert project_study(home, journal, NAME).startswith(
+        f"{NAME}: {study.seq} new entries of {study.seq} copied; mlf"
+    )
+    assert "0 new entries" in project_study(home, journal, NAME)
+    place = read_place(home.study_folder(NAME))
+    assert place is not None and place.url.startswith("mlflow ui") and place.compare
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:secret@127.0.0.1:{free_port()}")
+    with pytest.raises(TrackerError, match=r"was not copied to MLflow at http://127") as caught:
+        project_study(home, journal, NAME)
+    assert "secret" not in str(caught.value)
+
+
 def test_links() -> None:
     assert run_url("http://me:pw@h:5000/", "2", "abc") == (
         "http://h:5000/#/experiments/2/runs/abc?workflowType=machine_learning"
@@ -128,12 +163,13 @@ def test_links() -> None:
     assert run_url("sqlite:////x/mlflow.db", "2", "abc") == "mlflow ui --backend-store-uri sqlite:////x/mlflow.db"
     compared = compare_url("https://h", "2", ["a", "b"])
     assert compared.startswith("https://h/#/compare-runs?runs=%5B%22a%22%2C%22b%22%5D&experiments=%5B%222%22%5D")
+    assert reason_of(ValueError("http://me:pw@h:1/x\nfailed")) == "ValueError: http://h:1/x failed"
     assert shown_uri("postgresql://me:pw@h/db") == "postgresql://h/db"
 
 
-def test_three_processes_may_meet_at_a_new_store(tmp_path: Path) -> None:
+def test_two_processes_may_meet_at_a_new_store(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'new' / 'mlflow.db'}"
     code = f"from hpo_core.tracking.store import open_client; open_client({uri!r}).search_experiments()"
-    children = [subprocess.Popen([sys.executable, "-c", code], env=os.environ | QUIET) for _ in range(3)]
-    assert [child.wait(60) for child in children] == [0, 0, 0]
+    children = [subprocess.Popen([sys.executable, "-c", code], env=os.environ | QUIET) for _ in range(2)]
+    assert [child.wait(60) for child in children] == [0, 0]
     assert open_client(uri).search_experiments()

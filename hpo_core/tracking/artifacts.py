@@ -1,0 +1,101 @@
+"""Files at the study's run: promotions, best parameters, the report, the best checkpoint."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from hpo_core.tracking.fold import StudyFold
+from hpo_core.tracking.store import KnownRun, RunStore
+
+BEST_FOLDER = "best_checkpoint"
+BEST_DIGEST = "hpo.best_checkpoint_digest"
+
+log = logging.getLogger(__name__)
+
+
+def promotions_table(fold: StudyFold) -> dict[str, Any]:
+    """The promotion sequence, and how it is to be read."""
+    return {
+        "study": fold.spec.study,
+        "about": "loss and rank are those at the rung below at the moment of promotion; rank 1 is best",
+        "promotions": [msgspec.to_builtins(promotion) for promotion in fold.promotions],
+    }
+
+
+def best_table(fold: StudyFold) -> dict[str, Any]:
+    """The incumbent and its parameters (empty where there is none)."""
+    best = fold.state.incumbent
+    if best is None:
+        return {}
+    return {
+        "study": fold.spec.study,
+        "trial": best.trial,
+        "resource": best.resource,
+        "metric": fold.spec.metric.name,
+        "value": best.loss * fold.spec.metric.sign,
+        "params": fold.state.trials[best.trial].params,
+    }
+
+
+def write_tables(store: RunStore, run: KnownRun, fold: StudyFold) -> None:
+    """Write ``promotions.json`` and ``best_params.json``."""
+    for name, table in (("promotions.json", promotions_table(fold)), ("best_params.json", best_table(fold))):
+        store.client.log_text(run.run_id, json.dumps(table, indent=1), name)
+
+
+def write_files(store: RunStore, run: KnownRun, fold: StudyFold, folder: Path) -> None:
+    """Upload the report and the best checkpoint, where they exist and are not there yet."""
+    report = folder / "report.html"
+    if report.is_file():
+        store.client.log_artifact(run.run_id, str(report))
+    best = fold.state.best_checkpoint()
+    if best is None or run.tags.get(BEST_DIGEST) == best.digest:
+        return
+    path = local_path(best.uri, folder)
+    if path is None or not path.exists():
+        log.warning(
+            "study %r: the best checkpoint %s is no file in %s and was not copied to MLflow.",
+            fold.spec.study, best.uri, folder,
+        )  # fmt: skip
+        return
+    upload = store.client.log_artifacts if path.is_dir() else store.client.log_artifact
+    upload(run.run_id, str(path), BEST_FOLDER)
+    _drop_others(store, run, path)
+    tags = {BEST_DIGEST: best.digest, "hpo.best_checkpoint": f"{BEST_FOLDER}/{path.name}"}
+    store.log(run, tags=tags)
+    run.tags.update(tags)
+
+
+def local_path(uri: str, folder: Path) -> Path | None:
+    """Where a checkpoint lies on this machine; None for a URI of elsewhere."""
+    if "://" not in uri:
+        return folder / uri
+    parts = urlsplit(uri)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def _drop_others(store: RunStore, run: KnownRun, kept: Path) -> None:
+    """Remove the best checkpoint of an earlier end of the same study; harmless where that cannot be done."""
+    others = [
+        item.path
+        for item in store.client.list_artifacts(run.run_id, BEST_FOLDER)
+        if kept.is_file() and not item.is_dir and Path(item.path).name != kept.name
+    ]
+    if not others:
+        return
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    repository: Any = get_artifact_repository(
+        store.client.get_run(run.run_id).info.artifact_uri, tracking_uri=store.tracking_uri
+    )
+    for path in others:
+        try:
+            repository.delete_artifacts(path)
+        except Exception as error:
+            log.warning("study's run %s: old artifact %s stays (%s).", run.run_id, path, error)

@@ -1,0 +1,259 @@
+"""Entries folded into what a tracker shows: curves, rung sizes, incumbents, promotions. Pure; no tracker here.
+
+Every point and every time is a function of the entries alone, so a second projection repeats the first.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from typing import NamedTuple
+
+import msgspec
+
+from hpo_core.errors import JournalError
+from hpo_core.events import (
+    AttemptFailed,
+    AttemptReported,
+    Entry,
+    Event,
+    JobCompleted,
+    JobGranted,
+    StudyCreated,
+    StudyHalted,
+    StudyReopened,
+    TrialAbandoned,
+    TrialCreated,
+)
+from hpo_core.search.base import Done, SearchMethod, create_method
+from hpo_core.spec import StudySpec
+from hpo_core.state import StudyState, TrialRecord
+from hpo_core.trial import Metrics, Report
+
+
+class MetricPoint(NamedTuple):
+    """One value of one metric."""
+
+    key: str
+    value: float
+    time: float
+    """Seconds since the epoch."""
+    step: int
+
+
+class Promotion(msgspec.Struct, frozen=True):
+    """A trial went on to a higher rung."""
+
+    seq: int
+    time: float
+    trial: int
+    bracket: int
+    rung: int
+    target: int
+    loss: float | None
+    """At the rung below."""
+    rank: int
+    """By loss, from 1, among the results of the rung below at that moment."""
+    among: int
+
+
+class TrialNotes(msgspec.Struct):
+    """What a run shows of a trial that the study's state does not keep."""
+
+    created: float
+    worker: str = ""
+    outcome: str = ""
+    """Of the latest attempt that ended."""
+    failure: str = ""
+    """The latest failure, also after a retry mended it."""
+    nonfinite: str = ""
+    ended: float | None = None
+    """When its run last ended (result, abandoned, halted)."""
+    fresh: bool = True
+    """Created since the last :meth:`StudyFold.settle`."""
+    points: list[MetricPoint] = []
+    """Since the last :meth:`StudyFold.settle`."""
+
+
+class StudyFold:
+    """A study as of the last entry added, and what changed since the last :meth:`settle`."""
+
+    def __init__(self) -> None:
+        self.state = StudyState()
+        self.next_seq = 0
+        self.created = 0.0
+        self.time = 0.0
+        self.trials: list[TrialNotes] = []
+        self.promotions: list[Promotion] = []
+        self.levels: dict[tuple[int, int], int] = {}
+        """Resource by (bracket, rung)."""
+        self.touched: dict[int, None] = {}
+        self.points: list[MetricPoint] = []
+        self._ranked: dict[tuple[int, int], list[tuple[float, int]]] = {}
+        self._method: SearchMethod | None = None
+        self._grown: dict[tuple[int, int], None] = {}
+        self._several = False
+
+    @property
+    def spec(self) -> StudySpec:
+        """The study's description."""
+        if self.state.spec is None:
+            raise JournalError("No entry was projected yet. Project the journal from entry 0.")
+        return self.state.spec
+
+    @property
+    def status(self) -> str:
+        """``finished``, ``halted`` or ``running``."""
+        state = self.state
+        assert self._method is not None
+        if not state.running and not state.waiting and isinstance(self._method.next_action(), Done):
+            return "finished"
+        return "halted" if state.halted is not None else "running"
+
+    def rung_sizes(self) -> dict[tuple[int, int], int]:
+        """Results by (bracket, rung); abandoned trials count in the rung they were heading for."""
+        return {place: len(ranked) for place, ranked in sorted(self._ranked.items())}
+
+    def rung_key(self, place: tuple[int, int]) -> str:
+        """Name of a rung, with its bracket where the study has several."""
+        bracket, rung = place
+        return f"bracket_{bracket}_rung_{rung}" if self._several else f"rung_{rung}"
+
+    def settle(self) -> None:
+        """Forget what changed: it was written."""
+        for number in self.touched:
+            notes = self.trials[number]
+            notes.fresh = False
+            notes.points = []
+        self.touched = {}
+        self.points = []
+
+    def add(self, entry: Entry) -> None:
+        """Take in the next entry."""
+        if entry.seq != self.next_seq:
+            raise JournalError(
+                f"Projection: entry {entry.seq} was given where entry {self.next_seq} is next. "
+                "Give the journal's entries in order and without a gap."
+            )
+        report = entry.stimulus.report if type(entry.stimulus) is AttemptReported else None
+        if not self.next_seq:
+            self.created = entry.time
+        for event in entry.events:
+            if type(event) is JobGranted:
+                self._granted(event, entry)
+            elif type(event) is JobCompleted:
+                self._completed(event, report, entry)
+            elif type(event) is AttemptFailed:
+                self._failed(event)
+            elif type(event) is TrialAbandoned:
+                self._abandoned(event, report, entry)
+            self._apply(event, entry)
+        for place in self._grown:
+            key = self.rung_key(place)
+            size = float(len(self._ranked[place]))
+            self.points.append(MetricPoint(f"{key}_size", size, entry.time, self.state.resource_used))
+        self._grown = {}
+        self.time = entry.time
+        self.next_seq += 1
+
+    def _apply(self, event: Event, entry: Entry) -> None:
+        state = self.state
+        before = state.incumbent
+        state.apply(event)
+        if type(event) is StudyCreated:
+            search = self.spec.search
+            self._method = create_method(self.spec)
+            self._several = search.method not in ("asha", "random", "recorded") or (
+                search.method == "recorded" and any(grant.bracket for grant in search.grants)
+            )
+        assert self._method is not None
+        self._method.apply(event)
+        if type(event) is TrialCreated:
+            self.trials.append(TrialNotes(entry.time))
+            self.touched[event.trial] = None
+        elif type(event) is StudyHalted or type(event) is StudyReopened:
+            for number in state.waiting:
+                self.touched[number] = None
+                self.trials[number].ended = entry.time
+        best = state.incumbent
+        if best is not None and best is not before:
+            value = best.loss * self.spec.metric.sign
+            key = f"best_{self.spec.metric.name}"
+            self.points.append(MetricPoint(key, value, entry.time, state.resource_used))
+
+    def _granted(self, event: JobGranted, entry: Entry) -> None:
+        self.touched[event.trial] = None
+        self.levels.setdefault((event.bracket, event.rung), event.target)
+        trial = self.state.trials[event.trial]
+        if event.retry or not trial.results:
+            return
+        below = trial.results[-1]
+        ranked = self._ranked[below.bracket, below.rung]
+        rank = bisect_left(ranked, _rank_key(below.loss, below.trial)) + 1
+        promotion = Promotion(
+            entry.seq, entry.time, event.trial, event.bracket, event.rung, event.target,
+            below.loss, rank, len(ranked),
+        )  # fmt: skip
+        self.promotions.append(promotion)
+
+    def _completed(self, event: JobCompleted, report: Report | None, entry: Entry) -> None:
+        self.touched[event.trial] = None
+        notes, trial = self.trials[event.trial], self.state.trials[event.trial]
+        notes.worker, notes.ended = event.worker, event.ended or entry.time
+        notes.outcome = "completed" if event.loss is not None else "diverged"
+        self._curve(trial, report, event.metrics, event.resource, entry.time)
+        metric = self.spec.metric.name
+        final = event.metrics.get(metric, math.nan)
+        self._point(notes, MetricPoint(f"final_{metric}", final, notes.ended, event.resource))
+        self._rank(event.bracket, event.rung, event.loss, event.trial)
+
+    def _failed(self, event: AttemptFailed) -> None:
+        self.touched[event.trial] = None
+        notes = self.trials[event.trial]
+        notes.worker = event.worker or notes.worker
+        notes.outcome = str(event.outcome)
+        message = f": {event.message}" if event.message else ""
+        notes.failure = f"attempt {event.attempt} to {event.target}: {event.outcome}{message}"
+
+    def _abandoned(self, event: TrialAbandoned, report: Report | None, entry: Entry) -> None:
+        self.touched[event.trial] = None
+        notes, trial = self.trials[event.trial], self.state.trials[event.trial]
+        notes.ended = entry.time
+        if report is not None and report.trial == event.trial and trial.granted is not None:
+            # No attempt will train these steps again, and they show how it failed.
+            self._curve(trial, report, {}, trial.granted.target, entry.time)
+        self._rank(event.bracket, event.rung, None, event.trial)
+
+    def _rank(self, bracket: int, rung: int, loss: float | None, trial: int) -> None:
+        insort(self._ranked.setdefault((bracket, rung), []), _rank_key(loss, trial))
+        self._grown[bracket, rung] = None
+
+    def _curve(self, trial: TrialRecord, report: Report | None, last: Metrics, target: int, now: float) -> None:
+        """Points of one attempt above what is trained already; the last ones are the recorded metrics."""
+        steps: dict[int, Metrics] = {}
+        for point in report.curve if report is not None else ():
+            if trial.resource < point.resource <= target:
+                steps.setdefault(point.resource, {}).update(point.metrics)
+        if last:
+            steps.setdefault(target, {}).update(last)
+        ended = (report.ended if report is not None else 0.0) or now
+        started = report.started if report is not None and 0 < report.started <= ended else ended
+        checkpoint = trial.granted.checkpoint if trial.granted is not None else None
+        first = checkpoint.resource if checkpoint is not None else 0
+        notes = self.trials[trial.number]
+        for step in sorted(steps):
+            share = (step - first) / (target - first) if target > first else 1.0
+            at = started + (ended - started) * share
+            for name, value in steps[step].items():
+                self._point(notes, MetricPoint(name, value, at, step))
+
+    def _point(self, notes: TrialNotes, point: MetricPoint) -> None:
+        if math.isinf(point.value):
+            # MLflow stores an infinity as 1.8e308, which ruins every axis; NaN sorts last and is skipped there.
+            notes.nonfinite = f"{point.key} = {point.value} at {point.step}"
+            point = point._replace(value=math.nan)
+        notes.points.append(point)
+
+
+def _rank_key(loss: float | None, trial: int) -> tuple[float, int]:
+    return (math.inf if loss is None else loss, trial)

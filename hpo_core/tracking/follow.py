@@ -1,0 +1,216 @@
+"""A process of its own that tails a journal into MLflow, so that the tracker can never hurt the search.
+
+::
+
+    python -m hpo_core.tracking.follow --journal URL --study NAME --tracking-uri URI \\
+        --experiment NAME --study-folder FOLDER [--artifact-location URI] [--drain SECONDS]
+
+It ends when its standard input does (the controller asked for it, or died): one last catch-up within
+``--drain`` seconds, then exit code 0, or 3 where MLflow does not hold everything. While MLflow cannot be
+reached it tries again and again, and says so once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from hpo_core.errors import HpoError, StudyNotFoundError
+from hpo_core.journal.base import Journal
+from hpo_core.tracking.links import reason_of, shown_uri
+from hpo_core.tracking.mlflow import MlflowProjection
+from hpo_core.tracking.once import driven_by_another, project_study
+from hpo_core.tracking.store import prepare_environment
+
+__all__ = ["Follower", "follow", "main", "project_study"]
+
+NOT_CAUGHT_UP = 3
+_LONGEST_PAUSE = 30.0
+_SLICE = 0.5
+_HANG = 5.0
+log = logging.getLogger("hpo.tracking")
+
+
+class Follower:
+    """Keeps a projection up with a journal."""
+
+    def __init__(self, journal: Journal, projection: MlflowProjection) -> None:
+        self.journal = journal
+        self.projection = projection
+        self.trouble = ""
+        """Why the last attempt failed; empty where it did not."""
+        self.gone = False
+        """The study was deleted: nothing is left to follow."""
+        self._failures = 0
+        self._parent = os.getppid()
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next attempt is worth it, beyond the usual interval."""
+        return min(_LONGEST_PAUSE, 0.5 * 2**self._failures) if self._failures else 0.0
+
+    def advance(self, *, finish: bool = False) -> bool:
+        """One attempt to catch up; whether it succeeded."""
+        try:
+            self._advance(finish=finish)
+        except StudyNotFoundError as error:
+            self.gone, self.trouble = True, str(error)
+        except Exception as error:
+            self._failed(error)
+            return False
+        else:
+            if self.trouble:
+                log.warning("study %r: MLflow caught up again.", self.projection.study_name)
+            self.trouble, self._failures = "", 0
+        return not self.gone
+
+    def _advance(self, *, finish: bool) -> None:
+        projection = self.projection
+        info = self.journal.info(projection.study_name)
+        if projection.created not in (None, info.created):
+            raise StudyNotFoundError(f"Study {info.name!r} was deleted and created again; this follower ends.")
+        if info.entries > projection.next_seq or self._failures:
+            before = projection.url
+            projection.project(self.journal.entries(projection.study_name, projection.next_seq))
+            if before is None and projection.url is not None:
+                log.info("study %r in MLflow: %s", projection.study_name, projection.url)
+        if finish and not driven_by_another(info.owner, self._parent):
+            projection.finish()
+
+    def _failed(self, error: Exception) -> None:
+        reason = reason_of(error)
+        if not self.trouble:
+            log.warning(
+                "study %r cannot be copied to MLflow at %s now (%s). The search goes on; this is tried again.",
+                self.projection.study_name, shown_uri(self.projection.tracking_uri), reason,
+            )  # fmt: skip
+        self.trouble = reason
+        self._failures += 1
+
+
+class StandardInput:
+    """Tells when standard input ends. Reads it in the main thread: a thread blocked in it spoils the exit."""
+
+    def __init__(self) -> None:
+        self.ended = False
+
+    def end(self, *_: Any) -> None:
+        """As if it had ended (also a signal handler)."""
+        self.ended = True
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end at most so long; whether it came."""
+        until = time.monotonic() + seconds
+        while not self.ended and (left := until - time.monotonic()) > 0:
+            try:
+                ready, _, _ = select.select([0], [], [], min(left, _SLICE))
+                self.ended = self.ended or bool(ready and not os.read(0, 4096))
+            except (OSError, ValueError):  # it is closed
+                self.ended = True
+        return self.ended
+
+
+def follow(follower: Follower, standard_input: StandardInput, *, interval: float, drain: float) -> int:
+    """Follow until standard input ends, then catch up; returns the exit code."""
+    frozen = False
+    while not follower.gone:
+        if follower.advance() and not frozen:
+            gc.collect()
+            gc.freeze()  # what was imported and mapped lives for ever and need not be scanned again
+            frozen = True
+        if standard_input.wait(interval + follower.pause):
+            break
+    if follower.gone:
+        log.warning("%s", follower.trouble)
+        return 0
+    return _drain(follower, drain)
+
+
+def _drain(follower: Follower, seconds: float) -> int:
+    until = time.monotonic() + seconds
+    watchdog = threading.Timer(seconds + _HANG, _give_up, (follower,))
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        while not follower.advance(finish=True):
+            if follower.gone:
+                log.warning("%s", follower.trouble)
+                return 0
+            if time.monotonic() >= until:
+                _report(follower)
+                return NOT_CAUGHT_UP
+            time.sleep(min(1.0, max(0.0, until - time.monotonic())))
+        return 0
+    finally:
+        watchdog.cancel()
+
+
+def _report(follower: Follower) -> None:
+    projection = follower.projection
+    log.error(
+        "study %r: MLflow at %s does not hold everything (up to entry %d; %s). Nothing is lost: "
+        "`hpo project %s` copies the rest once MLflow works.",
+        projection.study_name, shown_uri(projection.tracking_uri), projection.written_seq,
+        follower.trouble or "the last call still hangs", projection.study_name,
+    )  # fmt: skip
+
+
+def _give_up(follower: Follower) -> None:
+    _report(follower)
+    logging.shutdown()
+    os._exit(NOT_CAUGHT_UP)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of ``python -m hpo_core.tracking.follow``."""
+    given = _parser().parse_args(arguments)
+    logging.basicConfig(format="hpo tracking: %(message)s", level=logging.INFO, stream=sys.stderr)
+    prepare_environment()
+    standard_input = StandardInput()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the controller decides
+    signal.signal(signal.SIGTERM, standard_input.end)
+    os.nice(given.nice)
+
+    from hpo_core.journal.sql import open_journal
+
+    projection = MlflowProjection(
+        given.study, given.tracking_uri, given.experiment, given.study_folder, given.artifact_location
+    )
+    try:
+        follower = Follower(open_journal(given.journal), projection)
+        return follow(follower, standard_input, interval=given.interval, drain=given.drain)
+    except HpoError as error:
+        log.error("study %r is not followed: %s", given.study, error)
+        return error.exit_code
+    finally:
+        projection.close()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m hpo_core.tracking.follow",
+        description="Tail a study's journal into MLflow until standard input ends.",
+    )
+    parser.add_argument("--journal", required=True, help="URL of the journal")
+    parser.add_argument("--study", required=True)
+    parser.add_argument("--tracking-uri", required=True)
+    parser.add_argument("--experiment", required=True)
+    parser.add_argument("--study-folder", required=True, help="checkpoints, report.html, lock")
+    parser.add_argument("--artifact-location", help="for an experiment that does not exist yet")
+    parser.add_argument("--drain", type=float, default=30.0, help="seconds for the last catch-up")
+    parser.add_argument("--interval", type=float, default=1.0, help="seconds between looks at the journal")
+    parser.add_argument("--nice", type=int, default=5, help="how much to step back behind the training")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

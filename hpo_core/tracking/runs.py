@@ -1,0 +1,166 @@
+"""What the runs of a study and of its trials show: parameters, tags, status, description. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+from hpo_core.space import FloatParameter, IntParameter
+from hpo_core.spec import StudySpec
+from hpo_core.state import TrialRecord
+from hpo_core.tracking.fold import StudyFold
+from hpo_core.tracking.keys import legal_key, param_value, tag_value
+
+PARENT_RUN = "mlflow.parentRunId"
+CURSOR = "hpo.projected_seq"
+_LONGEST_LIST = 250
+
+
+def identity(fold: StudyFold) -> dict[str, str]:
+    """Tags that tell this study from all others, also from a deleted one of the same name."""
+    return {"hpo.study": fold.spec.study, "hpo.created": repr(fold.created)}
+
+
+def trial_name(number: int) -> str:
+    """Run name of a trial."""
+    return f"trial-{number:05d}"
+
+
+def trial_params(spec: StudySpec, trial: TrialRecord) -> dict[str, str]:
+    """Parameters of a trial, and logarithms where the space is logarithmic: MLflow's axes are linear."""
+    shown = {legal_key(name): param_value(value) for name, value in trial.params.items()}
+    for name, value in trial.params.items():
+        parameter = spec.space.get(name)
+        if not isinstance(parameter, FloatParameter | IntParameter) or not parameter.log:
+            continue
+        if isinstance(value, int | float) and value > 0:
+            shown.setdefault(legal_key(f"log10_{name}"), repr(round(math.log10(value), 6)))
+    return shown
+
+
+def trial_tags(fold: StudyFold, number: int, parent_run: str) -> dict[str, str]:
+    """Tags of a trial's run."""
+    trial, notes = fold.state.trials[number], fold.trials[number]
+    rung = trial.granted.rung if trial.granted is not None else trial.rung
+    tags = {
+        PARENT_RUN: parent_run,
+        **identity(fold),
+        "hpo.kind": "trial",
+        "hpo.trial": str(number),
+        "hpo.bracket": str(trial.bracket),
+        "hpo.rung": str(rung),
+        "hpo.resource": str(trial.resource),
+        "hpo.state": trial.status,
+    }
+    optional = {
+        "hpo.parent": None if trial.parent is None else str(trial.parent),
+        "hpo.worker": notes.worker,
+        "hpo.outcome": notes.outcome,
+        "hpo.failure": notes.failure,
+        "hpo.nonfinite": notes.nonfinite,
+        "hpo.abandoned": trial.abandoned.reason if trial.abandoned is not None else None,
+    }
+    tags.update({key: tag_value(value) for key, value in optional.items() if value})
+    return tags
+
+
+def trial_run_status(fold: StudyFold, number: int, *, driven: bool) -> tuple[str, float | None]:
+    """MLflow status of a trial's run, and when it last ended (None: never)."""
+    trial, notes = fold.state.trials[number], fold.trials[number]
+    status = trial.status
+    if status == "abandoned":
+        return "FAILED", notes.ended
+    if status == "paused":
+        return "FINISHED", notes.ended
+    if not driven:
+        return "KILLED", fold.time
+    if status != "running" and fold.state.halted is not None:
+        return "KILLED", notes.ended or fold.time
+    return "RUNNING", notes.ended
+
+
+def study_run_status(fold: StudyFold, *, driven: bool) -> tuple[str, str]:
+    """MLflow status of the study's run, and our own word for it."""
+    status = fold.status
+    if status == "finished":
+        return "FINISHED", status
+    if status == "halted":
+        return "KILLED", status
+    return ("RUNNING", status) if driven else ("KILLED", "interrupted")
+
+
+def study_params(spec: StudySpec) -> dict[str, str]:
+    """What was asked for, flattened: ``search.configs``, ``space.lr``, ..."""
+    plain = spec.plain()
+    shown: dict[str, str] = {}
+    for part in ("objective", "metric", "seed", "search", "sampler"):
+        _flatten(part, plain[part], shown)
+    for name, parameter in spec.space.items():
+        given = json.dumps(parameter.model_dump(mode="json", exclude_defaults=True))
+        shown[legal_key(f"space.{name}")] = param_value(given)
+    return shown
+
+
+def study_tags(fold: StudyFold, status: str, best_run: str | None) -> dict[str, str]:
+    """Tags of the study's run that change as it goes on."""
+    state = fold.state
+    tags = {
+        "hpo.status": status,
+        "hpo.trials": str(len(state.trials)),
+        "hpo.jobs": str(state.completed_jobs),
+        "hpo.failed_attempts": str(state.failed_attempts),
+        "hpo.abandoned_trials": str(state.abandoned_trials),
+        "hpo.resource_used": str(state.resource_used),
+        "hpo.halted": tag_value(state.halted.reason) if state.halted is not None else "",
+        "mlflow.note.content": tag_value(_note(fold, status)),
+    }
+    best = state.incumbent
+    if best is not None:
+        tags |= {
+            "hpo.best_trial": str(best.trial),
+            "hpo.best_value": repr(best.loss * fold.spec.metric.sign),
+            "hpo.best_resource": str(best.resource),
+            "hpo.best_params": tag_value(json.dumps(state.trials[best.trial].params)),
+        }
+        if best_run is not None:
+            tags["hpo.best_run"] = best_run
+    return tags
+
+
+def _note(fold: StudyFold, status: str) -> str:
+    spec, state = fold.spec, fold.state
+    created = datetime.fromtimestamp(fold.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    lines = [
+        f"**Study {spec.study}** ({status}), created {created}",
+        "",
+        f"- minimizes or maximizes: `{spec.metric.name}` ({spec.metric.mode})",
+        f"- search: {spec.search.method}, sampler {spec.sampler.name}, seed {spec.seed}",
+        f"- objective: `{spec.objective or 'driven by hand'}`",
+    ]
+    best = state.incumbent
+    if best is not None:
+        lines.append(
+            f"- best: {spec.metric.name} = {best.loss * spec.metric.sign:.6g} by {trial_name(best.trial)} "
+            f"after {best.resource} units, with `{json.dumps(state.trials[best.trial].params)}`"
+        )
+    if state.halted is not None:
+        lines.append(f"- halted: {state.halted.reason}")
+    lines += [
+        "",
+        "A copy: the record is the study's journal. Each child run is a trial; `promotions.json` says who "
+        f"went on when, and why. `hpo show {spec.study}` tells more.",
+    ]
+    return "\n".join(lines)
+
+
+def _flatten(key: str, value: Any, into: dict[str, str]) -> None:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            _flatten(f"{key}.{name}", item, into)
+    elif isinstance(value, list):
+        text = json.dumps(value)
+        into[legal_key(key)] = text if len(text) <= _LONGEST_LIST else f"{len(value)} items"
+    else:
+        into[legal_key(key)] = param_value(value)

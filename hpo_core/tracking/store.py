@@ -1,0 +1,181 @@
+"""MLflow's client with what had to be learned about it: first use, quiet, lookup by tags, one call per run.
+
+Measured on 3.17.2: a store drops a metric point it holds already (same key, step, time and value, NaN
+included) and a parameter logged again with the same value; another value is refused. ``set_terminated``
+costs half of ``update_run`` and takes any status.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from hpo_core.errors import HpoError
+from hpo_core.tracking.fold import MetricPoint
+from hpo_core.tracking.keys import legal_key, milliseconds
+from hpo_core.tracking.links import shown_uri
+from hpo_core.tracking.lock import ProcessLock
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+_PAGE = 1000
+METRICS_PER_CALL = 900
+"""MLflow takes 1000 metrics, parameters and tags in one call; 100 are left for the tags."""
+
+
+_ENVIRONMENT = {
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # seconds; MLflow's own: 120, and 7 retries
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+}
+
+
+class KnownRun(msgspec.Struct):
+    """What is known of a run MLflow holds."""
+
+    run_id: str
+    status: str
+    ended: int | None
+    """Milliseconds."""
+    deleted: bool
+    tags: dict[str, str]
+
+
+def prepare_environment() -> None:
+    """MLflow quiet, and an absent server noticed within seconds. Before MLflow is imported."""
+    for name, level in {"urllib3": logging.ERROR, "mlflow": logging.ERROR, "alembic": logging.ERROR}.items():
+        logging.getLogger(name).setLevel(level)
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+def sqlite_path(tracking_uri: str) -> Path | None:
+    """The file of a SQLite store; None for anything else."""
+    parts = urlsplit(tracking_uri)
+    if not parts.scheme.startswith("sqlite") or not parts.path[1:]:
+        return None
+    return Path(unquote(parts.path[1:])).resolve()
+
+
+def open_client(tracking_uri: str) -> MlflowClient:
+    """A client whose store exists and is ready.
+
+    Six processes that open a new SQLite store at once break each other's migrations (five crashed), so
+    the first use is made by one at a time.
+    """
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+    from mlflow import MlflowClient
+
+    for name in ("mlflow", "alembic"):  # after the import, which sets levels of its own
+        logging.getLogger(name).setLevel(logging.ERROR)
+    database = sqlite_path(tracking_uri)
+    if database is None:
+        return MlflowClient(tracking_uri=tracking_uri)
+    lock = ProcessLock(database.with_name(f".{database.name}.first-use.lock"))
+    lock.take(wait=True)
+    try:
+        client = MlflowClient(tracking_uri=tracking_uri)  # this alone migrates the store
+        client.search_experiments(max_results=1)
+    finally:
+        lock.free()
+    return client
+
+
+class RunStore:
+    """The runs of one experiment."""
+
+    def __init__(self, client: Any, tracking_uri: str, experiment: str, artifact_location: str | None) -> None:
+        self.client = client
+        self.tracking_uri = tracking_uri
+        self.experiment_id = self._experiment(experiment, artifact_location)
+
+    def _experiment(self, name: str, artifact_location: str | None) -> str:
+        from mlflow.exceptions import MlflowException
+
+        found = self.client.get_experiment_by_name(name)
+        if found is None:
+            database = sqlite_path(self.tracking_uri)
+            if artifact_location is None and database is not None:
+                # MLflow's default is ./mlruns of whatever folder this process runs in.
+                artifact_location = (database.parent / "mlartifacts").as_uri()
+            tags = {"mlflow.experimentKind": "custom_model_development"}
+            try:
+                return str(self.client.create_experiment(name, artifact_location, tags))
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+                found = self.client.get_experiment_by_name(name)  # another process was quicker
+        if found is None or found.lifecycle_stage != "active":
+            raise HpoError(
+                f"MLflow experiment {name!r} at {shown_uri(self.tracking_uri)} was deleted, and such takes "
+                "no runs. Restore it (mlflow experiments restore), or name another one in tracking.experiment."
+            )
+        return str(found.experiment_id)
+
+    def find(self, tags: Mapping[str, str], *, deleted: bool) -> list[KnownRun]:
+        """Runs with all these tags; with ``deleted`` also those a user deleted."""
+        from mlflow.entities import ViewType
+
+        text = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
+        view = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
+        found: list[KnownRun] = []
+        token: str | None = None
+        while True:
+            page = self.client.search_runs([self.experiment_id], text, view, max_results=_PAGE, page_token=token)
+            for run in page:
+                info = run.info
+                gone = info.lifecycle_stage != "active"
+                found.append(KnownRun(info.run_id, info.status, info.end_time, gone, dict(run.data.tags)))
+            token = page.token
+            if not token:
+                return found
+
+    def create(self, name: str, started: float, tags: dict[str, str]) -> KnownRun:
+        """A new run."""
+        made = self.client.create_run(self.experiment_id, milliseconds(started), tags, name)
+        return KnownRun(made.info.run_id, "RUNNING", None, False, {})
+
+    def log(
+        self,
+        run: KnownRun,
+        *,
+        points: Iterable[MetricPoint] = (),
+        params: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write to a run in one call where MLflow's limits allow; tags last, in the last call."""
+        from mlflow.entities import Metric, Param, RunTag
+
+        metrics = [
+            Metric(legal_key(point.key), point.value, milliseconds(point.time), point.step) for point in points
+        ]
+        pairs = [Param(key, value) for key, value in (params or {}).items()]
+        labels = [RunTag(key, value) for key, value in (tags or {}).items()]
+        while len(metrics) > METRICS_PER_CALL:
+            self.client.log_batch(run.run_id, metrics=metrics[:METRICS_PER_CALL])
+            metrics = metrics[METRICS_PER_CALL:]
+        while len(pairs) > 100 or (pairs and len(metrics) + len(pairs) + len(labels) > 1000):
+            self.client.log_batch(run.run_id, params=pairs[:100])
+            pairs = pairs[100:]
+        if metrics or pairs or labels:
+            self.client.log_batch(run.run_id, metrics=metrics, params=pairs, tags=labels)
+
+    def set_status(self, run: KnownRun, status: str, ended: float | None) -> None:
+        """Bring a run's status and end time to what they should be; nothing is written where they are."""
+        end = run.ended if ended is None else milliseconds(ended)
+        if (run.status, run.ended) == (status, end):
+            return
+        if end is None:
+            self.client.update_run(run.run_id, status)
+        else:
+            self.client.set_terminated(run.run_id, status, end)
+        run.status, run.ended = status, end

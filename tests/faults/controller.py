@@ -1,0 +1,31 @@
+"""A controller for the fault tests: real Dask, real children, SQL journal; no Prefect, no MLflow, quick to start.
+
+``python -m tests.faults.controller HOME STUDY.json`` creates the study or goes on with it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from flows.driver import Bare
+from flows.session import Session
+from hpo_core.home import Home
+from hpo_core.spec import StudySpec
+
+
+def main(home_folder: str, study_file: str) -> None:
+    home = Home(home_folder)
+    spec = StudySpec.from_plain(json.loads(Path(study_file).read_text()))
+    names = [info.name for info in home.open_journal().studies()]
+    session = Session(home, spec.study, spec=None if spec.study in names else spec)
+    try:
+        _, summary = session.run(lambda _study, executor: Bare(executor))
+        print(summary.status, flush=True)
+    finally:
+        session.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

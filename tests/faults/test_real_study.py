@@ -1,0 +1,204 @@
+"""Kills in a real study: the controller at random moments, a Dask worker, a training child."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hpo_core import Study
+from hpo_core.errors import JournalError, StudyNotFoundError
+from hpo_core.events import AttemptFailed, JobCompleted
+from hpo_core.home import Home
+from hpo_core.journal.audit import audit
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = 30
+
+
+class Real:
+    """A study in a folder, and the controllers started on it."""
+
+    def __init__(self, folder: Path, function: str = "slow", **changes: Any) -> None:
+        self.home = Home(folder / "home")
+        plain: dict[str, Any] = {
+            "study": "real",
+            "objective": f"tests.flows.objectives:{function}",
+            "pythonpath": [str(ROOT)],
+            "metric": {"name": "loss"},
+            "space": {"x": {"type": "float", "low": -1.0, "high": 1.0}},
+            "search": {
+                "method": "asha", "configs": CONFIGS, "min_resource": 1, "max_resource": 9, "reduction_factor": 3,
+            },
+            "seed": 3,
+            "cluster": {"kind": "local", "workers": 2},
+            "tracking": {"mlflow": "off"},
+        }  # fmt: skip
+        self.file = folder / "study.json"
+        self.file.write_text(json.dumps(plain | changes))
+        self.log = folder / "log"
+
+    def start(self) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.faults.controller", str(self.home.folder), str(self.file)],
+                stdout=log, stderr=log, cwd=ROOT, start_new_session=True,
+            )  # fmt: skip
+
+    def entries(self) -> int:
+        journal = self.home.open_journal()
+        try:
+            return journal.info("real").entries
+        except (StudyNotFoundError, JournalError):
+            return 0
+        finally:
+            journal.close()
+
+    def wait_for_entries(self, count: int, process: subprocess.Popen[bytes], seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while self.entries() < count and process.poll() is None:
+            assert time.monotonic() < deadline, self.log.read_text()[-3000:]
+            time.sleep(0.05)
+
+    def finish(self) -> Study:
+        """Let the present controller end, and check that the study is whole."""
+        process = self.start()
+        assert process.wait(120) == 0, self.log.read_text()[-3000:]
+        return self.assert_whole()
+
+    def assert_whole(self) -> Study:
+        entries = list(self.home.open_journal().entries("real"))
+        report = audit(entries)
+        assert report.clean, report.findings
+        study = Study.from_entries(entries)
+        study.check()
+        assert study.status == "finished"
+        assert len(study.state.trials) == CONFIGS
+        assert all(trial.results for trial in study.state.trials), "a trial was lost"
+        counted = Counter(
+            (event.trial, event.rung) for entry in entries for event in entry.events if isinstance(event, JobCompleted)
+        )
+        assert set(counted.values()) == {1}, "a result was counted twice"
+        return study
+
+    def metrics(self) -> dict[tuple[int, int], float]:
+        entries = self.home.open_journal().entries("real")
+        return {
+            (event.trial, event.resource): event.metrics["loss"]
+            for entry in entries
+            for event in entry.events
+            if isinstance(event, JobCompleted)
+        }
+
+
+def descendants(process: subprocess.Popen[bytes], word: str) -> list[psutil.Process]:
+    """Processes below ``process`` whose command line holds ``word``, youngest first."""
+    found = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        try:
+            if any(word in part for part in child.cmdline()):
+                found.append(child)
+        except psutil.Error:
+            continue
+    return sorted(found, key=lambda child: -child.create_time())
+
+
+@pytest.mark.timeout(400)
+def test_controller_killed_at_twenty_random_moments(tmp_path: Path) -> None:
+    undisturbed = Real(tmp_path / "calm") if (tmp_path / "calm").mkdir() is None else None
+    assert undisturbed is not None
+    calm = undisturbed.start()
+    dice = random.Random(20)
+    (tmp_path / "stormy").mkdir()
+    real = Real(tmp_path / "stormy", search={
+        "method": "asha", "configs": CONFIGS, "min_resource": 1, "max_resource": 9, "reduction_factor": 3,
+    })  # fmt: skip
+    left: list[psutil.Process] = []
+    for _ in range(20):
+        before = real.entries()
+        process = real.start()
+        real.wait_for_entries(before + 1, process)
+        time.sleep(dice.uniform(0.0, 0.6))
+        assert process.poll() is None, "the study ended before it was killed twenty times; make it longer"
+        left += psutil.Process(process.pid).children(recursive=True)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    _, alive = psutil.wait_procs(left, timeout=20)
+    assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE], "orphans outlive their controller"
+    real.finish()
+    assert calm.wait(120) == 0
+    undisturbed.assert_whole()
+    # What both trained, whatever was lost in between, is the same to the last bit.
+    stormy, peaceful = real.metrics(), undisturbed.metrics()
+    shared = stormy.keys() & peaceful.keys()
+    assert len(shared) >= CONFIGS
+    assert {key: stormy[key] for key in shared} == {key: peaceful[key] for key in shared}
+
+
+def test_killed_dask_worker_and_killed_child(tmp_path: Path) -> None:
+    real = Real(tmp_path)
+    process = real.start()
+    real.wait_for_entries(6, process)
+    zygotes = descendants(process, "hpo_core.training.zygote")
+    trainers = [child for zygote in zygotes for child in zygote.children()]
+    assert trainers, "no training child is running"
+    os.kill(trainers[0].pid, signal.SIGKILL)
+    real.wait_for_entries(12, process)
+    workers = [p for p in descendants(process, "spawn_main") if p.children() and p.threads()]
+    workers = [p for p in workers if any("zygote" in " ".join(c.cmdline()) for c in p.children())]
+    assert workers, "no Dask worker with a zygote was found"
+    os.kill(workers[0].pid, signal.SIGKILL)
+    assert process.wait(120) == 0, real.log.read_text()[-3000:]
+    real.assert_whole()
+    entries = real.home.open_journal().entries("real")
+    outcomes = Counter(
+        str(event.outcome) for entry in entries for event in entry.events if isinstance(event, AttemptFailed)
+    )
+    assert outcomes["lost"] >= 1, outcomes
+    assert outcomes["out_of_memory"] + outcomes["crashed"] == 1, outcomes
+
+
+def test_second_controller_is_refused_and_a_forced_one_fences_the_first(tmp_path: Path) -> None:
+    real = Real(tmp_path)
+    first = real.start()
+    real.wait_for_entries(5, first)
+    second = real.start()
+    assert second.wait(60) != 0
+    assert f"is being driven by process {first.pid}" in real.log.read_text()
+    assert first.poll() is None, "the refused one must not disturb the first"
+    from hpo_core.journal.base import Owner
+
+    journal = real.home.open_journal()
+    journal.claim("real", Owner("elsewhere", 1, 0.0), time.time(), force=True)
+    journal.close()
+    assert first.wait(60) != 0
+    assert "took the study over" in real.log.read_text()
+    journal = real.home.open_journal()
+    epoch = journal.info("real").epoch
+    journal.release("real", epoch)
+    journal.close()
+    real.finish()
+
+
+def test_corrupt_checkpoint_sends_the_trial_back(tmp_path: Path) -> None:
+    real = Real(tmp_path)
+    process = real.start()
+    real.wait_for_entries(8, process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    files = sorted((real.home.study_folder("real") / "checkpoints").glob("*/*.safetensors"))
+    assert files
+    for file in files:
+        file.write_bytes(file.read_bytes()[:-3])
+    study = real.finish()
+    assert any(trial.condemned for trial in study.state.trials)

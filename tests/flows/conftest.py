@@ -1,0 +1,91 @@
+"""Real services for the tests of flows: one Prefect API for the session, ``hpo`` as a subprocess."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Environment that points at a Prefect server of our own."""
+    from flows.server import TemporaryPrefectServer
+
+    before = dict(os.environ)
+    server = TemporaryPrefectServer(tmp_path_factory.mktemp("prefect"))
+    server.start()
+    try:
+        changed = {key: value for key, value in os.environ.items() if before.get(key) != value}
+        os.environ.clear()
+        os.environ.update(before)
+        server.wait()
+        yield changed
+    finally:
+        server.stop()
+
+
+class Runner:
+    """Runs ``hpo`` in a folder of its own."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        self.environment = os.environ | environment | {
+            "HPO_HOME": str(self.home), "HOME": str(folder), "COLUMNS": "200",
+        }  # fmt: skip
+
+    def study(self, function: str = "good", **changes: Any) -> Path:
+        """A study file; JSON is YAML."""
+        plain: dict[str, Any] = {
+            "study": "toy",
+            "objective": f"tests.flows.objectives:{function}",
+            "pythonpath": [str(ROOT)],
+            "metric": {"name": "loss", "mode": "min"},
+            "space": {"x": {"type": "float", "low": -1.0, "high": 1.0}},
+            "search": {
+                "method": "asha", "configs": 12, "min_resource": 1, "max_resource": 9, "reduction_factor": 3,
+            },
+            "seed": 1,
+            "cluster": {"kind": "local", "workers": 2},
+            "tracking": {"mlflow": "off"},
+        }  # fmt: skip
+        path = self.folder / "study.yaml"
+        path.write_text(json.dumps(plain | changes))
+        return path
+
+    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "hpo_core.cli", *map(str, arguments)]
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment, cwd=self.folder
+        )
+
+    def __call__(self, *arguments: str | Path, code: int = 0) -> str:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=150)
+        assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
+        return out + err if code else out
+
+    def json(self, *arguments: str | Path, code: int = 0) -> Any:
+        process = self.start(*arguments, "--json")
+        out, err = process.communicate(timeout=150)
+        assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
+        return json.loads(out)
+
+
+@pytest.fixture
+def hpo(tmp_path: Path, prefect_api: dict[str, str]) -> Runner:
+    return Runner(tmp_path, prefect_api)
+
+
+@pytest.fixture
+def make_hpo(prefect_api: dict[str, str]) -> Callable[[Path], Runner]:
+    return lambda folder: Runner(folder, prefect_api)

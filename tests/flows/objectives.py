@@ -1,0 +1,85 @@
+"""Training functions for tests: quick, without torch, each bad in its own way where its name says so."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+
+
+class Weights:
+    """The least that can be tracked."""
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
+    def state_dict(self) -> dict[str, float]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self.value = state["value"]
+
+
+def good(trial):
+    """Accumulates noise from numpy's global generator, so that a wrong resume shows in the metric."""
+    weights = Weights()
+    trial.track(weights=weights)
+    for _ in trial.steps():
+        time.sleep(0.01)
+        weights.value += float(np.random.random()) * 1e-3
+        trial.report(loss=trial.params["x"] ** 2 + 1.0 / (trial.resource + 1) + weights.value)
+
+
+def slow(trial):
+    """Like good, 0.15 s a step."""
+    weights = Weights()
+    trial.track(weights=weights)
+    for _ in trial.steps():
+        time.sleep(0.15)
+        weights.value += float(np.random.random()) * 1e-3
+        trial.report(loss=trial.params["x"] ** 2 + weights.value)
+
+
+def raises(trial):
+    for _ in trial.steps():
+        raise ValueError(f"width {trial.params['x']:.3f} is not what I like")
+
+
+def silent(trial):
+    for _ in trial.steps():
+        trial.report(other=1.0)
+
+
+def nan(trial):
+    weights = Weights()
+    trial.track(weights=weights)
+    for _ in trial.steps():
+        trial.report(loss=float("nan") if trial.params["x"] < 0 else trial.params["x"])
+
+
+def dies_once(trial):
+    """The first attempt of every trial at rung 0 ends the process."""
+    mark = Path(trial.folder) / "died"
+    if not mark.exists():
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        os._exit(3)
+    good(trial)
+
+
+def fills_disk(trial):
+    """A checkpoint larger than the small disk the study lives on."""
+
+    class Large:
+        def state_dict(self):
+            return {"weights": np.zeros(trial_bytes // 8)}
+
+        def load_state_dict(self, state):
+            pass
+
+    trial_bytes = int(os.environ.get("TEST_CHECKPOINT_BYTES", "200000"))
+    trial.track(model=Large())
+    for _ in trial.steps():
+        trial.report(loss=trial.params["x"] ** 2)

@@ -1,0 +1,182 @@
+"""The main job end to end: real Prefect API, Dask cluster, child processes, MLflow on SQLite."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flows.conftest import Runner
+
+
+def api(hpo: Runner, path: str, body: Any) -> Any:
+    request = urllib.request.Request(
+        f"{hpo.environment['PREFECT_API_URL']}/{path}",
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return json.load(answer)
+
+
+def task_runs(hpo: Runner, study: str) -> list[dict[str, Any]]:
+    flows = api(hpo, "flow_runs/filter", {"flow_runs": {"tags": {"all_": []}}, "limit": 200})
+    mine = [flow for flow in flows if flow["parameters"].get("study") == study]
+    assert mine, "the flow run is not in the API"
+    ids = {"flow_runs": {"id": {"any_": [flow["id"] for flow in mine]}}, "limit": 200}
+    return list(api(hpo, "task_runs/filter", ids))
+
+
+def test_everything_on(hpo: Runner) -> None:
+    facts = hpo.json("tune", hpo.study(study="full", tracking={}))
+    assert facts["status"] == "finished" and facts["trials"] == 12
+    assert Path(facts["checkpoint"]).is_file() and Path(facts["report"]).is_file()
+    assert "mlflow" in facts["mlflow"]
+
+    # Prefect: a task run per job, named, tagged, in its true final state, and artifacts.
+    runs = task_runs(hpo, "full")
+    assert len(runs) == facts["jobs"]
+    assert {run["state_name"] for run in runs} == {"Completed"}
+    first = next(run for run in runs if run["name"] == "trial-00000/rung-0/to-1")
+    assert {"bracket-0", "rung-0", "trial-0", "target-1"} <= set(first["tags"])
+    keys = {item["key"] for item in api(hpo, "artifacts/filter", {"limit": 200})}
+    assert {"full-rungs", "full-best", "full-report", "full-mlflow"} <= keys
+
+    # MLflow: a parent, a child per trial, nothing doubled by projecting again.
+    import mlflow
+
+    hpo("project", "full")
+    client = mlflow.MlflowClient(f"sqlite:///{hpo.home / 'mlflow.db'}")
+    found = client.search_runs([e.experiment_id for e in client.search_experiments()], max_results=100)
+    kinds = [run.data.tags["hpo.kind"] for run in found]
+    assert kinds.count("study") == 1 and kinds.count("trial") == 12
+    parent = next(run for run in found if run.data.tags["hpo.kind"] == "study")
+    names = {item.path for item in client.list_artifacts(parent.info.run_id)}
+    assert "promotions.json" in names and "best_checkpoint" in names and "report.html" in names
+
+    # The other commands.
+    assert "clean" in hpo("audit", "full")
+    assert hpo.json("list")[0]["study"] == "full"
+    assert hpo.json("show", "full", "--at", "5")["entry"] == 5
+    assert hpo.json("status", "full")["status"] == "finished"
+    lines = hpo("export", "full").splitlines()
+    assert [json.loads(line)["seq"] for line in lines] == list(range(len(lines)))
+    assert hpo("report", "full").strip().endswith("report.html")
+    assert "reached rung 0" in hpo("show", "full", "--trial", "0")
+    refused = hpo("tune", hpo.study(study="full"), code=3)
+    assert "hpo resume full" in refused and "hpo extend full" in refused
+    live = {path for path in (hpo.home / "studies/full/checkpoints").glob("*/*")}
+    assert 12 <= len(live) <= 24, "superseded checkpoints are removed, paused trials keep theirs"
+
+
+def test_extend_and_rerun(hpo: Runner) -> None:
+    first = hpo.json("tune", hpo.study())
+    more = hpo.json("extend", "toy", "--configs", "6")
+    assert more["trials"] == 18 and more["jobs"] > first["jobs"]
+    again = hpo.json("rerun", "toy", "--as", "toy-again")
+    assert again["jobs"] == more["jobs"] and again["best"] == more["best"]
+    assert metrics(hpo, "toy") == metrics(hpo, "toy-again"), "every rung of every trial, bit for bit"
+    assert "clean" in hpo("audit", "toy-again")
+
+
+def metrics(hpo: Runner, study: str) -> dict[tuple[int, int], Any]:
+    """(trial, resource) to metrics, from the journal."""
+    found = {}
+    for line in hpo("export", study).splitlines():
+        for event in json.loads(line)["events"]:
+            if event["is"] == "JobCompleted":
+                found[event["trial"], event["resource"]] = event["metrics"]
+    return found
+
+
+def test_grain_rung_has_one_task_run_per_rung(hpo: Runner) -> None:
+    facts = hpo.json("tune", hpo.study(study="coarse", prefect={"grain": "rung"}))
+    runs = task_runs(hpo, "coarse")
+    assert sorted(run["name"] for run in runs) == [
+        "bracket-0/rung-0/to-1", "bracket-0/rung-1/to-3", "bracket-0/rung-2/to-9",
+    ]  # fmt: skip
+    assert {run["state_name"] for run in runs} == {"Completed"}
+    assert facts["status"] == "finished"
+
+
+def test_mlflow_unreachable_does_not_stop_the_study(hpo: Runner) -> None:
+    facts = hpo("tune", hpo.study(tracking={"mlflow": "http://127.0.0.1:9"}))
+    assert "toy finished" in facts
+
+
+def test_failed_attempts_show_as_failed(hpo: Runner) -> None:
+    facts = hpo.json("tune", hpo.study("dies_once", study="deaths"))
+    assert facts["status"] == "finished"
+    states = [run["state_name"] for run in task_runs(hpo, "deaths")]
+    assert states.count("Failed") == 12 and set(states) == {"Completed", "Failed"}
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("raises", "ValueError: width .* is not what I like"),
+        ("silent", "loss"),
+    ],
+)
+def test_an_objective_that_fails_from_the_start_halts(hpo: Runner, function: str, says: str) -> None:
+    facts = hpo.json("tune", hpo.study(function), code=7)
+    assert facts["status"] == "halted"
+    assert "5 trials failed before any succeeded" in facts["reason"]
+    import re
+
+    assert re.search(says, facts["reason"]), facts["reason"]
+
+
+def test_nan_is_a_result_that_ranks_last(hpo: Runner) -> None:
+    facts = hpo.json("tune", hpo.study("nan"))
+    assert facts["status"] == "finished" and facts["best"]["value"] >= 0
+
+
+@pytest.mark.parametrize(
+    ("objective", "says"),
+    [
+        ("tests.flows.nowhere:train", "there is no module 'tests.flows.nowhere'"),
+        ("tests.flows.objectives:nothing", "has no function 'nothing'; it has .*good"),
+    ],
+)
+def test_objective_that_cannot_be_imported(hpo: Runner, objective: str, says: str) -> None:
+    import re
+
+    text = hpo("tune", hpo.study(objective=objective), code=2)
+    assert re.search(says, text), text
+    assert "Traceback" not in text
+    assert hpo.json("list") == [], "nothing was recorded, so the mended file can be run under its name"
+
+
+def test_unwritable_home(hpo: Runner) -> None:
+    hpo.home.write_text("a file where the folder should be")
+    text = hpo("tune", hpo.study(), code=6)
+    assert str(hpo.home) in text and "--home" in text and "Traceback" not in text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
+def test_full_disk_halts_and_resume_finishes(hpo: Runner) -> None:
+    import subprocess
+
+    hpo.home.mkdir()
+    disk = hpo.home / "studies"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this machine forbids mounts")
+    try:
+        facts = hpo.json("tune", hpo.study("fills_disk"), code=7)
+        assert facts["status"] == "halted" and "No space left" in facts["reason"]
+        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+        facts = hpo.json("resume", "toy")
+        assert facts["status"] == "finished" and facts["trials"] == 12
+        assert "clean" in hpo("audit", "toy")
+        assert hpo.json("status", "toy")["abandoned"] == 0
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
