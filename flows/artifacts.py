@@ -64,9 +64,7 @@ def write_artifacts(study: Study, links: Mapping[str, str]) -> None:
         links: title to target, for example MLflow and the report; a target that is no web address (a path, the
             command that serves an embedded MLflow) is shown as text.
     """
-    create_table_artifact(
-        rung_rows(study), key=artifact_key(study.name, "rungs"), description=f"Rungs of {study.name}"
-    )
+    create_table_artifact(rung_rows(study), key=artifact_key(study.name, "rungs"), description=f"Rungs of {study.name}")
     shown = "\n".join(f"- {title}: `{target}`" for title, target in links.items())
     create_markdown_artifact(
         f"{best_markdown(study)}\n\n{shown}",

@@ -21,8 +21,8 @@ from distributed.scheduler import KilledWorker
 from hpo_core.errors import HpoError
 from hpo_core.rng import derive_seed
 from hpo_core.spec import LocalClusterSpec, StudySpec
-from hpo_core.training.worker import cancel_job, close_all, prepare_worker, train_job
 from hpo_core.training.request import JobRequest, decode_report, encode_request
+from hpo_core.training.worker import cancel_job, close_all, prepare_worker, train_job
 from hpo_core.trial import Job, Outcome, Report
 
 _DASK_SETTINGS = {

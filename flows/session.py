@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -139,9 +140,7 @@ class Session:
         self._start_follower()
         observers = [make(study) for make in self._observers]
         wrapper = make_wrapper(study, self.executor)
-        driver = Driver(
-            study, self.executor, wrapper, observers=observers, folder=self.folder, owner=self.owner
-        )
+        driver = Driver(study, self.executor, wrapper, observers=observers, folder=self.folder, owner=self.owner)
         try:
             status = driver.run()
         finally:
@@ -187,14 +186,19 @@ class Session:
             return
         arguments = [
             sys.executable, "-m", "hpo_core.tracking.follow",
-            "--journal", self.journal.url, "--study", self.name, "--tracking-uri", uri,
+            "--study", self.name, "--tracking-uri", uri,
             "--experiment", self.spec.tracking.experiment, "--study-folder", str(self.folder),
         ]  # fmt: skip
         if location := self.home.artifact_location(self.spec):
             arguments += ["--artifact-location", location]
         with (self.folder / "mlflow.log").open("ab") as log:
             self._follower = subprocess.Popen(
-                arguments, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+                arguments,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=os.environ | {"HPO_JOURNAL": self.journal.url},
             )
 
     def finish_tracking(self, seconds: float = 30.0) -> str | None:
@@ -272,4 +276,3 @@ def expected_jobs(spec: StudySpec) -> int:
     from hpo_core.search.asha import Asha
 
     return sum(int(search.configs // search.reduction_factor**k) for k in range(len(Asha(search).levels())))
-

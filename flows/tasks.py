@@ -14,9 +14,9 @@ from typing import Any
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
-from prefect.client.schemas.objects import State
 from prefect.states import Completed, Crashed, Failed
 
 from flows.driver import Executor

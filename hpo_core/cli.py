@@ -365,7 +365,9 @@ def _print_summary(facts: dict[str, Any]) -> None:
     best = facts["best"]
     if best is not None:
         out.print(
-            Text(f"  best        {facts['metric']} = {best['value']:.5g}  (trial {best['trial']} at {best['resource']})")
+            Text(
+                f"  best        {facts['metric']} = {best['value']:.5g}  (trial {best['trial']} at {best['resource']})"
+            )
         )
         for key, value in best["params"].items():
             shown = f"{value:.5g}" if isinstance(value, float) else str(value)
@@ -408,7 +410,9 @@ def _show(home: Home, name: str, at: int | None, as_json: bool, trial: int | Non
         "reason": state.halted.reason if state.halted else "",
         "trials": len(state.trials),
         "jobs": state.completed_jobs,
-        "running": [{"trial": j.trial, "rung": j.rung, "target": j.target, "attempt": j.attempt} for j in state.wanted()],
+        "running": [
+            {"trial": j.trial, "rung": j.rung, "target": j.target, "attempt": j.attempt} for j in state.wanted()
+        ],
         "waiting": list(state.waiting),
         "abandoned": state.abandoned_trials,
         "failed_attempts": state.failed_attempts,

@@ -72,11 +72,7 @@ class Home:
         """MLflow tracking URI of a study; None where tracking is off."""
         if spec.tracking.mlflow == "off":
             return None
-        return (
-            spec.tracking.mlflow
-            or os.environ.get("MLFLOW_TRACKING_URI")
-            or f"sqlite:///{self.folder / 'mlflow.db'}"
-        )
+        return spec.tracking.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.folder / 'mlflow.db'}"
 
     def artifact_location(self, spec: StudySpec) -> str | None:
         """Artifact folder for an embedded MLflow; None where a server decides."""

@@ -23,9 +23,7 @@ class _Part(BaseModel):
 
 
 class MetricSpec(_Part):
-    name: str = Field(
-        min_length=1, description="The metric the training function reports and the study optimizes."
-    )
+    name: str = Field(min_length=1, description="The metric the training function reports and the study optimizes.")
     mode: Literal["min", "max"] = Field(default="min", description="Whether smaller or larger is better.")
 
     @property
@@ -218,9 +216,7 @@ class StudySpec(_Part):
         return self.model_dump(mode="json", exclude_defaults=False)
 
     @classmethod
-    def from_plain(
-        cls, data: Any, where: str = "study", lines: dict[tuple[Any, ...], int] | None = None
-    ) -> StudySpec:
+    def from_plain(cls, data: Any, where: str = "study", lines: dict[tuple[Any, ...], int] | None = None) -> StudySpec:
         """Validate plain data.
 
         Raises:

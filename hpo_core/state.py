@@ -287,8 +287,7 @@ class StudyState:
         trial = self.trials[number]
         lines = [f"trial {number} created in bracket {trial.bracket}: {trial.params}"]
         lines += [
-            f"reached rung {r.rung} ({r.resource} units) in attempt {r.attempt}: loss {r.loss}"
-            for r in trial.results
+            f"reached rung {r.rung} ({r.resource} units) in attempt {r.attempt}: loss {r.loss}" for r in trial.results
         ]
         lines += [f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}" for f in trial.failures]
         if trial.abandoned is not None:

@@ -380,9 +380,7 @@ class Study:
         elif not retries_left(self.state, trial, report.outcome):
             failed = sum(failure.outcome == report.outcome for failure in trial.failures)
             times = "once" if failed == 1 else f"{failed} times"
-            yield TrialAbandoned(
-                grant.trial, grant.bracket, grant.rung, f"{report.outcome} {times}: {report.message}"
-            )
+            yield TrialAbandoned(grant.trial, grant.bracket, grant.rung, f"{report.outcome} {times}: {report.message}")
             limit = self.spec.training.fail_fast
             state = self.state
             if limit and not state.completed_jobs and state.abandoned_trials >= limit and not state.halted:

@@ -73,9 +73,7 @@ def audit(entries: Iterable[Entry], *, check_invariants: bool = True, limit: int
             continue
         for event in entry.events:
             if type(event) is TrialCreated:
-                oracle.upcoming[event.trial] = (
-                    event.params if drawn_again is None else drawn_again.propose(event.trial)
-                )
+                oracle.upcoming[event.trial] = event.params if drawn_again is None else drawn_again.propose(event.trial)
         decided: list[Event] = []
         # The generator must see each of its events applied. A scratch copy would cost O(study) per entry;
         # instead the recorded event is applied where it equals the decided one, which is the same thing.

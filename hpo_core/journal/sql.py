@@ -129,9 +129,7 @@ class SqlJournal:
         with self._reader.connect() as connection:
             found = connection.execute(sa.select(_meta.c.value).where(_meta.c.key == "schema")).scalar()
         if found is None or int(found) > SCHEMA:
-            raise JournalError(
-                f"Journal {self} has schema {found}; this version knows {SCHEMA}. Upgrade this package."
-            )
+            raise JournalError(f"Journal {self} has schema {found}; this version knows {SCHEMA}. Upgrade this package.")
 
     def __str__(self) -> str:
         return self._url.render_as_string(hide_password=True)

@@ -32,8 +32,7 @@ def importances(series: Series) -> Importances | None:
     parameters that decided it hardly vary any more. A diverged trial counts, as the worst.
     """
     counts = [
-        sum(any(r.resource == resource for r in trial.results) for trial in series.trials)
-        for resource in series.levels
+        sum(any(r.resource == resource for r in trial.results) for trial in series.trials) for resource in series.levels
     ]
     if not any(counts):
         return None

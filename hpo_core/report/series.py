@@ -187,9 +187,7 @@ class _Fold:
             self.best = event.loss
             series.steps.append((self.active(entry.time), value, event.trial))
 
-    def _end(
-        self, entry: Entry, event: JobCompleted | AttemptFailed, outcome: Outcome, value: float | None
-    ) -> None:
+    def _end(self, entry: Entry, event: JobCompleted | AttemptFailed, outcome: Outcome, value: float | None) -> None:
         granted, grant = self.running.pop(event.trial)
         # A worker's clock may be off, absent (0) or of another machine; the journal's bounds it.
         reported = self.active(entry.time)
@@ -214,9 +212,7 @@ class _Fold:
         elif not trial.condemned:  # a loop by hand keeps its checkpoints to itself
             below = [result.resource for result in trial.results if result.resource < grant.target]
             origin = self.level[below[-1]] if below else -1
-        return Span(
-            grant.trial, grant.attempt, self.level[grant.target], origin, start, end, worker, outcome, value
-        )
+        return Span(grant.trial, grant.attempt, self.level[grant.target], origin, start, end, worker, outcome, value)
 
     def close(self) -> None:
         series = self.series

@@ -131,9 +131,8 @@ class OptunaSampler:
                     self._show_result(number)
             else:
                 self._show_result(event.trial)
-        elif isinstance(event, TrialAbandoned):
-            if event.trial not in self._values:
-                self._show(event.trial, TrialState.FAIL)
+        elif isinstance(event, TrialAbandoned) and event.trial not in self._values:
+            self._show(event.trial, TrialState.FAIL)
 
     def _remember(self, event: TrialCreated) -> None:
         """Replay: show the sampler what it once answered.

@@ -61,8 +61,7 @@ class Asha:
     def rung_sizes(self) -> list[tuple[int, int, int]]:
         last = len(self.ladder.rungs) - 1
         return [
-            (rung.size, rung.promoted, rung.promotable() if k < last else 0)
-            for k, rung in enumerate(self.ladder.rungs)
+            (rung.size, rung.promoted, rung.promotable() if k < last else 0) for k, rung in enumerate(self.ladder.rungs)
         ]
 
     def check(self) -> None:

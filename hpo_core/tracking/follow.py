@@ -182,6 +182,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from hpo_core.journal.sql import open_journal
 
+    if not given.journal:
+        log.error("--journal is not given and HPO_JOURNAL is not set; name the journal.")
+        return SpecError.exit_code
     projection = MlflowProjection(
         given.study, given.tracking_uri, given.experiment, given.study_folder, given.artifact_location
     )
@@ -200,7 +203,11 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m hpo_core.tracking.follow",
         description="Tail a study's journal into MLflow until standard input ends.",
     )
-    parser.add_argument("--journal", required=True, help="URL of the journal")
+    parser.add_argument(
+        "--journal",
+        default=os.environ.get("HPO_JOURNAL"),
+        help="URL of the journal (default: HPO_JOURNAL, where a password is not shown to every user of the machine)",
+    )
     parser.add_argument("--study", required=True)
     parser.add_argument("--tracking-uri", required=True)
     parser.add_argument("--experiment", required=True)

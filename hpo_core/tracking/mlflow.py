@@ -323,6 +323,4 @@ class MlflowProjection:
         try:
             write_tables(store, parent, fold)
         except Exception as error:
-            log.warning(
-                "study %r: promotions.json was not written to MLflow (%s).", self.study_name, reason_of(error)
-            )
+            log.warning("study %r: promotions.json was not written to MLflow (%s).", self.study_name, reason_of(error))

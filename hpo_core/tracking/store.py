@@ -155,9 +155,7 @@ class RunStore:
         """Write to a run in one call where MLflow's limits allow; tags last, in the last call."""
         from mlflow.entities import Metric, Param, RunTag
 
-        metrics = [
-            Metric(legal_key(point.key), point.value, milliseconds(point.time), point.step) for point in points
-        ]
+        metrics = [Metric(legal_key(point.key), point.value, milliseconds(point.time), point.step) for point in points]
         pairs = [Param(key, value) for key, value in (params or {}).items()]
         labels = [RunTag(key, value) for key, value in (tags or {}).items()]
         while len(metrics) > METRICS_PER_CALL:

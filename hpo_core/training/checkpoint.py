@@ -34,9 +34,7 @@ _WIDTH = {
 }
 
 
-def save(
-    folder: str | Path, relative_path: str, tree: Any, *, resource: int, parent: str | None = None
-) -> Checkpoint:
+def save(folder: str | Path, relative_path: str, tree: Any, *, resource: int, parent: str | None = None) -> Checkpoint:
     """Write ``tree`` durably to ``folder / relative_path`` and return the reference to it.
 
     Raises:
@@ -95,9 +93,7 @@ def load(folder: str | Path, checkpoint: Checkpoint) -> Any:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size != checkpoint.size:
-                raise CheckpointError(
-                    f"Checkpoint {path} has {size} bytes, {checkpoint.size} were written. {cure}"
-                )
+                raise CheckpointError(f"Checkpoint {path} has {size} bytes, {checkpoint.size} were written. {cure}")
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise CheckpointError(f"Checkpoint {path} cannot be read: {error.strerror or error}. {cure}") from error
@@ -146,14 +142,10 @@ def _read(path: Path) -> Any:
                 metadata = file.metadata() or {}
             written = metadata.get("hpo_format", "none")
             if written != str(FORMAT):
-                raise CheckpointError(
-                    f"Checkpoint {path} has format {written}; this version reads {FORMAT}: upgrade."
-                )
+                raise CheckpointError(f"Checkpoint {path} has format {written}; this version reads {FORMAT}: upgrade.")
             return unflatten(json.loads(metadata["hpo_tree"]), array, tensor)
         except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
-            raise CheckpointError(
-                f"Checkpoint {path} cannot be decoded: {type(error).__name__}: {error}."
-            ) from error
+            raise CheckpointError(f"Checkpoint {path} cannot be decoded: {type(error).__name__}: {error}.") from error
 
 
 def _make_folder(folder: Path) -> None:

@@ -90,8 +90,7 @@ class TrialHandle:
         """
         if self._phase is not _Phase.BUILDING:
             raise ObjectiveError(
-                f"trial.track({', '.join(objects)}) was called {self._phase.value}; track everything before the "
-                "loop."
+                f"trial.track({', '.join(objects)}) was called {self._phase.value}; track everything before the loop."
             )
         for name, item in objects.items():
             if name in self._tracked:

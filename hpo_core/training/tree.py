@@ -171,9 +171,7 @@ def unflatten(node: Any, array: Callable[[str], Any], tensor: Callable[[str], An
                     return torch.Size(body)
                 raw = tensor(body)
                 return raw.view(getattr(torch, node["dtype"])).reshape(node["shape"]) if "dtype" in node else raw
-        raise CheckpointError(
-            f"Checkpoint structure has the unknown tag {tag!r}; a newer version wrote it: upgrade."
-        )
+        raise CheckpointError(f"Checkpoint structure has the unknown tag {tag!r}; a newer version wrote it: upgrade.")
 
     return build(node)
 

@@ -1,6 +1,5 @@
 """Training functions the tests of training run in real child processes; no tests in here."""
 
-# ruff: noqa: ARG001
 import ctypes
 import os
 import random

@@ -22,9 +22,7 @@ from hpo_core.journal.audit import audit
 from hpo_core.journal.sql import SqlJournal, current_owner
 from tests.conftest import World, make_spec
 
-SPEC = make_spec(
-    search={"method": "asha", "configs": 60, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
-)
+SPEC = make_spec(search={"method": "asha", "configs": 60, "min_resource": 1, "max_resource": 27, "reduction_factor": 3})
 
 
 class DeadlyJournal(SqlJournal):

@@ -44,8 +44,7 @@ def good(job: Job, clock: Clock) -> Report:
     started = clock.time
     clock.time += job.target - first
     curve = tuple(
-        Point(step, {"val_loss": loss_of(job, step), "acc": step / 10})
-        for step in range(first + 1, job.target + 1)
+        Point(step, {"val_loss": loss_of(job, step), "acc": step / 10}) for step in range(first + 1, job.target + 1)
     )
     return Report(
         trial=job.trial,
@@ -346,9 +345,7 @@ def test_values_mlflow_cannot_hold(tracker: Tracker) -> None:
         if value is None:
             return report
         metrics = {"val_loss": value, "f1@5": 0.5, "../up": 1.0, "f1#5": 0.25}
-        return Report(
-            trial=job.trial, attempt=job.attempt, outcome=Outcome.DIVERGED, metrics=metrics, ended=clock.time
-        )
+        return Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.DIVERGED, metrics=metrics, ended=clock.time)
 
     study = play(*start(MemoryJournal(), configs=3, top=1), train)
     projection = tracker.projection()

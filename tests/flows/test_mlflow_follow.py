@@ -144,9 +144,7 @@ def test_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = Home(tmp_path / "home")
     journal = home.open_journal()
     study = play(*start(journal, configs=2, top=1))
-    assert project_study(home, journal, NAME).startswith(
-        f"{NAME}: {study.seq} new entries of {study.seq} copied; mlf"
-    )
+    assert project_study(home, journal, NAME).startswith(f"{NAME}: {study.seq} new entries of {study.seq} copied; mlf")
     assert "0 new entries" in project_study(home, journal, NAME)
     place = read_place(home.study_folder(NAME))
     assert place is not None and place.url.startswith("mlflow ui") and place.compare

@@ -69,7 +69,7 @@ def test_everything_on(hpo: Runner) -> None:
     assert "reached rung 0" in hpo("show", "full", "--trial", "0")
     refused = hpo("tune", hpo.study(study="full"), code=3)
     assert "hpo resume full" in refused and "hpo extend full" in refused
-    live = {path for path in (hpo.home / "studies/full/checkpoints").glob("*/*")}
+    live = set((hpo.home / "studies/full/checkpoints").glob("*/*"))
     assert 12 <= len(live) <= 24, "superseded checkpoints are removed, paused trials keep theirs"
 
 
@@ -178,5 +178,3 @@ def test_full_disk_halts_and_resume_finishes(hpo: Runner) -> None:
         assert hpo.json("status", "toy")["abandoned"] == 0
     finally:
         subprocess.run(["umount", str(disk)], check=True)
-
-

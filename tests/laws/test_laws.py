@@ -15,15 +15,17 @@ from hpo_core.search.base import Promote, Sample
 from hpo_core.search.rungs import Rung
 from tests.conftest import completed, failed, fresh, make_spec
 
-LOSSES = st.one_of(
-    st.floats(-10, 10), st.sampled_from([0.5, float("nan"), float("inf"), float("-inf"), 1e300, -1e300])
-)
+LOSSES = st.one_of(st.floats(-10, 10), st.sampled_from([0.5, float("nan"), float("inf"), float("-inf"), 1e300, -1e300]))
 FAILURES = st.sampled_from([Outcome.ERROR, Outcome.CRASHED, Outcome.LOST, Outcome.PREEMPTED, Outcome.TIMEOUT])
 STEP = st.tuples(st.integers(0, 50), st.one_of(LOSSES, LOSSES, LOSSES, FAILURES))
 SEARCHES = st.one_of(
     st.builds(
         lambda n, r, steps, eta: {
-            "method": "asha", "configs": n, "min_resource": r, "max_resource": r * eta**steps, "reduction_factor": eta,
+            "method": "asha",
+            "configs": n,
+            "min_resource": r,
+            "max_resource": r * eta**steps,
+            "reduction_factor": eta,
         },  # fmt: skip
         st.integers(1, 30),
         st.integers(1, 3),
@@ -141,5 +143,3 @@ def test_snapshot_tells_studies_apart() -> None:
     assert snapshot(one) == snapshot(two)
     one.set_capacity(1)
     assert snapshot(one) != snapshot(two)
-
-
