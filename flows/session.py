@@ -26,6 +26,9 @@ from hpo_core.tracking.place import ProjectionPlace, read_place
 JOB_GRAIN_LIMIT = 300
 """Above so many expected jobs a Prefect timeline of one task run per job is a grey line."""
 
+DRAIN_SECONDS = 20.0
+"""How long the end of a study waits for MLflow to hold everything; `hpo project` does the rest."""
+
 ObserverFactory = Callable[[Study], Observer]
 
 
@@ -188,6 +191,7 @@ class Session:
             sys.executable, "-m", "hpo_core.tracking.follow",
             "--study", self.name, "--tracking-uri", uri,
             "--experiment", self.spec.tracking.experiment, "--study-folder", str(self.folder),
+            "--drain", str(DRAIN_SECONDS),
         ]  # fmt: skip
         if location := self.home.artifact_location(self.spec):
             arguments += ["--artifact-location", location]
@@ -201,7 +205,7 @@ class Session:
                 env=os.environ | {"HPO_JOURNAL": self.journal.url},
             )
 
-    def finish_tracking(self, seconds: float = 30.0) -> str | None:
+    def finish_tracking(self, seconds: float = DRAIN_SECONDS) -> str | None:
         """Let the follower catch up; returns a warning where it could not."""
         if self._follower is None:
             return None
@@ -209,7 +213,7 @@ class Session:
         if follower.stdin is not None:
             follower.stdin.close()
         try:
-            code = follower.wait(timeout=seconds + 15)
+            code = follower.wait(timeout=seconds + 10)
         except subprocess.TimeoutExpired:
             follower.kill()
             code = follower.wait()

@@ -24,7 +24,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from hpo_core.errors import HpoError, StudyNotFoundError
+from hpo_core.errors import HpoError, SpecError, StudyNotFoundError
 from hpo_core.journal.base import Journal
 from hpo_core.tracking.links import reason_of, shown_uri
 from hpo_core.tracking.mlflow import MlflowProjection

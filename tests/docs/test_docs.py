@@ -1,0 +1,85 @@
+"""What the documents say runs, and their links lead somewhere."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import hpo_core
+from tests.flows.conftest import Runner, prefect_api
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / name for name in subprocess.run(
+    ["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True
+).stdout.split()]  # fmt: skip
+
+__all__ = ["prefect_api"]
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """(file name or '', text) of the README's code blocks."""
+    pattern = rf"(?:<!-- file: (\S+) -->\n)?```{language}\n(.*?)```"
+    return [(found[1] or "", found[2]) for found in re.finditer(pattern, README, re.DOTALL)]
+
+
+def test_main_loop_by_hand_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (loop,) = [text for name, text in blocks("python") if not name]
+    assert len(loop.strip().splitlines()) <= 12
+    exec(loop, {})
+    assert "Incumbent(trial=" in capsys.readouterr().out
+
+
+def test_example_runs_as_written(tmp_path: Path, prefect_api: dict[str, str]) -> None:
+    for language in ("python", "yaml"):
+        for name, text in blocks(language):
+            if name:
+                (tmp_path / name).write_text(text)
+    facts = Runner(tmp_path, prefect_api).json("tune", tmp_path / "study.yaml")
+    assert facts["status"] == "finished" and facts["trials"] == 30
+    assert facts["best"]["value"] < 0.3
+
+
+def test_commands_named_exist() -> None:
+    from hpo_core.cli import app
+
+    known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    named = set(re.findall(r"`hpo (\w+)", README))
+    assert named == known
+
+
+def test_exit_codes_named_are_those_of_the_code() -> None:
+    from hpo_core import cli, errors
+
+    for kind, code in (("SpecError", 2), ("StudyExistsError", 3), ("StudyNotFoundError", 4), ("StudyBusyError", 5),
+                       ("StorageError", 6), ("JournalError", 6)):  # fmt: skip
+        assert getattr(errors, kind).exit_code == code
+    assert (cli.HALTED, cli.AUDIT_DIFFERS, cli.INTERRUPTED) == (7, 8, 130)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if not target.startswith(("http://", "https://")):
+            assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+def test_every_package_has_a_readme() -> None:
+    for folder in (ROOT / "hpo_core", ROOT / "flows"):
+        for package in [folder, *(path.parent for path in folder.glob("*/__init__.py"))]:
+            assert (package / "README.md").is_file(), package
+
+
+MODULES = [m.name for m in pkgutil.walk_packages(hpo_core.__path__, "hpo_core.")]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_doctests(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.failed == 0

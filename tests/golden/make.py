@@ -1,0 +1,74 @@
+"""Write the golden journal of the present format: ``python -m tests.golden.make``.
+
+Run it once per format, commit what it writes, and never again: the point of these files is that they stay.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hpo_core import MemoryJournal, Outcome, Study
+from hpo_core.events import FORMAT, encode_entry
+from hpo_core.trial import Checkpoint
+from tests.conftest import World, completed, failed, fresh, make_spec
+
+FOLDER = Path(__file__).parent
+
+
+def every_kind_of_event() -> Study:
+    """A study in which each event of the format happens at least once."""
+    world = World(11, failures=0.1, nans=0.1)
+    study = fresh(make_spec(study="golden"), MemoryJournal(), world)
+    running = world.play(study, steps=12)
+    job = next(job for job in running)
+    study.tell_report(failed(job, Outcome.STORAGE, "disk full"))
+    study.recover("second:2")
+    running = study.set_capacity(3)
+    late = running[0]
+    (again,) = study.tell_report(failed(late, Outcome.LOST))
+    study.tell_report(completed(late, 0.1))  # late: ignored
+    running = [*running[1:], again]
+    while not any(job.checkpoint for job in running):
+        job = running.pop(0)
+        checkpoint = Checkpoint(f"t{job.trial}r{job.rung}", "ab", job.target, 7)
+        running += study.tell_report(completed(job, world.loss(job), checkpoint=checkpoint))
+    job = next(job for job in running if job.checkpoint)
+    study.tell_report(failed(job, Outcome.CHECKPOINT_BAD, "truncated"))
+    study.stop("a person")
+    study.extend(3)
+    world.play(study, study.state.wanted())
+    return study
+
+
+def summary(study: Study) -> dict[str, object]:
+    """What must come out of the journal again, whatever the version that reads it."""
+    state = study.state
+    return {
+        "status": study.status,
+        "entries": study.seq,
+        "trials": [
+            {
+                "params": trial.params,
+                "status": trial.status,
+                "attempts": trial.attempts,
+                "results": [[r.rung, r.resource, r.loss] for r in trial.results],
+                "condemned": sorted(trial.condemned),
+            }
+            for trial in state.trials
+        ],
+        "rungs": [list(row) for row in study.method.rung_sizes()],
+        "best": None if state.incumbent is None else [state.incumbent.trial, state.incumbent.resource],
+        "counts": [state.completed_jobs, state.abandoned_trials, state.failed_attempts, state.ignored_reports],
+    }
+
+
+def main() -> None:
+    study = every_kind_of_event()
+    lines = [encode_entry(entry) + "\n" for entry in study.journal.entries("golden")]
+    (FOLDER / f"asha-format-{FORMAT}.jsonl").write_text("".join(lines))
+    (FOLDER / f"asha-format-{FORMAT}.json").write_text(json.dumps(summary(study), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

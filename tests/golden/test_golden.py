@@ -1,0 +1,62 @@
+"""Journals of every released format are read for ever, to the same facts, and audited clean."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from hpo_core import Study
+from hpo_core.errors import JournalError
+from hpo_core.events import FORMAT, Event, Stimulus, decode_entry, encode_entry
+from hpo_core.journal.audit import audit
+from tests.golden.make import FOLDER, every_kind_of_event, summary
+
+JOURNALS = sorted(FOLDER.glob("*.jsonl"))
+
+
+def test_the_present_format_has_its_golden_journal() -> None:
+    assert FOLDER / f"asha-format-{FORMAT}.jsonl" in JOURNALS
+
+
+@pytest.mark.parametrize("path", JOURNALS, ids=lambda path: path.stem)
+def test_golden_journal(path: Path) -> None:
+    entries = [decode_entry(line) for line in path.read_text().splitlines()]
+    study = Study.from_entries(entries)
+    study.check()
+    assert summary(study) == json.loads(path.with_suffix(".json").read_text())
+    report = audit(entries)
+    assert report.clean, report.findings
+    assert [encode_entry(entry) for entry in entries] == path.read_text().splitlines()
+
+
+def test_every_kind_of_fact_is_in_it() -> None:
+    entries = list(every_kind_of_event().journal.entries("golden"))
+    events = {type(event) for entry in entries for event in entry.events}
+    assert events == set(get_args(Event))
+    stimuli = {type(entry.stimulus) for entry in entries}
+    assert {kind.__name__ for kind in set(get_args(Stimulus)) - stimuli} <= {"JobAsked"}
+
+
+def test_newer_formats_and_damage_are_refused_with_the_cure() -> None:
+    line = JOURNALS[0].read_text().splitlines()[3]
+    newer = json.loads(line) | {"format": FORMAT + 1, "events": [{"is": "SomethingNew"}]}
+    with pytest.raises(JournalError, match=f"format {FORMAT + 1}.*Upgrade"):
+        decode_entry(json.dumps(newer))
+    with pytest.raises(JournalError, match="cannot be read"):
+        decode_entry(line[: len(line) // 2])
+
+
+def test_audit_finds_what_was_tampered_with() -> None:
+    entries = [decode_entry(line) for line in JOURNALS[0].read_text().splitlines()]
+    text = JOURNALS[0].read_text().splitlines()
+    at = next(i for i, line in enumerate(text) if '"rung":1' in line and '"JobGranted"' in line)
+    forged = json.loads(text[at])
+    for event in forged["events"]:
+        if event["is"] == "JobGranted" and event["rung"] == 1:
+            event["target"] += 1
+    entries[at] = decode_entry(json.dumps(forged))
+    report = audit(entries, check_invariants=False)
+    assert [finding.seq for finding in report.findings][:1] == [at]
