@@ -22,7 +22,14 @@ from hpo_core.errors import HpoError
 from hpo_core.rng import derive_seed
 from hpo_core.spec import LocalClusterSpec, StudySpec
 from hpo_core.training.request import JobRequest, decode_report, encode_request
-from hpo_core.training.worker import cancel_job, close_all, prepare_worker, train_job
+from hpo_core.training.worker import (
+    cancel_job,
+    cancel_study,
+    close_all,
+    close_idle,
+    prepare_worker,
+    train_job,
+)
 from hpo_core.trial import Job, Outcome, Report
 
 _DASK_SETTINGS = {
@@ -34,6 +41,9 @@ _DASK_SETTINGS = {
     "distributed.admin.tick.limit": "60s",
     "distributed.comm.timeouts.connect": "30s",
 }
+
+
+_WORKERS_WITHIN = 20.0
 
 
 class ClusterError(HpoError):
@@ -88,9 +98,15 @@ class DaskExecutor:
                     f"No Dask scheduler answers at {cluster.address} ({error}). Start one with `dask scheduler` and "
                     "`dask worker`, or mend cluster.address in the study."
                 ) from error
+            try:
+                self._client.wait_for_workers(1, timeout=_WORKERS_WITHIN)
+            except TimeoutError:
+                raise ClusterError(
+                    f"The Dask scheduler at {cluster.address} has no workers after {_WORKERS_WITHIN:.0f} s; start "
+                    "some with `dask worker`."
+                ) from None
             self._client.run_on_scheduler(_no_repeats)
-        if not self.slots():
-            raise ClusterError(f"The Dask cluster at {self._client.scheduler.address} has no workers; start some.")
+            self._client.run(cancel_study, self._spec.study, on_error="ignore")
         if self._spec.objective is None:
             raise HpoError(f"Study {self._spec.study!r} has no objective: it can only be driven by hand.")
         for problem in self._client.run(
@@ -146,13 +162,16 @@ class DaskExecutor:
         """End every running attempt: SIGTERM, grace, SIGKILL in its worker."""
         if self._client is not None and self._futures:
             running = list(self._futures)
-            self._client.run(_cancel_each, running, on_error="ignore")
+            self._client.run(_cancel_each, self._spec.study, running, on_error="ignore")
 
     def close(self) -> None:
         """End children, client and (a local) cluster."""
         if self._client is not None:
             try:
-                self._client.run(close_all, on_error="ignore")
+                if self._cluster is not None:
+                    self._client.run(close_all, on_error="ignore")
+                elif self._spec.objective is not None:
+                    self._client.run(close_idle, self._spec.objective, tuple(self._spec.pythonpath), on_error="ignore")
             except Exception as error:
                 logging.getLogger(__name__).debug("closing children: %s", error)
             self._client.close(timeout=5)
@@ -186,9 +205,9 @@ def _lost(job: Job, message: str, worker: str) -> Report:
     return Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message=message, worker=worker)
 
 
-def _cancel_each(running: list[tuple[int, int]]) -> None:
+def _cancel_each(study: str, running: list[tuple[int, int]]) -> None:
     for trial, attempt in running:
-        cancel_job(trial, attempt)
+        cancel_job(trial, attempt, study)
 
 
 def _no_repeats(dask_scheduler: Any = None) -> None:

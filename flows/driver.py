@@ -72,6 +72,7 @@ class Driver:
         wrapper: starts jobs on the executor.
         observers: told of every report.
         folder: the study's folder; checkpoints that nothing can need are removed from it.
+        extend: so many further configurations to ask for, once the study is ours.
         owner: this controller.
     """
 
@@ -84,6 +85,7 @@ class Driver:
         observers: list[Observer],
         folder: Path,
         owner: Owner,
+        extend: int = 0,
     ) -> None:
         self.study = study
         self._executor = executor
@@ -91,6 +93,7 @@ class Driver:
         self._observers = observers
         self._folder = folder
         self._owner = owner
+        self._extend = extend
         self._inbox: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self._dispatched: set[tuple[int, int]] = set()
         self._renewed = 0.0
@@ -107,6 +110,8 @@ class Driver:
         study = self.study
         try:
             study.recover(self._owner.label())
+            if self._extend:
+                study.extend(self._extend)
             self._renewed = time.monotonic()
             self._reconcile(study.set_capacity(self._executor.slots()))
             while study.state.running or not self._nothing_left():
@@ -160,7 +165,7 @@ class Driver:
             self._executor.cancel_all()
         finally:
             if not isinstance(error, HpoError):
-                reason = "interrupted" if isinstance(error, KeyboardInterrupt) else type(error).__name__
+                reason = type(error).__name__ if isinstance(error, Exception) else "interrupted"
                 try:
                     self.study.stop(reason)
                 except HpoError:

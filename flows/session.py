@@ -143,7 +143,15 @@ class Session:
         self._start_follower()
         observers = [make(study) for make in self._observers]
         wrapper = make_wrapper(study, self.executor)
-        driver = Driver(study, self.executor, wrapper, observers=observers, folder=self.folder, owner=self.owner)
+        driver = Driver(
+            study,
+            self.executor,
+            wrapper,
+            observers=observers,
+            folder=self.folder,
+            owner=self.owner,
+            extend=self._extend,
+        )
         try:
             status = driver.run()
         finally:

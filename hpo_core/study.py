@@ -235,6 +235,11 @@ class Study:
         """Ask for so many more configurations."""
         if configs < 1:
             raise HpoError(f"extend(configs={configs}): give at least 1 further configuration.")
+        if self.spec.search.method == "recorded":
+            raise HpoError(
+                f"Study {self.name!r} trains again along the record of {self.spec.search.source!r} and has no "
+                f"configurations of its own; extend {self.spec.search.source!r} instead."
+            )
         return self._granted(self._take(ExtensionRequested(configs)))
 
     def stop(self, reason: str) -> None:

@@ -50,6 +50,18 @@ def cancel_job(trial: int, attempt: int, study: str | None = None) -> bool:
     return bool(found)
 
 
+def cancel_study(study: str) -> int:
+    """End every running attempt of a study; how many there were.
+
+    A new controller calls it: on a cluster that outlived the one before, its attempts still train in vain.
+    """
+    with _lock:
+        found = [(fence, trainer) for fence, trainer in _running.items() if fence[0] == study]
+    for (_, trial, attempt), trainer in found:
+        trainer.cancel(trial, attempt)
+    return len(found)
+
+
 def prepare_worker(objective: str, pythonpath: Sequence[str] = ()) -> None:
     """Import the objective afresh for the next job: idle trainers may hold an older version of its code.
 
@@ -57,15 +69,20 @@ def prepare_worker(objective: str, pythonpath: Sequence[str] = ()) -> None:
         SpecError: there is no such module or function.
         ObjectiveError: it cannot be imported.
     """
-    key = (objective, tuple(pythonpath))
-    with _lock:
-        stale = [trainer for trainer in _idle if (trainer.objective, trainer.pythonpath) == key]
-        _idle[:] = [trainer for trainer in _idle if trainer not in stale]
-    for trainer in stale:
-        trainer.close()
-    trainer = Trainer(*key)
+    close_idle(objective, pythonpath)
+    trainer = Trainer(objective, tuple(pythonpath))
     trainer.prepare()
     _give_back(trainer)
+
+
+def close_idle(objective: str, pythonpath: Sequence[str] = ()) -> None:
+    """End the idle trainers of an objective: for workers that live on and serve other studies."""
+    key = (objective, tuple(pythonpath))
+    with _lock:
+        done = [trainer for trainer in _idle if (trainer.objective, trainer.pythonpath) == key]
+        _idle[:] = [trainer for trainer in _idle if trainer not in done]
+    for trainer in done:
+        trainer.close()
 
 
 def close_all() -> None:

@@ -1,0 +1,108 @@
+"""Ctrl-C, SIGTERM, and a Dask cluster that lives longer than its controllers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hpo_core.home import Home
+from tests.faults.test_real_study import descendants
+from tests.flows.conftest import ROOT, Runner
+
+
+def wait_for_entries(hpo: Runner, study: str, count: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        if (hpo.home / "journal.db").exists():
+            journal = Home(hpo.home).open_journal()
+            known = {info.name: info.entries for info in journal.studies()}
+            journal.close()
+            if known.get(study, 0) >= count:
+                return
+        if process.poll() is not None:
+            raise AssertionError(process.communicate())
+        time.sleep(0.1)
+    raise AssertionError(f"{study} made no {count} entries in 90 s")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_interrupt_ends_children_and_leaves_a_resumable_study(hpo: Runner, number: int) -> None:
+    process = hpo.start("tune", hpo.study("slow", search={"method": "random", "configs": 40, "max_resource": 2}))
+    wait_for_entries(hpo, "toy", 4, process)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, out + err
+    assert "hpo resume toy" in err and "Traceback" not in out + err
+    _, alive = psutil.wait_procs(children, timeout=15)
+    assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+    status = hpo.json("status", "toy")
+    assert status["status"] == "halted" and status["reason"] == "interrupted"
+    facts = hpo.json("resume", "toy")
+    assert facts["status"] == "finished" and facts["trials"] == 40
+    assert "clean" in hpo("audit", "toy")
+
+
+@pytest.fixture
+def dask_cluster() -> Iterator[str]:
+    """A scheduler and two workers of their own, on free ports of 127.0.0.1."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = f"tcp://127.0.0.1:{port}"
+    dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
+    worker = [sys.executable, "-m", "distributed.cli.dask_worker"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    processes = [
+        subprocess.Popen(
+            [*dask, "--host", "127.0.0.1", "--port", str(port), "--dashboard-address", "127.0.0.1:0"],
+            cwd=ROOT, **quiet,  # type: ignore[call-overload]
+        )
+    ]  # fmt: skip
+    processes += [
+        subprocess.Popen(
+            [*worker, address, "--nthreads", "1", "--no-dashboard", "--host", "127.0.0.1"],
+            cwd=ROOT, **quiet,  # type: ignore[call-overload]
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    yield address
+    for process in reversed(processes):
+        process.terminate()
+    for process in processes:
+        process.wait(15)
+
+
+def test_cluster_by_address_outlives_a_killed_controller(hpo: Runner, dask_cluster: str, tmp_path: Path) -> None:
+    file = hpo.study(
+        "slow",
+        cluster={"kind": "address", "address": dask_cluster},
+        search={"method": "random", "configs": 12, "max_resource": 6},
+    )
+    process = hpo.start("tune", file)
+    wait_for_entries(hpo, "toy", 3, process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    facts = hpo.json("resume", "toy")
+    assert facts["status"] == "finished" and facts["trials"] == 12
+    assert "clean" in hpo("audit", "toy")
+    workers = [p for p in psutil.Process().children() if "dask_worker" in " ".join(p.cmdline())]
+    assert len(workers) == 2, "the user's workers are not ours to end"
+    for worker in workers:
+        stand_in = subprocess.Popen.__new__(subprocess.Popen)
+        stand_in.pid = worker.pid
+        assert not descendants(stand_in, "hpo_core.training.zygote"), "trainers left on the user's workers"
+
+
+def test_no_scheduler_at_the_address(hpo: Runner) -> None:
+    text = hpo("tune", hpo.study(cluster={"kind": "address", "address": "tcp://127.0.0.1:9"}), code=1)
+    assert "No Dask scheduler answers at tcp://127.0.0.1:9" in text and "Traceback" not in text
