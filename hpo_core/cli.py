@@ -326,6 +326,7 @@ def _finish(session: Any, summary: dict[str, Any], as_json: bool) -> None:
         "study": study.name,
         "status": summary["status"],
         "reason": summary["reason"],
+        "method": study.spec.search.method,
         "trials": len(study.state.trials),
         "jobs": study.state.completed_jobs,
         "seconds": round(summary["seconds"], 1),
@@ -376,7 +377,12 @@ def _print_summary(facts: dict[str, Any]) -> None:
         if facts[key]:
             out.print(Text(f"  {title:<11} {facts[key]}"), soft_wrap=True)
     name = facts["study"]
-    more = f"hpo extend {name} --configs 30" if facts["status"] == "finished" else f"hpo resume {name}"
+    if facts["status"] != "finished":
+        more = f"hpo resume {name}"
+    elif facts["method"] == "recorded":
+        more = "hpo list"
+    else:
+        more = f"hpo extend {name} --configs 30"
     out.print(Text(f"  next        {more}   (also: hpo show {name}, hpo audit {name})"))
 
 

@@ -24,9 +24,9 @@ def next_command(series: Series) -> str:
     """What a person would type now."""
     name = series.study.name
     found = status(series)
-    if found == "finished":
+    if found == "finished" and series.study.spec.search.method != "recorded":
         return f"hpo extend {name} --configs {max(1, len(series.trials))}"
-    return f"hpo show {name}" if found == "running" else f"hpo resume {name}"
+    return f"hpo show {name}" if found in ("running", "finished") else f"hpo resume {name}"
 
 
 def key_numbers(series: Series) -> list[tuple[str, str, str]]:

@@ -16,6 +16,11 @@ from hpo_core.training.handle import TrialHandle
 from hpo_core.training.request import JobRequest
 from hpo_core.trial import Outcome, Report
 
+_OUT_OF_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "_STATUS_ALLOC_FAILED",  # cuBLAS and its kin, which make their workspace on first use
+)
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 TRACEBACK_TAIL = 4096
@@ -80,7 +85,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     if any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):
         return True
     text = str(error)
-    return isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
+    return isinstance(error, RuntimeError) and any(words in text for words in _OUT_OF_MEMORY)
 
 
 def traceback_tail(error: BaseException) -> str:

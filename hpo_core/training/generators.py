@@ -44,6 +44,9 @@ def restore_all(states: dict[str, Any]) -> None:
 
         torch.set_rng_state(states["torch"])
         devices = torch.cuda.device_count() if "cuda" in states else 0
+        if devices:
+            # else the seed, which torch keeps until CUDA is first used, would come after the state
+            torch.cuda.init()  # type: ignore[no-untyped-call]
         for device, state in enumerate(states.get("cuda", ())[:devices]):
             torch.cuda.set_rng_state(state, device)
 

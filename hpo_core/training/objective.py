@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -42,14 +44,22 @@ def load_objective(objective: str, pythonpath: Sequence[str] = ()) -> Callable[.
             f"objective = {objective!r}: module {module_name!r} has no function {function_name!r}; "
             f"it has {', '.join(found[:20]) or 'none at all'}. Correct the name."
         )
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
+    if _cuda_is_initialized():
         raise ObjectiveError(
             f"objective = {objective!r}: module {module_name!r} used CUDA while it was imported, and a process "
             "forked "
             "after that cannot. Move everything that touches a GPU into the training function."
         )
     return function  # type: ignore[no-any-return]
+
+
+def _cuda_is_initialized() -> bool:
+    """By torch or anything else in this process; asks the driver, for torch does not know of all it did itself."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:
+        return False  # nobody has loaded it
+    return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0)  # without initialization: error 3
 
 
 def _import_failed(objective: str, error: BaseException) -> ObjectiveError:

@@ -141,11 +141,9 @@ class Zygote:
 def _warm_up() -> None:
     """Import what every child would import for itself on first use."""
     if "torch" in sys.modules:
-        import torch
-
-        # the first optimizer imports torch._dynamo: a second, in each child. Nothing here is large enough to
-        # start a thread, which would not survive the fork
-        torch.optim.Adam(torch.nn.Linear(2, 2).parameters()).step()
+        # the first optimizer imports torch._dynamo: a second, in each child. A step of one would initialize CUDA
+        # even for tensors on the CPU (it looks whether a graph is captured), and no child could use a GPU
+        importlib.import_module("torch._dynamo")
         importlib.import_module("safetensors.torch")
     seed_all(0)
     capture_all()
