@@ -1,0 +1,173 @@
+"""Training functions the tests of the GPU run in real child processes; no tests in here."""
+
+import os
+import time
+
+# as a user would write it: before cuBLAS makes its handle, and without touching the GPU at import
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.use_deterministic_algorithms(True)
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+"""Asked at import, as most scripts do; it must not initialize CUDA."""
+MIB = 1 << 20
+
+
+def dispatch(trial):
+    """One zygote for all: parameter ``do`` names the function."""
+    globals()[trial.params["do"]](trial)
+
+
+def network(trial):
+    """Convolution, dropout and noise drawn on the GPU, Adam, shuffled batches, half precision where asked."""
+    half, workers = trial.params.get("half", False), trial.params.get("workers", 0)
+    draws = torch.Generator().manual_seed(7)
+    data = TensorDataset(torch.randn(96, 3, 8, 8, generator=draws), torch.randn(96, 1, generator=draws))
+    batches = DataLoader(data, batch_size=16, shuffle=True, num_workers=workers, pin_memory=bool(workers))
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Dropout(0.3),
+        torch.nn.Linear(288, 32), torch.nn.Dropout(0.3), torch.nn.Linear(32, 1),
+    ).cuda()  # fmt: skip
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cuda", enabled=half, init_scale=256.0, growth_interval=7)
+    own = torch.Generator("cuda").manual_seed(trial.seed)
+    trial.track(model=model, optimizer=optimizer, scaler=scaler, own=own)
+    for _ in trial.steps():
+        for x, y in batches:
+            x, y = x.cuda(), y.cuda()
+            x += 0.01 * torch.randn(x.shape, device="cuda", generator=own)
+            optimizer.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16, enabled=half):
+                out = model(x)
+            loss = (out.float() - y).pow(2).mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        trial.report(loss=loss, drawn=_drawn(), scale=scaler.get_scale())
+
+
+def late(trial):
+    """Touches CUDA for the first time within the loop."""
+    model = torch.nn.Linear(4, 1)
+    trial.track(model=model)
+    for _ in trial.steps():
+        with torch.no_grad():
+            model.weight += torch.randn(4, device="cuda").cpu()
+        trial.report(loss=model.weight.sum(), drawn=_drawn())
+
+
+def _drawn():
+    """What CUDA's own generator says next."""
+    return torch.nn.functional.dropout(torch.arange(4096.0, device="cuda"), 0.5).sum()
+
+
+def first_touch(trial):
+    """Whether this process came to life with CUDA, and whether it can use it."""
+    before = torch.cuda.is_initialized() or torch.cuda._is_in_bad_fork()
+    worked = torch.ones(8, device="cuda").sum()
+    trial.report(loss=worked, initialized=int(before), chosen=int(DEVICE == "cuda"), zygote=os.getppid())
+
+
+class Halves:
+    """Every 16-bit pattern as bfloat16 and float16 (NaNs, infinities, -0.0), tied, transposed, empty, scalar."""
+
+    def __init__(self, device):
+        patterns = torch.arange(1 << 16, dtype=torch.int32).to(torch.uint16)
+        brain, half = (patterns.view(kind).to(device) for kind in (torch.bfloat16, torch.float16))
+        self.state = {
+            "brain": brain,
+            "tied": brain.view(256, 256),
+            "again": brain,
+            "half": half,
+            "transposed": half.view(128, 512).t(),
+            "sliced": half[1::3],
+            "scalar": brain[77],
+            "empty": brain[:0],
+            "complex": torch.view_as_complex(torch.arange(6.0, device=device).view(3, 2)).conj(),
+            "eighth": patterns.view(torch.uint8)[:256].view(torch.float8_e4m3fn).to(device),
+            "count": torch.tensor(2**62 + 1, device=device),
+        }
+
+    def state_dict(self):
+        return self.state
+
+    def load_state_dict(self, state):
+        self.loaded = state
+
+
+def halves(trial):
+    """First attempt: save. Those after it: what was loaded has the bits of what was saved, on CPU and on DEVICE."""
+    made = Halves(DEVICE)
+    model = torch.nn.Linear(3, 3, device=DEVICE, dtype=torch.bfloat16)
+    trial.track(made=made, model=model)
+    if trial.resource:
+        differing = unlike(made.loaded, made.state) + unlike(
+            {name: value.to(DEVICE) for name, value in made.loaded.items()}, made.state
+        )
+        assert not differing, differing
+        assert model.weight.device.type == DEVICE
+    for _ in trial.steps():
+        trial.report(loss=0.0)
+
+
+def unlike(ones, others):
+    """Names of tensors that differ in name, kind, shape or any bit."""
+    names = ones.keys() ^ others.keys()
+    for name in ones.keys() & others.keys():
+        one, other = ones[name].cpu(), others[name].cpu()
+        if (one.dtype, one.shape, bits(one)) != (other.dtype, other.shape, bits(other)):
+            names.add(name)
+    return sorted(names)
+
+
+def bits(tensor):
+    """The bytes of its elements in order."""
+    return tensor.resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def out_of_memory(trial):
+    """Holds half a GiB and asks for more than any card has."""
+    held = torch.ones(512 * MIB, dtype=torch.uint8, device="cuda")
+    trial.report(loss=torch.empty(1 << 50, dtype=torch.uint8, device="cuda")[0] + held[0])
+
+
+def fills(trial):
+    """Takes all of the GPU, waits, and multiplies: no room is left for cuBLAS."""
+    factor = torch.ones(64, 64, device="cuda")
+    held, size = [], 4096 * MIB
+    while size >= MIB:
+        try:
+            held.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+        except torch.OutOfMemoryError:
+            size //= 2
+    (trial.folder / "full").touch()
+    until = time.monotonic() + 60
+    while not (trial.folder / "go").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    trial.report(loss=(factor @ factor).sum())
+
+
+def holds(trial):
+    """Takes a GiB of the GPU, says so in a file, and sleeps."""
+    held = torch.ones(1024 * MIB, dtype=torch.uint8, device="cuda")
+    torch.cuda.synchronize()
+    (trial.folder / "pid.part").write_text(str(os.getpid()))
+    (trial.folder / "pid.part").rename(trial.folder / "pid")
+    time.sleep(60)
+    trial.report(loss=held[0])
+
+
+def meets(trial):
+    """Takes a quarter of a GiB and waits for the other one before it trains: both are on the GPU at once."""
+    held = torch.ones(256 * MIB, dtype=torch.uint8, device="cuda")
+    torch.cuda.synchronize()
+    (trial.folder.parent / f"here-{trial.number}").touch()
+    other = trial.folder.parent / f"here-{1 - trial.number}"
+    until = time.monotonic() + 60
+    while not other.exists():
+        assert time.monotonic() < until, "the other slot never came"
+        time.sleep(0.01)
+    network(trial)
+    assert bool((held == 1).all())

@@ -1,0 +1,322 @@
+"""On a real NVIDIA GPU: the same bits over processes, forks that can use CUDA, memory that comes back."""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from hpo_core.errors import ObjectiveError
+from hpo_core.training import Trainer
+from hpo_core.training import checkpoint as checkpoints
+from hpo_core.training.request import JobRequest
+from hpo_core.trial import Job, Outcome
+from tests.gpu import cuda_objectives
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU that this torch can use"),
+]
+HERE = str(Path(__file__).parent)
+OBJECTIVE = "cuda_objectives:dispatch"
+MIB = 1 << 20
+SLACK = 64 * MIB
+
+
+@dataclasses.dataclass
+class Bench:
+    trainer: Trainer
+    folder: Path
+
+    def run(self, do, *, trial=0, attempt=0, rung=0, target=1, checkpoint=None, seed=3, **params):
+        job = Job(trial, attempt, 0, rung, target, {"do": do, **params}, checkpoint)
+        request = JobRequest(
+            study="s",
+            job=job,
+            objective=OBJECTIVE,
+            metric="loss",
+            seed=seed,
+            folder=str(self.folder),
+            pythonpath=(HERE,),
+            timeout=120.0,
+            grace=5.0,
+        )
+        return self.trainer.run(request)
+
+    def completed(self, do, **options):
+        report = self.run(do, **options)
+        assert report.outcome == Outcome.COMPLETED, f"{report.message}\n{report.detail}"
+        return report
+
+    def over_processes(self, do, targets, **options):
+        """One process per target; the last one's report."""
+        report = None
+        for rung, target in enumerate(targets):
+            report = self.completed(
+                do, rung=rung, target=target, checkpoint=report.checkpoint if report else None, **options
+            )
+        return report
+
+    def in_background(self, do, **options):
+        """The thread that runs it, and the list its report will be in."""
+        reports = []
+        thread = threading.Thread(target=lambda: reports.append(self.run(do, **options)))
+        thread.start()
+        return thread, reports
+
+
+@pytest.fixture(scope="module")
+def shared_trainer():
+    trainer = Trainer(OBJECTIVE, (HERE,))
+    yield trainer
+    trainer.close()
+
+
+@pytest.fixture
+def bench(shared_trainer, tmp_path):
+    return Bench(shared_trainer, tmp_path)
+
+
+@pytest.fixture
+def two_trainers():
+    trainers = [Trainer(OBJECTIVE, (HERE,)) for _ in range(2)]
+    yield trainers
+    for trainer in trainers:
+        trainer.close()
+
+
+@pytest.fixture(scope="module")
+def used():
+    """Memory in use on the GPU that CUDA calls 0, of all processes, in bytes."""
+    pynvml = pytest.importorskip("pynvml", reason="needs nvidia-ml-py to ask for the GPU's memory")
+    pynvml.nvmlInit()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    by_name = not visible.isdigit()
+    device = pynvml.nvmlDeviceGetHandleByUUID(visible) if by_name else pynvml.nvmlDeviceGetHandleByIndex(int(visible))
+    yield lambda: pynvml.nvmlDeviceGetMemoryInfo(device).used
+    pynvml.nvmlShutdown()
+
+
+def eventually(condition, seconds=15.0):
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.02)
+    return condition()
+
+
+def differing(bench, one, other):
+    """What of two reports' checkpoints differs: names of tensors, and all else that is saved."""
+    names, plain = [], []
+
+    def walk(path, a, b):
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+            if cuda_objectives.unlike({path: a}, {path: b}):
+                names.append(path)
+        elif isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():
+            for key in a:
+                walk(f"{path}/{key}", a[key], b[key])
+        elif isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
+            for i, (x, y) in enumerate(zip(a, b, strict=True)):
+                walk(f"{path}/{i}", x, y)
+        elif repr(a) != repr(b):
+            plain.append(path)
+
+    ones, others = (checkpoints.load(bench.folder, report.checkpoint) for report in (one, other))
+    assert ones.pop("trial") != others.pop("trial")
+    walk("", ones, others)
+    return names + plain
+
+
+@pytest.mark.parametrize(
+    "params", [{}, {"half": True}, {"workers": 2}], ids=["float32", "float16 with a scaler", "loader processes"]
+)
+def test_the_same_bits_in_one_go_and_over_three_processes(bench, params):
+    whole = bench.completed("network", trial=1, target=9, **params)
+    part = bench.over_processes("network", (1, 3, 9), trial=2, **params)
+    assert part.metrics == whole.metrics
+    assert differing(bench, whole, part) == []
+    state = checkpoints.load(bench.folder, whole.checkpoint)
+    assert len(state["random"]["cuda"]) == torch.cuda.device_count()
+    if params.get("half"):
+        assert whole.metrics["scale"] > 256.0  # the scaler's own state went along, too
+
+
+def test_the_same_bits_where_cuda_is_first_used_within_the_loop(bench):
+    whole = bench.completed("late", trial=1, target=9)
+    part = bench.over_processes("late", (1, 3, 9), trial=2)
+    assert part.metrics == whole.metrics
+    assert differing(bench, whole, part) == []
+
+
+@pytest.mark.parametrize("do", ["network", "late"])
+def test_without_the_cuda_generators_the_bits_would_differ(bench, do):
+    whole = bench.completed(do, trial=1, target=2)
+    first = bench.completed(do, trial=2, target=1).checkpoint
+    state = checkpoints.load(bench.folder, first)
+    del state["random"]["cuda"]
+    forgetful = checkpoints.save(bench.folder, "forgetful.safetensors", state, resource=1)
+    rest = {"trial": 2, "rung": 1, "target": 2}
+    faithful = bench.completed(do, checkpoint=first, **rest)
+    assert faithful.metrics == whole.metrics
+    assert differing(bench, whole, faithful) == []
+    other = bench.completed(do, checkpoint=forgetful, attempt=1, **rest)
+    assert other.metrics["drawn"] != whole.metrics["drawn"]
+    assert any(name.startswith("/tracked/model") for name in differing(bench, whole, other))
+
+
+def test_the_seed_reaches_the_gpu(bench):
+    one, same, other = (bench.completed("late", trial=trial, seed=seed) for trial, seed in ((1, 5), (2, 5), (3, 6)))
+    assert one.metrics == same.metrics
+    assert one.metrics["drawn"] != other.metrics["drawn"]
+
+
+def test_the_zygote_stays_off_the_gpu_and_each_child_can_use_it(tmp_path, used):
+    before = used()
+    with contextlib.closing(Trainer(OBJECTIVE, (HERE,))) as trainer:
+        trainer.prepare()
+        assert used() < before + SLACK  # a context takes hundreds of MiB
+        reports = [Bench(trainer, tmp_path).completed("first_touch", trial=trial) for trial in range(3)]
+        for report in reports:
+            assert report.metrics["loss"] == 8.0
+            assert (report.metrics["initialized"], report.metrics["chosen"]) == (0.0, 1.0)
+        assert len({report.metrics["zygote"] for report in reports}) == 1
+        assert eventually(lambda: used() < before + SLACK)
+
+
+@pytest.mark.parametrize(
+    "touch",
+    [
+        "torch.zeros(1, device='cuda')",
+        "torch.cuda.get_device_name()",
+        # torch itself does not notice these
+        "torch.Generator('cuda')",
+        "torch.optim.Adam(torch.nn.Linear(2, 2).parameters()).step()",
+    ],
+)
+def test_an_objective_that_touches_the_gpu_at_import_is_refused(tmp_path, touch):
+    (tmp_path / "mine.py").write_text(f"import torch\nX = {touch}\ndef train(trial): trial.report(loss=0)\n")
+    told = "module 'mine' used CUDA while it was imported.*training function"
+    with contextlib.closing(Trainer("mine:train", (str(tmp_path),))) as mine, pytest.raises(ObjectiveError, match=told):
+        mine.prepare()
+
+
+def test_what_an_objective_may_do_at_import(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "COUNT = torch.cuda.device_count() if torch.cuda.is_available() else 0\n"
+        "DEVICE = torch.accelerator.current_accelerator()\n"
+        "torch.cuda.manual_seed_all(1)\n"
+        "torch.backends.cudnn.benchmark = False\n"
+        "torch.set_float32_matmul_precision('high')\n"
+        "SCALER = torch.amp.GradScaler('cuda')\n"
+        "def train(trial): trial.report(loss=torch.full((COUNT,), 3.0, device=DEVICE).mean())\n"
+    )
+    request = JobRequest(
+        study="s",
+        job=Job(0, 0, 0, 0, 1, {}),
+        objective="mine:train",
+        metric="loss",
+        seed=1,
+        folder=str(tmp_path),
+        pythonpath=(str(tmp_path),),
+    )
+    with contextlib.closing(Trainer("mine:train", (str(tmp_path),))) as trainer:
+        report = trainer.run(request)
+    assert (report.outcome, report.metrics) == (Outcome.COMPLETED, {"loss": 3.0}), report.message
+
+
+def test_out_of_memory_is_named_and_the_worker_goes_on(bench, used):
+    zygote = bench.completed("first_touch").metrics["zygote"]
+    before = used()
+    report = bench.run("out_of_memory", trial=1)
+    assert (report.outcome, report.checkpoint, report.metrics) == (Outcome.OUT_OF_MEMORY, None, {})
+    assert "out of memory" in report.message
+    assert eventually(lambda: used() < before + SLACK)
+    after = bench.completed("first_touch", trial=2)
+    assert after.metrics["zygote"] == zygote
+
+
+def test_a_full_gpu_is_out_of_memory_for_whoever_comes(two_trainers, tmp_path, used):
+    before = used()
+    if before > 2048 * MIB:
+        pytest.skip("somebody else uses this GPU: it must not be filled")
+    first, second = (Bench(trainer, tmp_path) for trainer in two_trainers)
+    second.trainer.prepare()
+    thread, reports = first.in_background("fills", trial=4)
+    scratch = tmp_path / "scratch/trial-00004"
+    assert eventually(lambda: (scratch / "full").exists() or reports, 60) and not reports, reports
+    late = second.run("first_touch", trial=5)  # no room for its context
+    (scratch / "go").touch()
+    thread.join(60)
+    assert [late.outcome, reports[0].outcome] == [Outcome.OUT_OF_MEMORY] * 2, (late, reports)
+    assert eventually(lambda: used() < before + SLACK)
+    for bench in (first, second):
+        bench.completed("first_touch", trial=6)
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome"),
+    [("cancel", Outcome.PREEMPTED), ("SIGKILL", Outcome.OUT_OF_MEMORY), ("close", Outcome.PREEMPTED)],
+)
+def test_memory_comes_back_however_a_child_ends(tmp_path, used, end, outcome):
+    with contextlib.closing(Trainer(OBJECTIVE, (HERE,))) as trainer:
+        bench = Bench(trainer, tmp_path)
+        trainer.prepare()
+        before = used()
+        thread, reports = bench.in_background("holds", trial=4)
+        note = tmp_path / "scratch/trial-00004/pid"
+        assert eventually(lambda: note.exists() or reports, 60) and not reports, reports
+        assert used() > before + 1024 * MIB
+        if end == "cancel":
+            trainer.cancel(4, 0)
+        elif end == "SIGKILL":
+            os.kill(int(note.read_text()), signal.SIGKILL)
+        else:
+            trainer.close()
+        thread.join(30)
+        assert [report.outcome for report in reports] == [outcome]
+        assert eventually(lambda: used() < before + SLACK)
+        if end != "close":
+            bench.completed("first_touch", trial=5)
+
+
+def test_every_half_precision_bit_comes_back_on_the_gpu_and_on_the_cpu(bench):
+    first = bench.completed("halves").checkpoint
+    tracked = checkpoints.load(bench.folder, first)["tracked"]  # here: on the CPU
+    assert {value.device.type for value in tracked["made"].values()} == {"cpu"}
+    assert cuda_objectives.unlike(tracked["made"], cuda_objectives.Halves("cpu").state) == []
+    assert tracked["model"]["weight"].dtype == torch.bfloat16
+    second = bench.completed("halves", rung=1, target=2, checkpoint=first).checkpoint
+    bench.completed("halves", rung=2, target=3, checkpoint=second)
+
+
+def test_a_checkpoint_of_the_gpu_goes_on_where_there_is_none(bench, monkeypatch):
+    first = bench.completed("halves").checkpoint
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with contextlib.closing(Trainer(OBJECTIVE, (HERE,))) as trainer:
+        without = Bench(trainer, bench.folder)
+        second = without.completed("halves", rung=1, target=2, checkpoint=first).checkpoint
+    assert "cuda" not in checkpoints.load(bench.folder, second)["random"]
+    bench.completed("halves", rung=2, target=3, checkpoint=second)
+
+
+def test_two_slots_share_one_gpu(two_trainers, tmp_path, used):
+    before = used()
+    alone = Bench(two_trainers[0], tmp_path / "alone").completed("network", target=5)
+    running = [
+        Bench(trainer, tmp_path).in_background("meets", trial=trial, target=5)
+        for trial, trainer in enumerate(two_trainers)
+    ]
+    assert eventually(lambda: used() > before + 2 * 256 * MIB, 60)
+    reports = []
+    for thread, found in running:
+        thread.join(90)
+        reports += found
+    assert [report.outcome for report in reports] == [Outcome.COMPLETED] * 2, reports
+    assert [report.metrics for report in reports] == [alone.metrics] * 2  # neighbours change no bit
+    assert eventually(lambda: used() < before + SLACK)
