@@ -8,7 +8,7 @@ caches and result storage are off: the journal is the record.
 from __future__ import annotations
 
 import queue
-import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +22,8 @@ from prefect.states import Completed, Crashed, Failed
 from flows.driver import Executor
 from hpo_core.trial import RESULTS, Job, Outcome, Report
 
+_REPORT_SECONDS = 10.0
+"""How long the end of a flow waits for reports of attempts that were cancelled."""
 _AWAY = frozenset({Outcome.LOST, Outcome.PREEMPTED})
 
 
@@ -52,9 +54,11 @@ class TaskPerJob:
         self._executor = executor
         self._metric = metric
         self._futures: list[PrefectFuture[Any]] = []
+        self._unanswered: dict[tuple[int, int], tuple[Job, queue.SimpleQueue[Report]]] = {}
 
     def dispatch(self, job: Job, done: Callable[[Job, Report], None]) -> None:
         answer: queue.SimpleQueue[Report] = queue.SimpleQueue()
+        self._unanswered[job.trial, job.attempt] = (job, answer)
 
         def rung_job() -> State[Any]:
             report = answer.get()
@@ -63,6 +67,7 @@ class TaskPerJob:
             return final_state(report, self._metric)
 
         def ended(job: Job, report: Report) -> None:
+            self._unanswered.pop((job.trial, job.attempt), None)
             answer.put(report)
             done(job, report)
 
@@ -79,7 +84,19 @@ class TaskPerJob:
         self._executor.submit(job, ended)
 
     def close(self) -> None:
-        """Wait until every task run has its final state."""
+        """Wait until every task run has its final state.
+
+        A task run waits for its job's report. After an interrupt a report may never come (the job was not
+        submitted yet, the cluster is gone); such a task run would keep Prefect's thread pool, and with it the
+        whole process, alive for ever. It is told that its attempt is lost.
+        """
+        deadline = time.monotonic() + _REPORT_SECONDS
+        while self._unanswered and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for job, answer in list(self._unanswered.values()):
+            answer.put(
+                Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message="its controller stopped")
+            )
         for future in self._futures:
             future.wait(timeout=30)
 
@@ -92,7 +109,6 @@ class TaskPerRung:
         self._metric = metric
         self._rungs: dict[tuple[int, int], queue.SimpleQueue[tuple[Job, Report] | None]] = {}
         self._futures: list[PrefectFuture[Any]] = []
-        self._lock = threading.Lock()
 
     def dispatch(self, job: Job, done: Callable[[Job, Report], None]) -> None:
         key = (job.bracket, job.rung)

@@ -82,6 +82,10 @@ class IntParameter(_Parameter):
     @model_validator(mode="after")
     def _check(self) -> IntParameter:
         _check_range(self.low, self.high, self.log)
+        if not -(2**63) <= self.low <= self.high < 2**63:
+            raise ValueError(
+                f"low = {self.low} and high = {self.high} must fit into 64 bits; tune an exponent or a float instead"
+            )
         if self.log and self.step != 1:
             raise ValueError("log and step exclude each other; drop one of them")
         return self

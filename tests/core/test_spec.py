@@ -48,6 +48,7 @@ def test_the_contract_of_the_issue_loads(tmp_path: Path) -> None:
         ("low: 1.0e-4, high: 1.0", "low: 2.0, high: 1.0", "low = 2.0 is larger than high = 1.0; swap them"),
         ("low: 1.0e-4, high: 1.0", "low: 0, high: 1.0", "log: true needs low > 0, got low = 0.0"),
         ("low: 1, high: 4", "low: a, high: 4", "study.yaml:7: space.layers.low: .*valid integer.*'a'"),
+        ("low: 1, high: 4", "low: 1, high: 9223372036854775808", "must fit into 64 bits"),
         ("low: 1, high: 4", "low: 1.5, high: 4", "space.layers.low: .*integer.*1.5"),
         ("low: 1.0e-4, high: 1.0", "low: .nan, high: 1.0", "space.learning_rate.low: .*finite"),
         ("type: int", "type: integer", "space.layers: .*'integer'"),

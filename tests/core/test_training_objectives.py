@@ -106,6 +106,10 @@ def old_cuda_memory(trial):
     raise RuntimeError("CUDA out of memory.")
 
 
+def cublas_memory(trial):
+    raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+
+
 def sleeps(trial):
     for step in trial.steps():
         trial.report(loss=1.0)

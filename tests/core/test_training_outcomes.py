@@ -116,6 +116,7 @@ def test_diverged(bench):
         ("memory_error", Outcome.OUT_OF_MEMORY, "MemoryError: no room"),
         ("cuda_memory", Outcome.OUT_OF_MEMORY, "2.00 GiB"),
         ("old_cuda_memory", Outcome.OUT_OF_MEMORY, "CUDA out of memory"),
+        ("cublas_memory", Outcome.OUT_OF_MEMORY, "CUBLAS_STATUS_ALLOC_FAILED"),
     ],
 )
 def test_failures(bench, do, outcome, told):
