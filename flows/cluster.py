@@ -9,6 +9,7 @@ Settings that matter, each for a failure seen (Dask 2026.8):
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -64,6 +65,7 @@ class DaskExecutor:
         self._cluster: Any = None
         self._client: Any = None
         self._restore: Any = None
+        self._address = ""
         self._futures: dict[tuple[int, int], Any] = {}
 
     def start(self) -> None:
@@ -106,14 +108,24 @@ class DaskExecutor:
                     "some with `dask worker`."
                 ) from None
             self._client.run_on_scheduler(_no_repeats)
-            self._client.run(cancel_study, self._spec.study, on_error="ignore")
+        self._address = str(self._client.scheduler.address)
         if self._spec.objective is None:
             raise HpoError(f"Study {self._spec.study!r} has no objective: it can only be driven by hand.")
-        for problem in self._client.run(
-            prepare_worker, self._spec.objective, tuple(self._spec.pythonpath), on_error="return"
-        ).values():
-            if isinstance(problem, BaseException):
+        for worker, problem in self._client.run(
+            _prepare, self._spec.objective, tuple(self._spec.pythonpath), on_error="return"
+        ).items():
+            if isinstance(problem, HpoError):
                 raise problem
+            if isinstance(problem, BaseException):
+                raise ClusterError(
+                    f"Dask worker {worker} cannot run studies ({type(problem).__name__}: {problem}). Install this "
+                    "package and the objective's requirements in the workers' environment."
+                )
+
+    def take_over(self) -> None:
+        """The study is ours now: attempts that a controller before us left on the cluster train in vain."""
+        if self._cluster is None:
+            self._client.run(cancel_study, self._folder, on_error="ignore")
 
     @property
     def dashboard(self) -> str:
@@ -121,12 +133,25 @@ class DaskExecutor:
         return str(self._client.dashboard_link)
 
     def slots(self) -> int:
-        """Jobs the workers known now can run at once."""
+        """Jobs the workers known now can run at once.
+
+        Raises:
+            ClusterError: the scheduler is gone.
+        """
+        self._check_connection()
         info = self._client.scheduler_info(n_workers=-1)
-        return sum(worker["nthreads"] for worker in info["workers"].values())
+        return sum(worker["nthreads"] for worker in info.get("workers", {}).values())
+
+    def _check_connection(self) -> None:
+        if self._client.status != "running":
+            raise ClusterError(
+                f"The Dask scheduler at {self._address} is gone. Nothing recorded is lost: start it again, then "
+                f"`hpo resume {self._spec.study}`."
+            )
 
     def submit(self, job: Job, done: Callable[[Job, Report], None]) -> None:
         """Start a job; ``done`` is called from another thread with its report, whatever happens."""
+        self._check_connection()
         spec = self._spec
         assert spec.objective is not None
         request = JobRequest(
@@ -152,17 +177,22 @@ class DaskExecutor:
 
         def finished(ended: Any) -> None:
             report = _report(job, ended)
-            self._futures.pop((job.trial, job.attempt), None)
-            ended.release()  # a result still referenced is computed again when its worker dies
-            done(job, report)
+            try:
+                self._futures.pop((job.trial, job.attempt), None)
+                ended.release()  # a result still referenced is computed again when its worker dies
+            finally:
+                done(job, report)
 
         future.add_done_callback(finished)
 
     def cancel_all(self) -> None:
         """End every running attempt: SIGTERM, grace, SIGKILL in its worker."""
-        if self._client is not None and self._futures:
-            running = list(self._futures)
-            self._client.run(_cancel_each, self._spec.study, running, on_error="ignore")
+        if self._client is None or not self._futures or self._client.status != "running":
+            return
+        try:
+            self._client.run(_cancel_each, self._folder, list(self._futures), on_error="ignore")
+        except Exception as error:  # we are ending anyway; what cannot be reached cannot be cancelled
+            logging.getLogger(__name__).debug("cancelling: %s", error)
 
     def close(self) -> None:
         """End children, client and (a local) cluster."""
@@ -205,9 +235,14 @@ def _lost(job: Job, message: str, worker: str) -> Report:
     return Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message=message, worker=worker)
 
 
-def _cancel_each(study: str, running: list[tuple[int, int]]) -> None:
+def _cancel_each(folder: str, running: list[tuple[int, int]]) -> None:
     for trial, attempt in running:
-        cancel_job(trial, attempt, study)
+        cancel_job(trial, attempt, folder)
+
+
+async def _prepare(objective: str, pythonpath: tuple[str, ...]) -> None:
+    """An import may take minutes; in the worker's event loop it would stop the heartbeats."""
+    await asyncio.to_thread(prepare_worker, objective, pythonpath)
 
 
 def _no_repeats(dask_scheduler: Any = None) -> None:

@@ -6,6 +6,7 @@ The only appender of a journal while a study runs. No policy is here: who trains
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import shutil
 import time
@@ -13,13 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from hpo_core.errors import HpoError
+from hpo_core.errors import HpoError, JournalError
 from hpo_core.journal.base import Owner
 from hpo_core.study import Study
 from hpo_core.trial import Job, Report
 
 RENEW_SECONDS = 10.0
 LOOK_SECONDS = 1.0
+MISSED_RENEWALS = 5
 
 
 class Executor(Protocol):
@@ -98,6 +100,7 @@ class Driver:
         self._dispatched: set[tuple[int, int]] = set()
         self._renewed = 0.0
         self._looked = 0.0
+        self._renewals_missed = 0
 
     def run(self) -> str:
         """Drive to the end; returns the study's status (``finished`` or ``halted``).
@@ -113,7 +116,8 @@ class Driver:
             if self._extend:
                 study.extend(self._extend)
             self._renewed = time.monotonic()
-            self._reconcile(study.set_capacity(self._executor.slots()))
+            study.set_capacity(self._executor.slots())
+            self._reconcile()
             while study.state.running or not self._nothing_left():
                 self._wait()
         except BaseException as error:
@@ -129,32 +133,44 @@ class Driver:
     def _wait(self) -> None:
         try:
             self._take(self._inbox.get(timeout=0.2))
-            while True:
+            busy_until = time.monotonic() + LOOK_SECONDS
+            while time.monotonic() < busy_until:
                 self._take(self._inbox.get_nowait())
         except queue.Empty:
             pass
         now = time.monotonic()
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
-            self._reconcile(self.study.set_capacity(self._executor.slots()))
+            self.study.set_capacity(self._executor.slots())
+            self._reconcile()
             for observer in self._observers:
                 observer.tick()
         if now - self._renewed >= RENEW_SECONDS:
             self._renewed = now
+            self._renew()
+
+    def _renew(self) -> None:
+        """A journal that does not answer for a moment is no reason to stop; a fence is."""
+        try:
             self.study.journal.renew(self.study.name, self.study.epoch, time.time())
+            self._renewals_missed = 0
+        except JournalError:
+            self._renewals_missed += 1
+            if self._renewals_missed > MISSED_RENEWALS:
+                raise
 
     def _take(self, report: Report) -> None:
         granted = self.study.tell_report(report)
         self._dispatched.discard((report.trial, report.attempt))
-        self._reconcile(granted)
+        self._reconcile()
         for uri in self.study.state.dead_checkpoints(report.trial):
-            (self._folder / uri).unlink(missing_ok=True)
+            _remove(self._folder / uri)
         for observer in self._observers:
             observer.told(report, granted)
 
-    def _reconcile(self, granted: list[Job]) -> None:
-        """Dispatch what is wanted and not yet under way."""
-        for job in granted:
+    def _reconcile(self) -> None:
+        """Dispatch what the state wants and is not yet under way."""
+        for job in self.study.state.wanted():
             if (job.trial, job.attempt) not in self._dispatched:
                 self._dispatched.add((job.trial, job.attempt))
                 self._wrapper.dispatch(job, lambda _job, report: self._inbox.put(report))
@@ -178,7 +194,13 @@ class Driver:
         root = self._folder / "checkpoints"
         for path in root.glob("*/*"):
             if path.relative_to(self._folder).as_posix() not in live:
-                path.unlink(missing_ok=True)
+                _remove(path)
         for folder in root.glob("*"):
-            if not any(folder.iterdir()):
+            if folder.is_dir() and not any(folder.iterdir()):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove(path: Path) -> None:
+    """Housekeeping must not end a study: what cannot be removed now is swept the next time."""
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)

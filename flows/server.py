@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -30,6 +32,26 @@ def configured_api() -> str | None:
     from prefect.settings import get_current_settings
 
     return get_current_settings().api.url
+
+
+def check_api(url: str) -> None:
+    """Whether the configured Prefect API answers; better asked before anything is started.
+
+    Raises:
+        PrefectServerError: it does not.
+    """
+    try:
+        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=10):
+            return
+    except urllib.error.HTTPError:
+        return  # somebody answers; whether we may use it, Prefect's client will say
+    except (OSError, ValueError) as error:
+        if isinstance(getattr(error, "reason", None), ssl.SSLError):
+            return  # a certificate of your own: Prefect's client knows it, this question does not
+        raise PrefectServerError(
+            f"No Prefect API answers at {url} ({error}). Start it or mend PREFECT_API_URL; with no API configured "
+            "a temporary one is started for the study."
+        ) from None
 
 
 class TemporaryPrefectServer:
@@ -53,9 +75,11 @@ class TemporaryPrefectServer:
             PREFECT_SERVER_ANALYTICS_ENABLED="false",
             DO_NOT_TRACK="1",
             PREFECT_CLI_COLORS="false",
+            PREFECT_UI_STATIC_DIRECTORY=str(self._folder / "ui"),  # site-packages may be read-only
         )
-        local = {"127.0.0.1", "localhost"} | set(filter(None, os.environ.get("NO_PROXY", "").split(",")))
-        os.environ["NO_PROXY"] = ",".join(sorted(local))
+        listed = f"{os.environ.get('NO_PROXY', '')},{os.environ.get('no_proxy', '')}"
+        local = {"127.0.0.1", "localhost"} | set(filter(None, listed.split(",")))
+        os.environ["NO_PROXY"] = os.environ["no_proxy"] = ",".join(sorted(local))
         environment = os.environ | {
             "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "50",
             "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "50",

@@ -15,7 +15,7 @@ import msgspec
 
 from flows.cluster import DaskExecutor
 from flows.driver import Driver, Observer, Wrapper
-from hpo_core.errors import HpoError, StorageError, StudyExistsError, StudyNotFoundError
+from hpo_core.errors import HpoError, SpecError, StorageError, StudyExistsError, StudyNotFoundError
 from hpo_core.home import Home
 from hpo_core.journal.base import Owner
 from hpo_core.journal.sql import SqlJournal, current_owner
@@ -73,8 +73,8 @@ class Session:
         self.journal: SqlJournal = home.open_journal()
         self.owner: Owner = current_owner()
         self._epoch: int | None = None
-        self.spec = self._find_spec()
         self.folder = home.study_folder(name, create=True)
+        self.spec = self._find_spec()
         self.executor = DaskExecutor(self.spec, str(self.folder))
         self._starting: threading.Thread | None = None
         self._start_error: BaseException | None = None
@@ -91,9 +91,15 @@ class Session:
                 f"Study {self.name!r} exists already in {self.journal}. `hpo resume {self.name}` goes on with it, "
                 f"`hpo extend {self.name} --configs N` asks for more; or give the new one another name."
             )
+        spec = Study.open(self.name, self.journal, at=0).spec
+        if self._extend and spec.search.method == "recorded":
+            raise SpecError(
+                f"Study {self.name!r} trains again along the record of {spec.search.source!r} and has no "
+                f"configurations of its own; extend {spec.search.source!r} instead."
+            )
         if not self._force:
             self._claim()
-        return Study.open(self.name, self.journal, at=0).spec
+        return spec
 
     def _claim(self) -> None:
         self._epoch = self.journal.claim(self.name, self.owner, time.time(), force=self._force)
@@ -184,8 +190,7 @@ class Session:
             study = Study.open(self.name, self.journal)
         assert self._epoch is not None
         study.epoch = self._epoch
-        if self._extend:
-            study.extend(self._extend)
+        self.executor.take_over()
         return study
 
     # Projections.
@@ -271,20 +276,20 @@ class Session:
         self.journal.close()
 
 
-def grain(spec: StudySpec) -> Literal["job", "rung"]:
+def grain(spec: StudySpec, extra: int = 0) -> Literal["job", "rung"]:
     """Task run per job or per rung (see ``prefect.grain`` of the spec)."""
     if spec.prefect.grain != "auto":
         return spec.prefect.grain
-    return "job" if expected_jobs(spec) <= JOB_GRAIN_LIMIT else "rung"
+    return "job" if expected_jobs(spec, extra) <= JOB_GRAIN_LIMIT else "rung"
 
 
-def expected_jobs(spec: StudySpec) -> int:
-    """Jobs a study will have if nothing fails, mispromotions aside."""
+def expected_jobs(spec: StudySpec, extra: int = 0) -> int:
+    """Jobs a study will have if nothing fails, mispromotions aside; ``extra`` configurations were asked for later."""
     search = spec.search
     if search.method == "recorded":
         return len(search.grants)
     if search.method == "random":
-        return search.configs
+        return search.configs + extra
     from hpo_core.search.asha import Asha
 
-    return sum(int(search.configs // search.reduction_factor**k) for k in range(len(Asha(search).levels())))
+    return sum(int((search.configs + extra) // search.reduction_factor**k) for k in range(len(Asha(search).levels())))

@@ -39,7 +39,7 @@ def final_state(report: Report, metric: str) -> State[Any]:
 
 def job_name(job: Job) -> str:
     """Sorts by trial, then rung."""
-    again = f" attempt-{job.attempt}" if job.attempt > job.rung else ""
+    again = f" attempt-{job.attempt}" if job.retry else ""
     return f"trial-{job.trial:05d}/rung-{job.rung}/to-{job.target}{again}"
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any, Literal
 
+import msgspec
 from prefect import flow, get_run_logger, tags
 from prefect.task_runners import ThreadPoolTaskRunner
 
@@ -9,7 +10,7 @@ from flows.artifacts import write_artifacts
 from flows.cluster import DaskExecutor
 from flows.driver import Wrapper
 from flows.progress import result_line
-from flows.session import Session, Summary, grain
+from flows.session import Session, grain
 from flows.tasks import TaskPerJob, TaskPerRung
 from hpo_core.home import Home
 from hpo_core.spec import StudySpec
@@ -38,7 +39,7 @@ class DecisionLog:
 
 
 def _wrapper(study: Study, executor: DaskExecutor) -> Wrapper:
-    kind = TaskPerJob if grain(study.spec) == "job" else TaskPerRung
+    kind = TaskPerJob if grain(study.spec, study.state.extra_configs) == "job" else TaskPerRung
     return kind(executor, study.spec.metric.name)
 
 
@@ -69,23 +70,24 @@ def tune(
         home: Folder of journal, checkpoints and reports.
         journal: URL of the journal, where it is not in the home folder.
     """
-    session = _prepared.pop(study, None) or Session(
+    prepared = _prepared.pop(study, None)
+    session = prepared or Session(
         Home(home, journal),
         study,
         spec=StudySpec.from_plain(spec) if spec else None,
         force=force,
         extend=extend,
     )
-    session.add_observer(DecisionLog)
-    with tags("hpo", study):
-        opened, summary = session.run(_wrapper)
-    write_artifacts(opened, summary.links)
-    return _plain(summary)
-
-
-def _plain(summary: Summary) -> dict[str, Any]:
-    import msgspec
-
+    try:
+        session.add_observer(DecisionLog)
+        with tags("hpo", study):
+            opened, summary = session.run(_wrapper)
+        write_artifacts(opened, summary.links)
+        if prepared is None and (warning := session.finish_tracking()):
+            get_run_logger().warning(warning)
+    finally:
+        if prepared is None:
+            session.close()
     plain: dict[str, Any] = msgspec.to_builtins(summary)
     return plain
 

@@ -35,8 +35,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+out = Console(highlight=False, markup=False)
+err = Console(stderr=True, highlight=False, markup=False)
 
 Name = Annotated[str, typer.Argument(help="Name of the study.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -238,14 +238,17 @@ def _drive(
     extend: int = 0,
 ) -> None:
     """Start what is missing, run the flow in this process, say how it ended."""
-    from flows.server import TemporaryPrefectServer, configured_api
+    from flows.server import TemporaryPrefectServer, check_api, configured_api
     from flows.session import Session
 
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    if (api := configured_api()) is not None:
+        check_api(api)
     session = Session(home, name, spec=spec, force=force, extend=extend)
     server: TemporaryPrefectServer | None = None
     board = out.is_terminal and not as_json
     try:
-        if configured_api() is None:
+        if api is None:
             server = TemporaryPrefectServer(home.folder / "prefect")
             server.start()
         session.start_cluster()
@@ -262,7 +265,9 @@ def _drive(
             err.print(warning, style="yellow")
         _finish(session, summary, as_json)
     except KeyboardInterrupt:
-        err.print(f"\nInterrupted; nothing is lost. `hpo resume {name}` goes on.", style="yellow")
+        known = session.name in [info.name for info in home.open_journal().studies()]
+        cure = f"`hpo resume {name}` goes on." if known else "The study was not begun yet; start it again."
+        err.print(f"\nInterrupted; nothing is lost. {cure}", style="yellow")
         raise typer.Exit(INTERRUPTED) from None
     finally:
         session.close()
@@ -277,7 +282,6 @@ def _run_flow(
     from flows.server import drain
     from flows.tune import run_prepared
 
-    signal.signal(signal.SIGTERM, _as_interrupt)
     if board:
         session.add_observer(lambda study: LiveBoard(study, out))
     elif not as_json:
@@ -289,7 +293,7 @@ def _run_flow(
         extend=extend,
         force=force,
         home=str(home.folder),
-        journal=None,
+        journal=str(session.journal),
     )
     drain()
     return summary
@@ -349,6 +353,9 @@ def _finish(session: Any, summary: dict[str, Any], as_json: bool) -> None:
         _print_summary(facts)
     if summary["status"] != "finished":
         raise typer.Exit(HALTED)
+    if not study.state.completed_jobs and study.state.trials:
+        last = next(t.abandoned for t in reversed(study.state.trials) if t.abandoned is not None)
+        raise HpoError(f"Study {study.name!r} ended without a single result; the last trial failed with: {last.reason}")
 
 
 def _print_summary(facts: dict[str, Any]) -> None:
@@ -453,9 +460,11 @@ def _show(home: Home, name: str, at: int | None, as_json: bool, trial: int | Non
 
 def _status(study: Any, info: Any) -> str:
     """The study's status, and whether somebody drives it."""
+    from hpo_core.journal.sql import is_alive
+
     word: str = study.status
     if word == "open":
-        return "running" if info.owner is not None else "interrupted"
+        return "running" if is_alive(info) else "interrupted"
     return word
 
 

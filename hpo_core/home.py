@@ -28,6 +28,11 @@ class Home:
 
     def __init__(self, folder: str | Path | None = None, journal: str | None = None) -> None:
         self.folder = Path(folder or os.environ.get("HPO_HOME") or ".hpo").resolve()
+        if "?" in str(self.folder):
+            raise StorageError(
+                f"Home folder {self.folder} has a '?' in its path, which no database URL can carry. "
+                "Choose another with --home or HPO_HOME."
+            )
         self._journal = journal or os.environ.get("HPO_JOURNAL")
 
     @property

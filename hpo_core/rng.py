@@ -51,8 +51,8 @@ class Stream:
 
     def below(self, n: int) -> int:
         """An integer in [0, n), exactly uniform (rejection of the last partial block)."""
-        if n <= 0:
-            raise ValueError(f"Stream.below(n): n = {n} must be at least 1.")
+        if not 0 < n <= 1 << 64:
+            raise ValueError(f"Stream.below(n): n = {n} must lie between 1 and 2**64.")
         limit = (1 << 64) - (1 << 64) % n
         while (word := self.word()) >= limit:
             pass

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -35,6 +35,13 @@ class _Parameter(BaseModel):
         """``when`` with every right side as a list."""
         return {name: wanted if isinstance(wanted, list) else [wanted] for name, wanted in self.when.items()}
 
+    @model_validator(mode="after")
+    def _check_conditions(self) -> Self:
+        for name, wanted in self.when.items():
+            if wanted == []:
+                raise ValueError(f"when: {name} lists no value, so the parameter could never be active; name some")
+        return self
+
 
 class FloatParameter(_Parameter):
     """A real number in [low, high], uniform, or uniform in its logarithm, or on a grid of ``step``."""
@@ -48,6 +55,8 @@ class FloatParameter(_Parameter):
     @model_validator(mode="after")
     def _check(self) -> FloatParameter:
         _check_range(self.low, self.high, self.log)
+        if not math.isfinite(self.high - self.low):
+            raise ValueError(f"high - low = {self.high} - {self.low} is not finite; narrow the range")
         if self.log and self.step is not None:
             raise ValueError("log and step exclude each other; drop one of them")
         return self

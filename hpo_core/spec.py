@@ -7,6 +7,7 @@ everything behind this module may trust what it gets.
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -37,11 +38,11 @@ class AshaSearch(_Part):
 
     method: Literal["asha"] = "asha"
     configs: int = Field(ge=1, description="How many configurations the base rung takes in all.")
-    max_resource: int = Field(ge=1, description="Units (epochs, steps) of a full training, R in the paper.")
+    max_resource: int = Field(ge=1, le=2**53, description="Units (epochs, steps) of a full training, R in the paper.")
     min_resource: int | None = Field(
         default=None, ge=1, description="Units of the shortest training, r; default: at most five rungs."
     )
-    reduction_factor: float = Field(default=4, gt=1, description="eta: one in eta goes on to the next rung.")
+    reduction_factor: float = Field(default=4, ge=1.1, le=1e6, description="eta: one in eta goes on to the next rung.")
 
     @model_validator(mode="after")
     def _check(self) -> AshaSearch:
@@ -58,7 +59,7 @@ class RandomSearch(_Part):
 
     method: Literal["random"] = "random"
     configs: int = Field(ge=1)
-    max_resource: int = Field(default=1, ge=1)
+    max_resource: int = Field(default=1, ge=1, le=2**53)
 
 
 class RecordedGrant(_Part):
@@ -159,7 +160,7 @@ DEFAULT_RETRIES: dict[Outcome, int] = {
     Outcome.TIMEOUT: 0,
     Outcome.HUNG: 1,
     Outcome.CHECKPOINT_BAD: 10,
-    Outcome.LOST: 1_000_000,  # an attempt's fate says nothing about its trial
+    Outcome.LOST: 10,  # then the study halts: it says nothing about the trial, but something is wrong
     Outcome.PREEMPTED: 1_000_000,
 }
 
@@ -237,8 +238,8 @@ def load_spec(path: str | Path) -> StudySpec:
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
-        data = yaml.safe_load(text)
-        lines = _lines(yaml.compose(text, Loader=yaml.SafeLoader))
+        lines = _lines(yaml.compose(text, Loader=_Loader))
+        data = yaml.load(text, Loader=_Loader)
     except FileNotFoundError:
         raise SpecError(f"{path}: no such file. Give the path of a study's YAML file.") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -249,11 +250,31 @@ def load_spec(path: str | Path) -> StudySpec:
         raise SpecError(f"{path}: holds {type(data).__name__} where a mapping with the key 'study' belongs.")
     spec = StudySpec.from_plain(data, str(path), lines)
     folder = path.resolve().parent
-    searched = [str((folder / entry).resolve()) for entry in spec.pythonpath] or [
+    if spec.tracking.mlflow and spec.tracking.mlflow.startswith("sqlite:///"):
+        database = folder / Path(spec.tracking.mlflow.removeprefix("sqlite:///")).expanduser()
+        tracking = spec.tracking.model_copy(update={"mlflow": f"sqlite:///{database}"})
+        spec = spec.model_copy(update={"tracking": tracking})
+    searched = [str((folder / Path(entry).expanduser()).resolve()) for entry in spec.pythonpath] or [
         str(folder),
         str(Path.cwd()),
     ]
     return spec.model_copy(update={"pythonpath": searched})
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML in which ``1e-4`` is a number (YAML 1.1 wants ``1.0e-4``) and yes, no, on, off are words."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"), list("-+0123456789.")
+)
 
 
 def _lines(node: yaml.Node | None, at: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], int]:
@@ -262,6 +283,10 @@ def _lines(node: yaml.Node | None, at: tuple[Any, ...] = ()) -> dict[tuple[Any, 
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             place = (*at, key.value)
+            if place in found:
+                raise yaml.YAMLError(
+                    f"line {key.start_mark.line + 1}: the key {key.value!r} stands twice; line {found[place]} has it"
+                )
             found[place] = key.start_mark.line + 1
             found.update(_lines(value, place))
     elif isinstance(node, yaml.SequenceNode):
@@ -287,6 +312,11 @@ def _explain(error: ValidationError, where: str, data: Any, lines: dict[tuple[An
             message = "unknown key" + _suggest(str(place[-1]), item["loc"])
         elif item["type"] == "missing":
             message = "is required and absent; add it"
+        elif item["type"] == "union_tag_not_found":
+            context = item.get("ctx", {})
+            message = f"{context.get('discriminator', 'its kind')} is required and absent; add it to this mapping"
+        elif item["type"] in ("model_type", "model_attributes_type", "dict_type"):
+            message = f"a mapping belongs here, such as {{name: ...}} (got {item['input']!r})"
         elif not isinstance(item["input"], dict | list):
             message += f" (got {item['input']!r})"
         found.append(f"{where}{f':{line}' if line else ''}: {name}: {message}")

@@ -208,7 +208,7 @@ class StudyState:
         """The job behind a grant."""
         return Job(
             grant.trial, grant.attempt, grant.bracket, grant.rung, grant.target,
-            self.trials[grant.trial].params, grant.checkpoint,
+            self.trials[grant.trial].params, grant.checkpoint, grant.retry,
         )  # fmt: skip
 
     def wanted(self) -> list[Job]:
@@ -299,5 +299,8 @@ class StudyState:
 def retries_left(state: StudyState, trial: TrialRecord, outcome: Outcome) -> bool:
     """Whether the failure just added may be followed by another attempt at the same target."""
     assert state.spec is not None
-    same = sum(failure.outcome == outcome for failure in trial.failures)
+    same = sum(
+        failure.outcome == outcome and (outcome is not Outcome.LOST or failure.worker != "")
+        for failure in trial.failures  # a controller that went away (no worker named) says nothing at all
+    )
     return same <= state.spec.training.allowed(outcome)

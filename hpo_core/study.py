@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from hpo_core.errors import HpoError, JournalError, ObjectiveError
+from hpo_core.errors import HpoError, JournalError, ObjectiveError, SpecError
 from hpo_core.events import (
     AttemptFailed,
     AttemptReported,
@@ -49,7 +49,7 @@ from hpo_core.samplers.base import Sampler, create_sampler
 from hpo_core.search.base import Done, Promote, Sample, SearchMethod, create_method
 from hpo_core.spec import StudySpec
 from hpo_core.state import Incumbent, StudyState, TrialRecord, retries_left
-from hpo_core.trial import Checkpoint, Job, Outcome, Report
+from hpo_core.trial import Checkpoint, Job, Outcome, Params, Report
 
 Decide = Callable[[Any], Iterator[Event]]
 
@@ -197,15 +197,17 @@ class Study:
             ObjectiveError: the study's metric is absent or no number.
         """
         value = metrics.get(self._metric)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        bad = [k for k, item in metrics.items() if isinstance(item, bool | str) or not hasattr(item, "__float__")]
+        if value is None or bad:
             raise ObjectiveError(
-                f"Study {self.name!r}, trial {job.trial}: metric {self._metric!r} is {value!r} in "
-                f"{dict(metrics)!r}; tell needs it as a number. Report it, or name another one in the study."
+                f"Study {self.name!r}, trial {job.trial}: metric {(bad or [self._metric])[0]!r} is "
+                f"{metrics.get((bad or [self._metric])[0])!r} in {dict(metrics)!r}; tell needs it as a number. "
+                "Report it, or name another one in the study."
             )
         report = Report(
             trial=job.trial,
             attempt=job.attempt,
-            outcome=Outcome.COMPLETED if math.isfinite(value) else Outcome.DIVERGED,
+            outcome=Outcome.COMPLETED if math.isfinite(float(value)) else Outcome.DIVERGED,
             metrics={name: float(item) for name, item in metrics.items()},
             checkpoint=checkpoint,
             worker=worker,
@@ -382,7 +384,15 @@ class Study:
         if report.outcome is Outcome.STORAGE:
             if self.state.halted is None:
                 yield StudyHalted(report.message)
-        elif not retries_left(self.state, trial, report.outcome):
+        elif retries_left(self.state, trial, report.outcome):
+            pass
+        elif report.outcome is Outcome.LOST:  # an attempt's fate, never a trial's: a person must look
+            if self.state.halted is None:
+                yield StudyHalted(
+                    f"trial {grant.trial} lost its worker {len(trial.failures)} times at {grant.target}, the last "
+                    f"time with: {report.message}"
+                )
+        else:
             failed = sum(failure.outcome == report.outcome for failure in trial.failures)
             times = "once" if failed == 1 else f"{failed} times"
             yield TrialAbandoned(grant.trial, grant.bracket, grant.rung, f"{report.outcome} {times}: {report.message}")
@@ -392,6 +402,18 @@ class Study:
                 yield StudyHalted(
                     f"{state.abandoned_trials} trials failed before any succeeded, the last with: {report.message}"
                 )
+
+    def _propose(self, number: int) -> Params:
+        try:
+            return self.sampler.propose(number)
+        except HpoError:
+            raise
+        except Exception as error:
+            raise SpecError(
+                f"Study {self.name!r}: sampler {self.spec.sampler.name} cannot propose trial {number}: "
+                f"{type(error).__name__}: {error}. Nothing was recorded for it; mend the sampler's arguments or "
+                "choose another one."
+            ) from error
 
     def _fill(self) -> Iterator[Event]:
         state = self.state
@@ -427,5 +449,5 @@ class Study:
             )
         elif isinstance(action, Sample):
             number = len(state.trials)
-            yield TrialCreated(number, action.bracket, self.sampler.propose(number))
+            yield TrialCreated(number, action.bracket, self._propose(number))
             yield JobGranted(number, 0, action.bracket, action.rung, action.target, None)

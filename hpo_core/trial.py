@@ -70,6 +70,8 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     target: int
     params: Params
     checkpoint: Checkpoint | None = None
+    retry: bool = False
+    """Whether an earlier attempt at the same target failed."""
 
 
 class Point(msgspec.Struct, frozen=True, gc=False):

@@ -44,9 +44,9 @@ def completed(job: Job, loss: float, **more: Any) -> Report:
     return Report(trial=job.trial, attempt=job.attempt, outcome=outcome, metrics={"loss": loss}, **more)
 
 
-def failed(job: Job, outcome: Outcome, message: str = "made to fail") -> Report:
+def failed(job: Job, outcome: Outcome, message: str = "made to fail", **more: Any) -> Report:
     """A bad report of a job."""
-    return Report(trial=job.trial, attempt=job.attempt, outcome=outcome, message=message)
+    return Report(trial=job.trial, attempt=job.attempt, outcome=outcome, message=message, **more)
 
 
 class World:

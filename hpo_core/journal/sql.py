@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -284,6 +285,11 @@ class SqlJournal:
 def _info(row: Any) -> StudyInfo:
     owner = None if row.owner_host is None else Owner(row.owner_host, row.owner_pid, row.owner_born)
     return StudyInfo(row.name, row.created, row.next_seq, row.epoch, owner, row.renewed)
+
+
+def is_alive(info: StudyInfo) -> bool:
+    """Whether the study's last controller still lives, as far as can be told from here."""
+    return info.owner is not None and _alive(info.owner, info.renewed, current_owner(), time.time())
 
 
 def _alive(owner: Owner, renewed: float, me: Owner, now: float) -> bool:

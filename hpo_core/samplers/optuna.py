@@ -57,6 +57,12 @@ def check_sampler(name: str, arguments: dict[str, Any]) -> None:
             rest = ", ".join(t for t in takes if t != "seed")
             cure = "the study's seed serves" if argument == "seed" else f"it takes: {rest}"
             raise ValueError(f"sampler {name} takes no argument {argument!r} here; {cure}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            getattr(optuna.samplers, name)(**arguments)
+    except Exception as error:
+        raise ValueError(f"sampler {name} refuses these arguments: {type(error).__name__}: {error}") from None
 
 
 class _MirrorStorage(optuna.storages.InMemoryStorage):

@@ -17,19 +17,24 @@ def rung_levels(min_resource: int, max_resource: int, reduction_factor: float) -
     """Levels ``r * eta**k``, the top exactly ``R``.
 
     Where ``R / r`` is no power of eta, a level within a factor ``sqrt(eta)`` below R gives way to R, so
-    that no promotion buys next to nothing.
+    that no promotion buys next to nothing. ``r < R`` gives at least two rungs.
 
     >>> rung_levels(1, 9, 3), rung_levels(1, 200, 3), rung_levels(1, 100, 3)
     ([1, 3, 9], [1, 3, 9, 27, 81, 200], [1, 3, 9, 27, 100])
     """
-    steps = round(math.log(max_resource / min_resource) / math.log(reduction_factor))
+    if min_resource == max_resource:
+        return [max_resource]
+    steps = max(1, round(math.log(max_resource / min_resource) / math.log(reduction_factor)))
     levels = [round(min_resource * reduction_factor**k) for k in range(steps)]
     return [level for level in dict.fromkeys(levels) if level < max_resource] + [max_resource]
 
 
 def default_min_resource(max_resource: int, reduction_factor: float, rungs: int = 5) -> int:
     """Smallest resource that gives at most ``rungs`` rungs (ASHA 5.1: at most five)."""
-    return max(1, round(max_resource / reduction_factor ** (rungs - 1)))
+    smallest = max(1, round(max_resource / reduction_factor ** (rungs - 1)))
+    while len(rung_levels(smallest, max_resource, reduction_factor)) > rungs:
+        smallest += 1
+    return smallest
 
 
 class Rung:

@@ -21,6 +21,8 @@ _OUT_OF_MEMORY = (
     "can't allocate memory",
     "_STATUS_ALLOC_FAILED",  # cuBLAS and its kin, which make their workspace on first use
 )
+MESSAGE_LENGTH = 500
+"""Characters of an exception's text that a report's one-line message keeps; the traceback has the rest."""
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 TRACEBACK_TAIL = 4096
@@ -90,13 +92,20 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def traceback_tail(error: BaseException) -> str:
     """The end of the traceback, cut at ``TRACEBACK_TAIL`` characters."""
-    text = "".join(traceback.format_exception(error))
+    text = _printable("".join(traceback.format_exception(error)))
     return text if len(text) <= TRACEBACK_TAIL else "..." + text[-TRACEBACK_TAIL:]
 
 
 def _one_line(error: BaseException) -> str:
     try:
-        text = " ".join(str(error).split())
+        text = _printable(" ".join(str(error).split()))
     except Exception:
         text = "(its text cannot be shown)"
+    if len(text) > MESSAGE_LENGTH:
+        text = text[:MESSAGE_LENGTH] + "..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _printable(text: str) -> str:
+    """Without lone surrogates (file names in unknown encodings), which no journal or message can carry."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

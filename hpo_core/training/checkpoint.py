@@ -81,6 +81,7 @@ def load(folder: str | Path, checkpoint: Checkpoint) -> Any:
 
     Raises:
         CheckpointError: missing, truncated, corrupt, or of a newer format.
+        StorageError: the study's folder cannot be read at the moment; says nothing about the checkpoint.
     """
     if "://" in checkpoint.uri:
         raise CheckpointError(
@@ -95,8 +96,16 @@ def load(folder: str | Path, checkpoint: Checkpoint) -> Any:
             if size != checkpoint.size:
                 raise CheckpointError(f"Checkpoint {path} has {size} bytes, {checkpoint.size} were written. {cure}")
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise CheckpointError(f"Checkpoint {path} cannot be read: {error.strerror or error}. {cure}") from error
+    except FileNotFoundError as error:
+        if not Path(folder).is_dir():
+            raise StorageError(
+                f"Study folder {folder} is not there on this worker. Mount it, then resume the study."
+            ) from error
+        raise CheckpointError(f"Checkpoint {path} is missing. {cure}") from error
+    except OSError as error:  # the disk's trouble, not the file's: nothing is condemned for it
+        raise StorageError(
+            f"Checkpoint {path} cannot be read: {error.strerror or error}. Mend that, then resume the study."
+        ) from error
     if digest != checkpoint.digest:
         raise CheckpointError(
             f"Checkpoint {path} is corrupt: its SHA-256 is {digest[:12]}..., {checkpoint.digest[:12]}... was "

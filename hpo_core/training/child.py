@@ -103,6 +103,12 @@ class Trainer:
 
         A zygote that died is replaced before the next job; the attempt it died under is lost.
         """
+        try:
+            return self._run(request)
+        finally:
+            self._cancelled = None  # the next study may well have an attempt of the same number
+
+    def _run(self, request: JobRequest) -> Report:
         if (request.objective, request.pythonpath) != (self.objective, self.pythonpath):
             raise ValueError(
                 f"Trainer of {self.objective!r} (pythonpath {self.pythonpath}) got a request for "
@@ -112,7 +118,8 @@ class Trainer:
         try:
             self.prepare()
         except HpoError as error:
-            return self._stamped(_ended(request, Outcome.ERROR, f"{type(error).__name__}: {error}", started))
+            # this worker's fault, not the trial's: another one may be able to import it
+            return self._stamped(_ended(request, Outcome.LOST, f"{type(error).__name__}: {error}", started))
         fence = (request.job.trial, request.job.attempt)
         self._say(Run(request))
         if self._cancelled == fence:

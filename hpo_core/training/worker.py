@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+from collections import deque
 from collections.abc import Sequence
 
 from hpo_core.training.child import Trainer
@@ -17,15 +18,20 @@ _MOST_IDLE = 8
 _lock = threading.Lock()
 _idle: list[Trainer] = []
 _running: dict[tuple[str, int, int], Trainer] = {}
+_cancelled: deque[tuple[str, int, int]] = deque(maxlen=1000)
+"""Attempts cancelled before they began: their job may still be on its way to this worker."""
 
 
 def train_job(request_bytes: bytes) -> bytes:
     """Run one encoded JobRequest in a child process and return the encoded Report."""
     request = decode_request(request_bytes)
-    fence = (request.study, request.job.trial, request.job.attempt)
+    fence = (request.folder, request.job.trial, request.job.attempt)
     trainer = _take(request.objective, request.pythonpath)
     with _lock:
         _running[fence] = trainer
+        too_late = fence in _cancelled
+    if too_late:
+        trainer.cancel(*fence[1:])
     try:
         return encode_report(trainer.run(request))
     finally:
@@ -34,29 +40,31 @@ def train_job(request_bytes: bytes) -> bytes:
         _give_back(trainer)
 
 
-def cancel_job(trial: int, attempt: int, study: str | None = None) -> bool:
-    """End a running attempt; whether one of that number was running here.
+def cancel_job(trial: int, attempt: int, folder: str | None = None) -> bool:
+    """End an attempt, running or still to come; whether one of that number was running here.
 
-    Name the study where several share the workers.
+    Give the study's folder where several studies share the workers: names may repeat, folders do not.
     """
     with _lock:
         found = [
             trainer
-            for (name, *numbers), trainer in _running.items()
-            if numbers == [trial, attempt] and study in (None, name)
+            for (where, *numbers), trainer in _running.items()
+            if numbers == [trial, attempt] and folder in (None, where)
         ]
+        if not found and folder is not None:
+            _cancelled.append((folder, trial, attempt))
     for trainer in found:
         trainer.cancel(trial, attempt)
     return bool(found)
 
 
-def cancel_study(study: str) -> int:
-    """End every running attempt of a study; how many there were.
+def cancel_study(folder: str) -> int:
+    """End every running attempt of the study in ``folder``; how many there were.
 
     A new controller calls it: on a cluster that outlived the one before, its attempts still train in vain.
     """
     with _lock:
-        found = [(fence, trainer) for fence, trainer in _running.items() if fence[0] == study]
+        found = [(fence, trainer) for fence, trainer in _running.items() if fence[0] == folder]
     for (_, trial, attempt), trainer in found:
         trainer.cancel(trial, attempt)
     return len(found)

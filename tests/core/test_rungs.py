@@ -19,7 +19,8 @@ from hpo_core.search.rungs import Ladder, Rung, default_min_resource, rung_level
         (1, 50, 3, [1, 3, 9, 27, 50]),
         (1, 28, 3, [1, 3, 9, 28]),
         (1, 1, 3, [1]),
-        (2, 3, 4, [3]),
+        (2, 3, 4, [2, 3]),
+        (5, 9, 4, [5, 9]),
         (1, 10, 1.5, [1, 2, 3, 5, 8, 10]),
     ],
 )
@@ -31,6 +32,9 @@ def test_production_default_is_at_most_five_rungs() -> None:
     assert default_min_resource(256, 4) == 1
     assert rung_levels(default_min_resource(1024, 4), 1024, 4) == [4, 16, 64, 256, 1024]
     assert rung_levels(default_min_resource(9, 3), 9, 3) == [1, 3, 9]
+    for top in range(1, 300):
+        for eta in (2, 3, 4, 2.5):
+            assert len(rung_levels(default_min_resource(top, eta), top, eta)) <= 5
 
 
 def figure_1(bracket: int) -> list[tuple[int, int]]:

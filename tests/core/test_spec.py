@@ -59,7 +59,7 @@ def test_the_contract_of_the_issue_loads(tmp_path: Path) -> None:
         ("when: {optimizer: sgd}", "when: {optimizer: rms}", "optimizer = 'rms', a value that optimizer never takes"),
         ("min_resource: 1, max", "min_resource: 40, max", "min_resource = 40 is larger than max_resource = 27"),
         ("max_resource: 27, ", "", "study.yaml:11: search.max_resource: is required and absent"),
-        ("reduction_factor: 3", "reduction_factor: 1", "greater than 1"),
+        ("reduction_factor: 3", "reduction_factor: 1", "greater than or equal to 1.1"),
         ("{name: random}", "{name: TPE}", "sampler 'TPE' is unknown; .*TPESampler"),
         ("{name: random}", "{name: TPESampler, n_startup: 3}", "takes no argument 'n_startup'.*n_startup_trials"),
         ("{name: random}", "{name: TPESampler, seed: 3}", "the study's seed serves"),
@@ -75,6 +75,32 @@ def test_what_is_wrong_is_said(tmp_path: Path, old: str, new: str, expected: str
     with pytest.raises(SpecError, match=expected) as caught:
         load_spec(write(tmp_path, GOOD.replace(old, new)))
     assert str(tmp_path / "study.yaml") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("seed: 1", "seed: 1\nseed: 2", "line 14: the key 'seed' stands twice; line 13 has it"),
+        ("{type: int, low: 1, high: 4}", "{low: 1, high: 4}", "space.layers: 'type' is required and absent"),
+        ("{name: random}", "TPESampler", "sampler: a mapping belongs here.*'TPESampler'"),
+        ("{name: random}", "{name: GridSampler}", "sampler GridSampler refuses these arguments"),
+        ("when: {optimizer: sgd}", "when: {optimizer: []}", "lists no value"),
+        ("low: 1.0e-4, high: 1.0, log: true", "low: -1.7e308, high: 1.7e308", "is not finite; narrow the range"),
+    ],
+)
+def test_more_that_is_wrong_is_said(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    assert old in GOOD
+    with pytest.raises(SpecError, match=expected):
+        load_spec(write(tmp_path, GOOD.replace(old, new)))
+
+
+def test_yaml_as_people_write_it(tmp_path: Path) -> None:
+    text = GOOD.replace("choices: [sgd, adam]", "choices: [sgd, on, no]").replace(
+        "choices: [16, 32, 64]", "choices: [1e-4, 1e-3]"
+    )
+    spec = load_spec(write(tmp_path, text))
+    assert spec.space["optimizer"].choices == ["sgd", "on", "no"]  # type: ignore[union-attr]
+    assert spec.space["batch_size"].choices == [1e-4, 1e-3]  # type: ignore[union-attr]
 
 
 def test_every_fault_is_listed(tmp_path: Path) -> None:

@@ -211,6 +211,35 @@ def test_parameters_do_not_depend_on_the_cluster() -> None:
     assert params(1, 1) == params(7, 2)
 
 
+def test_by_hand_after_a_crash() -> None:
+    journal = MemoryJournal()
+    lost = fresh(make_spec(), journal).ask()
+    again = Study.open("world", journal)
+    again.recover("me")
+    job = again.ask()
+    assert lost is not None and job is not None
+    assert (job.trial, job.attempt, job.params) == (lost.trial, 1, lost.params)
+
+
+def test_a_trial_that_keeps_losing_its_worker_halts_the_study() -> None:
+    study = fresh(make_spec())
+    jobs = study.set_capacity(1)
+    for _ in range(10):
+        jobs = study.tell_report(failed(jobs[0], Outcome.LOST, "killed", worker="tcp://a"))
+    assert study.tell_report(failed(jobs[0], Outcome.LOST, "killed", worker="tcp://a")) == []
+    assert study.state.halted is not None and "trial 0 lost its worker 11 times" in study.state.halted.reason
+    assert not study.state.abandoned_trials, "lost is an attempt's fate, never a trial's"
+
+
+def test_numpy_scalars_are_numbers(study: Study) -> None:
+    import numpy as np
+
+    job = study.ask()
+    assert job is not None
+    study.tell(job, {"loss": np.float32(0.5), "other": np.int64(3)})  # type: ignore[dict-item]
+    assert study.best is not None and study.best.loss == 0.5
+
+
 def test_time_travel_and_story() -> None:
     world = World(1, failures=0.1)
     journal = MemoryJournal()
