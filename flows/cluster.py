@@ -109,6 +109,8 @@ class DaskExecutor:
                 ) from None
             self._client.run_on_scheduler(_no_repeats)
         self._address = str(self._client.scheduler.address)
+        # Dask's client collects messages for 10 ms before it sends them; a job waits for its next one meanwhile.
+        self._client.scheduler_comm.interval = 0.001
         if self._spec.objective is None:
             raise HpoError(f"Study {self._spec.study!r} has no objective: it can only be driven by hand.")
         for worker, problem in self._client.run(

@@ -103,6 +103,22 @@ def test_cluster_by_address_outlives_a_killed_controller(hpo: Runner, dask_clust
         assert not descendants(stand_in, "hpo_core.training.zygote"), "trainers left on the user's workers"
 
 
+def test_scheduler_that_dies_is_said(hpo: Runner, dask_cluster: str) -> None:
+    file = hpo.study(
+        "slow",
+        cluster={"kind": "address", "address": dask_cluster},
+        search={"method": "random", "configs": 30, "max_resource": 6},
+    )
+    process = hpo.start("tune", file)
+    wait_for_entries(hpo, "toy", 3, process)
+    scheduler = next(p for p in psutil.Process().children() if "dask_scheduler" in " ".join(p.cmdline()))
+    scheduler.kill()
+    out, err = process.communicate(timeout=90)
+    assert process.returncode == 1, out + err
+    assert "The Dask scheduler at" in err and "hpo resume toy" in err and "Traceback" not in err
+    assert hpo.json("status", "toy")["status"] in ("halted", "interrupted")
+
+
 def test_no_scheduler_at_the_address(hpo: Runner) -> None:
     text = hpo("tune", hpo.study(cluster={"kind": "address", "address": "tcp://127.0.0.1:9"}), code=1)
     assert "No Dask scheduler answers at tcp://127.0.0.1:9" in text and "Traceback" not in text

@@ -42,7 +42,7 @@ def test_everything_on(hpo: Runner) -> None:
     assert len(runs) == facts["jobs"]
     assert {run["state_name"] for run in runs} == {"Completed"}
     first = next(run for run in runs if run["name"] == "trial-00000/rung-0/to-1")
-    assert {"bracket-0", "rung-0", "trial-0", "target-1"} <= set(first["tags"])
+    assert {"bracket-0", "rung-0", "target-1"} <= set(first["tags"])
     keys = {item["key"] for item in api(hpo, "artifacts/filter", {"limit": 200})}
     assert {"full-rungs", "full-best", "full-report", "full-mlflow"} <= keys
 
@@ -104,8 +104,10 @@ def test_grain_rung_has_one_task_run_per_rung(hpo: Runner) -> None:
 
 
 def test_mlflow_unreachable_does_not_stop_the_study(hpo: Runner) -> None:
-    facts = hpo("tune", hpo.study(tracking={"mlflow": "http://127.0.0.1:9"}))
-    assert "toy finished" in facts
+    process = hpo.start("tune", hpo.study(tracking={"mlflow": "http://127.0.0.1:9"}))
+    out, err = process.communicate(timeout=150)
+    assert process.returncode == 0 and "toy finished" in out
+    assert "hpo project toy" in err and "nothing is lost" in err
 
 
 def test_failed_attempts_show_as_failed(hpo: Runner) -> None:
@@ -129,6 +131,17 @@ def test_an_objective_that_fails_from_the_start_halts(hpo: Runner, function: str
     import re
 
     assert re.search(says, facts["reason"]), facts["reason"]
+
+
+def test_a_study_without_any_result_is_no_success(hpo: Runner) -> None:
+    text = hpo("tune", hpo.study("raises", search={"method": "random", "configs": 2}), code=1)
+    assert "ended without a single result; the last trial failed with: error once: ValueError" in text
+
+
+def test_dead_prefect_api_is_said_before_anything_starts(hpo: Runner) -> None:
+    hpo.environment["PREFECT_API_URL"] = "http://127.0.0.1:9/api"
+    text = hpo("tune", hpo.study(), code=1)
+    assert "No Prefect API answers at http://127.0.0.1:9/api" in text and "Traceback" not in text
 
 
 def test_nan_is_a_result_that_ranks_last(hpo: Runner) -> None:
