@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from hpo_core.console import best_line, duration
 from hpo_core.study import Study
 from hpo_core.trial import RESULTS, Job, Report
 
@@ -58,24 +59,6 @@ class Pace:
         if done <= 0:
             return None
         return remaining_units(self._study) * self.elapsed() / done
-
-
-def duration(seconds: float | None) -> str:
-    """``1:02:03`` or ``2:03``; ``?`` for None."""
-    if seconds is None:
-        return "?"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-def best_line(study: Study) -> str:
-    """The incumbent in one line."""
-    best = study.best
-    if best is None:
-        return "no result yet"
-    name = study.spec.metric.name
-    return f"{name} {study.metric_value(best.loss):.5g} (trial {best.trial} at {best.resource})"
 
 
 def result_line(study: Study, report: Report, granted: list[Job]) -> str:

@@ -7,25 +7,19 @@ on); 8 audit found differences; 130 interrupted.
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from hpo_core.console import err, out, print_json, print_study, status_word, table_of
 from hpo_core.errors import HpoError, SpecError
 from hpo_core.home import Home
 
-HALTED = 7
 AUDIT_DIFFERS = 8
-INTERRUPTED = 130
 
 app = typer.Typer(
     name="hpo",
@@ -35,9 +29,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-out = Console(highlight=False, markup=False)
-err = Console(stderr=True, highlight=False, markup=False)
-
 Name = Annotated[str, typer.Argument(help="Name of the study.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 HomeOption = Annotated[
@@ -121,12 +112,12 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
     source = Home(home, journal).open_journal()
     rows = []
     for info in source.studies():
-        study = Study.open(info.name, source)
+        study = Study.open(info.name, source, reading=True)
         rows.append(
             {
                 "study": info.name,
                 "method": study.spec.search.method,
-                "status": _status(study, info),
+                "status": status_word(study, info),
                 "trials": len(study.state.trials),
                 "jobs": study.state.completed_jobs,
                 "best": None if study.best is None else study.metric_value(study.best.loss),
@@ -135,9 +126,9 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
             }
         )
     if as_json:
-        _print_json(rows)
+        print_json(rows)
     elif rows:
-        out.print(_table(rows))
+        out.print(table_of(rows))
     else:
         out.print("No study yet. `hpo tune STUDY.yaml` makes one.")
 
@@ -145,7 +136,7 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
 @app.command()
 def status(name: Name, home: HomeOption = None, journal: JournalOption = None, as_json: AsJson = False) -> None:
     """Where a study stands now."""
-    _show(Home(home, journal), name, None, as_json)
+    print_study(Home(home, journal), name, None, as_json)
 
 
 @app.command()
@@ -158,7 +149,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """A study as of any entry of its journal."""
-    _show(Home(home, journal), name, at, as_json, trial=trial)
+    print_study(Home(home, journal), name, at, as_json, trial=trial)
 
 
 @app.command("audit")
@@ -169,7 +160,7 @@ def audit_study(name: Name, home: HomeOption = None, journal: JournalOption = No
     source = Home(home, journal).open_journal()
     report = audit(source.entries(name))
     if as_json:
-        _print_json(
+        print_json(
             {
                 "entries": report.entries,
                 "clean": report.clean,
@@ -227,258 +218,11 @@ def project(
     out.print(found, soft_wrap=True)
 
 
-def _drive(
-    home: Home,
-    name: str,
-    action: str,
-    as_json: bool,
-    *,
-    spec: Any = None,
-    force: bool = False,
-    extend: int = 0,
-) -> None:
-    """Start what is missing, run the flow in this process, say how it ended."""
-    from flows.server import TemporaryPrefectServer, check_api, configured_api
-    from flows.session import Session
+def _drive(home: Home, name: str, action: str, as_json: bool, **how: Any) -> None:
+    """Prefect and Dask are imported by the commands that train, and by no other."""
+    from flows.launch import launch
 
-    signal.signal(signal.SIGTERM, _as_interrupt)
-    if (api := configured_api()) is not None:
-        check_api(api)
-    session = Session(home, name, spec=spec, force=force, extend=extend)
-    server: TemporaryPrefectServer | None = None
-    board = out.is_terminal and not as_json
-    try:
-        if api is None:
-            server = TemporaryPrefectServer(home.folder / "prefect")
-            server.start()
-        session.start_cluster()
-        _say(as_json, f"starting: {_cluster_words(session)}, Prefect API, MLflow projection ...")
-        _quiet_prefect()
-        session.wait_for_cluster()
-        if server is not None:
-            server.wait()
-            _say(as_json, f"Prefect UI while it runs: {server.url}")
-        _say(as_json, f"Dask dashboard: {session.executor.dashboard}")
-        summary = _run_flow(session, action, board, as_json, home, force, extend)
-        warning = session.finish_tracking()
-        if warning:
-            err.print(warning, style="yellow")
-        _finish(session, summary, as_json)
-    except KeyboardInterrupt:
-        known = session.name in [info.name for info in home.open_journal().studies()]
-        cure = f"`hpo resume {name}` goes on." if known else "The study was not begun yet; start it again."
-        err.print(f"\nInterrupted; nothing is lost. {cure}", style="yellow")
-        raise typer.Exit(INTERRUPTED) from None
-    finally:
-        session.close()
-        if server is not None:
-            server.stop()
-
-
-def _run_flow(
-    session: Any, action: str, board: bool, as_json: bool, home: Home, force: bool, extend: int
-) -> dict[str, Any]:
-    from flows.progress import LiveBoard, PlainLines
-    from flows.server import drain
-    from flows.tune import run_prepared
-
-    if board:
-        session.add_observer(lambda study: LiveBoard(study, out))
-    elif not as_json:
-        session.add_observer(lambda study: PlainLines(study, lambda line: print(line, flush=True)))
-    summary = run_prepared(
-        session,
-        action=action,
-        spec=session.given_spec,
-        extend=extend,
-        force=force,
-        home=str(home.folder),
-        journal=str(session.journal),
-    )
-    drain()
-    return summary
-
-
-def _as_interrupt(_signal: int, _frame: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def _quiet_prefect() -> None:
-    """Prefect's own lines go to its API (the UI shows them), not between ours."""
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
-
-
-def _cluster_words(session: Any) -> str:
-    cluster = session.spec.cluster
-    return f"{cluster.workers} local Dask workers" if cluster.kind == "local" else f"Dask cluster {cluster.address}"
-
-
-def _say(as_json: bool, line: str) -> None:
-    if not as_json:
-        err.print(Text(line, style="dim"), soft_wrap=True)
-
-
-def _finish(session: Any, summary: dict[str, Any], as_json: bool) -> None:
-    from hpo_core.study import Study
-    from hpo_core.tracking.place import read_place
-
-    study = Study.open(session.name, session.journal)
-    place = read_place(session.folder)
-    best = study.best
-    checkpoint = study.state.best_checkpoint()
-    facts: dict[str, Any] = {
-        "study": study.name,
-        "status": summary["status"],
-        "reason": summary["reason"],
-        "method": study.spec.search.method,
-        "trials": len(study.state.trials),
-        "jobs": study.state.completed_jobs,
-        "seconds": round(summary["seconds"], 1),
-        "metric": study.spec.metric.name,
-        "best": None
-        if best is None
-        else {
-            "value": study.metric_value(best.loss),
-            "trial": best.trial,
-            "resource": best.resource,
-            "params": study.state.trials[best.trial].params,
-        },
-        "mlflow": None if place is None else place.url,
-        "checkpoint": None if checkpoint is None else str(session.folder / checkpoint.uri),
-        "report": summary["report"],
-    }
-    if as_json:
-        _print_json(facts)
-    else:
-        _print_summary(facts)
-    if summary["status"] != "finished":
-        raise typer.Exit(HALTED)
-    if not study.state.completed_jobs and study.state.trials:
-        last = next(t.abandoned for t in reversed(study.state.trials) if t.abandoned is not None)
-        raise HpoError(f"Study {study.name!r} ended without a single result; the last trial failed with: {last.reason}")
-
-
-def _print_summary(facts: dict[str, Any]) -> None:
-    from flows.progress import duration
-
-    out.print()
-    out.print(
-        Text.assemble(
-            (f"{facts['study']} {facts['status']}", "bold green" if facts["status"] == "finished" else "bold yellow"),
-            f": {facts['trials']} trials, {facts['jobs']} jobs in {duration(facts['seconds'])}",
-        )
-    )
-    if facts["reason"]:
-        out.print(Text(f"  reason      {facts['reason']}", style="yellow"), soft_wrap=True)
-    best = facts["best"]
-    if best is not None:
-        out.print(
-            Text(
-                f"  best        {facts['metric']} = {best['value']:.5g}  (trial {best['trial']} at {best['resource']})"
-            )
-        )
-        for key, value in best["params"].items():
-            shown = f"{value:.5g}" if isinstance(value, float) else str(value)
-            out.print(Text(f"              {key} = {shown}"))
-    for title, key in (("checkpoint", "checkpoint"), ("MLflow", "mlflow"), ("report", "report")):
-        if facts[key]:
-            out.print(Text(f"  {title:<11} {facts[key]}"), soft_wrap=True)
-    name = facts["study"]
-    if facts["status"] != "finished":
-        more = f"hpo resume {name}"
-    elif facts["method"] == "recorded":
-        more = "hpo list"
-    else:
-        more = f"hpo extend {name} --configs 30"
-    out.print(Text(f"  next        {more}   (also: hpo show {name}, hpo audit {name})"))
-
-
-def _show(home: Home, name: str, at: int | None, as_json: bool, trial: int | None = None) -> None:
-    from flows.progress import best_line
-    from hpo_core.study import Study
-
-    source = home.open_journal()
-    info = source.info(name)
-    if at is not None and at >= info.entries:
-        raise HpoError(f"--at {at}: study {name!r} has entries 0 to {info.entries - 1}.")
-    study = Study.open(name, source, at=at)
-    state = study.state
-    if trial is not None:
-        if trial >= len(state.trials):
-            raise HpoError(f"--trial {trial}: study {name!r} has trials 0 to {len(state.trials) - 1} at that entry.")
-        for line in state.story(trial):
-            out.print(Text(line), soft_wrap=True)
-        return
-    rungs = [
-        {"rung": k, "trained to": level, "results": done, "promoted": promoted, "promotable": waiting}
-        for k, (level, (done, promoted, waiting)) in enumerate(
-            zip(study.method.levels(), study.method.rung_sizes(), strict=True)
-        )
-    ]
-    facts = {
-        "study": name,
-        "entry": study.seq - 1,
-        "entries": info.entries,
-        "status": _status(study, info) if at is None else study.status,
-        "reason": state.halted.reason if state.halted else "",
-        "trials": len(state.trials),
-        "jobs": state.completed_jobs,
-        "running": [
-            {"trial": j.trial, "rung": j.rung, "target": j.target, "attempt": j.attempt} for j in state.wanted()
-        ],
-        "waiting": list(state.waiting),
-        "abandoned": state.abandoned_trials,
-        "failed_attempts": state.failed_attempts,
-        "rungs": rungs,
-        "best": None
-        if study.best is None
-        else {
-            "trial": study.best.trial,
-            "value": study.metric_value(study.best.loss),
-            "resource": study.best.resource,
-            "params": state.trials[study.best.trial].params,
-        },
-    }
-    if as_json:
-        _print_json(facts)
-        return
-    out.print(
-        Text.assemble(
-            (f"{name} ", "bold"),
-            f"as of entry {facts['entry']} of {info.entries - 1}: {facts['status']}, {facts['trials']} trials, "
-            f"{facts['jobs']} jobs done, {len(state.running)} running, {len(state.waiting)} waiting, "
-            f"{facts['abandoned']} abandoned, {facts['failed_attempts']} failed attempts",
-        )
-    )
-    if facts["reason"]:
-        out.print(Text(f"halted: {facts['reason']}", style="yellow"), soft_wrap=True)
-    out.print(Text(f"best: {best_line(study)}"))
-    out.print(_table(rungs))
-    for job in state.wanted():
-        out.print(Text(f"running: trial {job.trial} to {job.target} (rung {job.rung}, attempt {job.attempt})"))
-
-
-def _status(study: Any, info: Any) -> str:
-    """The study's status, and whether somebody drives it."""
-    from hpo_core.journal.sql import is_alive
-
-    word: str = study.status
-    if word == "open":
-        return "running" if is_alive(info) else "interrupted"
-    return word
-
-
-def _table(rows: list[dict[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in rows[0]:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*(f"{v:.5g}" if isinstance(v, float) else "" if v is None else str(v) for v in row.values()))
-    return table
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2) + "\n")
+    launch(home, name, action, as_json, **how)
 
 
 def main() -> None:

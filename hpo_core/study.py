@@ -46,6 +46,7 @@ from hpo_core.events import (
 from hpo_core.journal.base import Journal
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.samplers.base import Sampler, create_sampler
+from hpo_core.samplers.recorded import RecordedSampler
 from hpo_core.search.base import Done, Promote, Sample, SearchMethod, create_method
 from hpo_core.spec import StudySpec
 from hpo_core.state import Incumbent, StudyState, TrialRecord, retries_left
@@ -123,17 +124,20 @@ class Study:
         journal: Journal,
         *,
         at: int | None = None,
+        reading: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> Study:
         """The study as of entry ``at`` (included; default: the last one), rebuilt by replay.
 
-        With ``at`` the result is for looking, not for driving: the journal refuses its appends.
+        With ``at`` or ``reading`` the result is for looking, not for driving: its sampler is not rebuilt
+        (some of Optuna's must be asked for every trial again), or the journal refuses its appends.
 
         Raises:
             StudyNotFoundError: the journal holds no study of that name.
         """
         entries = journal.entries(name, 0, None if at is None else at + 1)
-        study = cls.from_entries(entries, journal=journal, clock=clock)
+        sampler = RecordedSampler([]) if reading or at is not None else None
+        study = cls.from_entries(entries, journal=journal, sampler=sampler, clock=clock)
         study.epoch = journal.info(name).epoch
         return study
 

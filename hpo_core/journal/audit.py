@@ -46,7 +46,7 @@ class _Oracle:
         self.upcoming: dict[int, Params] = {}
 
     def propose(self, number: int) -> Params:
-        return self.upcoming.get(number, {})
+        return self.upcoming.pop(number, {})
 
     def apply(self, event: Event) -> None:
         """The record knows already."""

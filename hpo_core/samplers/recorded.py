@@ -1,4 +1,4 @@
-"""Parameters that another study recorded, for ``hpo rerun``."""
+"""Parameters that another study recorded, for ``hpo rerun``; without any, a sampler for looking at a study."""
 
 from __future__ import annotations
 

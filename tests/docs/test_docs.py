@@ -55,12 +55,13 @@ def test_commands_named_exist() -> None:
 
 
 def test_exit_codes_named_are_those_of_the_code() -> None:
+    from flows import launch
     from hpo_core import cli, errors
 
     for kind, code in (("SpecError", 2), ("StudyExistsError", 3), ("StudyNotFoundError", 4), ("StudyBusyError", 5),
                        ("StorageError", 6), ("JournalError", 6)):  # fmt: skip
         assert getattr(errors, kind).exit_code == code
-    assert (cli.HALTED, cli.AUDIT_DIFFERS, cli.INTERRUPTED) == (7, 8, 130)
+    assert (launch.HALTED, cli.AUDIT_DIFFERS, launch.INTERRUPTED) == (7, 8, 130)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

@@ -1,0 +1,159 @@
+"""What ``hpo`` prints: tables, summaries, JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from hpo_core.errors import HpoError
+from hpo_core.home import Home
+from hpo_core.journal.base import StudyInfo
+from hpo_core.study import Study
+
+out = Console(highlight=False, markup=False)
+err = Console(stderr=True, highlight=False, markup=False)
+
+
+def duration(seconds: float | None) -> str:
+    """``1:02:03`` or ``2:03``; ``?`` for None."""
+    if seconds is None:
+        return "?"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def best_line(study: Study) -> str:
+    """The incumbent in one line."""
+    best = study.best
+    if best is None:
+        return "no result yet"
+    name = study.spec.metric.name
+    return f"{name} {study.metric_value(best.loss):.5g} (trial {best.trial} at {best.resource})"
+
+
+def print_summary(facts: dict[str, Any]) -> None:
+    """The end of a run, for people."""
+    out.print()
+    out.print(
+        Text.assemble(
+            (f"{facts['study']} {facts['status']}", "bold green" if facts["status"] == "finished" else "bold yellow"),
+            f": {facts['trials']} trials, {facts['jobs']} jobs in {duration(facts['seconds'])}",
+        )
+    )
+    if facts["reason"]:
+        out.print(Text(f"  reason      {facts['reason']}", style="yellow"), soft_wrap=True)
+    best = facts["best"]
+    if best is not None:
+        out.print(
+            Text(
+                f"  best        {facts['metric']} = {best['value']:.5g}  (trial {best['trial']} at {best['resource']})"
+            )
+        )
+        for key, value in best["params"].items():
+            shown = f"{value:.5g}" if isinstance(value, float) else str(value)
+            out.print(Text(f"              {key} = {shown}"))
+    for title, key in (("checkpoint", "checkpoint"), ("MLflow", "mlflow"), ("report", "report")):
+        if facts[key]:
+            out.print(Text(f"  {title:<11} {facts[key]}"), soft_wrap=True)
+    name = facts["study"]
+    if facts["status"] != "finished":
+        more = f"hpo resume {name}"
+    elif facts["method"] == "recorded":
+        more = "hpo list"
+    else:
+        more = f"hpo extend {name} --configs 30"
+    out.print(Text(f"  next        {more}   (also: hpo show {name}, hpo audit {name})"))
+
+
+def print_study(home: Home, name: str, at: int | None, as_json: bool, trial: int | None = None) -> None:
+    """A study as of an entry, or the story of one trial."""
+    source = home.open_journal()
+    info = source.info(name)
+    if at is not None and at >= info.entries:
+        raise HpoError(f"--at {at}: study {name!r} has entries 0 to {info.entries - 1}.")
+    study = Study.open(name, source, at=at, reading=True)
+    state = study.state
+    if trial is not None:
+        if trial >= len(state.trials):
+            raise HpoError(f"--trial {trial}: study {name!r} has trials 0 to {len(state.trials) - 1} at that entry.")
+        for line in state.story(trial):
+            out.print(Text(line), soft_wrap=True)
+        return
+    rungs = [
+        {"rung": k, "trained to": level, "results": done, "promoted": promoted, "promotable": waiting}
+        for k, (level, (done, promoted, waiting)) in enumerate(
+            zip(study.method.levels(), study.method.rung_sizes(), strict=True)
+        )
+    ]
+    facts = {
+        "study": name,
+        "entry": study.seq - 1,
+        "entries": info.entries,
+        "status": status_word(study, info) if at is None else study.status,
+        "reason": state.halted.reason if state.halted else "",
+        "trials": len(state.trials),
+        "jobs": state.completed_jobs,
+        "running": [
+            {"trial": j.trial, "rung": j.rung, "target": j.target, "attempt": j.attempt} for j in state.wanted()
+        ],
+        "waiting": list(state.waiting),
+        "abandoned": state.abandoned_trials,
+        "failed_attempts": state.failed_attempts,
+        "rungs": rungs,
+        "best": None
+        if study.best is None
+        else {
+            "trial": study.best.trial,
+            "value": study.metric_value(study.best.loss),
+            "resource": study.best.resource,
+            "params": state.trials[study.best.trial].params,
+        },
+    }
+    if as_json:
+        print_json(facts)
+        return
+    out.print(
+        Text.assemble(
+            (f"{name} ", "bold"),
+            f"as of entry {facts['entry']} of {info.entries - 1}: {facts['status']}, {facts['trials']} trials, "
+            f"{facts['jobs']} jobs done, {len(state.running)} running, {len(state.waiting)} waiting, "
+            f"{facts['abandoned']} abandoned, {facts['failed_attempts']} failed attempts",
+        )
+    )
+    if facts["reason"]:
+        out.print(Text(f"halted: {facts['reason']}", style="yellow"), soft_wrap=True)
+    out.print(Text(f"best: {best_line(study)}"))
+    out.print(table_of(rungs))
+    for job in state.wanted():
+        out.print(Text(f"running: trial {job.trial} to {job.target} (rung {job.rung}, attempt {job.attempt})"))
+
+
+def status_word(study: Study, info: StudyInfo) -> str:
+    """The study's status, and whether somebody drives it."""
+    from hpo_core.journal.sql import is_alive
+
+    word: str = study.status
+    if word == "open":
+        return "running" if is_alive(info) else "interrupted"
+    return word
+
+
+def table_of(rows: list[dict[str, Any]]) -> Table:
+    """Rows of one shape as a table."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in rows[0]:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*(f"{v:.5g}" if isinstance(v, float) else "" if v is None else str(v) for v in row.values()))
+    return table
+
+
+def print_json(value: Any) -> None:
+    """For programs."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")
