@@ -37,6 +37,9 @@ class Executor(Protocol):
 class Wrapper(Protocol):
     """How a job is shown while it runs (Prefect task runs, or nothing)."""
 
+    @property
+    def task_runs(self) -> int: ...
+
     def dispatch(self, job: Job, done: Callable[[Job, Report], None]) -> None: ...
 
     def close(self) -> None: ...
@@ -44,6 +47,8 @@ class Wrapper(Protocol):
 
 class Bare:
     """Jobs go straight to the executor: for loops without Prefect."""
+
+    task_runs = 0
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -182,11 +187,18 @@ class Driver:
         finally:
             if not isinstance(error, HpoError):
                 reason = type(error).__name__ if isinstance(error, Exception) else "interrupted"
-                try:
-                    self.study.stop(reason)
-                except HpoError:
-                    pass  # the first error is the one to show; resume does without this entry
+                with contextlib.suppress(HpoError):  # the first error is the one to show
+                    self._halt(reason)
             self._wrapper.close()
+
+    def _halt(self, reason: str) -> None:
+        """Ctrl-C may come in the middle of an append; the journal knows whether that entry is there."""
+        try:
+            self.study.stop(reason)
+        except HpoError:
+            again = Study.open(self.study.name, self.study.journal, reading=True)
+            again.epoch = self.study.epoch
+            again.stop(reason)
 
     def sweep(self) -> None:
         """Remove every checkpoint file that nothing can need, recorded or not."""

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from rich.text import Text
 
-from flows.server import TemporaryPrefectServer, check_api, configured_api
+from flows.server import TemporaryPrefectServer, check_api, configured_api, settle
 from flows.session import Session
 from hpo_core.console import err, out, print_json, print_summary
 from hpo_core.errors import HpoError
@@ -71,7 +71,6 @@ def _run_flow(
     session: Session, action: str, board: bool, as_json: bool, home: Home, force: bool, extend: int
 ) -> dict[str, Any]:
     from flows.progress import LiveBoard, PlainLines
-    from flows.server import drain
     from flows.tune import run_prepared
 
     if board:
@@ -87,7 +86,8 @@ def _run_flow(
         home=str(home.folder),
         journal=str(session.journal),
     )
-    drain()
+    if not settle(summary["flow_run"], summary["task_runs"]):
+        _say(as_json, "Prefect has not recorded the final state of every task run; the journal has them all.")
     return summary
 
 

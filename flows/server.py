@@ -15,10 +15,12 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from uuid import UUID
 
 from hpo_core.errors import HpoError
 
 _START_SECONDS = 90.0
+_PAGE = 200
 
 
 class PrefectServerError(HpoError):
@@ -134,8 +136,27 @@ class TemporaryPrefectServer:
         self._process = None
 
 
-def drain(seconds: float = 10.0) -> None:
-    """Send what this process still holds for the API: states of task runs travel asynchronously."""
+def settle(flow_run: str, task_runs: int, seconds: float = 20.0) -> bool:
+    """Wait until the API holds the final state of every task run; whether it does.
+
+    States travel asynchronously through this process, a websocket and the server's recorder. A temporary
+    server that ended before that would show a finished study with task runs that run for ever.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
     from prefect.events.worker import EventsWorker
 
     EventsWorker.drain_all(timeout=seconds)
+    wanted = FlowRunFilter(id=FlowRunFilterId(any_=[UUID(flow_run)]))
+    deadline = time.monotonic() + seconds
+    with get_client(sync_client=True) as client:
+        while True:
+            final = 0
+            for offset in range(0, task_runs, _PAGE):
+                runs = client.read_task_runs(flow_run_filter=wanted, limit=_PAGE, offset=offset)
+                final += sum(run.state is not None and run.state.is_final() for run in runs)
+            if final >= task_runs:
+                return True
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.3)

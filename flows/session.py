@@ -42,6 +42,8 @@ class Summary(msgspec.Struct, frozen=True):
     seconds: float
     report: str
     links: dict[str, str]
+    task_runs: int
+    """Prefect task runs started for it."""
 
 
 class Session:
@@ -177,6 +179,7 @@ class Session:
             time.monotonic() - began,
             report,
             links,
+            wrapper.task_runs,
         )
         return study, summary
 

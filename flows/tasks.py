@@ -59,6 +59,11 @@ class TaskPerJob:
         self._futures: list[PrefectFuture[Any]] = []
         self._unanswered: dict[tuple[int, int], tuple[Job, queue.SimpleQueue[Report]]] = {}
 
+    @property
+    def task_runs(self) -> int:
+        """How many task runs were started."""
+        return len(self._futures)
+
     def dispatch(self, job: Job, done: Callable[[Job, Report], None]) -> None:
         answer: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self._unanswered[job.trial, job.attempt] = (job, answer)
@@ -111,6 +116,11 @@ class TaskPerRung:
         self._metric = metric
         self._rungs: dict[tuple[int, int], queue.SimpleQueue[tuple[Job, Report] | None]] = {}
         self._futures: list[PrefectFuture[Any]] = []
+
+    @property
+    def task_runs(self) -> int:
+        """How many task runs were started."""
+        return len(self._futures)
 
     def dispatch(self, job: Job, done: Callable[[Job, Report], None]) -> None:
         key = (job.bracket, job.rung)

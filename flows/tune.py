@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import msgspec
 from prefect import flow, get_run_logger, tags
+from prefect.runtime import flow_run
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.artifacts import write_artifacts
@@ -89,7 +90,7 @@ def tune(
         if prepared is None:
             session.close()
     plain: dict[str, Any] = msgspec.to_builtins(summary)
-    return plain
+    return plain | {"flow_run": str(flow_run.id)}
 
 
 def run_prepared(session: Session, **parameters: Any) -> dict[str, Any]:

@@ -149,9 +149,13 @@ def test_killed_dask_worker_and_killed_child(tmp_path: Path) -> None:
     real = Real(tmp_path)
     process = real.start()
     real.wait_for_entries(6, process)
-    zygotes = descendants(process, "hpo_core.training.zygote")
-    trainers = [child for zygote in zygotes for child in zygote.children()]
-    assert trainers, "no training child is running"
+    deadline = time.monotonic() + 20
+    while True:  # between two jobs a zygote has no child
+        zygotes = descendants(process, "hpo_core.training.zygote")
+        trainers = [child for zygote in zygotes for child in zygote.children()]
+        if trainers:
+            break
+        assert time.monotonic() < deadline, "no training child is running"
     os.kill(trainers[0].pid, signal.SIGKILL)
     real.wait_for_entries(12, process)
     workers = [p for p in descendants(process, "spawn_main") if p.children() and p.threads()]
