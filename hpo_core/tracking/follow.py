@@ -215,7 +215,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--artifact-location", help="for an experiment that does not exist yet")
     parser.add_argument("--drain", type=float, default=30.0, help="seconds for the last catch-up")
     parser.add_argument("--interval", type=float, default=1.0, help="seconds between looks at the journal")
-    parser.add_argument("--nice", type=int, default=5, help="how much to step back behind the training")
+    parser.add_argument("--nice", type=int, default=15, help="how much to step back behind the training")
     return parser
 
 
