@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from hpo_core.home import Home
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,3 +92,18 @@ def hpo(tmp_path: Path, prefect_api: dict[str, str]) -> Runner:
 @pytest.fixture
 def make_hpo(prefect_api: dict[str, str]) -> Callable[[Path], Runner]:
     return lambda folder: Runner(folder, prefect_api)
+
+
+def wait_for_entries(hpo: Runner, study: str, count: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        if (hpo.home / "journal.db").exists():
+            journal = Home(hpo.home).open_journal()
+            known = {info.name: info.entries for info in journal.studies()}
+            journal.close()
+            if known.get(study, 0) >= count:
+                return
+        if process.poll() is not None:
+            raise AssertionError(process.communicate())
+        time.sleep(0.1)
+    raise AssertionError(f"{study} made no {count} entries in 90 s")

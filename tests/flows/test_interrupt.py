@@ -7,31 +7,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from hpo_core.home import Home
 from tests.faults.test_real_study import descendants
-from tests.flows.conftest import ROOT, Runner
-
-
-def wait_for_entries(hpo: Runner, study: str, count: int, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 90
-    while time.monotonic() < deadline:
-        if (hpo.home / "journal.db").exists():
-            journal = Home(hpo.home).open_journal()
-            known = {info.name: info.entries for info in journal.studies()}
-            journal.close()
-            if known.get(study, 0) >= count:
-                return
-        if process.poll() is not None:
-            raise AssertionError(process.communicate())
-        time.sleep(0.1)
-    raise AssertionError(f"{study} made no {count} entries in 90 s")
+from tests.flows.conftest import ROOT, Runner, wait_for_entries
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
