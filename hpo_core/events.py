@@ -16,7 +16,7 @@ import msgspec
 from hpo_core.errors import JournalError
 from hpo_core.trial import Checkpoint, Metrics, Outcome, Params, Report
 
-FORMAT = 1
+FORMAT = 2
 
 
 class _Fact(msgspec.Struct, frozen=True, tag_field="is", tag=True, gc=False):
@@ -66,6 +66,10 @@ class StopRequested(_Fact, frozen=True):
     reason: str
 
 
+class ClockTicked(_Fact, frozen=True):
+    """Time passed, and a rule about time may be due."""
+
+
 Stimulus = (
     StudyRequested
     | ControllerStarted
@@ -74,6 +78,7 @@ Stimulus = (
     | AttemptReported
     | ExtensionRequested
     | StopRequested
+    | ClockTicked
 )
 
 # What is now so.
@@ -116,7 +121,10 @@ class JobGranted(_Fact, frozen=True):
 
 
 class JobCompleted(_Fact, frozen=True):
-    """The target was reached. ``loss`` is the metric with ``mode: max`` flipped; None if not finite."""
+    """The target was reached.
+
+    ``loss`` is the (first) metric with ``mode: max`` flipped; None if any objective is not finite.
+    """
 
     trial: int
     attempt: int
@@ -129,6 +137,10 @@ class JobCompleted(_Fact, frozen=True):
     worker: str
     started: float
     ended: float
+    losses: tuple[float, ...] = ()
+    """All objectives as losses, in the spec's order, where there are several and all are finite."""
+    curve: tuple[tuple[int, float], ...] = ()
+    """(resource, loss) on the way to the target, for methods that read curves (PASHA); else empty."""
 
 
 class AttemptFailed(_Fact, frozen=True):
@@ -161,6 +173,45 @@ class TrialAbandoned(_Fact, frozen=True):
     reason: str
 
 
+class CheckpointRemoved(_Fact, frozen=True):
+    """The trial's checkpoint at ``resource`` goes, to stay within the study's budget for checkpoints.
+
+    ``chance`` is the estimated probability that the trial is promoted after all; it would then go back to an
+    older checkpoint, or start from scratch.
+    """
+
+    trial: int
+    resource: int
+    chance: float
+
+
+class TrialStopped(_Fact, frozen=True):
+    """The trial stood at place ``rank`` (from 1) of ``results`` results of its rung, and does not go on."""
+
+    trial: int
+    bracket: int
+    rung: int
+    rank: int
+    results: int
+
+
+class CeilingRaised(_Fact, frozen=True):
+    """The ranking of the two top rungs was not stable, so the rung above them opens (PASHA).
+
+    At place ``place`` (from 1) of the top rung stands ``trial``; of the rung below, only ``expected`` have
+    losses within ``tolerance`` of the one at that place.
+    """
+
+    bracket: int
+    rung: int
+    """The rung that opens."""
+    level: int
+    tolerance: float
+    place: int
+    trial: int
+    expected: tuple[int, ...]
+
+
 class ReportIgnored(_Fact, frozen=True):
     """A report from an attempt that is not the current one; noted, changes nothing."""
 
@@ -177,6 +228,8 @@ class StudyHalted(_Fact, frozen=True):
     """No further jobs are granted until the study is resumed."""
 
     reason: str
+    rule: str = ""
+    """The stop rule that was met (``total_resource``, ``seconds``, ``target``), if one was."""
 
 
 class StudyReopened(_Fact, frozen=True):
@@ -193,6 +246,9 @@ Event = (
     | AttemptFailed
     | CheckpointCondemned
     | TrialAbandoned
+    | CheckpointRemoved
+    | TrialStopped
+    | CeilingRaised
     | ReportIgnored
     | StudyExtended
     | StudyHalted
@@ -230,19 +286,41 @@ def decode_entry(text: str | bytes) -> Entry:
         JournalError: the text is no entry, or was written by a newer format.
     """
     try:
-        return msgspec.json.decode(text, type=Entry, strict=False)
+        entry = msgspec.json.decode(text, type=Entry, strict=False)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         written = _format_of(text)
         if written is not None and written > FORMAT:
-            raise JournalError(
-                f"Journal entry has format {written}; this version reads up to {FORMAT}. "
-                "Upgrade this package to the version that wrote the study."
-            ) from error
+            raise _too_new(written) from error
         shown = text[:200] if isinstance(text, str) else text[:200].decode("utf-8", "replace")
         raise JournalError(
             f"Journal entry cannot be read ({error}): {shown!r}. Restore the journal from a backup; "
             "entries before it are intact and `hpo show NAME --at SEQ` still reads them."
         ) from error
+    if entry.format > FORMAT:
+        raise _too_new(entry.format)
+    return entry if entry.format == FORMAT else _upcast(entry)
+
+
+def _too_new(written: int) -> JournalError:
+    return JournalError(
+        f"Journal entry has format {written}; this version reads up to {FORMAT}. "
+        "Upgrade this package to the version that wrote the study."
+    )
+
+
+def _upcast(entry: Entry) -> Entry:
+    """An entry of an older format as this version would have written it."""
+    if isinstance(entry.stimulus, StudyRequested):
+        spec = _spec_of_format_1(entry.stimulus.spec) if entry.format < 2 else entry.stimulus.spec
+        events = tuple(StudyCreated(spec) if isinstance(event, StudyCreated) else event for event in entry.events)
+        return msgspec.structs.replace(entry, stimulus=StudyRequested(spec), events=events)
+    return entry
+
+
+def _spec_of_format_1(spec: dict[str, Any]) -> dict[str, Any]:
+    """Format 1 knew one bracket; its specs leave out what chooses others now."""
+    search = spec.get("search", {})
+    return spec | {"search": search | {"brackets": [0]}} if search.get("method") == "asha" else spec
 
 
 def _format_of(text: str | bytes) -> int | None:

@@ -33,33 +33,217 @@ class MetricSpec(_Part):
         return 1.0 if self.mode == "min" else -1.0
 
 
+_Resource = Annotated[int, Field(ge=1, le=2**53)]
+_CONFIGS = "How many configurations the study tries in all; none: until a stop rule ends it."
+_MAX = "Units (epochs, steps) of a full training, R in the paper."
+_MIN = "Units of the shortest training, r; default: at most five rungs."
+_ETA = "eta: one in eta goes on to the next rung."
+
+
+def _check_range(min_resource: int | None, max_resource: int | None) -> None:
+    if min_resource is not None and max_resource is not None and min_resource > max_resource:
+        raise ValueError(
+            f"min_resource = {min_resource} is larger than max_resource = {max_resource}; "
+            "lower the one or raise the other"
+        )
+
+
 class AshaSearch(_Part):
-    """Asynchronous successive halving, promotion variant (Li et al. 2020, Algorithm 2)."""
+    """Asynchronous successive halving (Li et al. 2020), promotion or stopping variant, one or more brackets.
+
+    With only ``configs`` and ``max_resource`` given, the paper's production defaults apply (5.1): eta 4, at
+    most five rungs, brackets 0, 1 and 2 as far as they hold two rungs. Once ``min_resource`` or
+    ``reduction_factor`` is given, bracket 0 alone is the default.
+    """
 
     method: Literal["asha"] = "asha"
-    configs: int = Field(ge=1, description="How many configurations the base rung takes in all.")
-    max_resource: int = Field(ge=1, le=2**53, description="Units (epochs, steps) of a full training, R in the paper.")
-    min_resource: int | None = Field(
-        default=None, ge=1, description="Units of the shortest training, r; default: at most five rungs."
+    variant: Literal["promotion", "stopping"] = Field(
+        default="promotion",
+        description="promotion: trials pause at rungs and the best go on; stopping: each goes on at once or never.",
     )
-    reduction_factor: float = Field(default=4, ge=1.1, le=1e6, description="eta: one in eta goes on to the next rung.")
+    configs: int | None = Field(default=None, ge=1, description=_CONFIGS)
+    max_resource: _Resource | None = Field(default=None, description=_MAX + " None: no upper limit.")
+    min_resource: _Resource | None = Field(default=None, description=_MIN)
+    reduction_factor: float = Field(default=4, ge=1.1, le=1e6, description=_ETA)
+    brackets: list[Annotated[int, Field(ge=0, le=100)]] = Field(
+        min_length=1,
+        description="Early-stopping rates: bracket s starts at rung level s; 0 stops most aggressively. 'all' works.",
+    )
+    assignment: Literal["budget", "proportional", "loop"] = Field(
+        default="budget",
+        description="How new configurations go to brackets: equal resource for each; drawn in proportion to the base "
+        "rungs of synchronous Hyperband; or looped through in blocks of these sizes.",
+    )
+    rung_system: Literal["per_bracket", "shared"] = Field(
+        default="per_bracket",
+        description="Whether brackets have rungs of their own or compete in one system.",
+    )
+    noise: Annotated[float, Field(gt=0)] | Literal["auto"] | None = Field(
+        default=None,
+        description="Promote only by a margin above this noise of the metric while other work is left; "
+        "auto: estimated from the learning curves.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_brackets(cls, data: Any) -> Any:
+        """``brackets`` absent or ``all``: resolved once, so that the journal says what was meant."""
+        if not isinstance(data, dict) or data.get("brackets", "default") not in ("default", "all", None):
+            return data
+        from hpo_core.search.rungs import default_min_resource, rung_levels
+
+        everything = data.get("brackets") == "all"
+        smallest, top, eta = data.get("min_resource"), data.get("max_resource"), data.get("reduction_factor", 4)
+        numbers = [v for v in (smallest, top, eta) if v is not None]
+        if any(isinstance(v, bool) or not isinstance(v, int | float) or v < 1 for v in numbers) or eta < 1.1:
+            return data | {"brackets": [0]}  # the fields themselves will be refused
+        if top is None or (smallest is not None and smallest > top):
+            if everything:
+                raise ValueError("brackets = all needs max_resource, which limits their number; give it, or a list")
+            return data | {"brackets": [0]}
+        rungs = len(rung_levels(int(smallest or default_min_resource(int(top), eta)), int(top), eta))
+        if everything:
+            return data | {"brackets": list(range(rungs))}
+        standard = smallest is None and "reduction_factor" not in data
+        return data | {"brackets": list(range(max(1, min(3, rungs - 1)))) if standard else [0]}
 
     @model_validator(mode="after")
     def _check(self) -> AshaSearch:
-        if self.min_resource is not None and self.min_resource > self.max_resource:
+        _check_range(self.min_resource, self.max_resource)
+        if sorted(set(self.brackets)) != self.brackets:
+            raise ValueError(f"brackets = {self.brackets} must ascend, each once")
+        if self.max_resource is None:
+            if len(self.brackets) > 1 and self.assignment != "proportional":
+                raise ValueError(
+                    f"assignment = {self.assignment} weighs brackets by their length, which has no end without "
+                    "max_resource; give max_resource, or assignment: proportional"
+                )
+        else:
+            rungs = len(self.levels())
+            if self.brackets[-1] >= rungs:
+                raise ValueError(
+                    f"bracket {self.brackets[-1]} does not exist: there are {rungs} rungs, so brackets go from 0 to "
+                    f"{rungs - 1}; drop it, or lower min_resource"
+                )
+        if self.noise is not None and self.variant == "stopping":
+            raise ValueError("noise delays promotions, and the stopping variant has none; use variant: promotion")
+        return self
+
+    def levels(self) -> list[int]:
+        """Rung levels of bracket 0; the first alone where there is no upper limit."""
+        from hpo_core.search.rungs import default_min_resource, rung_levels
+
+        if self.max_resource is None:
+            return [self.min_resource or 1]
+        smallest = self.min_resource or default_min_resource(self.max_resource, self.reduction_factor)
+        return rung_levels(smallest, self.max_resource, self.reduction_factor)
+
+
+class ShaSearch(_Part):
+    """Synchronous successive halving with barriers (Jamieson & Talwalkar 2016; ASHA Algorithm 1).
+
+    While a bracket waits at a barrier, the next round begins on the free workers (Falkner et al. 2018).
+    """
+
+    method: Literal["sha"] = "sha"
+    configs: int = Field(ge=1, description="Configurations of one bracket, n in the paper.")
+    max_resource: _Resource = Field(description=_MAX)
+    min_resource: _Resource | None = Field(default=None, description=_MIN)
+    reduction_factor: float = Field(default=4, ge=1.1, le=1e6, description=_ETA)
+    early_stopping_rate: int = Field(default=0, ge=0, description="s: the base rung is r * eta**s.")
+    rounds: int = Field(default=1, ge=1, le=100_000, description="How many brackets of that size.")
+
+    @model_validator(mode="after")
+    def _check(self) -> ShaSearch:
+        _check_range(self.min_resource, self.max_resource)
+        if self.early_stopping_rate >= len(self.levels()):
             raise ValueError(
-                f"min_resource = {self.min_resource} is larger than max_resource = {self.max_resource}; "
-                "lower the one or raise the other"
+                f"early_stopping_rate = {self.early_stopping_rate} leaves none of the {len(self.levels())} rungs; "
+                "lower it"
             )
         return self
+
+    def levels(self) -> list[int]:
+        from hpo_core.search.rungs import default_min_resource, rung_levels
+
+        smallest = self.min_resource or default_min_resource(self.max_resource, self.reduction_factor)
+        return rung_levels(smallest, self.max_resource, self.reduction_factor)
+
+
+class HyperbandSearch(_Part):
+    """Synchronous Hyperband, all brackets (Li et al. 2018); the asynchronous one is asha with several brackets."""
+
+    method: Literal["hyperband"] = "hyperband"
+    max_resource: _Resource = Field(description=_MAX)
+    min_resource: _Resource | None = Field(default=None, description=_MIN)
+    reduction_factor: float = Field(default=4, ge=1.1, le=1e6, description=_ETA)
+    rounds: int = Field(default=1, ge=1, le=100_000, description="How often the loop over all brackets runs.")
+
+    @model_validator(mode="after")
+    def _check(self) -> HyperbandSearch:
+        _check_range(self.min_resource, self.max_resource)
+        return self
+
+    def levels(self) -> list[int]:
+        from hpo_core.search.rungs import default_min_resource, rung_levels
+
+        smallest = self.min_resource or default_min_resource(self.max_resource, self.reduction_factor)
+        return rung_levels(smallest, self.max_resource, self.reduction_factor)
+
+
+class PashaSearch(_Part):
+    """Progressive ASHA: the maximum resource grows only while rankings change (Bohdal et al., ICLR 2023)."""
+
+    method: Literal["pasha"] = "pasha"
+    configs: int | None = Field(default=None, ge=1, description=_CONFIGS)
+    max_resource: _Resource = Field(description=_MAX)
+    min_resource: _Resource = Field(default=1, description="Units of the shortest training, r.")
+    reduction_factor: float = Field(default=3, ge=1.1, le=1e6, description=_ETA)
+    percentile: float = Field(
+        default=90,
+        ge=0,
+        le=100,
+        description="Of the distances between curves that cross twice; the tolerance of the soft ranking.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> PashaSearch:
+        _check_range(self.min_resource, self.max_resource)
+        return self
+
+    def levels(self) -> list[int]:
+        from hpo_core.search.rungs import rung_levels
+
+        return rung_levels(self.min_resource, self.max_resource, self.reduction_factor)
 
 
 class RandomSearch(_Part):
     """Every configuration is trained to ``max_resource`` at once."""
 
     method: Literal["random"] = "random"
-    configs: int = Field(ge=1)
-    max_resource: int = Field(default=1, ge=1, le=2**53)
+    configs: int | None = Field(default=None, ge=1, description=_CONFIGS)
+    max_resource: _Resource = Field(default=1, description=_MAX)
+
+
+class GridSearch(_Part):
+    """Every point of a grid, in a stated order, trained to ``max_resource``.
+
+    The first parameter of the space varies slowest, the last one fastest; values ascend (choices in their
+    order); a parameter with ``when`` takes part only where it is active. Parameters named in ``random`` are
+    drawn anew for each point.
+    """
+
+    method: Literal["grid"] = "grid"
+    max_resource: _Resource = Field(default=1, description=_MAX)
+    configs: int | None = Field(default=None, ge=1, description="Only so many points of the grid (extend goes on).")
+    points: dict[str, Annotated[int, Field(ge=1, le=1_000_000)] | list[Any]] = Field(
+        default_factory=dict,
+        description="Per parameter the number of points (evenly spaced, on a log scale where the parameter is) or "
+        "their list; needed for continuous parameters.",
+    )
+    random: list[str] = Field(default_factory=list, description="Parameters drawn at random instead.")
+    repeats: int = Field(default=1, ge=1, description="How often the whole grid is gone through.")
+    order: Literal["product", "shuffled"] = Field(default="product", description="Shuffled: by the study's seed.")
 
 
 class RecordedGrant(_Part):
@@ -81,7 +265,10 @@ class RecordedSearch(_Part):
     reduction_factor: float = 4
 
 
-Search = Annotated[AshaSearch | RandomSearch | RecordedSearch, Field(discriminator="method")]
+Search = Annotated[
+    AshaSearch | ShaSearch | HyperbandSearch | PashaSearch | RandomSearch | GridSearch | RecordedSearch,
+    Field(discriminator="method"),
+]
 
 
 class SamplerSpec(BaseModel):
@@ -165,6 +352,26 @@ DEFAULT_RETRIES: dict[Outcome, int] = {
 }
 
 
+class StopSpec(_Part):
+    """Rules that end a study before its search does; it can be resumed, which grants the same again."""
+
+    total_resource: int | None = Field(
+        default=None, ge=1, description="Units of training in all; grants end when used and running ones reach it."
+    )
+    seconds: float | None = Field(default=None, gt=0, description="Wall-clock seconds a controller drives the study.")
+    target: float | None = Field(default=None, description="Value of the (first) metric that is good enough.")
+    running: Literal["finish", "cancel"] = Field(
+        default="finish", description="Whether running jobs finish or are cancelled (a resume trains them again)."
+    )
+
+
+class CheckpointSpec(_Part):
+    """Limits of the study's checkpoints on disk (``hpo_core/checkpoints.py`` says which go first)."""
+
+    max_bytes: int | None = Field(default=None, ge=1, description="Bytes of all checkpoints together.")
+    max_count: int | None = Field(default=None, ge=1, description="Number of all checkpoints together.")
+
+
 class TrackingSpec(_Part):
     """Where MLflow is; the study never waits for it."""
 
@@ -191,23 +398,63 @@ class StudySpec(_Part):
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
         description="Training function as package.module:function; None for studies driven by hand.",
     )
-    metric: MetricSpec
+    metric: MetricSpec = Field(description="What is optimized; with several objectives, the first of ``metrics``.")
+    metrics: list[MetricSpec] = Field(
+        default_factory=list, description="Several objectives: promotion by non-dominated sorting."
+    )
     space: dict[str, Parameter] = Field(min_length=1)
     search: Search
     sampler: SamplerSpec = SamplerSpec()
     seed: int = Field(default=0, ge=0, description="All draws and all training seeds follow from it.")
     cluster: Cluster = LocalClusterSpec()
     training: TrainingSpec = TrainingSpec()
+    stop: StopSpec = StopSpec()
+    checkpoints: CheckpointSpec = CheckpointSpec()
     tracking: TrackingSpec = TrackingSpec()
     prefect: PrefectSpec = PrefectSpec()
     pythonpath: list[str] = Field(
         default_factory=list, description="Folders the objective is imported from, relative to the YAML file."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _first_metric(cls, data: Any) -> Any:
+        """``metrics`` alone will do; ``metric`` is its first one."""
+        if isinstance(data, dict) and "metric" not in data and isinstance(data.get("metrics"), list):
+            return data | {"metric": data["metrics"][0]} if data["metrics"] else data
+        return data
+
     @model_validator(mode="after")
-    def _check_space(self) -> StudySpec:
+    def _check_parts(self) -> StudySpec:
         SearchSpace(self.space)
+        if self.metrics and self.metrics[0] != self.metric:
+            raise ValueError(
+                f"metric {self.metric.name!r} is not the first of metrics {self.metrics[0].name!r}; give one of the two"
+            )
+        names = [metric.name for metric in self.metrics]
+        if len(set(names)) < len(names):
+            raise ValueError(f"metrics = {names} names one metric twice; drop it")
+        if len(names) > 1 and self.search.method == "pasha":
+            raise ValueError("pasha ranks by one metric; use asha with several metrics, or give one metric")
+        if self.search.method == "grid":
+            from hpo_core.samplers.grid import GridSampler
+
+            try:
+                GridSampler(self)
+            except SpecError as error:
+                raise ValueError(str(error)) from None
+        endless = getattr(self.search, "configs", 1) is None and self.search.method != "grid"
+        if endless and self.stop == StopSpec(running=self.stop.running):
+            raise ValueError(
+                f"search {self.search.method} without configs has no end; give configs, or a stop rule "
+                "(stop: total_resource, seconds or target)"
+            )
         return self
+
+    @property
+    def objectives(self) -> tuple[MetricSpec, ...]:
+        """All metrics that are optimized, the first one first."""
+        return tuple(self.metrics) or (self.metric,)
 
     def search_space(self) -> SearchSpace:
         return SearchSpace(self.space)
@@ -297,7 +544,8 @@ def _lines(node: yaml.Node | None, at: tuple[Any, ...] = ()) -> dict[tuple[Any, 
 
 
 _TAGS = {
-    "asha", "random", "recorded", "local", "address", "float", "int", "categorical", "ordinal",
+    "asha", "sha", "hyperband", "pasha", "grid", "random", "recorded",
+    "local", "address", "float", "int", "categorical", "ordinal",
 }  # fmt: skip
 
 

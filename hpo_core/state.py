@@ -12,7 +12,9 @@ import msgspec
 from hpo_core.events import (
     AttemptFailed,
     CapacityChanged,
+    CeilingRaised,
     CheckpointCondemned,
+    CheckpointRemoved,
     ControllerChanged,
     Event,
     JobCompleted,
@@ -24,6 +26,7 @@ from hpo_core.events import (
     StudyReopened,
     TrialAbandoned,
     TrialCreated,
+    TrialStopped,
 )
 from hpo_core.spec import StudySpec
 from hpo_core.trial import Checkpoint, Job, Metrics, Outcome, Params
@@ -51,8 +54,10 @@ class TrialRecord(msgspec.Struct, gc=False):
     failures: tuple[AttemptFailed, ...] = ()
     """Failed attempts at the present target."""
     condemned: frozenset[int] = frozenset()
-    """Resources whose checkpoint cannot be loaded."""
+    """Resources whose checkpoint is not there to use: it cannot be loaded, or was removed."""
     abandoned: TrialAbandoned | None = None
+    stopped: TrialStopped | None = None
+    """Set where the search said at a rung that the trial does not go on."""
 
     @property
     def resource(self) -> int:
@@ -71,13 +76,15 @@ class TrialRecord(msgspec.Struct, gc=False):
 
     @property
     def status(self) -> str:
-        """``running``, ``abandoned``, ``waiting`` (to be tried again), ``paused`` (at a rung) or ``new``."""
+        """``running``, ``abandoned``, ``waiting`` (to be tried again), ``stopped``, ``paused`` (at a rung), ``new``."""
         if self.abandoned is not None:
             return "abandoned"
         if self.running:
             return "running"
         if self.failures:
             return "waiting"
+        if self.stopped is not None:
+            return "stopped"
         return "paused" if self.results else "new"
 
     def checkpoint(self) -> Checkpoint | None:
@@ -98,6 +105,8 @@ class Incumbent(msgspec.Struct, frozen=True):
     resource: int
     loss: float
     metrics: Metrics
+    losses: tuple[float, ...] = ()
+    """All objectives as losses, where there are several."""
 
 
 class StudyState:
@@ -121,6 +130,9 @@ class StudyState:
         self.ignored_reports = 0
         self.resource_used = 0
         """Units of training behind all results (what was trained, not what was repeated)."""
+        self.resource_running = 0
+        """Units that running jobs will add to it."""
+        self.ceilings: list[CeilingRaised] = []
         self._appliers = {
             StudyCreated: self._created,
             ControllerChanged: self._controller_changed,
@@ -131,6 +143,9 @@ class StudyState:
             AttemptFailed: self._attempt_failed,
             CheckpointCondemned: self._checkpoint_condemned,
             TrialAbandoned: self._trial_abandoned,
+            CheckpointRemoved: self._checkpoint_removed,
+            TrialStopped: self._trial_stopped,
+            CeilingRaised: self._ceiling_raised,
             ReportIgnored: self._report_ignored,
             StudyExtended: self._extended,
             StudyHalted: self._halted,
@@ -161,12 +176,14 @@ class StudyState:
         trial.granted = event
         trial.running = True
         self.running[event.trial] = event
+        self.resource_running += event.target - trial.resource
 
     def _job_completed(self, event: JobCompleted) -> None:
         trial = self.trials[event.trial]
         del self.running[event.trial]
         trial.running = False
         trial.failures = ()
+        self.resource_running -= event.resource - trial.resource
         self.resource_used += event.resource - trial.resource
         trial.results += (event,)
         self.completed_jobs += 1
@@ -177,6 +194,7 @@ class StudyState:
     def _attempt_failed(self, event: AttemptFailed) -> None:
         trial = self.trials[event.trial]
         del self.running[event.trial]
+        self.resource_running -= event.target - trial.resource
         trial.running = False
         trial.failures += (event,)
         self.waiting.append(event.trial)
@@ -185,6 +203,16 @@ class StudyState:
     def _checkpoint_condemned(self, event: CheckpointCondemned) -> None:
         trial = self.trials[event.trial]
         trial.condemned |= {event.resource}
+
+    def _checkpoint_removed(self, event: CheckpointRemoved) -> None:
+        trial = self.trials[event.trial]
+        trial.condemned |= {event.resource}
+
+    def _trial_stopped(self, event: TrialStopped) -> None:
+        self.trials[event.trial].stopped = event
+
+    def _ceiling_raised(self, event: CeilingRaised) -> None:
+        self.ceilings.append(event)
 
     def _trial_abandoned(self, event: TrialAbandoned) -> None:
         self.trials[event.trial].abandoned = event
@@ -279,6 +307,8 @@ class StudyState:
                 assert trial.granted.attempt == trial.attempts - 1
         finite = [r.loss for t in self.trials for r in t.results if r.loss is not None]
         assert (self.incumbent.loss if self.incumbent else None) == (min(finite) if finite else None)
+        running = [t for t in self.trials if t.running and t.granted is not None]
+        assert self.resource_running == sum(t.granted.target - t.resource for t in running if t.granted is not None)
         assert self.completed_jobs == sum(len(t.results) for t in self.trials)
         assert self.abandoned_trials == sum(t.abandoned is not None for t in self.trials)
 
@@ -290,6 +320,10 @@ class StudyState:
             f"reached rung {r.rung} ({r.resource} units) in attempt {r.attempt}: loss {r.loss}" for r in trial.results
         ]
         lines += [f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}" for f in trial.failures]
+        if trial.stopped is not None:
+            lines.append(
+                f"stopped at rung {trial.stopped.rung}: place {trial.stopped.rank} of {trial.stopped.results} there"
+            )
         if trial.abandoned is not None:
             lines.append(f"abandoned on the way to rung {trial.abandoned.rung}: {trial.abandoned.reason}")
         lines.append(f"now {trial.status}")

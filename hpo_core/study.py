@@ -24,6 +24,7 @@ from hpo_core.events import (
     CapacityChanged,
     CapacityNoticed,
     CheckpointCondemned,
+    ClockTicked,
     ControllerChanged,
     ControllerStarted,
     Entry,
@@ -50,6 +51,7 @@ from hpo_core.samplers.recorded import RecordedSampler
 from hpo_core.search.base import Done, Promote, Sample, SearchMethod, create_method
 from hpo_core.spec import StudySpec
 from hpo_core.state import Incumbent, StudyState, TrialRecord, retries_left
+from hpo_core.stop_rules import StopRules
 from hpo_core.trial import Checkpoint, Job, Outcome, Params, Report
 
 Decide = Callable[[Any], Iterator[Event]]
@@ -81,12 +83,15 @@ class Study:
         self.state = StudyState()
         self.method: SearchMethod = create_method(spec)
         self.sampler: Sampler = sampler or create_sampler(spec)
+        self.rules = StopRules(spec)
         self.epoch = epoch
         self.seq = 0
         """Number of entries applied; the next entry gets this number."""
         self._clock = clock
         self._broken = ""
+        self._limits_resource = spec.stop.total_resource is not None
         self._metric, self._sign = spec.metric.name, spec.metric.sign
+        self._objectives = [(metric.name, metric.sign) for metric in spec.objectives]
         self._deciders: dict[type, Decide] = {
             StudyRequested: self._on_study_requested,
             ControllerStarted: self._on_controller_started,
@@ -95,6 +100,7 @@ class Study:
             AttemptReported: self._on_report,
             ExtensionRequested: self._on_extension,
             StopRequested: self._on_stop,
+            ClockTicked: self._on_tick,
         }
 
     @classmethod
@@ -175,9 +181,14 @@ class Study:
                 f"Study {self.name!r}: entry {entry.seq} follows entry {self.seq - 1}; entries are missing or "
                 "out of order. Restore the journal from a backup."
             )
+        self.notice(entry.stimulus, entry.time)
         for event in entry.events:
             self._apply(event)
         self.seq += 1
+
+    def notice(self, stimulus: Stimulus, time: float) -> None:
+        """Time passed until this stimulus; told before its events."""
+        self.rules.notice(stimulus, time)
 
     # Stimuli.
 
@@ -198,20 +209,20 @@ class Study:
         """Report the metrics a job reached; returns jobs granted in turn (see :meth:`set_capacity`).
 
         Raises:
-            ObjectiveError: the study's metric is absent or no number.
+            ObjectiveError: a metric of the study is absent or no number.
         """
-        value = metrics.get(self._metric)
-        bad = [k for k, item in metrics.items() if isinstance(item, bool | str) or not hasattr(item, "__float__")]
-        if value is None or bad:
+        bad = [name for name, _ in self._objectives if name not in metrics]
+        bad += [k for k, item in metrics.items() if isinstance(item, bool | str) or not hasattr(item, "__float__")]
+        if bad:
             raise ObjectiveError(
-                f"Study {self.name!r}, trial {job.trial}: metric {(bad or [self._metric])[0]!r} is "
-                f"{metrics.get((bad or [self._metric])[0])!r} in {dict(metrics)!r}; tell needs it as a number. "
-                "Report it, or name another one in the study."
+                f"Study {self.name!r}, trial {job.trial}: metric {bad[0]!r} is {metrics.get(bad[0])!r} in "
+                f"{dict(metrics)!r}; tell needs it as a number. Report it, or name another one in the study."
             )
+        finite = all(math.isfinite(float(metrics[name])) for name, _ in self._objectives)
         report = Report(
             trial=job.trial,
             attempt=job.attempt,
-            outcome=Outcome.COMPLETED if math.isfinite(float(value)) else Outcome.DIVERGED,
+            outcome=Outcome.COMPLETED if finite else Outcome.DIVERGED,
             metrics={name: float(item) for name, item in metrics.items()},
             checkpoint=checkpoint,
             worker=worker,
@@ -241,12 +252,22 @@ class Study:
         """Ask for so many more configurations."""
         if configs < 1:
             raise HpoError(f"extend(configs={configs}): give at least 1 further configuration.")
+        if self.spec.search.method == "grid" and self.method.rungs()[0].expected == getattr(self.method, "limit", None):
+            raise HpoError(
+                f"Study {self.name!r}: its grid has {self.method.rungs()[0].expected} configurations and all of them "
+                "are in the study. Start a new study with more points, or with random search."
+            )
         if self.spec.search.method == "recorded":
             raise HpoError(
                 f"Study {self.name!r} trains again along the record of {self.spec.search.source!r} and has no "
                 f"configurations of its own; extend {self.spec.search.source!r} instead."
             )
         return self._granted(self._take(ExtensionRequested(configs)))
+
+    def tick(self) -> None:
+        """Time passed: stop rules about time are looked at. Records nothing unless one is due."""
+        if self.state.halted is None and self.rules.due(self.state, self._clock()):
+            self._take(ClockTicked())
 
     def stop(self, reason: str) -> None:
         """Grant no further jobs until the study is recovered or extended."""
@@ -293,6 +314,7 @@ class Study:
                 "Mend the cause, then open the study again: nothing recorded is lost."
             )
         now = self._clock()
+        self.notice(stimulus, now)
         events: list[Event] = []
         try:
             for event in self.decide(stimulus):
@@ -319,6 +341,7 @@ class Study:
         self.state.apply(event)
         self.method.apply(event)
         self.sampler.apply(event)
+        self.rules.apply(event, self.state)
 
     def _granted(self, entry: Entry) -> list[Job]:
         return [self.state.job(event) for event in entry.events if type(event) is JobGranted]
@@ -349,6 +372,7 @@ class Study:
 
     def _on_asked(self, _: JobAsked) -> Iterator[Event]:
         yield from self._grant_one()
+        yield from self._stop_rules()
 
     def _on_extension(self, stimulus: ExtensionRequested) -> Iterator[Event]:
         yield StudyExtended(stimulus.configs)
@@ -360,6 +384,14 @@ class Study:
         if self.state.halted is None:
             yield StudyHalted(stimulus.reason)
 
+    def _on_tick(self, _: ClockTicked) -> Iterator[Event]:
+        yield from self._stop_rules()
+
+    def _stop_rules(self) -> Iterator[Event]:
+        due = self.rules.due(self.state) if self.state.halted is None else None
+        if due is not None:
+            yield StudyHalted(due[1], due[0])
+
     def _on_report(self, stimulus: AttemptReported) -> Iterator[Event]:
         report = stimulus.report
         grant = self.state.running.get(report.trial)
@@ -368,15 +400,26 @@ class Study:
             yield ReportIgnored(report.trial, report.attempt, f"late: {current}")
             return
         if report.outcome in (Outcome.COMPLETED, Outcome.DIVERGED):
-            value = report.metrics.get(self._metric, math.nan)
-            yield JobCompleted(
-                report.trial, report.attempt, grant.bracket, grant.rung, grant.target,
-                value * self._sign if math.isfinite(value) else None,
-                report.metrics, report.checkpoint, report.worker, report.started, report.ended,
-            )  # fmt: skip
+            yield self._result(report, grant)
         else:
             yield from self._failure(self.state.trials[report.trial], grant, report)
+        while (fact := self.method.verdict()) is not None:
+            yield fact
+        yield from self._stop_rules()
         yield from self._fill()
+
+    def _result(self, report: Report, grant: JobGranted) -> JobCompleted:
+        losses = tuple(report.metrics.get(name, math.nan) * sign for name, sign in self._objectives)
+        finite = all(map(math.isfinite, losses))
+        curve: tuple[tuple[int, float], ...] = ()
+        if self.method.reads_curves:
+            name, sign = self._objectives[0]
+            curve = tuple((p.resource, p.metrics[name] * sign) for p in report.curve if name in p.metrics)
+        return JobCompleted(
+            report.trial, report.attempt, grant.bracket, grant.rung, grant.target, losses[0] if finite else None,
+            report.metrics, report.checkpoint, report.worker, report.started, report.ended,
+            losses if finite and len(losses) > 1 else (), curve,
+        )  # fmt: skip
 
     def _failure(self, trial: TrialRecord, grant: JobGranted, report: Report) -> Iterator[Event]:
         yield AttemptFailed(
@@ -426,6 +469,8 @@ class Study:
             yield from self._grant_one()
             if len(state.running) == before:
                 return
+            if self._limits_resource:
+                yield from self._stop_rules()
 
     def _grant_one(self) -> Iterator[Event]:
         state = self.state

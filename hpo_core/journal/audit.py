@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from hpo_core.events import Entry, Event, TrialCreated
-from hpo_core.samplers.base import create_sampler
+from hpo_core.samplers.base import create_sampler, is_pure
 from hpo_core.study import Study
 from hpo_core.trial import Params
 
@@ -68,7 +68,7 @@ def audit(entries: Iterable[Entry], *, check_invariants: bool = True, limit: int
     for entry in entries:
         if study is None:
             study = Study.from_entries([entry], sampler=oracle)
-            pure = study.spec.search.method == "recorded" or study.spec.sampler.name == "random"
+            pure = is_pure(study.spec)
             drawn_again = create_sampler(study.spec) if pure else None
             count = 1
             continue
@@ -81,6 +81,7 @@ def audit(entries: Iterable[Entry], *, check_invariants: bool = True, limit: int
         # instead the recorded event is applied where it equals the decided one, which is the same thing.
         recorded = iter(entry.events)
         differs = False
+        study.notice(entry.stimulus, entry.time)
         for event in study.decide(entry.stimulus):
             decided.append(event)
             told = next(recorded, None)

@@ -24,12 +24,21 @@ class Sampler(Protocol):
         ...
 
 
+def is_pure(spec: StudySpec) -> bool:
+    """Whether the sampler's answers follow from the spec and the trial's number alone."""
+    return spec.search.method in ("recorded", "grid") or spec.sampler.name == "random"
+
+
 def create_sampler(spec: StudySpec) -> Sampler:
     """The sampler a spec names."""
     if spec.search.method == "recorded":
         from hpo_core.samplers.recorded import RecordedSampler
 
         return RecordedSampler(spec.search.params)
+    if spec.search.method == "grid":
+        from hpo_core.samplers.grid import GridSampler
+
+        return GridSampler(spec)
     if spec.sampler.name == "random":
         from hpo_core.samplers.random import RandomSampler
 

@@ -1,70 +1,195 @@
-"""Asynchronous successive halving, promotion variant (Li et al., MLSys 2020, Algorithm 2 and 5.1)."""
+"""Asynchronous successive halving, promotion variant (Li et al., MLSys 2020, Algorithm 2, 3.3 and 5.1)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hpo_core.events import Event, JobCompleted, JobGranted, StudyExtended, TrialAbandoned, TrialCreated
-from hpo_core.search.base import DONE, WAIT, Action, Promote, Sample
-from hpo_core.search.rungs import Ladder, default_min_resource, rung_levels
+from hpo_core.search.base import DONE, WAIT, Action, Promote, RungStatus, Sample, loss_of
+from hpo_core.search.brackets import Assignment
+from hpo_core.search.noise import NoiseEstimate
+from hpo_core.search.rungs import AnyRung, Ladder
 from hpo_core.spec import AshaSearch
 
 
-class Asha:
-    """Promote whenever a rung has a candidate, else grow the base rung, else wait.
+class Brackets:
+    """The ladders of all brackets, and who goes where.
 
-    The base rung takes ``configs`` configurations in all; after that the study drains (5.1, "Using n as
-    ASHA's stopping criterion"). A trial that was abandoned counts in the rung it was heading for, last.
+    Own rungs: one ladder per bracket. Shared: one ladder; a trial of bracket ``s`` enters it at level ``s``.
     """
 
-    def __init__(self, settings: AshaSearch) -> None:
-        self.settings = settings
+    def __init__(self, settings: AshaSearch, seed: int, objectives: int = 1) -> None:
+        levels = settings.levels()
         eta = settings.reduction_factor
-        smallest = settings.min_resource or default_min_resource(settings.max_resource, eta)
-        self.ladder = Ladder(rung_levels(smallest, settings.max_resource, eta), eta)
-        self.width = settings.configs
-        self.created = 0
+        self.endless = settings.max_resource is None
+        self.shared = settings.rung_system == "shared" and len(settings.brackets) > 1
+        self.assignment = Assignment(
+            settings.brackets,
+            None if self.endless else len(levels),
+            eta,
+            rule=settings.assignment,
+            width=settings.configs,
+            seed=seed,
+        )
+        full = Ladder(levels, eta, endless=self.endless)
+        starts = [0] if self.shared else settings.brackets
+        self.ladders = [
+            Ladder([full.level(s)] if self.endless else levels[s:], eta, objectives=objectives, endless=self.endless)
+            for s in starts
+        ]
+        self._ladder_of = dict(zip(starts, self.ladders, strict=True))
+        self._bracket_of: list[int] = []
         self.running = 0
 
-    def next_action(self) -> Action:
-        found = self.ladder.promotion()
-        if found is not None:
-            trial, rung = found
-            return Promote(trial, 0, rung, self.ladder.rungs[rung].level)
-        if self.created < self.width:
-            return Sample(0, 0, self.ladder.rungs[0].level)
-        return WAIT if self.running else DONE
+    def place(self, bracket: int, rung: int) -> tuple[Ladder, int]:
+        """The ladder and the place in it of rung ``rung`` of a bracket."""
+        return (self.ladders[0], bracket + rung) if self.shared else (self._ladder_of[bracket], rung)
+
+    def rung(self, bracket: int, rung: int) -> AnyRung:
+        """The rung where trials of a bracket stand."""
+        ladder, k = self.place(bracket, rung)
+        return ladder.rung(k)
+
+    def sample(self) -> Sample | None:
+        """A new configuration, while there is width left."""
+        found = self.assignment.next()
+        if found is None:
+            return None
+        bracket = self.assignment.brackets[found]
+        ladder, k = self.place(bracket, 0)
+        return Sample(bracket, 0, ladder.level(k))
+
+    def promote(self, ladder: Ladder, trial: int, k: int) -> Promote:
+        """The action that takes a trial to place ``k`` of a ladder."""
+        bracket = self._bracket_of[trial]
+        return Promote(trial, bracket, k - bracket if self.shared else k, ladder.level(k))
+
+    def candidates(self) -> list[tuple[Ladder, int]]:
+        """(ladder, place) of rungs that trials may leave, the highest levels first, then the lower bracket."""
+        if len(self.ladders) == 1:
+            return [(self.ladders[0], k) for k in self.ladders[0].sources()]
+        places = [(-ladder.rungs[k].level, i, k) for i, ladder in enumerate(self.ladders) for k in ladder.sources()]
+        return [(self.ladders[i], k) for _, i, k in sorted(places)]
 
     def apply(self, event: Event) -> None:
+        """Bookkeeping that both variants share; results are theirs."""
         kind = type(event)
-        if kind is JobCompleted:
-            assert isinstance(event, JobCompleted)
-            self.ladder.rungs[event.rung].add(event.trial, event.loss)
-            self.running -= 1
-        elif kind is JobGranted:
+        if kind is JobGranted:
             assert isinstance(event, JobGranted)
             if not event.retry:
                 self.running += 1
                 if event.rung:
-                    self.ladder.rungs[event.rung - 1].promote(event.trial)
-        elif kind is TrialCreated:
-            self.created += 1
-        elif kind is TrialAbandoned:
-            assert isinstance(event, TrialAbandoned)
-            self.ladder.rungs[event.rung].add(event.trial, None)
+                    self.rung(event.bracket, event.rung - 1).promote(event.trial)
+        elif kind is JobCompleted or kind is TrialAbandoned:
             self.running -= 1
+        elif kind is TrialCreated:
+            assert isinstance(event, TrialCreated)
+            self.assignment.take(event.bracket)
+            self._bracket_of.append(event.bracket)
         elif kind is StudyExtended:
             assert isinstance(event, StudyExtended)
-            self.width += event.configs
+            self.assignment.widen(event.configs)
 
-    def levels(self) -> list[int]:
-        return [rung.level for rung in self.ladder.rungs]
-
-    def rung_sizes(self) -> list[tuple[int, int, int]]:
-        last = len(self.ladder.rungs) - 1
+    def rungs(self, waiting: Callable[[AnyRung], int] = lambda rung: rung.promotable()) -> list[RungStatus]:
+        """All rungs as people see them; ``waiting`` counts the trials that will leave a rung."""
+        brackets, made = self.assignment.brackets, self.assignment.created
+        entering = self.assignment.expected()
+        if self.shared:
+            ways = dict(zip(brackets, zip(entering, made, strict=True), strict=True))
+            return ladder_status(None, self.ladders[0], ways, waiting)
         return [
-            (rung.size, rung.promoted, rung.promotable() if k < last else 0) for k, rung in enumerate(self.ladder.rungs)
+            status
+            for i, (bracket, ladder) in enumerate(zip(brackets, self.ladders, strict=True))
+            for status in ladder_status(bracket, ladder, {0: (entering[i], made[i])}, waiting)
         ]
 
     def check(self) -> None:
-        self.ladder.check()
-        assert self.created <= self.width
         assert self.running >= 0
+        assert self.assignment.width is None or self.assignment.total <= self.assignment.width
+        for ladder in self.ladders:
+            ladder.check()
+            for k, (below, above) in enumerate(zip(ladder.rungs, ladder.rungs[1:], strict=False)):
+                entered = 0
+                if self.shared and k + 1 in self.assignment.brackets:
+                    entered = self.assignment.created[self.assignment.brackets.index(k + 1)]
+                assert above.size <= below.promoted + entered, "a rung holds more results than trials that went there"
+
+
+def ladder_status(
+    bracket: int | None,
+    ladder: Ladder,
+    entering: dict[int, tuple[int, int]],
+    waiting: Callable[[AnyRung], int] = lambda rung: rung.promotable(),
+) -> list[RungStatus]:
+    """A ladder as people see it.
+
+    Args:
+        entering: by the place where new configurations enter, (expected in all, those that did).
+        waiting: how many trials of a rung will leave it, as known now.
+    """
+    found: list[RungStatus] = []
+    for k, rung in enumerate(ladder.rungs):
+        is_open = ladder.endless or k <= ladder.ceiling
+        fresh, entered = entering.get(k, (0, 0))
+        climbing = 0
+        if k and is_open:
+            below = found[-1]
+            full = below.results >= below.expected  # then it is known who leaves it
+            climbing = below.promoted + below.waiting if full else int(below.expected // ladder.reduction_factor)
+        expected = max(rung.size, climbing + fresh)
+        fresh_left = max(0, fresh - entered)
+        climbing_left = max(0, expected - rung.size - fresh_left)
+        step = rung.level - (ladder.rungs[k - 1].level if k else 0)
+        can_leave = ladder.endless or k < ladder.ceiling
+        found.append(
+            RungStatus(
+                bracket, k, rung.level, rung.size, rung.promoted, waiting(rung) if can_leave else 0,
+                expected, fresh_left * rung.level + climbing_left * step, is_open,
+            )
+        )  # fmt: skip
+    return found
+
+
+class Asha:
+    """Promote whenever a rung has a candidate, else grow a base rung, else wait.
+
+    The base rungs take ``configs`` configurations in all; after that the study drains (5.1, "Using n as ASHA's
+    stopping criterion"). A trial that was abandoned counts in the rung it was heading for, last.
+    """
+
+    def __init__(self, settings: AshaSearch, seed: int = 0, objectives: int = 1) -> None:
+        self.settings = settings
+        self.brackets = Brackets(settings, seed, objectives)
+        self.noise = NoiseEstimate.create(settings.noise)
+        self.reads_curves = self.noise is not None and self.noise.reads_curves
+
+    def next_action(self) -> Action:
+        brackets = self.brackets
+        doubtful: Promote | None = None
+        for ladder, k in brackets.candidates():
+            rung = ladder.rungs[k]
+            trial = rung.candidate()
+            if trial is not None:
+                action = brackets.promote(ladder, trial, k + 1)
+                if self.noise is None or rung.margin() > self.noise.at(rung.level):
+                    return action
+                doubtful = doubtful or action
+        return brackets.sample() or doubtful or (WAIT if brackets.running else DONE)
+
+    def verdict(self) -> Event | None:
+        return None
+
+    def apply(self, event: Event) -> None:
+        if type(event) is JobCompleted:
+            self.brackets.rung(event.bracket, event.rung).add(event.trial, loss_of(event))
+            if self.noise is not None:
+                self.noise.add(event)
+        elif type(event) is TrialAbandoned:
+            self.brackets.rung(event.bracket, event.rung).add(event.trial, None)
+        self.brackets.apply(event)
+
+    def rungs(self) -> list[RungStatus]:
+        return self.brackets.rungs()
+
+    def check(self) -> None:
+        self.brackets.check()

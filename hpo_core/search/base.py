@@ -6,8 +6,11 @@ from typing import Protocol
 
 import msgspec
 
-from hpo_core.events import Event
+from hpo_core.events import Event, JobCompleted
 from hpo_core.spec import StudySpec
+
+Loss = float | tuple[float, ...] | None
+"""What rungs rank: a loss, one per objective, or None (not finite, or abandoned: last)."""
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -39,23 +42,53 @@ Action = Sample | Promote | Wait | Done
 WAIT, DONE = Wait(), Done()
 
 
+class RungStatus(msgspec.Struct, frozen=True):
+    """One rung as people see it."""
+
+    bracket: int | None
+    """The bracket it belongs to; None where all brackets share it. A job of bracket b and rung k stands at
+    rung k of bracket b; in shared rungs, at the one with its ``level``."""
+    rung: int
+    """Place in its ladder, 0 at the bottom."""
+    level: int
+    """Units of training behind each result."""
+    results: int
+    """Results so far (abandoned trials count)."""
+    promoted: int
+    """How many left for the next rung."""
+    waiting: int
+    """Candidates for promotion that have not left yet."""
+    expected: int
+    """Results at the end of the study, if nothing fails and mispromotions aside."""
+    units: int
+    """Units of training still to come for this rung."""
+    is_open: bool = True
+    """False above a ceiling that has not been raised (PASHA)."""
+
+
 class SearchMethod(Protocol):
     """Settings are given at construction; state follows from applied events alone."""
 
+    reads_curves: bool
+    """Whether results should carry their learning curve (``JobCompleted.curve``)."""
+
     def next_action(self) -> Action:
         """What to do with a free slot now. Pure: asking twice gives the same answer."""
+        ...
+
+    def verdict(self) -> Event | None:
+        """A fact that follows from the results so far besides grants (a trial stopped, a ceiling raised).
+
+        Pure; asked after every result, and again after its answer was applied, until None.
+        """
         ...
 
     def apply(self, event: Event) -> None:
         """Take note of a fact. Total."""
         ...
 
-    def levels(self) -> list[int]:
-        """Resource of each rung of the lowest bracket, smallest first."""
-        ...
-
-    def rung_sizes(self) -> list[tuple[int, int, int]]:
-        """Per rung of the lowest bracket: (results, promoted, candidates not promoted yet)."""
+    def rungs(self) -> list[RungStatus]:
+        """All rungs, by bracket, from the bottom up."""
         ...
 
     def check(self) -> None:
@@ -63,17 +96,44 @@ class SearchMethod(Protocol):
         ...
 
 
+def loss_of(event: JobCompleted) -> Loss:
+    """What a rung ranks of a result."""
+    return event.losses if event.losses and event.loss is not None else event.loss
+
+
 def create_method(spec: StudySpec) -> SearchMethod:
     """The search method a spec names."""
     search = spec.search
+    objectives = len(spec.objectives)
     if search.method == "asha":
+        if search.variant == "stopping":
+            from hpo_core.search.asha_stopping import AshaStopping
+
+            return AshaStopping(search, spec.seed, objectives)
         from hpo_core.search.asha import Asha
 
-        return Asha(search)
-    if search.method == "random":
-        from hpo_core.search.random_grid import Random
+        return Asha(search, spec.seed, objectives)
+    if search.method == "sha":
+        from hpo_core.search.sha import create_sha
 
-        return Random(search)
+        return create_sha(search, objectives)
+    if search.method == "hyperband":
+        from hpo_core.search.hyperband import create_hyperband
+
+        return create_hyperband(search, objectives)
+    if search.method == "pasha":
+        from hpo_core.search.pasha import Pasha
+
+        return Pasha(search)
+    if search.method == "random":
+        from hpo_core.search.random_grid import Straight
+
+        return Straight(search.configs, search.max_resource)
+    if search.method == "grid":
+        from hpo_core.samplers.grid import GridSampler
+        from hpo_core.search.random_grid import create_grid
+
+        return create_grid(search, GridSampler(spec).size)
     from hpo_core.search.recorded import Recorded
 
     return Recorded(search)

@@ -10,11 +10,13 @@ import heapq
 from collections import deque
 
 from hpo_core.events import Event, JobCompleted, JobGranted, TrialAbandoned
-from hpo_core.search.base import DONE, WAIT, Action, Promote, Sample
-from hpo_core.spec import RecordedSearch
+from hpo_core.search.base import DONE, WAIT, Action, Promote, RungStatus, Sample
+from hpo_core.spec import RecordedGrant, RecordedSearch
 
 
 class Recorded:
+    reads_curves = False
+
     def __init__(self, settings: RecordedSearch) -> None:
         self.settings = settings
         self._base: list[int] = []
@@ -27,7 +29,11 @@ class Recorded:
                 self._later[grant.trial] = deque()
         self._next_base = 0
         self._ready: list[int] = []
-        self._done: dict[int, int] = {}
+        self._done: dict[tuple[int, int], int] = {}
+        self._granted: dict[tuple[int, int], int] = {}
+        self._expected: dict[tuple[int, int], list[RecordedGrant]] = {}
+        for grant in settings.grants:
+            self._expected.setdefault((grant.bracket, grant.rung), []).append(grant)
         self.running = 0
 
     def next_action(self) -> Action:
@@ -40,18 +46,24 @@ class Recorded:
             return Sample(grants[base].bracket, grants[base].rung, grants[base].target)
         return WAIT if self.running else DONE
 
+    def verdict(self) -> Event | None:
+        return None
+
     def apply(self, event: Event) -> None:
         if isinstance(event, JobGranted):
             if event.retry:
                 return
             self.running += 1
+            place = (event.bracket, event.rung)
+            self._granted[place] = self._granted.get(place, 0) + 1
             if self._ready and self.settings.grants[self._ready[0]].trial == event.trial:
                 heapq.heappop(self._ready)
             else:
                 self._next_base += 1
         elif isinstance(event, JobCompleted):
             self.running -= 1
-            self._done[event.rung] = self._done.get(event.rung, 0) + 1
+            place = (event.bracket, event.rung)
+            self._done[place] = self._done.get(place, 0) + 1
             later = self._later.get(event.trial)
             if later:
                 heapq.heappush(self._ready, later.popleft())
@@ -59,11 +71,19 @@ class Recorded:
             self.running -= 1
             self._later.pop(event.trial, None)
 
-    def levels(self) -> list[int]:
-        return [level for _, level in sorted({g.rung: g.target for g in self.settings.grants}.items())]
-
-    def rung_sizes(self) -> list[tuple[int, int, int]]:
-        return [(self._done.get(k, 0), self._done.get(k + 1, 0), 0) for k in range(len(self.levels()))]
+    def rungs(self) -> list[RungStatus]:
+        found = []
+        for bracket in sorted({place[0] for place in self._expected}):
+            ladder = sorted(k for b, k in self._expected if b == bracket)
+            for k in ladder:
+                grants = self._expected[bracket, k]
+                done = self._done.get((bracket, k), 0)
+                level = max(grant.target for grant in grants)
+                below = max((g.target for g in self._expected.get((bracket, k - 1), ())), default=0)
+                left = max(0, len(grants) - done)
+                gone = self._granted.get((bracket, k + 1), 0)
+                found.append(RungStatus(bracket, k, level, done, gone, 0, len(grants), left * (level - below)))
+        return found
 
     def check(self) -> None:
         assert self.running >= 0

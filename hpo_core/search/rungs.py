@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from typing import Any, Protocol
 
 INFINITY = math.inf
 
@@ -93,6 +94,16 @@ class Rung:
             heapq.heappop(ready)
         return None
 
+    def margin(self) -> float:
+        """How much worse than the :meth:`candidate` the best result outside the top ``floor(n / eta)`` is.
+
+        Infinite where there is none, or it is not finite.
+        """
+        rest = self._rest
+        if self.candidate() is None or not rest:
+            return INFINITY
+        return rest[0][0] - self._ready[0][0]
+
     def promote(self, trial: int) -> None:
         """Note that a trial left for the next rung."""
         self._promoted.add(trial)
@@ -106,6 +117,10 @@ class Rung:
         """How many candidates wait for promotion."""
         return len({key[1] for key in self._ready} & self._in_top - self._promoted)
 
+    def ranking(self) -> list[int]:
+        """All trials here, the best first; O(n log n), for looking."""
+        return [trial for _, trial in sorted([(-loss, -trial) for loss, trial in self._top] + self._rest)]
+
     def check(self) -> None:
         """Assert that the heaps agree with a plain sort."""
         top = {(-loss, -trial) for loss, trial in self._top}
@@ -118,18 +133,88 @@ class Rung:
         assert self.candidate() == (free[0] if free else None)
 
 
+class AnyRung(Protocol):
+    """What a ladder asks of a rung: :class:`Rung`, or :class:`~hpo_core.search.pareto.ParetoRung`."""
+
+    level: int
+    size: int
+
+    def add(self, trial: int, loss: Any) -> None: ...
+
+    def candidate(self) -> int | None: ...
+
+    def margin(self) -> float: ...
+
+    def promote(self, trial: int) -> None: ...
+
+    @property
+    def promoted(self) -> int: ...
+
+    def promotable(self) -> int: ...
+
+    def ranking(self) -> list[int]: ...
+
+    def check(self) -> None: ...
+
+
+def make_rung(level: int, reduction_factor: float, objectives: int = 1) -> AnyRung:
+    """A rung for one objective, or for several."""
+    if objectives == 1:
+        return Rung(level, reduction_factor)
+    from hpo_core.search.pareto import ParetoRung
+
+    return ParetoRung(level, reduction_factor)
+
+
 class Ladder:
-    """The rungs of one bracket, from the base up."""
+    """The rungs of one bracket (or of all, where they share them), from the base up.
 
-    __slots__ = ("reduction_factor", "rungs")
+    Args:
+        levels: resource of each rung; with ``endless``, the base alone, and rungs are added as they are needed.
+        endless: no maximum resource: levels go on as ``r * eta**k`` (ASHA 3.3, infinite horizon).
+        ceiling: highest rung that promotions may reach now; default: the top.
+    """
 
-    def __init__(self, levels: list[int], reduction_factor: float) -> None:
+    __slots__ = ("_objectives", "ceiling", "endless", "reduction_factor", "rungs")
+
+    def __init__(
+        self,
+        levels: list[int],
+        reduction_factor: float,
+        *,
+        objectives: int = 1,
+        endless: bool = False,
+        ceiling: int | None = None,
+    ) -> None:
         self.reduction_factor = reduction_factor
-        self.rungs = [Rung(level, reduction_factor) for level in levels]
+        self.endless = endless
+        self.ceiling = len(levels) - 1 if ceiling is None else min(ceiling, len(levels) - 1)
+        self._objectives = objectives
+        self.rungs = [make_rung(level, reduction_factor, objectives) for level in levels]
+
+    def rung(self, k: int) -> AnyRung:
+        """Rung ``k``; an endless ladder grows up to it."""
+        while self.endless and k >= len(self.rungs):
+            level = max(self.rungs[-1].level + 1, round(self.rungs[0].level * self.reduction_factor ** len(self.rungs)))
+            self.rungs.append(make_rung(level, self.reduction_factor, self._objectives))
+        return self.rungs[k]
+
+    def level(self, k: int) -> int:
+        """Resource of rung ``k``, whether it is there already or not."""
+        if k < len(self.rungs):
+            return self.rungs[k].level
+        level, base = self.rungs[-1].level, self.rungs[0].level
+        for i in range(len(self.rungs), k + 1):
+            level = max(level + 1, round(base * self.reduction_factor**i))
+        return level
+
+    def sources(self) -> range:
+        """Rungs that trials may leave upwards, from the top down."""
+        return range(len(self.rungs) - 1 if self.endless else self.ceiling - 1, -1, -1)
 
     def promotion(self) -> tuple[int, int] | None:
         """(trial, rung it goes to) by ASHA's Algorithm 2: from the top rung down, the best candidate."""
-        for k in range(len(self.rungs) - 2, -1, -1):
+        for k in self.sources():
             trial = self.rungs[k].candidate()
             if trial is not None:
                 return trial, k + 1
@@ -138,5 +223,3 @@ class Ladder:
     def check(self) -> None:
         for rung in self.rungs:
             rung.check()
-        for below, above in zip(self.rungs, self.rungs[1:], strict=False):
-            assert above.size <= below.promoted, "a rung holds more results than were promoted to it"

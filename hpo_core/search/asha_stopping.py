@@ -1,0 +1,84 @@
+"""Asynchronous successive halving, stopping variant: at a rung a trial goes on at once, or never.
+
+Li et al. 2018 (arXiv:1810.05934v1) and Syne Tune's documentation: a trial goes on where it is among the best
+``floor(n / eta)`` of the ``n`` results of its rung so far, itself counted, or ``n < eta``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import Counter, deque
+
+from hpo_core.events import Event, JobCompleted, JobGranted, TrialAbandoned, TrialStopped
+from hpo_core.search.asha import Brackets
+from hpo_core.search.base import DONE, WAIT, Action, Loss, Promote, RungStatus, loss_of
+from hpo_core.search.rungs import AnyRung
+from hpo_core.spec import AshaSearch
+
+
+class AshaStopping:
+    """Each result is judged when it comes; those that pass have the next free slot, before new configurations.
+
+    A loss that is not finite stops its trial always.
+    """
+
+    reads_curves = False
+
+    def __init__(self, settings: AshaSearch, seed: int = 0, objectives: int = 1) -> None:
+        self.settings = settings
+        self.brackets = Brackets(settings, seed, objectives)
+        self._several = objectives > 1
+        self._ranked: dict[AnyRung, list[tuple[float, int]]] = {}
+        self._going: deque[Promote] = deque()
+        self._stopped: deque[TrialStopped] = deque()
+
+    def next_action(self) -> Action:
+        if self._going:
+            return self._going[0]
+        return self.brackets.sample() or (WAIT if self.brackets.running else DONE)
+
+    def verdict(self) -> Event | None:
+        return self._stopped[0] if self._stopped else None
+
+    def apply(self, event: Event) -> None:
+        if type(event) is JobCompleted:
+            self._judge(event)
+        elif type(event) is TrialAbandoned:
+            self._rank(self.brackets.rung(event.bracket, event.rung), event.trial, None)
+        elif type(event) is JobGranted:
+            if not event.retry and self._going and self._going[0].trial == event.trial:
+                self._going.popleft()
+        elif type(event) is TrialStopped:
+            self._stopped.popleft()
+        self.brackets.apply(event)
+
+    def _judge(self, event: JobCompleted) -> None:
+        ladder, k = self.brackets.place(event.bracket, event.rung)
+        rung = ladder.rung(k)
+        loss = loss_of(event)
+        rank = self._rank(rung, event.trial, loss)
+        if not ladder.endless and k == len(ladder.rungs) - 1:
+            return
+        eta = ladder.reduction_factor
+        if loss is not None and (rung.size < eta or rank <= int(rung.size // eta)):
+            self._going.append(self.brackets.promote(ladder, event.trial, k + 1))
+        else:
+            self._stopped.append(TrialStopped(event.trial, event.bracket, event.rung, rank, rung.size))
+
+    def _rank(self, rung: AnyRung, trial: int, loss: Loss) -> int:
+        """Add a result to its rung; its place there, from 1 (the lower trial number first between equals)."""
+        rung.add(trial, loss)
+        if self._several:
+            return rung.ranking().index(trial) + 1
+        key = (float("inf") if loss is None else loss, trial)
+        ranked = self._ranked.setdefault(rung, [])
+        insort(ranked, key)  # type: ignore[arg-type]
+        return bisect_right(ranked, key)  # type: ignore[arg-type]
+
+    def rungs(self) -> list[RungStatus]:
+        going = Counter(self.brackets.rung(job.bracket, job.rung - 1) for job in self._going)
+        return self.brackets.rungs(lambda rung: going[rung])
+
+    def check(self) -> None:
+        assert self.brackets.running >= 0
+        assert not {p.trial for p in self._going} & {s.trial for s in self._stopped}

@@ -1,0 +1,190 @@
+"""Synchronous successive halving with barriers (ASHA Algorithm 1; Falkner et al. 2018 for several brackets).
+
+A rung is complete when every trial that went to it reported or was abandoned; only then do its best go on.
+While a bracket waits at that barrier, the next one begins on the free workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+
+from hpo_core.events import Event, JobCompleted, JobGranted, StudyExtended, TrialAbandoned, TrialCreated
+from hpo_core.search.base import DONE, WAIT, Action, Loss, Promote, RungStatus, Sample, loss_of
+from hpo_core.search.rungs import AnyRung, make_rung
+from hpo_core.spec import ShaSearch
+
+
+def sizes_of(configs: int, rungs: int, reduction_factor: float) -> list[int]:
+    """``floor(n * eta**-k)`` for each rung ``k``, as far as it holds a trial.
+
+    >>> sizes_of(9, 3, 3), sizes_of(4, 3, 3)
+    ([9, 3, 1], [4, 1])
+    """
+    sizes = [int(configs / reduction_factor**k + 1e-9) for k in range(rungs)]
+    return [size for size in sizes if size]
+
+
+class Tournament:
+    """One bracket between barriers.
+
+    Args:
+        configs: trials of the base rung.
+        levels: resource of each rung.
+    """
+
+    def __init__(self, configs: int, levels: Sequence[int], reduction_factor: float, objectives: int = 1) -> None:
+        self.sizes = sizes_of(configs, len(levels), reduction_factor)
+        self.rungs: list[AnyRung] = [make_rung(level, reduction_factor, objectives) for level in levels]
+        self.finite = [0] * len(levels)
+        self.created = 0
+        self.going: list[int] = []
+        """Trials of the rung below the running one that were chosen and not granted yet, the best first."""
+        self.rung = 0
+        """The rung that is filling."""
+        self.wanted = configs
+        """Results that complete it."""
+
+    @property
+    def finished(self) -> bool:
+        return self.wanted == 0
+
+    def free(self) -> bool:
+        """Whether it has a job to give now."""
+        return bool(self.going) or (self.rung == 0 and self.created < self.sizes[0])
+
+    def add(self, rung: int, trial: int, loss: Loss) -> None:
+        """A trial reported, or was abandoned; the last one of a rung opens the next."""
+        self.rungs[rung].add(trial, loss)
+        self.finite[rung] += loss is not None
+        if self.rungs[rung].size < self.wanted:
+            return
+        size = self.sizes[rung + 1] if rung + 1 < len(self.sizes) else 0
+        self.going = self.rungs[rung].ranking()[: min(size, self.finite[rung])]
+        self.wanted = len(self.going)
+        self.rung = rung + 1
+
+    def promote(self, trial: int) -> None:
+        self.rungs[self.rung - 1].promote(trial)
+        self.going.remove(trial)
+
+
+class Halving:
+    """Brackets one after the other, each synchronous.
+
+    Args:
+        plan: (base size, levels) of the brackets of one round; rounds follow each other.
+        width: configurations in all; the last bracket gets what is left.
+    """
+
+    reads_curves = False
+
+    def __init__(
+        self, plan: Sequence[tuple[int, Sequence[int]]], width: int, reduction_factor: float, objectives: int = 1
+    ) -> None:
+        self.plan = plan
+        self.width = width
+        self.created = 0
+        self.running = 0
+        self.brackets: list[Tournament] = []
+        self._eta = reduction_factor
+        self._objectives = objectives
+        self._opened = 0
+        self._first = 0
+
+    def _next_size(self) -> int:
+        size, _ = self.plan[len(self.brackets) % len(self.plan)]
+        return min(size, self.width - self._opened)
+
+    def next_action(self) -> Action:
+        for number in range(self._first, len(self.brackets)):
+            bracket = self.brackets[number]
+            if bracket.going:
+                return Promote(bracket.going[0], number, bracket.rung, bracket.rungs[bracket.rung].level)
+            if bracket.free():
+                return Sample(number, 0, bracket.rungs[0].level)
+        if self._next_size() > 0:
+            number = len(self.brackets)
+            return Sample(number, 0, self.plan[number % len(self.plan)][1][0])
+        return WAIT if self.running else DONE
+
+    def verdict(self) -> Event | None:
+        return None
+
+    def apply(self, event: Event) -> None:
+        kind = type(event)
+        if kind is JobCompleted:
+            assert isinstance(event, JobCompleted)
+            self._ended(event.bracket, event.rung, event.trial, loss_of(event))
+        elif kind is TrialAbandoned:
+            assert isinstance(event, TrialAbandoned)
+            self._ended(event.bracket, event.rung, event.trial, None)
+        elif kind is JobGranted:
+            assert isinstance(event, JobGranted)
+            if not event.retry:
+                self.running += 1
+                if event.rung:
+                    self.brackets[event.bracket].promote(event.trial)
+        elif kind is TrialCreated:
+            assert isinstance(event, TrialCreated)
+            if event.bracket == len(self.brackets):
+                size = self._next_size()
+                _, levels = self.plan[len(self.brackets) % len(self.plan)]
+                self.brackets.append(Tournament(size, levels, self._eta, self._objectives))
+                self._opened += size
+            self.brackets[event.bracket].created += 1
+            self.created += 1
+        elif kind is StudyExtended:
+            assert isinstance(event, StudyExtended)
+            self.width += event.configs
+
+    def _ended(self, bracket: int, rung: int, trial: int, loss: Loss) -> None:
+        self.running -= 1
+        self.brackets[bracket].add(rung, trial, loss)
+        while self._first < len(self.brackets) and self.brackets[self._first].finished:
+            self._first += 1
+
+    def rungs(self) -> list[RungStatus]:
+        found: list[RungStatus] = []
+        for number, bracket in enumerate(self.brackets):
+            found += _status(number, bracket, self._eta)
+        left = self.width - self._opened
+        for number in count(len(self.brackets)):
+            size, levels = self.plan[number % len(self.plan)]
+            if left <= 0:
+                return found
+            found += _status(number, Tournament(min(size, left), levels, self._eta), self._eta)
+            left -= size
+        return found
+
+    def check(self) -> None:
+        assert self.running >= 0 and self.created <= self.width
+        for bracket in self.brackets:
+            for k, rung in enumerate(bracket.rungs):
+                rung.check()
+                allowed = bracket.sizes[k] if k < len(bracket.sizes) else 0
+                assert rung.size <= allowed, f"rung {k} holds {rung.size} results, the plan has {allowed}"
+
+
+def _status(number: int, bracket: Tournament, reduction_factor: float) -> list[RungStatus]:
+    found: list[RungStatus] = []
+    expected = bracket.sizes[0]
+    for k, rung in enumerate(bracket.rungs[: len(bracket.sizes)]):
+        if k == bracket.rung:
+            expected = bracket.wanted
+        elif k:
+            expected = min(expected, bracket.sizes[k])
+        if k < bracket.rung:
+            expected = rung.size
+        waiting = len(bracket.going) if k == bracket.rung - 1 else 0
+        step = rung.level - (bracket.rungs[k - 1].level if k else 0)
+        left = max(0, expected - rung.size)
+        found.append(RungStatus(number, k, rung.level, rung.size, rung.promoted, waiting, expected, left * step))
+    return found
+
+
+def create_sha(settings: ShaSearch, objectives: int) -> Halving:
+    """Brackets of one size and one early-stopping rate."""
+    levels = settings.levels()[settings.early_stopping_rate :]
+    plan = [(settings.configs, levels)]
+    return Halving(plan, settings.configs * settings.rounds, settings.reduction_factor, objectives)

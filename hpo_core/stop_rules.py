@@ -1,0 +1,65 @@
+"""Rules that end a study before its search does: resource, wall-clock, target."""
+
+from __future__ import annotations
+
+from hpo_core.events import ControllerStarted, Event, Stimulus, StudyReopened, StudyRequested
+from hpo_core.spec import StudySpec
+from hpo_core.state import StudyState
+
+
+class StopRules:
+    """Told every stimulus with its time and every event; says which rule is due.
+
+    A person who resumes a study that a rule ended wants more of it: the same resource and the same seconds
+    again, and no stop at a target that is reached already. Seconds count while a controller drives the study,
+    not while it is down.
+    """
+
+    def __init__(self, spec: StudySpec) -> None:
+        self._rules = spec.stop
+        self._metric = spec.metric.name
+        self._sign = spec.metric.sign
+        self._last = 0.0
+        self.seconds = 0.0
+        """Driven since the study began or was last resumed after a halt."""
+        self._used_before = 0
+        self._reached_before = False
+
+    def notice(self, stimulus: Stimulus, time: float) -> None:
+        """Time passed until this stimulus."""
+        if not isinstance(stimulus, StudyRequested | ControllerStarted):
+            self.seconds += max(0.0, time - self._last)
+        self._last = time
+
+    def apply(self, event: Event, state: StudyState) -> None:
+        """Take note of a fact that ``state`` holds already."""
+        if type(event) is StudyReopened:
+            self.seconds = 0.0
+            self._used_before = state.resource_used
+            self._reached_before = self._reached(state)
+
+    def seconds_at(self, now: float) -> float:
+        """Seconds driven as of ``now``."""
+        return self.seconds + max(0.0, now - self._last)
+
+    def _reached(self, state: StudyState) -> bool:
+        target = self._rules.target
+        best = state.incumbent
+        return target is not None and best is not None and best.loss <= target * self._sign
+
+    def due(self, state: StudyState, now: float | None = None) -> tuple[str, str] | None:
+        """(rule, reason) of a rule that is met, or None; ``now`` defaults to the last stimulus' time."""
+        rules = self._rules
+        if not self._reached_before and self._reached(state):
+            assert state.incumbent is not None
+            value = state.incumbent.loss * self._sign
+            return "target", f"target reached: {self._metric} = {value:.6g} (wanted {rules.target:g})"
+        if rules.total_resource is not None:
+            used = state.resource_used + state.resource_running - self._used_before
+            if used >= rules.total_resource:
+                return "total_resource", f"total_resource = {rules.total_resource:,} units of training are given out"
+        if rules.seconds is not None:
+            seconds = self.seconds if now is None else self.seconds_at(now)
+            if seconds >= rules.seconds:
+                return "seconds", f"{rules.seconds:g} seconds are over"
+        return None
