@@ -11,6 +11,7 @@ import pytest
 
 from hpo_core import Job, Outcome, Report, Study, StudySpec
 from hpo_core.journal.base import Journal
+from hpo_core.trial import CURVE_POINTS, Point
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +42,9 @@ def make_spec(**changes: Any) -> StudySpec:
 def completed(job: Job, loss: float, **more: Any) -> Report:
     """A good report of a job."""
     outcome = Outcome.COMPLETED if abs(loss) < float("inf") else Outcome.DIVERGED
-    return Report(trial=job.trial, attempt=job.attempt, outcome=outcome, metrics={"loss": loss}, **more)
+    gain = float(sum(map(ord, repr(sorted(job.params.items())))) % 17)
+    metrics = {"loss": loss, "gain": gain}
+    return Report(trial=job.trial, attempt=job.attempt, outcome=outcome, metrics=metrics, **more)
 
 
 def failed(job: Job, outcome: Outcome, message: str = "made to fail", **more: Any) -> Report:
@@ -62,8 +65,20 @@ class World:
     def clock(self) -> float:
         return self.now
 
-    def loss(self, job: Job) -> float:
-        return float(job.params["x"]) + 1.0 / job.target
+    def loss(self, job: Job, resource: int | None = None) -> float:
+        """Falls with the resource, with a wobble of its own per trial, so that curves cross."""
+        at = resource or job.target
+        wobble = 0.0 if resource is None else 0.05 * random.Random(f"{job.trial}/{at}").random()
+        return float(job.params["x"]) + 1.0 / at + wobble
+
+    def good(self, job: Job) -> Report:
+        """A result: two metrics, and a learning curve that ends at the target."""
+        start = job.checkpoint.resource if job.checkpoint else 0
+        steps = range(start + 1, job.target + 1)[-CURVE_POINTS:]
+        loss = self.loss(job)
+        curve = tuple(Point(at, {"loss": self.loss(job, at)}) for at in steps[:-1])
+        curve += (Point(job.target, {"loss": loss}),)
+        return completed(job, loss, curve=curve)
 
     def report(self, job: Job) -> Report:
         self.now += self.random.random()
@@ -71,7 +86,7 @@ class World:
             return failed(job, self.random.choice([Outcome.ERROR, Outcome.LOST, Outcome.CRASHED]))
         if self.random.random() < self.nans:
             return completed(job, float("nan"))
-        return completed(job, self.loss(job))
+        return self.good(job)
 
     def play(self, study: Study, jobs: list[Job] | None = None, *, steps: int | None = None) -> list[Job]:
         """Report jobs in a random order until nothing runs (or ``steps`` reports); returns what still runs."""

@@ -90,17 +90,21 @@ class Brackets:
             assert isinstance(event, StudyExtended)
             self.assignment.widen(event.configs)
 
-    def rungs(self, waiting: Callable[[AnyRung], int] = lambda rung: rung.promotable()) -> list[RungStatus]:
-        """All rungs as people see them; ``waiting`` counts the trials that will leave a rung."""
+    def rungs(
+        self,
+        waiting: Callable[[AnyRung], int] = lambda rung: rung.promotable(),
+        leaving: Callable[[int], int] | None = None,
+    ) -> list[RungStatus]:
+        """All rungs as people see them (the arguments are those of :func:`ladder_status`)."""
         brackets, made = self.assignment.brackets, self.assignment.created
         entering = self.assignment.expected()
         if self.shared:
             ways = dict(zip(brackets, zip(entering, made, strict=True), strict=True))
-            return ladder_status(None, self.ladders[0], ways, waiting)
+            return ladder_status(None, self.ladders[0], ways, waiting, leaving)
         return [
             status
             for i, (bracket, ladder) in enumerate(zip(brackets, self.ladders, strict=True))
-            for status in ladder_status(bracket, ladder, {0: (entering[i], made[i])}, waiting)
+            for status in ladder_status(bracket, ladder, {0: (entering[i], made[i])}, waiting, leaving)
         ]
 
     def check(self) -> None:
@@ -120,13 +124,16 @@ def ladder_status(
     ladder: Ladder,
     entering: dict[int, tuple[int, int]],
     waiting: Callable[[AnyRung], int] = lambda rung: rung.promotable(),
+    leaving: Callable[[int], int] | None = None,
 ) -> list[RungStatus]:
     """A ladder as people see it.
 
     Args:
         entering: by the place where new configurations enter, (expected in all, those that did).
         waiting: how many trials of a rung will leave it, as known now.
+        leaving: how many of so many results are expected to leave a rung in the end; default ``floor(n / eta)``.
     """
+    leaving = leaving or (lambda results: int(results // ladder.reduction_factor))
     found: list[RungStatus] = []
     for k, rung in enumerate(ladder.rungs):
         is_open = ladder.endless or k <= ladder.ceiling
@@ -134,8 +141,9 @@ def ladder_status(
         climbing = 0
         if k and is_open:
             below = found[-1]
-            full = below.results >= below.expected  # then it is known who leaves it
-            climbing = below.promoted + below.waiting if full else int(below.expected // ladder.reduction_factor)
+            climbing = below.promoted + below.waiting
+            if below.results < below.expected:  # who leaves it is not known yet
+                climbing = max(climbing, leaving(below.expected))
         expected = max(rung.size, climbing + fresh)
         fresh_left = max(0, fresh - entered)
         climbing_left = max(0, expected - rung.size - fresh_left)

@@ -6,6 +6,7 @@ Li et al. 2018 (arXiv:1810.05934v1) and Syne Tune's documentation: a trial goes 
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right, insort
 from collections import Counter, deque
 
@@ -70,14 +71,21 @@ class AshaStopping:
         rung.add(trial, loss)
         if self._several:
             return rung.ranking().index(trial) + 1
+        assert not isinstance(loss, tuple)
         key = (float("inf") if loss is None else loss, trial)
         ranked = self._ranked.setdefault(rung, [])
-        insort(ranked, key)  # type: ignore[arg-type]
-        return bisect_right(ranked, key)  # type: ignore[arg-type]
+        insort(ranked, key)
+        return bisect_right(ranked, key)
 
     def rungs(self) -> list[RungStatus]:
         going = Counter(self.brackets.rung(job.bracket, job.rung - 1) for job in self._going)
-        return self.brackets.rungs(lambda rung: going[rung])
+        return self.brackets.rungs(lambda rung: going[rung], self._leaving)
+
+    def _leaving(self, results: int) -> int:
+        """The first results of a rung go on whatever they are, the others as one in eta."""
+        eta = self.settings.reduction_factor
+        free = min(results, math.ceil(eta) - 1)
+        return int(free + (results - free) / eta)
 
     def check(self) -> None:
         assert self.brackets.running >= 0

@@ -54,7 +54,7 @@ def test_regret_is_that_of_the_reference(table: CurveTable) -> None:
             assert study.best is not None
             values.append(table.regret(study.state.trials[study.best.trial].params["row"]))
             if method == "asha":
-                rungs.append([size for size, _, _ in study.method.rung_sizes()])
+                rungs.append([rung.results for rung in study.method.rungs()])
     for method, reference in (("asha", 0.0036), ("random", 0.0299)):
         values = regret[method]
         noise = statistics.stdev(values) / len(values) ** 0.5
@@ -88,6 +88,6 @@ def test_nine_workers_give_a_full_result_after_the_time_of_one_training() -> Non
             seconds=lambda job: float(job.target - (job.checkpoint.resource if job.checkpoint else 0)),
             checkpoints=resume,
         )
-        while not study.method.rung_sizes()[2][0]:
+        while not study.method.rungs()[2].results:
             executor.run(max_reports=1)
         assert clock.now == expected

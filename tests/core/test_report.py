@@ -240,10 +240,10 @@ def test_no_row_holds_two_attempts_at_once(played: World) -> None:
 def test_rungs_count_every_trial_once(played: World) -> None:
     series, _ = told(played)
     rows = rung_table(series)
-    sizes = played.study.method.rung_sizes()
-    assert [sum(row) for row in rows] == [size for size, _, _ in sizes]
-    assert [row[0] for row in rows] == [promoted for _, promoted, _ in sizes]
-    assert [row[1] for row in rows] == [waiting for _, _, waiting in sizes]
+    rungs = played.study.method.rungs()
+    assert [sum(row) for row in rows] == [rung.results for rung in rungs]
+    assert [row[0] for row in rows] == [rung.promoted for rung in rungs]
+    assert [row[1] for row in rows] == [rung.waiting for rung in rungs]
     assert rows[0][0] + rows[0][1] + rows[0][2] + rows[0][3] == 60
 
 
@@ -251,7 +251,7 @@ def test_candidates_are_told_apart_while_it_runs() -> None:
     world = World(slots=12).play(40)
     world.study.stop("enough for today")
     series, _ = told(world)
-    assert [row[1] for row in rung_table(series)] == [waiting for _, _, waiting in world.study.method.rung_sizes()]
+    assert [row[1] for row in rung_table(series)] == [rung.waiting for rung in world.study.method.rungs()]
     assert next_command(series) == "hpo resume digits-mlp"
     assert "enough for today" in render(series) and ">halted<" in render(series)
 

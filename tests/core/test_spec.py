@@ -58,7 +58,11 @@ def test_the_contract_of_the_issue_loads(tmp_path: Path) -> None:
         ("when: {optimizer: sgd}", "when: {optimiser: sgd}", "names 'optimiser', which is no parameter"),
         ("when: {optimizer: sgd}", "when: {optimizer: rms}", "optimizer = 'rms', a value that optimizer never takes"),
         ("min_resource: 1, max", "min_resource: 40, max", "min_resource = 40 is larger than max_resource = 27"),
-        ("max_resource: 27, ", "", "study.yaml:11: search.max_resource: is required and absent"),
+        (
+            "{method: asha, configs: 60, min_resource: 1, max_resource: 27, reduction_factor: 3}",
+            "{method: sha, configs: 60}",
+            "study.yaml:11: search.max_resource: is required and absent",
+        ),
         ("reduction_factor: 3", "reduction_factor: 1", "greater than or equal to 1.1"),
         ("{name: random}", "{name: TPE}", "sampler 'TPE' is unknown; .*TPESampler"),
         ("{name: random}", "{name: TPESampler, n_startup: 3}", "takes no argument 'n_startup'.*n_startup_trials"),

@@ -46,7 +46,7 @@ def test_base_rung_takes_exactly_n_and_the_study_drains() -> None:
     assert world.play(study) == []
     study.check()
     assert study.status == "finished"
-    assert next(size for size, _, _ in study.method.rung_sizes()) == 30
+    assert study.method.rungs()[0].results == 30
     assert study.ask() is None
 
 

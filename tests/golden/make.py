@@ -57,7 +57,7 @@ def summary(study: Study) -> dict[str, object]:
             }
             for trial in state.trials
         ],
-        "rungs": [list(row) for row in study.method.rung_sizes()],
+        "rungs": [[rung.results, rung.promoted, rung.waiting] for rung in study.method.rungs()],
         "best": None if state.incumbent is None else [state.incumbent.trial, state.incumbent.resource],
         "counts": [state.completed_jobs, state.abandoned_trials, state.failed_attempts, state.ignored_reports],
     }

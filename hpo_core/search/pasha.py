@@ -1,0 +1,111 @@
+"""Progressive ASHA: the highest rung opens only when rankings below it are not stable (Bohdal et al., ICLR 2023)."""
+
+from __future__ import annotations
+
+import math
+
+from hpo_core.events import CeilingRaised, Event, JobCompleted, TrialCreated
+from hpo_core.search.asha import Asha
+from hpo_core.search.base import Action, RungStatus
+from hpo_core.search.soft_ranking import SoftRanking, Tolerance
+from hpo_core.spec import AshaSearch, PashaSearch
+
+
+class Pasha:
+    """ASHA under a ceiling that begins at the second rung (Algorithm 1).
+
+    Every result in the highest open rung is compared: where the configurations there are not in the order they
+    had in the rung below, up to the tolerance, one more rung opens, up to the maximum resource. The base rung
+    takes ``configs`` configurations in all, and the study drains below the ceiling.
+
+    A loss that is not finite ranks last. An abandoned trial ranks last in its rung as well, but is not
+    compared: nothing was measured.
+    """
+
+    reads_curves = True
+
+    def __init__(self, settings: PashaSearch) -> None:
+        self.settings = settings
+        self.asha = Asha(
+            AshaSearch(
+                configs=settings.configs,
+                max_resource=settings.max_resource,
+                min_resource=settings.min_resource,
+                reduction_factor=settings.reduction_factor,
+                brackets=[0],
+            )
+        )
+        self.ladder = self.asha.brackets.ladders[0]
+        self.ladder.ceiling = min(1, len(self.ladder.rungs) - 1)
+        self._ranking = SoftRanking()
+        self._tolerance = Tolerance(settings.percentile)
+        self._raised: CeilingRaised | None = None
+        self._losses: list[float] = []
+        """By trial: its loss at the highest rung it reached."""
+        self._curves: list[tuple[tuple[int, float], ...]] = []
+        """By trial: all points so far, in the order they came."""
+
+    @property
+    def tolerance(self) -> float:
+        """Losses this close are exchangeable now."""
+        return self._tolerance.value
+
+    @property
+    def _settled(self) -> bool:
+        """Whether every rung is open, and nothing is left to compare."""
+        return self.ladder.ceiling == len(self.ladder.rungs) - 1
+
+    def next_action(self) -> Action:
+        return self.asha.next_action()
+
+    def verdict(self) -> Event | None:
+        return self._raised
+
+    def apply(self, event: Event) -> None:
+        self.asha.apply(event)
+        if self._settled:
+            return
+        if type(event) is TrialCreated:
+            self._losses.append(math.inf)
+            self._curves.append(())
+        elif type(event) is JobCompleted:
+            self._completed(event)
+        elif type(event) is CeilingRaised:
+            self._open(event)
+
+    def _completed(self, event: JobCompleted) -> None:
+        trial, below = event.trial, self._losses[event.trial]
+        loss = math.inf if event.loss is None else event.loss
+        if event.rung == self.ladder.ceiling:
+            level = self.ladder.rungs[event.rung].level
+            self._tolerance.add(self._curves[trial] + event.curve, level, loss)
+            place = self._ranking.add(trial, below=below, above=loss, tolerance=self.tolerance)
+            if place is not None and self._raised is None:
+                self._raised = CeilingRaised(
+                    0,
+                    event.rung + 1,
+                    self.ladder.rungs[event.rung + 1].level,
+                    self.tolerance,
+                    place + 1,
+                    self._ranking.trial_at(place),
+                    self._ranking.exchangeable(place, self.tolerance),
+                )
+        self._losses[trial] = loss
+        self._curves[trial] += (*event.curve, (event.resource, loss))
+
+    def _open(self, event: CeilingRaised) -> None:
+        self.ladder.ceiling = event.rung
+        self._raised = None
+        self._ranking = SoftRanking()
+        self._tolerance.begin()
+        if self._settled:
+            self._losses.clear()
+            self._curves.clear()
+
+    def rungs(self) -> list[RungStatus]:
+        return self.asha.rungs()
+
+    def check(self) -> None:
+        self.asha.check()
+        assert self._raised is None, "a ceiling that is due was not raised"
+        assert all(rung.size == 0 for rung in self.ladder.rungs[self.ladder.ceiling + 1 :])

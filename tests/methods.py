@@ -1,0 +1,105 @@
+"""Every search method in its variants, small: what contracts, laws, faults and golden journals go through."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any
+
+from hpo_core.events import Entry, Event, JobCompleted, JobGranted, TrialAbandoned, TrialCreated, TrialStopped
+from hpo_core.search.sha import sizes_of
+from hpo_core.spec import StudySpec
+from tests.conftest import make_spec
+
+_LADDER: dict[str, Any] = {"configs": 24, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
+
+SEARCHES: dict[str, dict[str, Any]] = {
+    "asha": {"method": "asha", **_LADDER},
+    "asha-production": {"method": "asha", "configs": 40, "max_resource": 64},
+    "asha-brackets": {"method": "asha", **_LADDER, "brackets": [0, 1, 2]},
+    "asha-shared": {
+        "method": "asha", **_LADDER, "brackets": "all", "assignment": "proportional", "rung_system": "shared",
+    },
+    "asha-loop": {"method": "asha", **_LADDER, "configs": 50, "brackets": "all", "assignment": "loop"},
+    "asha-endless": {"method": "asha", "configs": 30, "min_resource": 2, "reduction_factor": 3},
+    "asha-noise": {"method": "asha", **_LADDER, "noise": "auto"},
+    "stopping": {"method": "asha", "variant": "stopping", **_LADDER},
+    "stopping-brackets": {"method": "asha", "variant": "stopping", **_LADDER, "brackets": [0, 1, 2]},
+    "stopping-shared": {
+        "method": "asha", "variant": "stopping", **_LADDER, "brackets": [0, 1], "rung_system": "shared",
+    },
+    "sha": {"method": "sha", **_LADDER, "configs": 12, "rounds": 2},
+    "hyperband": {"method": "hyperband", "min_resource": 1, "max_resource": 9, "reduction_factor": 3},
+    "pasha": {"method": "pasha", **_LADDER},
+    "random": {"method": "random", "configs": 12, "max_resource": 5},
+    "grid": {"method": "grid", "points": {"x": 4, "d": 3}, "max_resource": 3},
+    "grid-drawn": {"method": "grid", "points": {"d": 3}, "random": ["x"], "order": "shuffled", "repeats": 3},
+}  # fmt: skip
+
+
+def spec_of(name: str, **changes: Any) -> StudySpec:
+    """A spec with the named search, or ``pareto-...`` for the same with two objectives."""
+    search = name.removeprefix("pareto-")
+    if search != name:
+        changes = {"metrics": [{"name": "loss"}, {"name": "gain", "mode": "max"}]} | changes
+    return make_spec(search=SEARCHES[search], **changes)
+
+
+SEVERAL_OBJECTIVES = [f"pareto-{name}" for name in ("asha-brackets", "stopping", "sha", "random")]
+ALL = [*SEARCHES, *SEVERAL_OBJECTIVES]
+
+
+def judge(spec: StudySpec, entries: Iterable[Entry]) -> dict[str, int]:
+    """Hold every promotion and every stop of a journal against the paper's rule, by plain sorting.
+
+    Independent of the search methods' own code; for one objective. Returns what it saw.
+    """
+    seen = {"promoted": 0, "stopped": 0}
+    search = spec.search
+    eta = getattr(search, "reduction_factor", 1)
+    shared = getattr(search, "rung_system", "") == "shared"
+    synchronous = search.method in ("sha", "hyperband")
+    results: dict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)
+    created: dict[int, int] = defaultdict(int)
+    chosen: dict[tuple[int, int], list[int]] = defaultdict(list)
+
+    def place(event: JobGranted | JobCompleted | TrialAbandoned | TrialStopped, below: int = 0) -> tuple[int, int]:
+        return (0, event.bracket + event.rung - below) if shared else (event.bracket, event.rung - below)
+
+    passed: dict[int, bool] = {}
+    for entry in entries:
+        for event in entry.events:
+            if isinstance(event, TrialCreated):
+                created[event.bracket] += 1
+            elif isinstance(event, JobCompleted | TrialAbandoned):
+                lost = isinstance(event, TrialAbandoned) or event.loss is None
+                rung = results[place(event)]
+                rung.append((float("inf") if lost else event.loss, event.trial))  # type: ignore[union-attr,arg-type]
+                rank = sorted(rung).index(rung[-1]) + 1
+                passed[event.trial] = not lost and (len(rung) < eta or rank <= len(rung) // eta)
+            elif isinstance(event, TrialStopped):
+                seen["stopped"] += 1
+                rung = results[place(event)]
+                assert not passed[event.trial], f"stopped although in the best 1/eta: {event}"
+                assert (event.results, event.rank) == (len(rung), sorted(rung).index(rung[-1]) + 1)
+            elif isinstance(event, JobGranted) and event.rung and not event.retry:
+                seen["promoted"] += 1
+                rung = sorted(results[place(event, below=1)])
+                best = [trial for loss, trial in rung if loss < float("inf")]
+                if synchronous:
+                    base = created[event.bracket]
+                    before = chosen[event.bracket, event.rung - 1]
+                    wanted = base if event.rung == 1 else len(before)
+                    assert len(rung) == wanted, f"went on before the barrier: {event}"
+                    assert event.trial in best[: sizes_of(base, event.rung + 1, eta)[event.rung]]
+                    chosen[event.bracket, event.rung].append(event.trial)
+                elif getattr(search, "variant", "") == "stopping":
+                    assert passed.pop(event.trial), f"went on although outside the best 1/eta: {event}"
+                else:
+                    assert event.trial in best[: int(len(rung) // eta)], f"promoted from outside the best: {event}"
+    return seen
+
+
+def facts(entries: Iterable[Entry], kind: type[Event]) -> list[Any]:
+    """All facts of one kind, in order."""
+    return [event for entry in entries for event in entry.events if type(event) is kind]
