@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from hpo_core import Study
+from hpo_core import Study, StudySpec
 from hpo_core.events import Entry, JobCompleted
 from hpo_core.journal.audit import audit
 from hpo_core.journal.sql import SqlJournal, current_owner
-from tests.conftest import World, make_spec
+from tests.conftest import World, fresh, make_spec
+from tests.methods import judge, spec_of
 
 SPEC = make_spec(search={"method": "asha", "configs": 60, "min_resource": 1, "max_resource": 27, "reduction_factor": 3})
 
@@ -39,13 +40,13 @@ class DeadlyJournal(SqlJournal):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def controller(url: str, *, at: int, before: bool) -> None:
+def controller(url: str, spec: StudySpec, *, at: int, before: bool) -> None:
     """Drive the study to its end, or to the moment it is killed."""
     journal = DeadlyJournal(url)
     journal.at, journal.before = at, before
     world = World(at, failures=0.05, nans=0.05)
     if not journal.studies():
-        Study.create(SPEC, journal, clock=world.clock)
+        Study.create(spec, journal, clock=world.clock)
     epoch = journal.claim("world", current_owner(), 0.0)
     study = Study.open("world", journal, clock=world.clock)
     study.epoch = epoch
@@ -53,12 +54,12 @@ def controller(url: str, *, at: int, before: bool) -> None:
     world.play(study)
 
 
-def in_child(url: str, *, at: int, before: bool) -> int:
+def in_child(url: str, *, at: int, before: bool, spec: StudySpec = SPEC) -> int:
     """Run a controller in a forked process; returns its wait status."""
     pid = os.fork()
     if pid == 0:
         try:
-            controller(url, at=at, before=before)
+            controller(url, spec, at=at, before=before)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -66,21 +67,21 @@ def in_child(url: str, *, at: int, before: bool) -> int:
     return os.waitpid(pid, 0)[1]
 
 
-def assert_whole(url: str) -> int:
+def assert_whole(url: str, configs: int = 60) -> list[Entry]:
     journal = SqlJournal(url)
     entries = list(journal.entries("world"))
     assert audit(entries).clean
     study = Study.from_entries(entries)
     study.check()
     assert study.status == "finished"
-    assert len(study.state.trials) == 60
+    assert len(study.state.trials) == configs
     assert all(trial.results or trial.abandoned for trial in study.state.trials), "a trial was lost"
     counted = Counter(
         (event.trial, event.rung) for entry in entries for event in entry.events if isinstance(event, JobCompleted)
     )
     assert set(counted.values()) == {1}, "a result was counted twice"
     journal.close()
-    return len(entries)
+    return entries
 
 
 @pytest.fixture
@@ -109,6 +110,30 @@ def test_one_kill_at_every_entry(folder: Path, before: bool) -> None:
         at += 1
     print(f"{killed} kills")
     assert killed > 80
+
+
+@pytest.mark.parametrize(
+    "name", ["asha-shared", "stopping-brackets", "sha", "hyperband", "pasha", "grid-drawn", "pareto-asha-brackets"]
+)
+def test_one_kill_after_every_entry_of_every_method(folder: Path, name: str) -> None:
+    spec = spec_of(name)
+    plan = fresh(spec)
+    World(1).play(plan)
+    at, killed = 1, 0
+    while True:
+        url = f"sqlite:///{folder / f'{at}.db'}"
+        status = in_child(url, at=at, before=False, spec=spec)
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0
+            break
+        killed += 1
+        assert os.waitstatus_to_exitcode(in_child(url, at=-1, before=False, spec=spec)) == 0
+        entries = assert_whole(url, configs=len(plan.state.trials))
+        if not name.startswith("pareto"):
+            judge(spec, entries)
+        at += 1
+    print(f"{name}: {killed} kills")
+    assert killed > 10
 
 
 def test_killed_again_and_again_after_every_single_result(folder: Path) -> None:

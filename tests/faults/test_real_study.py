@@ -21,6 +21,7 @@ from hpo_core.errors import JournalError, StudyNotFoundError
 from hpo_core.events import AttemptFailed, JobCompleted
 from hpo_core.home import Home
 from hpo_core.journal.audit import audit
+from tests.methods import judge
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = 30
@@ -70,20 +71,20 @@ class Real:
             assert time.monotonic() < deadline, self.log.read_text()[-3000:]
             time.sleep(0.05)
 
-    def finish(self) -> Study:
+    def finish(self, configs: int | None = CONFIGS) -> Study:
         """Let the present controller end, and check that the study is whole."""
         process = self.start()
         assert process.wait(120) == 0, self.log.read_text()[-3000:]
-        return self.assert_whole()
+        return self.assert_whole(configs)
 
-    def assert_whole(self) -> Study:
+    def assert_whole(self, configs: int | None = CONFIGS) -> Study:
         entries = list(self.home.open_journal().entries("real"))
         report = audit(entries)
         assert report.clean, report.findings
         study = Study.from_entries(entries)
         study.check()
         assert study.status == "finished"
-        assert len(study.state.trials) == CONFIGS
+        assert configs is None or len(study.state.trials) == configs
         assert all(trial.results for trial in study.state.trials), "a trial was lost"
         counted = Counter(
             (event.trial, event.rung) for entry in entries for event in entry.events if isinstance(event, JobCompleted)
@@ -143,6 +144,39 @@ def test_controller_killed_at_twenty_random_moments(tmp_path: Path) -> None:
     shared = stormy.keys() & peaceful.keys()
     assert len(shared) >= CONFIGS
     assert {key: stormy[key] for key in shared} == {key: peaceful[key] for key in shared}
+
+
+LADDER = {"min_resource": 1, "max_resource": 9, "reduction_factor": 3}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "search",
+    [
+        {"method": "asha", "configs": 14, **LADDER, "variant": "stopping", "brackets": [0, 1]},
+        {"method": "asha", "configs": 14, **LADDER, "brackets": "all", "rung_system": "shared"},
+        {"method": "sha", "configs": 12, **LADDER},
+        {"method": "hyperband", **LADDER},
+        {"method": "pasha", "configs": 14, **LADDER},
+        {"method": "grid", "points": {"x": 12}, "max_resource": 3},
+    ],
+    ids=["stopping", "shared", "sha", "hyperband", "pasha", "grid"],
+)
+def test_controller_killed_at_random_moments_of_every_method(tmp_path: Path, search: dict[str, Any]) -> None:
+    """Two moments each; HPO_TEST_KILLS asks for more."""
+    real = Real(tmp_path, search=search)
+    dice = random.Random(str(search))
+    for _ in range(int(os.environ.get("HPO_TEST_KILLS", "2"))):
+        before = real.entries()
+        process = real.start()
+        real.wait_for_entries(before + 3, process)
+        time.sleep(dice.uniform(0.0, 0.4))
+        if process.poll() is not None:
+            break
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    study = real.finish(configs=None)
+    judge(study.spec, real.home.open_journal().entries("real"))
 
 
 def test_killed_dask_worker_and_killed_child(tmp_path: Path) -> None:
