@@ -12,6 +12,7 @@ from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.events import FORMAT, encode_entry
 from hpo_core.trial import Checkpoint
 from tests.conftest import World, completed, failed, fresh, make_spec
+from tests.methods import ALL, spec_of
 
 FOLDER = Path(__file__).parent
 
@@ -41,6 +42,17 @@ def every_kind_of_event() -> Study:
     return study
 
 
+def every_method() -> dict[str, Study]:
+    """A small study of each search method, with failures, by the name of its golden file."""
+    studies = {}
+    for name in ALL:
+        world = World(12, failures=0.05, nans=0.05)
+        study = fresh(spec_of(name, study="golden"), MemoryJournal(), world)
+        world.play(study)
+        studies[name] = study
+    return studies
+
+
 def summary(study: Study) -> dict[str, object]:
     """What must come out of the journal again, whatever the version that reads it."""
     state = study.state
@@ -64,10 +76,10 @@ def summary(study: Study) -> dict[str, object]:
 
 
 def main() -> None:
-    study = every_kind_of_event()
-    lines = [encode_entry(entry) + "\n" for entry in study.journal.entries("golden")]
-    (FOLDER / f"asha-format-{FORMAT}.jsonl").write_text("".join(lines))
-    (FOLDER / f"asha-format-{FORMAT}.json").write_text(json.dumps(summary(study), indent=1) + "\n")
+    for name, study in {"every-event": every_kind_of_event(), **every_method()}.items():
+        lines = [encode_entry(entry) + "\n" for entry in study.journal.entries("golden")]
+        (FOLDER / f"{name}-format-{FORMAT}.jsonl").write_text("".join(lines))
+        (FOLDER / f"{name}-format-{FORMAT}.json").write_text(json.dumps(summary(study), indent=1) + "\n")
 
 
 if __name__ == "__main__":

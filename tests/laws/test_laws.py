@@ -9,31 +9,48 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core import MemoryJournal, Outcome, Study
-from hpo_core.events import JobCompleted, JobGranted, TrialAbandoned
+from hpo_core.events import JobCompleted, JobGranted
 from hpo_core.journal.audit import audit
 from hpo_core.search.base import Promote, Sample
 from hpo_core.search.rungs import Rung
 from tests.conftest import completed, failed, fresh, make_spec
+from tests.methods import judge
 
 LOSSES = st.one_of(st.floats(-10, 10), st.sampled_from([0.5, float("nan"), float("inf"), float("-inf"), 1e300, -1e300]))
 FAILURES = st.sampled_from([Outcome.ERROR, Outcome.CRASHED, Outcome.LOST, Outcome.PREEMPTED, Outcome.TIMEOUT])
 STEP = st.tuples(st.integers(0, 50), st.one_of(LOSSES, LOSSES, LOSSES, FAILURES))
-SEARCHES = st.one_of(
-    st.builds(
-        lambda n, r, steps, eta: {
-            "method": "asha",
-            "configs": n,
-            "min_resource": r,
-            "max_resource": r * eta**steps,
-            "reduction_factor": eta,
-        },  # fmt: skip
-        st.integers(1, 30),
-        st.integers(1, 3),
-        st.integers(0, 3),
-        st.integers(2, 4),
-    ),
-    st.builds(lambda n: {"method": "random", "configs": n, "max_resource": 5}, st.integers(1, 20)),
-)
+
+
+@st.composite
+def searches(draw: st.DrawFn) -> dict[str, Any]:
+    """Any method with any ladder."""
+    method = draw(st.sampled_from(["asha", "asha", "stopping", "sha", "hyperband", "pasha", "random"]))
+    configs = draw(st.integers(1, 30))
+    if method == "random":
+        return {"method": "random", "configs": configs, "max_resource": 5}
+    smallest, eta = draw(st.integers(1, 3)), draw(st.sampled_from([2, 3, 4, 2.5]))
+    top = max(smallest, round(smallest * eta ** draw(st.integers(0, 3))))
+    search = {"method": method, "min_resource": smallest, "max_resource": top, "reduction_factor": eta}
+    if method == "hyperband":
+        return search
+    search["configs"] = configs
+    if method in ("asha", "stopping"):
+        search |= {"method": "asha", "variant": "promotion" if method == "asha" else "stopping"}
+        if draw(st.booleans()):
+            search["brackets"] = "all"
+            search["rung_system"] = draw(st.sampled_from(["shared", "per_bracket"]))
+            search["assignment"] = draw(st.sampled_from(["budget", "proportional", "loop"]))
+    if method == "sha":
+        search["rounds"] = draw(st.integers(1, 3))
+    return search
+
+
+def width(study: Study) -> int:
+    """Configurations a study takes in all."""
+    search = study.spec.search
+    if search.method == "hyperband":
+        return sum(rung.expected for rung in study.method.rungs() if rung.rung == 0)
+    return int(search.configs) * int(getattr(search, "rounds", 1))
 
 
 def play(search: dict[str, Any], workers: int, script: list[tuple[int, float | Outcome]]) -> Study:
@@ -54,36 +71,29 @@ def play(search: dict[str, Any], workers: int, script: list[tuple[int, float | O
 
 
 @settings(max_examples=120, deadline=None)
-@given(SEARCHES, st.integers(1, 9), st.lists(STEP, max_size=120))
+@given(searches(), st.integers(1, 9), st.lists(STEP, max_size=120))
 def test_laws_of_any_study(search: dict[str, Any], workers: int, script: list[tuple[int, float | Outcome]]) -> None:
     study = play(search, workers, script)
     entries = list(study.journal.entries(study.name))
 
     open_grants: dict[int, int] = {}
     results: dict[tuple[int, int], int] = defaultdict(int)
-    rungs: dict[int, list[tuple[float, int]]] = defaultdict(list)
     for entry in entries:
         for event in entry.events:
             if isinstance(event, JobGranted):
                 assert event.trial not in open_grants, "granted twice at once"
                 open_grants[event.trial] = event.attempt
                 assert len(open_grants) <= workers, "capacity exceeded"
-                if event.rung and not event.retry:
-                    below = sorted(rungs[event.rung - 1])
-                    best = below[: int(len(below) // search["reduction_factor"])]
-                    assert event.trial in [trial for _, trial in best], "promoted from outside the best floor(n/eta)"
             elif isinstance(event, JobCompleted):
                 assert open_grants.pop(event.trial) == event.attempt
                 results[event.trial, event.rung] += 1
-                rungs[event.rung].append((float("inf") if event.loss is None else event.loss, event.trial))
-            elif isinstance(event, TrialAbandoned):
-                rungs[event.rung].append((float("inf"), event.trial))
             elif type(event).__name__ == "AttemptFailed":
                 open_grants.pop(event.trial)  # type: ignore[union-attr]
     assert set(results.values()) <= {1}, "a result counted twice"
-    assert len(study.state.trials) == search["configs"], "the base rung takes n configurations"
+    judge(study.spec, entries)
+    assert len(study.state.trials) == width(study), "the base rungs take n configurations"
     ended = {t.number for t in study.state.trials if t.abandoned or t.results}
-    assert ended == set(range(search["configs"])), "a trial was lost"
+    assert ended == set(range(width(study))), "a trial was lost"
 
     again = Study.from_entries(entries)
     assert snapshot(again) == snapshot(study), "replay equals live"
@@ -92,7 +102,7 @@ def test_laws_of_any_study(search: dict[str, Any], workers: int, script: list[tu
 
 
 @settings(max_examples=60, deadline=None)
-@given(SEARCHES, st.integers(1, 9), st.lists(STEP, max_size=60), st.data())
+@given(searches(), st.integers(1, 9), st.lists(STEP, max_size=60), st.data())
 def test_recovery_at_any_entry_is_lawful(
     search: dict[str, Any], workers: int, script: list[tuple[int, float | Outcome]], data: st.DataObject
 ) -> None:
@@ -109,7 +119,7 @@ def test_recovery_at_any_entry_is_lawful(
         running += study.tell_report(completed(running.pop(0), 0.5))
         study.check()
     assert study.status == "finished"
-    assert len(study.state.trials) == search["configs"]
+    assert len(study.state.trials) == width(study)
     assert audit(journal.entries("world")).clean
 
 
