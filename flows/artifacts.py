@@ -7,36 +7,14 @@ from collections.abc import Mapping
 
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 
+from hpo_core.naming import RungNames
+from hpo_core.overview import bracket_views, entrances, folded, rung_rows
 from hpo_core.study import Study
 
 
 def artifact_key(study: str, what: str) -> str:
     """Prefect allows lowercase letters, digits and dashes."""
     return f"{re.sub('[^a-z0-9]+', '-', study.lower()).strip('-')}-{what}"
-
-
-def rung_rows(study: Study) -> list[dict[str, str | int | float]]:
-    """One row per rung: level, results, promotions, best value."""
-    best: dict[int, float] = {}
-    for trial in study.state.trials:
-        for result in trial.results:
-            if result.loss is not None:
-                best[result.rung] = min(best.get(result.rung, result.loss), result.loss)
-    rows: list[dict[str, str | int | float]] = []
-    for k, (level, (done, promoted, _)) in enumerate(
-        zip(study.method.levels(), study.method.rung_sizes(), strict=True)
-    ):
-        value = study.metric_value(best[k]) if k in best else "none"
-        rows.append(
-            {
-                "rung": k,
-                "trained to": level,
-                "results": done,
-                "promoted": promoted,
-                f"best {study.spec.metric.name}": value,
-            }
-        )
-    return rows
 
 
 def best_markdown(study: Study) -> str:
@@ -57,6 +35,16 @@ def best_markdown(study: Study) -> str:
     return "\n".join(lines)
 
 
+def _about_rungs(study: Study) -> str:
+    lines = [f"Rungs of {study.name}"]
+    if enter := entrances(study.spec):
+        places = ", ".join(f"{level} (bracket {bracket})" for bracket, level in enter.items())
+        lines.append(f"All brackets share these rungs; their trials enter at {places}.")
+    names = RungNames(study.spec)
+    lines += [f"- {names.raised(event)}" for event in study.state.ceilings]
+    return "\n\n".join(lines)
+
+
 def write_artifacts(study: Study, links: Mapping[str, str]) -> None:
     """Create the artifacts of the present flow run.
 
@@ -64,7 +52,8 @@ def write_artifacts(study: Study, links: Mapping[str, str]) -> None:
         links: title to target, for example MLflow and the report; a target that is no web address (a path, the
             command that serves an embedded MLflow) is shown as text.
     """
-    create_table_artifact(rung_rows(study), key=artifact_key(study.name, "rungs"), description=f"Rungs of {study.name}")
+    rows = rung_rows(study, folded(bracket_views(study, details=True)))
+    create_table_artifact(rows, key=artifact_key(study.name, "rungs"), description=_about_rungs(study))
     shown = "\n".join(f"- {title}: `{target}`" for title, target in links.items())
     create_markdown_artifact(
         f"{best_markdown(study)}\n\n{shown}",

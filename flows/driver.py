@@ -146,6 +146,8 @@ class Driver:
         now = time.monotonic()
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
+            self.study.tick()
+            self._cancel_what_a_rule_ended()
             self.study.set_capacity(self._executor.slots())
             self._reconcile()
             for observer in self._observers:
@@ -153,6 +155,19 @@ class Driver:
         if now - self._renewed >= RENEW_SECONDS:
             self._renewed = now
             self._renew()
+
+    def _cancel_what_a_rule_ended(self) -> None:
+        """Running attempts are ended where the study says so; they come back preempted, and a resume grants them.
+
+        Not those under ``total_resource``, which counts them as spent: ended, they would have been paid for
+        nothing. Said again every second while one runs: it may still have been on its way to its worker.
+        """
+        study = self.study
+        halted = study.state.halted
+        if study.spec.stop.running != "cancel" or halted is None or halted.rule in ("", "total_resource"):
+            return
+        if study.state.running:
+            self._executor.cancel_all()
 
     def _renew(self) -> None:
         """A journal that does not answer for a moment is no reason to stop; a fence is."""

@@ -119,6 +119,7 @@ def _finish(session: Session, summary: dict[str, Any], as_json: bool) -> None:
         "study": study.name,
         "status": summary["status"],
         "reason": summary["reason"],
+        "rule": study.state.halted.rule if summary["reason"] and study.state.halted is not None else "",
         "method": study.spec.search.method,
         "trials": len(study.state.trials),
         "jobs": study.state.completed_jobs,

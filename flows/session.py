@@ -16,9 +16,12 @@ import msgspec
 from flows.cluster import DaskExecutor
 from flows.driver import Driver, Observer, Wrapper
 from hpo_core.errors import HpoError, SpecError, StorageError, StudyExistsError, StudyNotFoundError
+from hpo_core.events import StudyExtended
 from hpo_core.home import Home
 from hpo_core.journal.base import Owner
 from hpo_core.journal.sql import SqlJournal, current_owner
+from hpo_core.overview import is_unlimited
+from hpo_core.search.base import create_method
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.tracking.place import ProjectionPlace, read_place
@@ -283,16 +286,20 @@ def grain(spec: StudySpec, extra: int = 0) -> Literal["job", "rung"]:
     """Task run per job or per rung (see ``prefect.grain`` of the spec)."""
     if spec.prefect.grain != "auto":
         return spec.prefect.grain
-    return "job" if expected_jobs(spec, extra) <= JOB_GRAIN_LIMIT else "rung"
+    jobs = expected_jobs(spec, extra)
+    return "job" if jobs is not None and jobs <= JOB_GRAIN_LIMIT else "rung"
 
 
-def expected_jobs(spec: StudySpec, extra: int = 0) -> int:
-    """Jobs a study will have if nothing fails, mispromotions aside; ``extra`` configurations were asked for later."""
-    search = spec.search
-    if search.method == "recorded":
-        return len(search.grants)
-    if search.method == "random":
-        return search.configs + extra
-    from hpo_core.search.asha import Asha
+def expected_jobs(spec: StudySpec, extra: int = 0) -> int | None:
+    """Jobs a study will have if nothing fails, mispromotions aside; ``extra`` configurations were asked for later.
 
-    return sum(int((search.configs + extra) // search.reduction_factor**k) for k in range(len(Asha(search).levels())))
+    Where only a stop rule ends it: as many as ``total_resource`` pays for at most, or None where that is not limited.
+    """
+    method = create_method(spec)
+    if extra:
+        method.apply(StudyExtended(extra))
+    rungs = method.rungs()
+    known = [] if is_unlimited(spec) else [sum(rung.expected for rung in rungs)]
+    if spec.stop.total_resource is not None:
+        known.append(spec.stop.total_resource // min(rung.level for rung in rungs) + 1)
+    return min(known, default=None)

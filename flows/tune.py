@@ -10,7 +10,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from flows.artifacts import write_artifacts
 from flows.cluster import DaskExecutor
 from flows.driver import Wrapper
-from flows.progress import result_line
+from flows.progress import ResultLines
 from flows.session import Session, grain
 from flows.tasks import TaskPerJob, TaskPerRung
 from hpo_core.home import Home
@@ -26,14 +26,17 @@ class DecisionLog:
     """One line per decision in the flow run's log."""
 
     def __init__(self, study: Study) -> None:
-        self._study = study
+        self._lines = ResultLines(study)
         self._logger = get_run_logger()
 
     def told(self, report: Report, granted: list[Job]) -> None:
-        self._logger.info(result_line(self._study, report, granted))
+        self._logger.info(self._lines.line(report, granted))
+        self.tick()
 
     def tick(self) -> None:
-        """Only decisions are logged."""
+        """A stop rule may end the study between two reports."""
+        if news := self._lines.news():
+            self._logger.warning(news)
 
     def close(self) -> None:
         """Nothing is open."""

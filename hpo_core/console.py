@@ -13,6 +13,8 @@ from rich.text import Text
 from hpo_core.errors import HpoError
 from hpo_core.home import Home
 from hpo_core.journal.base import StudyInfo
+from hpo_core.naming import RungNames, halt_words
+from hpo_core.overview import BracketView, bracket_views, entrances, folded, rung_rows
 from hpo_core.study import Study
 
 out = Console(highlight=False, markup=False)
@@ -47,7 +49,8 @@ def print_summary(facts: dict[str, Any]) -> None:
         )
     )
     if facts["reason"]:
-        out.print(Text(f"  reason      {facts['reason']}", style="yellow"), soft_wrap=True)
+        rule = f"stop rule {facts['rule']}: " if facts["rule"] else ""
+        out.print(Text(f"  reason      {rule}{facts['reason']}", style="yellow"), soft_wrap=True)
     best = facts["best"]
     if best is not None:
         out.print(
@@ -85,27 +88,33 @@ def print_study(home: Home, name: str, at: int | None, as_json: bool, trial: int
         for line in state.story(trial):
             out.print(Text(line), soft_wrap=True)
         return
-    rungs = [
-        {"rung": k, "trained to": level, "results": done, "promoted": promoted, "promotable": waiting}
-        for k, (level, (done, promoted, waiting)) in enumerate(
-            zip(study.method.levels(), study.method.rung_sizes(), strict=True)
-        )
-    ]
+    views = bracket_views(study, details=True)
+    names = RungNames(study.spec)
+    ceilings = [names.raised(event) for event in state.ceilings]
     facts = {
         "study": name,
         "entry": study.seq - 1,
         "entries": info.entries,
         "status": status_word(study, info) if at is None else study.status,
         "reason": state.halted.reason if state.halted else "",
+        "rule": state.halted.rule if state.halted else "",
         "trials": len(state.trials),
         "jobs": state.completed_jobs,
         "running": [
-            {"trial": j.trial, "rung": j.rung, "target": j.target, "attempt": j.attempt} for j in state.wanted()
+            {
+                "trial": j.trial,
+                "bracket": j.bracket,
+                "rung": names.place(j.bracket, j.rung)[1],
+                "target": j.target,
+                "attempt": j.attempt,
+            }
+            for j in state.wanted()
         ],
         "waiting": list(state.waiting),
         "abandoned": state.abandoned_trials,
         "failed_attempts": state.failed_attempts,
-        "rungs": rungs,
+        "rungs": _plain_rungs(study, views),
+        "ceilings": ceilings,
         "best": None
         if study.best is None
         else {
@@ -126,12 +135,40 @@ def print_study(home: Home, name: str, at: int | None, as_json: bool, trial: int
             f"{facts['abandoned']} abandoned, {facts['failed_attempts']} failed attempts",
         )
     )
-    if facts["reason"]:
-        out.print(Text(f"halted: {facts['reason']}", style="yellow"), soft_wrap=True)
+    if state.halted is not None:
+        out.print(Text(f"halted: {halt_words(study.spec, state.halted)}", style="yellow"), soft_wrap=True)
     out.print(Text(f"best: {best_line(study)}"))
-    out.print(table_of(rungs))
+    if enter := entrances(study.spec):
+        places = ", ".join(f"{level} (bracket {bracket})" for bracket, level in enter.items())
+        out.print(Text(f"all brackets share these rungs; their trials enter at {places}"))
+    out.print(table_of(without_repeats(rung_rows(study, folded(views)), "bracket", "state")))
+    for line in ceilings:
+        out.print(Text(f"ceiling: {line}"), soft_wrap=True)
     for job in state.wanted():
-        out.print(Text(f"running: trial {job.trial} to {job.target} (rung {job.rung}, attempt {job.attempt})"))
+        rung = names.words(job.bracket, job.rung)
+        out.print(Text(f"running: trial {job.trial} to {job.target} ({rung}, attempt {job.attempt})"))
+
+
+def _plain_rungs(study: Study, views: list[BracketView]) -> list[dict[str, Any]]:
+    return [
+        {
+            "bracket": view.numbers[0] if view.numbers else None, "rung": rung.rung, "trained to": rung.level,
+            "open": rung.is_open, "results": rung.results, "expected": rung.expected, "running": rung.running,
+            "promoted": rung.promoted, "promotable": rung.waiting, "stopped": rung.stopped,
+            "best": None if rung.best is None else study.metric_value(rung.best),
+        }
+        for view in views
+        for rung in view.rungs
+    ]  # fmt: skip
+
+
+def without_repeats(rows: list[dict[str, Any]], *columns: str) -> list[dict[str, Any]]:
+    """Rows whose cells in ``columns`` are empty where all of them say the same as in the row above."""
+    told = [{column: row[column] for column in columns if column in row} for row in rows]
+    return [
+        row | dict.fromkeys(mine, "") if i and mine == told[i - 1] else row
+        for i, (row, mine) in enumerate(zip(rows, told, strict=True))
+    ]
 
 
 def status_word(study: Study, info: StudyInfo) -> str:

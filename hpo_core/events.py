@@ -105,6 +105,22 @@ class TrialCreated(_Fact, frozen=True):
     parent: int | None = None
 
 
+class Reproduced(_Fact, frozen=True):
+    """How a trial of a later generation came to be (PBT): follows its :class:`TrialCreated`.
+
+    ``initiator`` met ``opponent`` (None: it met nobody); the fitter one is ``parent`` (None: begun anew).
+    """
+
+    child: int
+    initiator: int
+    opponent: int | None
+    parent: int | None
+    member: int
+    """The place in the population, that of the initiator."""
+    generation: int
+    """From 0; trials without this event are of generation 0."""
+
+
 class JobGranted(_Fact, frozen=True):
     """The study wants ``trial`` trained to ``target``.
 
@@ -241,6 +257,7 @@ Event = (
     | ControllerChanged
     | CapacityChanged
     | TrialCreated
+    | Reproduced
     | JobGranted
     | JobCompleted
     | AttemptFailed

@@ -134,7 +134,7 @@ class CategoricalParameter(_Parameter):
         return stream.choice(self.choices)
 
     def contains(self, value: Any) -> bool:
-        return any(_same(value, choice) for choice in self.choices)
+        return any(same_scalar(value, choice) for choice in self.choices)
 
     def distribution(self) -> BaseDistribution:
         from optuna.distributions import CategoricalDistribution
@@ -195,7 +195,7 @@ class SearchSpace:
     def is_active(self, name: str, values: Mapping[str, Any]) -> bool:
         """Whether ``name`` matters given the values of the parameters before it in :attr:`order`."""
         return all(
-            other in values and any(_same(values[other], value) for value in wanted)
+            other in values and any(same_scalar(values[other], value) for value in wanted)
             for other, wanted in self._conditions[name].items()
         )
 
@@ -221,7 +221,7 @@ class SearchSpace:
         return found
 
 
-def _same(a: Any, b: Any) -> bool:
+def same_scalar(a: Any, b: Any) -> bool:
     """Equality that keeps True apart from 1 (YAML users mean different things)."""
     return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
 
@@ -235,5 +235,5 @@ def _check_range(low: float, high: float, log: bool) -> None:
 
 def _check_choices(choices: list[Scalar]) -> None:
     for i, value in enumerate(choices):
-        if any(_same(value, other) for other in choices[:i]):
+        if any(same_scalar(value, other) for other in choices[:i]):
             raise ValueError(f"choices holds {value!r} twice; list each value once")

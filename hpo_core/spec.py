@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from hpo_core.errors import SpecError
-from hpo_core.space import Parameter, SearchSpace
+from hpo_core.space import FloatParameter, IntParameter, Parameter, SearchSpace
 from hpo_core.trial import Outcome
 
 
@@ -217,6 +218,56 @@ class PashaSearch(_Part):
         return rung_levels(self.min_resource, self.max_resource, self.reduction_factor)
 
 
+class PbtSearch(_Part):
+    """Population based training: short sessions that go on from the fitter one's weights (Li et al. 2019)."""
+
+    method: Literal["pbt"] = "pbt"
+    population: int = Field(
+        default=20, ge=2, le=100_000, description="Members; with fewer workers they are worked off oldest first."
+    )
+    generations: int = Field(default=30, ge=1, le=1_000_000, description="Rounds of training of each member.")
+    steps_per_generation: _Resource = Field(default=1, description="Units of training of one session.")
+    selection: Literal["tournament", "truncation"] = Field(
+        default="tournament",
+        description="tournament: the fitter of two is the parent; truncation: the worst go on from one of the best.",
+    )
+    opponents_from: int = Field(
+        default=2, ge=1, description="Opponents come from so many generations up to the initiator's own."
+    )
+    truncation: float = Field(default=0.2, gt=0, le=0.5, description="Share of the worst that is replaced.")
+    fitness: Literal["priority", "pareto"] = Field(
+        default="priority", description="With several metrics: the first that differs decides, or dominance."
+    )
+    perturb: list[Annotated[float, Field(gt=0, lt=1e6)]] = Field(
+        default=[0.8, 1.2], min_length=1, description="Factors of numbers; ordered choices move to a neighbour."
+    )
+    resample: float | None = Field(
+        default=None, ge=0, le=1, description="Probability that a parameter is drawn anew; default 0, truncation 0.25."
+    )
+    bounds: dict[str, tuple[float, float]] = Field(
+        default_factory=dict, description="Narrower ranges for changed numbers than the space has for drawn ones."
+    )
+    barrier: bool = Field(default=False, description="Whether a generation must end before the next one begins.")
+    max_gap: int | None = Field(
+        default=None, ge=1, description="So many generations a member may be ahead of the slowest running one."
+    )
+    stragglers: int | None = Field(
+        default=None, ge=1, description="Running trials so many generations behind the newest are stopped."
+    )
+    keep_last: bool = Field(default=False, description="Keep the last checkpoint of every trial.")
+
+    @property
+    def max_resource(self) -> int:
+        """Units behind a trial whose ancestors all went on."""
+        return self.generations * self.steps_per_generation
+
+    @property
+    def resample_probability(self) -> float:
+        if self.resample is None:
+            return 0.25 if self.selection == "truncation" else 0.0
+        return self.resample
+
+
 class RandomSearch(_Part):
     """Every configuration is trained to ``max_resource`` at once."""
 
@@ -251,6 +302,10 @@ class RecordedGrant(_Part):
     bracket: int = 0
     rung: int = Field(ge=0)
     target: int = Field(ge=1)
+    parent: int | None = Field(default=None, description="The trial it goes on from, where that is another one (PBT).")
+    initiator: int | None = None
+    opponent: int | None = None
+    member: int | None = None
 
 
 class RecordedSearch(_Part):
@@ -266,7 +321,7 @@ class RecordedSearch(_Part):
 
 
 Search = Annotated[
-    AshaSearch | ShaSearch | HyperbandSearch | PashaSearch | RandomSearch | GridSearch | RecordedSearch,
+    AshaSearch | ShaSearch | HyperbandSearch | PashaSearch | PbtSearch | RandomSearch | GridSearch | RecordedSearch,
     Field(discriminator="method"),
 ]
 
@@ -361,7 +416,9 @@ class StopSpec(_Part):
     seconds: float | None = Field(default=None, gt=0, description="Wall-clock seconds a controller drives the study.")
     target: float | None = Field(default=None, description="Value of the (first) metric that is good enough.")
     running: Literal["finish", "cancel"] = Field(
-        default="finish", description="Whether running jobs finish or are cancelled (a resume trains them again)."
+        default="finish",
+        description="Whether running jobs finish or are cancelled (a resume trains them again); total_resource counts "
+        "running ones as used, so they finish.",
     )
 
 
@@ -436,6 +493,12 @@ class StudySpec(_Part):
             raise ValueError(f"metrics = {names} names one metric twice; drop it")
         if len(names) > 1 and self.search.method == "pasha":
             raise ValueError("pasha ranks by one metric; use asha with several metrics, or give one metric")
+        if len(names) > 1 and getattr(self.search, "noise", None) is not None:
+            raise ValueError("search.noise is the noise of one metric, and there are several; drop it")
+        if len(names) > 1 and self.sampler.name != "random":
+            from hpo_core.samplers.optuna import check_objectives
+
+            check_objectives(self.sampler.name, self.sampler.arguments, len(names))
         if self.search.method == "grid":
             from hpo_core.samplers.grid import GridSampler
 
@@ -443,6 +506,8 @@ class StudySpec(_Part):
                 GridSampler(self)
             except SpecError as error:
                 raise ValueError(str(error)) from None
+        if self.search.method == "pbt":
+            self._check_bounds(self.search)
         endless = getattr(self.search, "configs", 1) is None and self.search.method != "grid"
         if endless and self.stop == StopSpec(running=self.stop.running):
             raise ValueError(
@@ -450,6 +515,18 @@ class StudySpec(_Part):
                 "(stop: total_resource, seconds or target)"
             )
         return self
+
+    def _check_bounds(self, search: PbtSearch) -> None:
+        for name, (low, high) in search.bounds.items():
+            parameter = self.space.get(name)
+            if not isinstance(parameter, FloatParameter | IntParameter):
+                kind = "no parameter of the space" if parameter is None else f"a {parameter.type} parameter"
+                raise ValueError(f"search.bounds.{name}: {name!r} is {kind}; bounds are for float and int parameters")
+            if not parameter.low <= low <= high <= parameter.high:
+                raise ValueError(
+                    f"search.bounds.{name} = [{low}, {high}] must ascend and lie within the parameter's range "
+                    f"[{parameter.low}, {parameter.high}]; narrow the one or widen the other"
+                )
 
     @property
     def objectives(self) -> tuple[MetricSpec, ...]:
@@ -476,8 +553,11 @@ class StudySpec(_Part):
             raise SpecError(_explain(error, where, data, lines or {})) from None
 
 
-def load_spec(path: str | Path) -> StudySpec:
+def load_spec(path: str | Path, changes: Sequence[str] = ()) -> StudySpec:
     """Read a study file. Relative paths in it are relative to the file.
+
+    Args:
+        changes: made before anything is validated, as if the file said so (:mod:`hpo_core.spec_changes`).
 
     Raises:
         SpecError: the file is absent, no YAML, or describes no valid study.
@@ -495,7 +575,12 @@ def load_spec(path: str | Path) -> StudySpec:
         raise SpecError(f"{path}: is no YAML ({error}). Mend the place it names.") from None
     if not isinstance(data, dict):
         raise SpecError(f"{path}: holds {type(data).__name__} where a mapping with the key 'study' belongs.")
-    spec = StudySpec.from_plain(data, str(path), lines)
+    where = str(path)
+    if changes:
+        from hpo_core.spec_changes import changed
+
+        data, lines, where = changed(data, changes), {}, f"{path} with {', '.join(changes)}"
+    spec = StudySpec.from_plain(data, where, lines)
     folder = path.resolve().parent
     if spec.tracking.mlflow and spec.tracking.mlflow.startswith("sqlite:///"):
         database = folder / Path(spec.tracking.mlflow.removeprefix("sqlite:///")).expanduser()
@@ -544,7 +629,7 @@ def _lines(node: yaml.Node | None, at: tuple[Any, ...] = ()) -> dict[tuple[Any, 
 
 
 _TAGS = {
-    "asha", "sha", "hyperband", "pasha", "grid", "random", "recorded",
+    "asha", "sha", "hyperband", "pasha", "pbt", "grid", "random", "recorded",
     "local", "address", "float", "int", "categorical", "ordinal",
 }  # fmt: skip
 

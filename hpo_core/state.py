@@ -20,6 +20,7 @@ from hpo_core.events import (
     JobCompleted,
     JobGranted,
     ReportIgnored,
+    Reproduced,
     StudyCreated,
     StudyExtended,
     StudyHalted,
@@ -28,6 +29,7 @@ from hpo_core.events import (
     TrialCreated,
     TrialStopped,
 )
+from hpo_core.front import dominates, enter
 from hpo_core.spec import StudySpec
 from hpo_core.trial import Checkpoint, Job, Metrics, Outcome, Params
 
@@ -57,12 +59,14 @@ class TrialRecord(msgspec.Struct, gc=False):
     """Resources whose checkpoint is not there to use: it cannot be loaded, or was removed."""
     abandoned: TrialAbandoned | None = None
     stopped: TrialStopped | None = None
-    """Set where the search said at a rung that the trial does not go on."""
+    """Set where the search said that the trial does not go on."""
+    base: int = 0
+    """Units of training behind the parent when the trial was created."""
 
     @property
     def resource(self) -> int:
-        """Units of training behind the best-trained result (0: none)."""
-        return self.results[-1].resource if self.results else 0
+        """Units of training behind the best-trained result, its ancestors' included (0: none)."""
+        return self.results[-1].resource if self.results else self.base
 
     @property
     def rung(self) -> int:
@@ -87,18 +91,30 @@ class TrialRecord(msgspec.Struct, gc=False):
             return "stopped"
         return "paused" if self.results else "new"
 
+    def good_checkpoints(self) -> list[Checkpoint]:
+        """Those that can be there to start from, the newest first: of the two newest, what is not condemned.
+
+        The older ones are given up when a newer one comes, and never taken up again.
+        """
+        newest = [result.checkpoint for result in self.results if result.checkpoint is not None][-2:]
+        return [checkpoint for checkpoint in reversed(newest) if checkpoint.resource not in self.condemned]
+
     def checkpoint(self) -> Checkpoint | None:
-        """The latest checkpoint not known to be bad: where the next attempt starts."""
-        for result in reversed(self.results):
-            if result.checkpoint is not None and result.resource not in self.condemned:
-                return result.checkpoint
-        return None
+        """Where the next attempt starts; None: from scratch."""
+        return next(iter(self.good_checkpoints()), None)
+
+    def start(self) -> Checkpoint | None:
+        """What the running attempt started from, or the one to be repeated did, unless it turned out to be bad."""
+        if self.granted is None or self.abandoned is not None or not (self.running or self.failures):
+            return None
+        start = self.granted.checkpoint
+        return None if start is None or start.resource in self.condemned else start
 
 
 class Incumbent(msgspec.Struct, frozen=True):
     """Best finite loss seen at any rung (ASHA 3.3: intermediate losses count).
 
-    Between equal losses the earlier one stays.
+    Between equal losses the earlier one stays. With several objectives: a result that no other one dominates.
     """
 
     trial: int
@@ -124,6 +140,11 @@ class StudyState:
         self.controller = ""
         self.halted: StudyHalted | None = None
         self.incumbent: Incumbent | None = None
+        """With several objectives the best in the first one; between equals there, in the next one."""
+        self.front: list[Incumbent] = []
+        """The Pareto front over the results of all rungs, ascending by loss; with one objective the incumbent alone.
+
+        A trial may be in it with several results; of equal ones the earliest stays."""
         self.completed_jobs = 0
         self.abandoned_trials = 0
         self.failed_attempts = 0
@@ -133,11 +154,14 @@ class StudyState:
         self.resource_running = 0
         """Units that running jobs will add to it."""
         self.ceilings: list[CeilingRaised] = []
+        self.reproduced: dict[int, Reproduced] = {}
+        """By child: how it came to be (PBT)."""
         self._appliers = {
             StudyCreated: self._created,
             ControllerChanged: self._controller_changed,
             CapacityChanged: self._capacity_changed,
             TrialCreated: self._trial_created,
+            Reproduced: self._reproduced,
             JobGranted: self._job_granted,
             JobCompleted: self._job_completed,
             AttemptFailed: self._attempt_failed,
@@ -166,7 +190,11 @@ class StudyState:
         self.capacity = event.slots
 
     def _trial_created(self, event: TrialCreated) -> None:
-        self.trials.append(TrialRecord(event.trial, event.bracket, event.params, event.parent))
+        base = 0 if event.parent is None else self.trials[event.parent].resource
+        self.trials.append(TrialRecord(event.trial, event.bracket, event.params, event.parent, base=base))
+
+    def _reproduced(self, event: Reproduced) -> None:
+        self.reproduced[event.child] = event
 
     def _job_granted(self, event: JobGranted) -> None:
         trial = self.trials[event.trial]
@@ -188,8 +216,12 @@ class StudyState:
         trial.results += (event,)
         self.completed_jobs += 1
         loss = event.loss
-        if loss is not None and (self.incumbent is None or loss < self.incumbent.loss):
+        if loss is not None and event.losses:
+            enter(self.front, Incumbent(event.trial, event.resource, loss, event.metrics, event.losses))
+            self.incumbent = self.front[0]
+        elif loss is not None and (self.incumbent is None or loss < self.incumbent.loss):
             self.incumbent = Incumbent(event.trial, event.resource, loss, event.metrics)
+            self.front = [self.incumbent]
 
     def _attempt_failed(self, event: AttemptFailed) -> None:
         trial = self.trials[event.trial]
@@ -209,7 +241,15 @@ class StudyState:
         trial.condemned |= {event.resource}
 
     def _trial_stopped(self, event: TrialStopped) -> None:
-        self.trials[event.trial].stopped = event
+        trial = self.trials[event.trial]
+        trial.stopped = event
+        if trial.running:
+            assert trial.granted is not None
+            del self.running[event.trial]
+            self.resource_running -= trial.granted.target - trial.resource
+            trial.running = False
+        if event.trial in self.waiting:
+            self.waiting.remove(event.trial)
 
     def _ceiling_raised(self, event: CeilingRaised) -> None:
         self.ceilings.append(event)
@@ -232,60 +272,49 @@ class StudyState:
     def _reopened(self, _: StudyReopened) -> None:
         self.halted = None
 
+    def start_of(self, number: int) -> Checkpoint | None:
+        """Where the trial's next attempt starts: its own checkpoint, else its nearest ancestor's, else None."""
+        trial = self.trials[number]
+        while (checkpoint := trial.checkpoint()) is None and trial.parent is not None:
+            trial = self.trials[trial.parent]
+        return checkpoint
+
+    def owner_of(self, number: int, checkpoint: Checkpoint) -> int:
+        """The trial, this one or an ancestor, whose result a checkpoint is."""
+        trial = self.trials[number]
+        while trial.parent is not None and all(r.checkpoint != checkpoint for r in trial.results):
+            trial = self.trials[trial.parent]
+        return trial.number
+
     def job(self, grant: JobGranted) -> Job:
         """The job behind a grant."""
+        parent = None
+        if grant.checkpoint is not None and self.trials[grant.trial].parent is not None:
+            owner = self.owner_of(grant.trial, grant.checkpoint)
+            parent = owner if owner != grant.trial else None
         return Job(
             grant.trial, grant.attempt, grant.bracket, grant.rung, grant.target,
-            self.trials[grant.trial].params, grant.checkpoint, grant.retry,
+            self.trials[grant.trial].params, grant.checkpoint, grant.retry, parent,
         )  # fmt: skip
 
     def wanted(self) -> list[Job]:
         """All jobs that should be running now, oldest first. Executors make this true."""
         return [self.job(grant) for grant in self.running.values()]
 
-    def live_checkpoints(self) -> set[str]:
-        """URIs that a future job, the user or a running attempt can still need.
-
-        That is, per trial, the newest good checkpoint and the one before it (the fallback should the
-        newest turn out to be damaged), what running attempts start from, and the incumbent's.
-        """
-        live: set[str] = set()
-        for trial in self.trials:
-            good = [
-                result.checkpoint.uri
-                for result in trial.results
-                if result.checkpoint is not None and result.resource not in trial.condemned
-            ]
-            live.update(good[-2:])
-            if trial.running and trial.granted is not None and trial.granted.checkpoint is not None:
-                live.add(trial.granted.checkpoint.uri)
-        best = self.best_checkpoint()
-        if best is not None:
-            live.add(best.uri)
-        return live
-
-    def dead_checkpoints(self, number: int) -> list[str]:
-        """URIs of one trial's recorded checkpoints that :meth:`live_checkpoints` does not name.
-
-        Costs O(rungs), so it can follow every report; a changed incumbent is left to the final sweep.
-        """
-        trial = self.trials[number]
-        good = [r.checkpoint for r in trial.results if r.checkpoint is not None]
-        kept = {c.uri for c in [c for c in good if c.resource not in trial.condemned][-2:]}
-        if trial.running and trial.granted is not None and trial.granted.checkpoint is not None:
-            kept.add(trial.granted.checkpoint.uri)
-        best = self.best_checkpoint()
-        if best is not None:
-            kept.add(best.uri)
-        return [c.uri for c in good if c.uri not in kept]
-
     def best_checkpoint(self) -> Checkpoint | None:
-        """The checkpoint behind the incumbent's result."""
-        if self.incumbent is None:
-            return None
-        for result in self.trials[self.incumbent.trial].results:
-            if result.resource == self.incumbent.resource:
-                return result.checkpoint
+        """The checkpoint behind the incumbent's result; None where it has none, or it is condemned."""
+        return self._checkpoint_of(self.incumbent) if self.incumbent is not None else None
+
+    def front_checkpoints(self) -> list[tuple[Incumbent, Checkpoint]]:
+        """The members of the front that have a checkpoint, with it; the incumbent is the first member."""
+        found = [(member, self._checkpoint_of(member)) for member in self.front]
+        return [(member, checkpoint) for member, checkpoint in found if checkpoint is not None]
+
+    def _checkpoint_of(self, member: Incumbent) -> Checkpoint | None:
+        trial = self.trials[member.trial]
+        for result in trial.results:
+            if result.resource == member.resource and result.checkpoint is not None:
+                return None if result.checkpoint.resource in trial.condemned else result.checkpoint
         return None
 
     def check(self) -> None:
@@ -307,10 +336,25 @@ class StudyState:
                 assert trial.granted.attempt == trial.attempts - 1
         finite = [r.loss for t in self.trials for r in t.results if r.loss is not None]
         assert (self.incumbent.loss if self.incumbent else None) == (min(finite) if finite else None)
+        assert (self.front[0] if self.front else None) == self.incumbent
+        self._check_front()
         running = [t for t in self.trials if t.running and t.granted is not None]
         assert self.resource_running == sum(t.granted.target - t.resource for t in running if t.granted is not None)
         assert self.completed_jobs == sum(len(t.results) for t in self.trials)
         assert self.abandoned_trials == sum(t.abandoned is not None for t in self.trials)
+
+    def _check_front(self) -> None:
+        results = [r for t in self.trials for r in t.results if r.losses]
+        if not results:
+            assert self.front == ([self.incumbent] if self.incumbent else [])
+            return
+        keys = [member.losses for member in self.front]
+        assert keys == sorted(set(keys))
+        assert not any(dominates(a, b) for a in keys for b in keys)
+        for result in results:
+            assert result.losses in keys or any(dominates(key, result.losses) for key in keys)
+        found = {(t.number, r.resource): r.losses for t in self.trials for r in t.results}
+        assert all(found[member.trial, member.resource] == member.losses for member in self.front)
 
     def story(self, number: int) -> list[str]:
         """What happened to a trial, one line each."""

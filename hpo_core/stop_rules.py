@@ -42,6 +42,30 @@ class StopRules:
         """Seconds driven as of ``now``."""
         return self.seconds + max(0.0, now - self._last)
 
+    def resource_left(self, state: StudyState) -> int | None:
+        """Units still to be trained until ``total_resource`` is used up; None without that rule."""
+        if self._rules.total_resource is None:
+            return None
+        used = state.resource_used - self._used_before
+        return max(state.resource_running, self._rules.total_resource - used)
+
+    def seconds_left(self, now: float) -> float | None:
+        """Seconds until the rule about them is due; None without that rule."""
+        return None if self._rules.seconds is None else max(0.0, self._rules.seconds - self.seconds_at(now))
+
+    def progress(self, state: StudyState, now: float) -> list[str]:
+        """How near each rule is, in words: ``120 of 1,000 units trained``."""
+        rules, found = self._rules, []
+        if rules.total_resource is not None:
+            found.append(f"{state.resource_used - self._used_before:,} of {rules.total_resource:,} units trained")
+        if rules.seconds is not None:
+            found.append(f"{self.seconds_at(now):.0f} of {rules.seconds:g} seconds")
+        if rules.target is not None:
+            relation = "at most" if self._sign > 0 else "at least"
+            word = " (reached before: no stop)" if self._reached_before else ""
+            found.append(f"{self._metric} {relation} {rules.target:g}{word}")
+        return found
+
     def _reached(self, state: StudyState) -> bool:
         target = self._rules.target
         best = state.incumbent

@@ -34,6 +34,7 @@ from hpo_core.events import (
     JobCompleted,
     JobGranted,
     ReportIgnored,
+    Reproduced,
     Stimulus,
     StopRequested,
     StudyCreated,
@@ -48,7 +49,7 @@ from hpo_core.journal.base import Journal
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.samplers.base import Sampler, create_sampler
 from hpo_core.samplers.recorded import RecordedSampler
-from hpo_core.search.base import Done, Promote, Sample, SearchMethod, create_method
+from hpo_core.search.base import Done, Promote, Reproduce, Sample, SearchMethod, create_method
 from hpo_core.spec import StudySpec
 from hpo_core.state import Incumbent, StudyState, TrialRecord, retries_left
 from hpo_core.stop_rules import StopRules
@@ -292,6 +293,11 @@ class Study:
         """The incumbent: best finite loss over all rungs."""
         return self.state.incumbent
 
+    @property
+    def front(self) -> list[Incumbent]:
+        """The Pareto front over all rungs, ascending by loss; with one objective the incumbent alone."""
+        return list(self.state.front)
+
     def metric_value(self, loss: float) -> float:
         """A loss as the user's metric (``mode: max`` flipped back)."""
         return loss * self._sign
@@ -302,7 +308,7 @@ class Study:
         self.method.check()
         if self.state.halted is None and self.state.capacity > len(self.state.running):
             action = self.method.next_action()
-            idle = not self.state.waiting and not isinstance(action, Sample | Promote)
+            idle = not self.state.waiting and not isinstance(action, Sample | Promote | Reproduce)
             assert idle or self.seq == 0, f"a slot is idle although {action} could run"
 
     # One entry.
@@ -427,7 +433,7 @@ class Study:
             report.outcome, report.message, report.worker, report.started, report.ended,
         )  # fmt: skip
         if report.outcome is Outcome.CHECKPOINT_BAD and grant.checkpoint is not None:
-            yield CheckpointCondemned(grant.trial, grant.checkpoint.resource)
+            yield CheckpointCondemned(self.state.owner_of(grant.trial, grant.checkpoint), grant.checkpoint.resource)
         if report.outcome is Outcome.STORAGE:
             if self.state.halted is None:
                 yield StudyHalted(report.message)
@@ -486,17 +492,22 @@ class Study:
                 failed.bracket,
                 failed.rung,
                 failed.target,
-                trial.checkpoint(),
+                state.start_of(trial.number),
                 True,
             )
             return
         action = self.method.next_action()
         if isinstance(action, Promote):
             trial = state.trials[action.trial]
-            yield JobGranted(
-                action.trial, trial.attempts, action.bracket, action.rung, action.target, trial.checkpoint()
-            )
+            start = state.start_of(action.trial)
+            yield JobGranted(action.trial, trial.attempts, action.bracket, action.rung, action.target, start)
         elif isinstance(action, Sample):
             number = len(state.trials)
             yield TrialCreated(number, action.bracket, self._propose(number))
             yield JobGranted(number, 0, action.bracket, action.rung, action.target, None)
+        elif isinstance(action, Reproduce):
+            number = len(state.trials)
+            params = self._propose(number) if action.params is None else action.params
+            yield TrialCreated(number, 0, params, action.parent)
+            yield Reproduced(number, action.initiator, action.opponent, action.parent, action.member, action.generation)
+            yield JobGranted(number, 0, 0, action.generation, action.target, state.start_of(number))

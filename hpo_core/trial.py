@@ -72,6 +72,8 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     checkpoint: Checkpoint | None = None
     retry: bool = False
     """Whether an earlier attempt at the same target failed."""
+    parent: int | None = None
+    """The trial whose checkpoint this is, where it is another one (PBT: warm start); None: its own, or none."""
 
 
 class Point(msgspec.Struct, frozen=True, gc=False):

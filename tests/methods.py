@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from hpo_core.events import Entry, Event, JobCompleted, JobGranted, TrialAbandoned, TrialCreated, TrialStopped
+from hpo_core.events import (
+    Entry,
+    Event,
+    JobCompleted,
+    JobGranted,
+    Reproduced,
+    StudyExtended,
+    TrialAbandoned,
+    TrialCreated,
+    TrialStopped,
+)
 from hpo_core.search.sha import sizes_of
-from hpo_core.spec import StudySpec
+from hpo_core.spec import PbtSearch, StudySpec
 from tests.conftest import make_spec
 
 _LADDER: dict[str, Any] = {"configs": 24, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
@@ -31,6 +41,11 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "sha": {"method": "sha", **_LADDER, "configs": 12, "rounds": 2},
     "hyperband": {"method": "hyperband", "min_resource": 1, "max_resource": 9, "reduction_factor": 3},
     "pasha": {"method": "pasha", **_LADDER},
+    "pbt": {"method": "pbt", "population": 6, "generations": 4, "steps_per_generation": 2},
+    "pbt-barrier": {"method": "pbt", "population": 5, "generations": 4, "barrier": True},
+    "pbt-truncation": {
+        "method": "pbt", "population": 10, "generations": 4, "selection": "truncation", "max_gap": 2,
+    },
     "random": {"method": "random", "configs": 12, "max_resource": 5},
     "grid": {"method": "grid", "points": {"x": 4, "d": 3}, "max_resource": 3},
     "grid-drawn": {"method": "grid", "points": {"d": 3}, "random": ["x"], "order": "shuffled", "repeats": 3},
@@ -45,11 +60,78 @@ def spec_of(name: str, **changes: Any) -> StudySpec:
     return make_spec(search=SEARCHES[search], **changes)
 
 
-SEVERAL_OBJECTIVES = [f"pareto-{name}" for name in ("asha-brackets", "stopping", "sha", "random")]
+SEVERAL_OBJECTIVES = [f"pareto-{name}" for name in ("asha-brackets", "stopping", "sha", "random", "pbt")]
 ALL = [*SEARCHES, *SEVERAL_OBJECTIVES]
 
 
-def judge(spec: StudySpec, entries: Iterable[Entry]) -> dict[str, int]:
+def judge(spec: StudySpec, entries: Iterable[Entry]) -> None:
+    """Hold every decision of a journal against the papers' rules; for one objective."""
+    if spec.search.method == "pbt":
+        judge_evolution(spec, entries)
+    else:
+        judge_halving(spec, entries)
+
+
+def judge_evolution(spec: StudySpec, entries: Iterable[Entry]) -> None:
+    """Every reproduction of PBT: who may initiate, against whom, who is the parent, and the child's parameters."""
+    search = spec.search
+    assert isinstance(search, PbtSearch)
+    space = spec.search_space()
+    params: dict[int, Any] = {}
+    generation: dict[int, int] = {}
+    member: dict[int, int] = {}
+    resource: dict[int, int] = {}
+    loss: dict[int, float] = {}
+    initiated: set[int] = set()
+    born: Reproduced | None = None
+    population, total = search.population, search.population * search.generations
+    for entry in entries:
+        for event in entry.events:
+            if isinstance(event, TrialCreated):
+                assert not space.complaints(event.params)
+                params[event.trial] = event.params
+                generation[event.trial], member[event.trial] = 0, event.trial
+            elif isinstance(event, JobCompleted):
+                resource[event.trial] = event.resource
+                loss[event.trial] = float("inf") if event.loss is None else event.loss
+            elif isinstance(event, TrialAbandoned):
+                loss[event.trial] = float("inf")
+            elif isinstance(event, StudyExtended):
+                total += event.configs
+            elif isinstance(event, Reproduced):
+                own = generation[event.initiator]
+                assert event.initiator in loss, "initiated before it ended"
+                assert event.initiator not in initiated, "initiated twice"
+                made = Counter(g for child, g in generation.items() if child != event.child)
+                room = {g for g in range(max(made) + 1) if made[g + 1] < min(population, total - (g + 1) * population)}
+                free = [trial for trial in loss if trial not in initiated and generation[trial] in room]
+                assert event.initiator == min(free), "not the oldest that has not initiated"
+                initiated.add(event.initiator)
+                generation[event.child], member[event.child] = event.generation, event.member
+                assert (event.generation, event.member) == (own + 1, member[event.initiator])
+                if search.barrier:
+                    assert sum(generation[t] == own and t in loss for t in generation) == search.population
+                if event.opponent is not None and search.selection == "tournament":
+                    assert own - search.opponents_from < generation[event.opponent] <= own
+                    assert loss[event.opponent] < float("inf") and event.opponent != event.initiator
+                    fitter = min((loss[event.initiator], 0, event.initiator), (loss[event.opponent], 1, event.opponent))
+                    assert event.parent == fitter[2], "the less fit one is the parent"
+                if event.parent is not None:
+                    assert event.parent in loss and loss[event.parent] < float("inf")
+                    for name, parameter in space.parameters.items():
+                        if parameter.static and name in params[event.parent] and name in params[event.child]:
+                            assert params[event.child][name] == params[event.parent][name]
+                born = event
+            elif isinstance(event, JobGranted) and not event.retry:
+                if born is not None and event.trial == born.child:
+                    behind = 0 if born.parent is None else resource[born.parent]
+                    assert event.target == behind + search.steps_per_generation
+                else:
+                    assert event.target == search.steps_per_generation
+    assert all(count <= population for count in Counter(generation.values()).values())
+
+
+def judge_halving(spec: StudySpec, entries: Iterable[Entry]) -> dict[str, int]:
     """Hold every promotion and every stop of a journal against the paper's rule, by plain sorting.
 
     Independent of the search methods' own code; for one objective. Returns what it saw.

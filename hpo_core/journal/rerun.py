@@ -1,42 +1,86 @@
-"""Make a study that trains again along another one's recorded grants (ASHA 5.4)."""
+"""Make a study that trains again along another one's recorded grants (ASHA 5.4; PBT, Li et al. 2019, 3.9)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hpo_core.errors import SpecError
-from hpo_core.events import Entry, JobGranted, StudyCreated, TrialCreated
+from hpo_core.events import Entry, JobGranted, Reproduced, StudyCreated, TrialCreated
 from hpo_core.spec import StudySpec
 
 
-def rerun_spec(entries: Sequence[Entry], name: str) -> StudySpec:
+def rerun_spec(
+    entries: Sequence[Entry],
+    name: str,
+    *,
+    trials: Sequence[int] = (),
+    changes: Mapping[str, Any] | None = None,
+) -> StudySpec:
     """The spec of a rerun: same space, seed and training, grants and parameters as recorded.
 
     Grants that only repeated a failed attempt are left out: the rerun has its own failures and retries.
 
+    Args:
+        trials: only these and what they went on from, numbered anew in the order they were created (so a
+            parent comes before its children); default: all.
+        changes: parameters to set in every trial, of the space or not, for example another data set.
+
     Raises:
-        SpecError: the source granted nothing, or ``name`` is no valid name.
+        SpecError: the source granted nothing, has no such trial, or ``name`` is no valid name.
     """
-    source: dict[str, object] = {}
-    params = []
-    grants = []
+    source: dict[str, Any] = {}
+    created: list[TrialCreated] = []
+    born: dict[int, Reproduced] = {}
+    granted: list[JobGranted] = []
     for entry in entries:
         for event in entry.events:
             if isinstance(event, StudyCreated):
                 source = event.spec
             elif isinstance(event, TrialCreated):
-                params.append(event.params)
+                created.append(event)
+            elif isinstance(event, Reproduced):
+                born[event.child] = event
             elif isinstance(event, JobGranted) and not event.retry:
-                grants.append(
-                    {"trial": event.trial, "bracket": event.bracket, "rung": event.rung, "target": event.target}
-                )
-    if not grants:
+                granted.append(event)
+    if not granted:
         raise SpecError(f"Study {source.get('study')!r} granted no job yet; there is nothing to train again.")
+    wanted = _with_ancestors(created, trials) if trials else list(range(len(created)))
+    number = {old: new for new, old in enumerate(wanted)}
     search = {
         "method": "recorded",
         "source": source["study"],
-        "grants": grants,
-        "params": params,
-        "max_resource": max(grant["target"] for grant in grants),
+        "grants": [_grant(event, created, born, number) for event in granted if event.trial in number],
+        "params": [created[old].params | dict(changes or {}) for old in wanted],
+        "max_resource": max(event.target for event in granted if event.trial in number),
     }
-    return StudySpec.from_plain(source | {"study": name, "search": search, "sampler": {"name": "random"}}, "rerun")
+    rest = {"study": name, "search": search, "sampler": {"name": "random"}, "stop": {}, "checkpoints": {}}
+    return StudySpec.from_plain(source | rest, "rerun")
+
+
+def _with_ancestors(created: Sequence[TrialCreated], trials: Sequence[int]) -> list[int]:
+    found: set[int] = set()
+    for trial in trials:
+        if not 0 <= trial < len(created):
+            raise SpecError(f"--trial {trial}: the study has trials 0 to {len(created) - 1}.")
+        ancestor: int | None = trial
+        while ancestor is not None and ancestor not in found:
+            found.add(ancestor)
+            ancestor = created[ancestor].parent
+    return sorted(found)
+
+
+def _grant(
+    event: JobGranted, created: Sequence[TrialCreated], born: Mapping[int, Reproduced], number: Mapping[int, int]
+) -> dict[str, Any]:
+    parent = created[event.trial].parent
+    plain: dict[str, Any] = {
+        "trial": number[event.trial], "bracket": event.bracket, "rung": event.rung, "target": event.target,
+    }  # fmt: skip
+    how = born.get(event.trial)
+    if how is not None:
+        plain["parent"] = None if parent is None else number[parent]
+        plain["initiator"] = number.get(how.initiator)
+        plain["opponent"] = None if how.opponent is None else number.get(how.opponent)
+        plain["member"] = how.member
+    return plain

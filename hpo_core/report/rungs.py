@@ -53,10 +53,11 @@ def rung_counts(series: Series) -> Figure | None:
 
 def rung_table(series: Series) -> list[tuple[int, int, int, int]]:
     """Per level: (promoted, candidates, other finite results, diverged or abandoned)."""
-    sizes = series.study.method.rung_sizes()
-    same = series.study.method.levels() == series.levels
+    waiting_at: dict[int, int] = {}
+    for rung in series.study.method.rungs():
+        waiting_at[rung.level] = waiting_at.get(rung.level, 0) + rung.waiting
     rows = []
-    for level, resource in enumerate(series.levels):
+    for resource in series.levels:
         promoted = finite = lost = 0
         for trial in series.trials:
             result = next((r for r in trial.results if r.resource == resource), None)
@@ -70,6 +71,6 @@ def rung_table(series: Series) -> list[tuple[int, int, int, int]]:
                 promoted += 1
             else:
                 finite += 1
-        waiting = min(finite, sizes[level][2]) if same else 0
+        waiting = min(finite, waiting_at.get(resource, 0))
         rows.append((promoted, waiting, finite - waiting, lost))
     return rows

@@ -126,7 +126,7 @@ def read_series(entries: Sequence[Entry]) -> Series:
     series = Series(study)
     resources = {result.resource for trial in study.state.trials for result in trial.results}
     targets = {event.target for entry in entries for event in entry.events if type(event) is JobGranted}
-    series.levels = sorted(resources | targets | set(study.method.levels()))
+    series.levels = sorted(resources | targets | {rung.level for rung in study.method.rungs()})
     fold = _Fold(series)
     for entry in entries:
         fold.take(entry)

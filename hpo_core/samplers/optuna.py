@@ -6,7 +6,12 @@ which Optuna's storage has no word for. Instead the storage shows each trial as 
 which understands pruning, results at the full resource are COMPLETE and results at lower rungs PRUNED with
 their intermediate values (TPE ranks them by resource first, then value). Other samplers learn from COMPLETE
 trials alone, so to them the model level is the highest rung with enough results (Falkner et al. 2018, BOHB):
-trials that reached it are COMPLETE with their value there. Abandoned trials are FAIL, the rest RUNNING.
+trials that reached it are COMPLETE with their value there. Abandoned trials are FAIL, the rest RUNNING. Enough
+are as many as the sampler wants before it leaves its random start, and two more than there are parameters.
+
+With several objectives Optuna has no pruning, so to every sampler, TPE as well, the model level applies, and
+trials without finite values there are FAIL. Without a maximum resource no result is at the full one: to TPE with
+one objective all are PRUNED, which it ranks as above; the others know no full resource anyway.
 
 The sampler is built anew for each trial with a seed derived from (study seed, trial number), so an answer
 depends on the recorded history and the number alone, not on what this process happened to draw before.
@@ -16,6 +21,7 @@ Samplers whose seed names one fixed sequence (QMC, grid, brute force) keep the s
 from __future__ import annotations
 
 import inspect
+import math
 import warnings
 from collections.abc import Container
 from datetime import datetime
@@ -39,6 +45,8 @@ from hpo_core.trial import Params
 _FIXED_SEQUENCE = {"QMCSampler", "GridSampler", "BruteForceSampler"}
 _STATEFUL = _FIXED_SEQUENCE | {"CmaEsSampler", "NSGAIISampler", "NSGAIIISampler"}
 _KNOWS_PRUNING = {"TPESampler"}
+_ENDLESS = 2**62
+"""The full resource where there is none: above any a study can have."""
 _EPOCH = datetime(2000, 1, 1)
 
 
@@ -63,6 +71,31 @@ def check_sampler(name: str, arguments: dict[str, Any]) -> None:
             getattr(optuna.samplers, name)(**arguments)
     except Exception as error:
         raise ValueError(f"sampler {name} refuses these arguments: {type(error).__name__}: {error}") from None
+
+
+def check_objectives(name: str, arguments: dict[str, Any], objectives: int) -> None:
+    """Refuse a sampler that knows one objective only, for a study with several.
+
+    Raises:
+        ValueError: with what Optuna says, and samplers that would do.
+    """
+    if objectives == 1:
+        return
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            sampler = getattr(optuna.samplers, name)(**arguments)
+            study = optuna.create_study(directions=["minimize"] * objectives, sampler=sampler)
+            study.ask().relative_params  # noqa: B018 - asks the sampler, which objects here
+    except ValueError as error:
+        raise ValueError(
+            f"sampler {name} cannot do {objectives} objectives (Optuna: {error}); use TPESampler, NSGAIISampler, "
+            "GPSampler or random, or give one metric"
+        ) from None
+    finally:
+        optuna.logging.set_verbosity(verbosity)
 
 
 class _MirrorStorage(optuna.storages.InMemoryStorage):
@@ -90,14 +123,23 @@ class OptunaSampler:
         self._takes_seed = "seed" in inspect.signature(self._class).parameters
         self._storage = _MirrorStorage()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._study = optuna.create_study(storage=self._storage, direction="minimize", sampler=self._make(0))
-        self._full = spec.search.max_resource
-        self._level = self._full if spec.sampler.name in _KNOWS_PRUNING else 0
-        self._enough = len(spec.space) + 2
+        self._several = len(spec.objectives) > 1
+        self._study = optuna.create_study(
+            storage=self._storage, directions=["minimize"] * len(spec.objectives), sampler=self._make(0)
+        )
+        knows_pruning = spec.sampler.name in _KNOWS_PRUNING and not self._several
+        self._level = (spec.search.max_resource or _ENDLESS) if knows_pruning else 0
+        self._enough = max(len(spec.space) + 2, self._random_start())
         self._results_at: dict[int, int] = {}
         self._created: dict[int, TrialCreated] = {}
         self._trial_ids: dict[int, int] = {}
-        self._values: dict[int, dict[int, float]] = {}
+        self._values: dict[int, dict[int, tuple[float, ...] | None]] = {}
+
+    def _random_start(self) -> int:
+        """How many complete trials the sampler wants before it builds a model."""
+        parameter = inspect.signature(self._class).parameters.get("n_startup_trials")
+        given = self._spec.sampler.arguments.get("n_startup_trials", parameter.default if parameter else 0)
+        return given if isinstance(given, int) else 0
 
     def _make(self, number: int) -> optuna.samplers.BaseSampler:
         arguments = dict(self._spec.sampler.arguments)
@@ -129,7 +171,7 @@ class OptunaSampler:
             self._show(event.trial, TrialState.RUNNING)
         elif isinstance(event, JobCompleted):
             values = self._values.setdefault(event.trial, {})
-            values[event.resource] = float("inf") if event.loss is None else event.loss
+            values[event.resource] = None if event.loss is None else event.losses or (event.loss,)
             if event.loss is not None:
                 self._results_at[event.resource] = self._results_at.get(event.resource, 0) + 1
             if self._raise_level(event.resource):
@@ -168,16 +210,19 @@ class OptunaSampler:
 
     def _show_result(self, number: int) -> None:
         values = self._values[number]
-        level = self._level
-        if level in values and values[level] != float("inf"):
-            self._show(number, TrialState.COMPLETE, values[level])
+        losses = values.get(self._level)
+        if losses is not None:
+            self._show(number, TrialState.COMPLETE, losses)
+        elif self._several:  # with values still: as a parent of a generation it may have been COMPLETE before
+            self._show(number, TrialState.FAIL, next((v for _, v in sorted(values.items(), reverse=True) if v), None))
         else:
-            self._show(number, TrialState.PRUNED, values[max(values)])
+            last = values[max(values)]
+            self._show(number, TrialState.PRUNED, last or (math.inf,))
 
     def _distributions(self, params: Params) -> dict[str, BaseDistribution]:
         return {name: self._space.parameters[name].distribution() for name in params}
 
-    def _show(self, number: int, state: TrialState, value: float | None = None) -> None:
+    def _show(self, number: int, state: TrialState, losses: tuple[float, ...] | None = None) -> None:
         params = self._created[number].params
         values = self._values.get(number, {})
         base = self._storage.get_trial(self._trial_ids[number])
@@ -185,14 +230,15 @@ class OptunaSampler:
             number=base.number,
             trial_id=base._trial_id,
             state=state,
-            value=value,
+            value=None,
+            values=losses,
             datetime_start=_EPOCH,
             datetime_complete=_EPOCH if state.is_finished() else None,
             params=params,
             distributions=self._distributions(params),
             user_attrs={},
             system_attrs=dict(base.system_attrs),
-            intermediate_values=dict(values),
+            intermediate_values={} if self._several else {r: v[0] if v else math.inf for r, v in values.items()},
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from hpo_core.events import Event, JobCompleted, JobGranted, StudyExtended, TrialAbandoned, TrialCreated
 from hpo_core.search.base import DONE, WAIT, Action, Promote, RungStatus, Sample, loss_of
 from hpo_core.search.brackets import Assignment
+from hpo_core.search.chance import Contest
 from hpo_core.search.noise import NoiseEstimate
 from hpo_core.search.rungs import AnyRung, Ladder
 from hpo_core.spec import AshaSearch
@@ -40,6 +41,7 @@ class Brackets:
         self._ladder_of = dict(zip(starts, self.ladders, strict=True))
         self._bracket_of: list[int] = []
         self.running = 0
+        self.ruled_out: list[int] = []
 
     def place(self, bracket: int, rung: int) -> tuple[Ladder, int]:
         """The ladder and the place in it of rung ``rung`` of a bracket."""
@@ -49,6 +51,32 @@ class Brackets:
         """The rung where trials of a bracket stand."""
         ladder, k = self.place(bracket, rung)
         return ladder.rung(k)
+
+    def is_top(self, bracket: int, rung: int) -> bool:
+        """Whether no rung lies above, be it open or not."""
+        ladder, k = self.place(bracket, rung)
+        return not ladder.endless and k == len(ladder.rungs) - 1
+
+    def contest(self, bracket: int, rung: int) -> Contest | None:
+        """Promotion from a rung goes to the best ``floor(N / eta)`` of the ``N`` results it will hold in the end.
+
+        Those among the best ``floor(n / eta)`` of the present ``n`` are candidates already. A ceiling is no top:
+        whether it will be raised is not known, so that its rung counts like an open one.
+        """
+        if self.is_top(bracket, rung):
+            return None
+        ladder, k = self.place(bracket, rung)
+        expected = None
+        if self.assignment.width is not None:
+            entering = self.assignment.expected()
+            if not self.shared:
+                entering = [entering[self.assignment.brackets.index(bracket)]]
+            expected = ladder.expected(
+                k, dict(zip(self.assignment.brackets if self.shared else [0], entering, strict=True))
+            )
+        here = ladder.rung(k)
+        eta = ladder.reduction_factor
+        return Contest(here, expected, int((expected or 0) // eta), eta, sure=int(here.size // eta))
 
     def sample(self) -> Sample | None:
         """A new configuration, while there is width left."""
@@ -187,9 +215,18 @@ class Asha:
     def verdict(self) -> Event | None:
         return None
 
+    @property
+    def ruled_out(self) -> list[int]:
+        return self.brackets.ruled_out
+
+    def contest(self, bracket: int, rung: int) -> Contest | None:
+        return self.brackets.contest(bracket, rung)
+
     def apply(self, event: Event) -> None:
         if type(event) is JobCompleted:
             self.brackets.rung(event.bracket, event.rung).add(event.trial, loss_of(event))
+            if event.loss is None or self.brackets.is_top(event.bracket, event.rung):
+                self.ruled_out.append(event.trial)
             if self.noise is not None:
                 self.noise.add(event)
         elif type(event) is TrialAbandoned:

@@ -13,6 +13,7 @@ from collections import Counter, deque
 from hpo_core.events import Event, JobCompleted, JobGranted, TrialAbandoned, TrialStopped
 from hpo_core.search.asha import Brackets
 from hpo_core.search.base import DONE, WAIT, Action, Loss, Promote, RungStatus, loss_of
+from hpo_core.search.chance import Contest
 from hpo_core.search.rungs import AnyRung
 from hpo_core.spec import AshaSearch
 
@@ -41,6 +42,14 @@ class AshaStopping:
     def verdict(self) -> Event | None:
         return self._stopped[0] if self._stopped else None
 
+    @property
+    def ruled_out(self) -> list[int]:
+        return self.brackets.ruled_out
+
+    def contest(self, bracket: int, rung: int) -> Contest | None:
+        """Each result is judged at once."""
+        return None
+
     def apply(self, event: Event) -> None:
         if type(event) is JobCompleted:
             self._judge(event)
@@ -51,6 +60,7 @@ class AshaStopping:
                 self._going.popleft()
         elif type(event) is TrialStopped:
             self._stopped.popleft()
+            self.ruled_out.append(event.trial)
         self.brackets.apply(event)
 
     def _judge(self, event: JobCompleted) -> None:
@@ -59,6 +69,7 @@ class AshaStopping:
         loss = loss_of(event)
         rank = self._rank(rung, event.trial, loss)
         if not ladder.endless and k == len(ladder.rungs) - 1:
+            self.ruled_out.append(event.trial)
             return
         eta = ladder.reduction_factor
         if loss is not None and (rung.size < eta or rank <= int(rung.size // eta)):
@@ -70,7 +81,7 @@ class AshaStopping:
         """Add a result to its rung; its place there, from 1 (the lower trial number first between equals)."""
         rung.add(trial, loss)
         if self._several:
-            return rung.ranking().index(trial) + 1
+            return rung.rank(trial)
         assert not isinstance(loss, tuple)
         key = (float("inf") if loss is None else loss, trial)
         ranked = self._ranked.setdefault(rung, [])

@@ -7,7 +7,9 @@ from typing import Protocol
 import msgspec
 
 from hpo_core.events import Event, JobCompleted
+from hpo_core.search.chance import Contest
 from hpo_core.spec import StudySpec
+from hpo_core.trial import Params
 
 Loss = float | tuple[float, ...] | None
 """What rungs rank: a loss, one per objective, or None (not finite, or abandoned: last)."""
@@ -30,6 +32,21 @@ class Promote(msgspec.Struct, frozen=True):
     target: int
 
 
+class Reproduce(msgspec.Struct, frozen=True):
+    """Open a trial that goes on from ``parent``'s checkpoint to ``target`` (PBT).
+
+    ``params`` is None, and ``parent`` too, where the member begins anew: a configuration is drawn for it.
+    """
+
+    initiator: int
+    opponent: int | None
+    parent: int | None
+    member: int
+    generation: int
+    target: int
+    params: Params | None
+
+
 class Wait(msgspec.Struct, frozen=True):
     """Nothing to grant until a running job reports."""
 
@@ -38,7 +55,7 @@ class Done(msgspec.Struct, frozen=True):
     """Nothing to grant any more, whatever the running jobs report."""
 
 
-Action = Sample | Promote | Wait | Done
+Action = Sample | Promote | Reproduce | Wait | Done
 WAIT, DONE = Wait(), Done()
 
 
@@ -72,6 +89,12 @@ class SearchMethod(Protocol):
     reads_curves: bool
     """Whether results should carry their learning curve (``JobCompleted.curve``)."""
 
+    @property
+    def ruled_out(self) -> list[int]:
+        """Trials with results that are never promoted any more, not even after an extension, in the order in which
+        that became so: at the top, stopped, passed over at a barrier, not finite. It only grows."""
+        ...
+
     def next_action(self) -> Action:
         """What to do with a free slot now. Pure: asking twice gives the same answer."""
         ...
@@ -89,6 +112,14 @@ class SearchMethod(Protocol):
 
     def rungs(self) -> list[RungStatus]:
         """All rungs, by bracket, from the bottom up."""
+        ...
+
+    def contest(self, bracket: int, rung: int) -> Contest | None:
+        """What decides whether the trials that wait at a rung are promoted.
+
+        None where it is decided: those of them that are not in :attr:`ruled_out` go on. Asked for rungs that
+        hold a result; costs no more than O(rungs).
+        """
         ...
 
     def check(self) -> None:
@@ -125,6 +156,10 @@ def create_method(spec: StudySpec) -> SearchMethod:
         from hpo_core.search.pasha import Pasha
 
         return Pasha(search)
+    if search.method == "pbt":
+        from hpo_core.search.pbt import Pbt
+
+        return Pbt(search, spec.search_space(), spec.seed)
     if search.method == "random":
         from hpo_core.search.random_grid import Straight
 

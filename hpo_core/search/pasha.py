@@ -7,6 +7,7 @@ import math
 from hpo_core.events import CeilingRaised, Event, JobCompleted, TrialCreated
 from hpo_core.search.asha import Asha
 from hpo_core.search.base import Action, RungStatus
+from hpo_core.search.chance import Contest
 from hpo_core.search.soft_ranking import SoftRanking, Tolerance
 from hpo_core.spec import AshaSearch, PashaSearch
 
@@ -104,6 +105,14 @@ class Pasha:
 
     def rungs(self) -> list[RungStatus]:
         return self.asha.rungs()
+
+    @property
+    def ruled_out(self) -> list[int]:
+        return self.asha.ruled_out
+
+    def contest(self, bracket: int, rung: int) -> Contest | None:
+        """As in ASHA; a trial at the ceiling counts as if the ceiling were raised, for that is not known."""
+        return self.asha.contest(bracket, rung)
 
     def check(self) -> None:
         self.asha.check()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hpo_core.events import Event, JobCompleted, JobGranted, StudyExtended, TrialAbandoned, TrialCreated
 from hpo_core.search.base import DONE, WAIT, Action, RungStatus, Sample
+from hpo_core.search.chance import Contest
 from hpo_core.spec import GridSearch
 
 
@@ -23,6 +24,7 @@ class Straight:
         self.created = 0
         self.running = 0
         self.finished = 0
+        self.ruled_out: list[int] = []
 
     @property
     def width(self) -> int | None:
@@ -39,6 +41,9 @@ class Straight:
     def verdict(self) -> Event | None:
         return None
 
+    def contest(self, bracket: int, rung: int) -> Contest | None:
+        return None
+
     def apply(self, event: Event) -> None:
         if isinstance(event, TrialCreated):
             self.created += 1
@@ -47,6 +52,7 @@ class Straight:
         elif isinstance(event, JobCompleted | TrialAbandoned):
             self.running -= 1
             self.finished += 1
+            self.ruled_out.append(event.trial)
         elif isinstance(event, StudyExtended) and self._configs is not None:
             self._configs += event.configs
 

@@ -1,7 +1,8 @@
 """Grants another study recorded, granted again in that order (``hpo rerun``; ASHA 5.4).
 
 The recorded order fixes the promotions; the timing of the workers does not matter. A grant whose trial is
-still training waits, and later ones of other trials go ahead, so no slot idles.
+still training waits, and later ones of other trials go ahead, so no slot idles. A trial that goes on from another
+one (PBT) waits for it, and since trials are numbered as recorded, so do the new trials after it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import heapq
 from collections import deque
 
 from hpo_core.events import Event, JobCompleted, JobGranted, TrialAbandoned
-from hpo_core.search.base import DONE, WAIT, Action, Promote, RungStatus, Sample
+from hpo_core.search.base import DONE, WAIT, Action, Promote, Reproduce, RungStatus, Sample
+from hpo_core.search.chance import Contest
 from hpo_core.spec import RecordedGrant, RecordedSearch
 
 
@@ -29,24 +31,40 @@ class Recorded:
                 self._later[grant.trial] = deque()
         self._next_base = 0
         self._ready: list[int] = []
+        self._ended: set[int] = set()
         self._done: dict[tuple[int, int], int] = {}
         self._granted: dict[tuple[int, int], int] = {}
         self._expected: dict[tuple[int, int], list[RecordedGrant]] = {}
         for grant in settings.grants:
             self._expected.setdefault((grant.bracket, grant.rung), []).append(grant)
         self.running = 0
+        self.ruled_out: list[int] = []
 
     def next_action(self) -> Action:
         grants = self.settings.grants
         base = self._base[self._next_base] if self._next_base < len(self._base) else None
-        if self._ready and (base is None or self._ready[0] < base):
+        fresh = self._begin(grants[base]) if base is not None else None
+        if self._ready and (base is None or fresh is None or self._ready[0] < base):
             grant = grants[self._ready[0]]
             return Promote(grant.trial, grant.bracket, grant.rung, grant.target)
-        if base is not None:
-            return Sample(grants[base].bracket, grants[base].rung, grants[base].target)
-        return WAIT if self.running else DONE
+        return fresh or (WAIT if self.running else DONE)
+
+    def _begin(self, grant: RecordedGrant) -> Action | None:
+        """A new trial, unless it waits for the one it goes on from."""
+        if grant.parent is None and grant.initiator is None:
+            return Sample(grant.bracket, grant.rung, grant.target)
+        if grant.parent is not None and grant.parent not in self._ended:
+            return None
+        member = grant.trial if grant.member is None else grant.member
+        initiator = grant.parent if grant.initiator is None else grant.initiator
+        assert initiator is not None
+        return Reproduce(initiator, grant.opponent, grant.parent, member, grant.rung, grant.target, None)
 
     def verdict(self) -> Event | None:
+        return None
+
+    def contest(self, bracket: int, rung: int) -> Contest | None:
+        """The future is known: a trial goes on, or has no grant left and is ruled out."""
         return None
 
     def apply(self, event: Event) -> None:
@@ -64,11 +82,15 @@ class Recorded:
             self.running -= 1
             place = (event.bracket, event.rung)
             self._done[place] = self._done.get(place, 0) + 1
+            self._ended.add(event.trial)
             later = self._later.get(event.trial)
             if later:
                 heapq.heappush(self._ready, later.popleft())
+            else:
+                self.ruled_out.append(event.trial)
         elif isinstance(event, TrialAbandoned):
             self.running -= 1
+            self._ended.add(event.trial)
             self._later.pop(event.trial, None)
 
     def rungs(self) -> list[RungStatus]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 INFINITY = math.inf
@@ -121,6 +122,10 @@ class Rung:
         """All trials here, the best first; O(n log n), for looking."""
         return [trial for _, trial in sorted([(-loss, -trial) for loss, trial in self._top] + self._rest)]
 
+    def rank(self, trial: int) -> int:
+        """The place of a trial in :meth:`ranking`, from 1."""
+        return self.ranking().index(trial) + 1
+
     def check(self) -> None:
         """Assert that the heaps agree with a plain sort."""
         top = {(-loss, -trial) for loss, trial in self._top}
@@ -153,6 +158,8 @@ class AnyRung(Protocol):
     def promotable(self) -> int: ...
 
     def ranking(self) -> list[int]: ...
+
+    def rank(self, trial: int) -> int: ...
 
     def check(self) -> None: ...
 
@@ -219,6 +226,18 @@ class Ladder:
             if trial is not None:
                 return trial, k + 1
         return None
+
+    def expected(self, k: int, entering: Mapping[int, int]) -> int:
+        """Results that rung ``k`` will hold in the end, if nothing fails; mispromotions so far count.
+
+        Args:
+            entering: by rung, new configurations that enter there, in all.
+        """
+        found = 0
+        for j, rung in enumerate(self.rungs[: k + 1]):
+            climbing = max(int(found // self.reduction_factor), self.rungs[j - 1].promoted) if j else 0
+            found = max(rung.size, climbing + entering.get(j, 0))
+        return found
 
     def check(self) -> None:
         for rung in self.rungs:

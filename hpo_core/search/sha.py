@@ -11,6 +11,7 @@ from itertools import count
 
 from hpo_core.events import Event, JobCompleted, JobGranted, StudyExtended, TrialAbandoned, TrialCreated
 from hpo_core.search.base import DONE, WAIT, Action, Loss, Promote, RungStatus, Sample, loss_of
+from hpo_core.search.chance import Contest
 from hpo_core.search.rungs import AnyRung, make_rung
 from hpo_core.spec import ShaSearch
 
@@ -53,16 +54,30 @@ class Tournament:
         """Whether it has a job to give now."""
         return bool(self.going) or (self.rung == 0 and self.created < self.sizes[0])
 
-    def add(self, rung: int, trial: int, loss: Loss) -> None:
-        """A trial reported, or was abandoned; the last one of a rung opens the next."""
+    def add(self, rung: int, trial: int, loss: Loss) -> list[int]:
+        """A trial reported, or was abandoned; the last one of a rung opens the next.
+
+        Returns the trials that do not go on, as known now for the first time.
+        """
         self.rungs[rung].add(trial, loss)
         self.finite[rung] += loss is not None
+        size = self._size(rung + 1)
         if self.rungs[rung].size < self.wanted:
-            return
-        size = self.sizes[rung + 1] if rung + 1 < len(self.sizes) else 0
-        self.going = self.rungs[rung].ranking()[: min(size, self.finite[rung])]
+            return [] if size else [trial]
+        ranking = self.rungs[rung].ranking()
+        self.going = ranking[: min(size, self.finite[rung])]
         self.wanted = len(self.going)
         self.rung = rung + 1
+        return ranking[len(self.going) :] if size else [trial]
+
+    def _size(self, rung: int) -> int:
+        return self.sizes[rung] if rung < len(self.sizes) else 0
+
+    def contest(self, rung: int, reduction_factor: float) -> Contest | None:
+        """Promotion goes to the best ``floor(n * eta**-k)`` at the barrier, and nobody is sure of it before."""
+        if rung != self.rung or self.finished:
+            return None
+        return Contest(self.rungs[rung], self.wanted, self._size(rung + 1), reduction_factor)
 
     def promote(self, trial: int) -> None:
         self.rungs[self.rung - 1].promote(trial)
@@ -86,6 +101,7 @@ class Halving:
         self.width = width
         self.created = 0
         self.running = 0
+        self.ruled_out: list[int] = []
         self.brackets: list[Tournament] = []
         self._eta = reduction_factor
         self._objectives = objectives
@@ -110,6 +126,9 @@ class Halving:
 
     def verdict(self) -> Event | None:
         return None
+
+    def contest(self, bracket: int, rung: int) -> Contest | None:
+        return self.brackets[bracket].contest(rung, self._eta)
 
     def apply(self, event: Event) -> None:
         kind = type(event)
@@ -140,7 +159,7 @@ class Halving:
 
     def _ended(self, bracket: int, rung: int, trial: int, loss: Loss) -> None:
         self.running -= 1
-        self.brackets[bracket].add(rung, trial, loss)
+        self.ruled_out += self.brackets[bracket].add(rung, trial, loss)
         while self._first < len(self.brackets) and self.brackets[self._first].finished:
             self._first += 1
 

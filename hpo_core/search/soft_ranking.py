@@ -30,6 +30,7 @@ class SoftRanking:
         self._above: list[tuple[float, float, int]] = []  # (loss above, loss below, trial), the best first
         self._below: list[tuple[float, int]] = []  # (loss below, trial), the best first
         self._tolerance = 0.0
+        self._stable = True
 
     def add(self, trial: int, *, below: float, above: float, tolerance: float) -> int | None:
         """Take in a configuration; the first place where the orders differ now, from 0, or None.
@@ -43,10 +44,11 @@ class SoftRanking:
         self._above.insert(places[0], upper)
         self._below.insert(places[1], lower)
         changed = range(min(places), max(places) + 1)
-        if tolerance < self._tolerance:
+        if tolerance < self._tolerance or not self._stable:
             changed = range(len(self._above))
-        self._tolerance = tolerance
-        return next((i for i in changed if abs(self._above[i][1] - self._below[i][0]) > tolerance), None)
+        found = next((i for i in changed if abs(self._above[i][1] - self._below[i][0]) > tolerance), None)
+        self._tolerance, self._stable = tolerance, found is None
+        return found
 
     def trial_at(self, place: int) -> int:
         """Who stands at a place of the upper rung."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from hpo_core.errors import SpecError
 from hpo_core.events import Event
 from hpo_core.rng import Stream
-from hpo_core.trial import Job, Params
+from hpo_core.trial import Job, Params, Point
 
 
 class CurveTable:
@@ -68,6 +68,12 @@ class CurveTable:
     def train(self, job: Job) -> dict[str, float]:
         """Metrics of ``job.params["row"]`` at the job's target."""
         return {"loss": float(self.losses[job.params["row"], job.target - 1])}
+
+    def curve(self, job: Job) -> list[Point]:
+        """The metrics on the way from the job's checkpoint to its target, for methods that read curves."""
+        row = self.losses[job.params["row"]]
+        start = job.checkpoint.resource if job.checkpoint else 0
+        return [Point(unit + 1, {"loss": float(row[unit])}) for unit in range(start, job.target)]
 
     def cost(self, job: Job) -> float:
         """Seconds from the job's checkpoint to its target."""

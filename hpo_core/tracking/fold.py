@@ -15,6 +15,7 @@ from hpo_core.errors import JournalError
 from hpo_core.events import (
     AttemptFailed,
     AttemptReported,
+    CeilingRaised,
     Entry,
     Event,
     JobCompleted,
@@ -24,11 +25,17 @@ from hpo_core.events import (
     StudyReopened,
     TrialAbandoned,
     TrialCreated,
+    TrialStopped,
 )
+from hpo_core.naming import RungNames
 from hpo_core.search.base import Done, SearchMethod, create_method
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
 from hpo_core.trial import Metrics, Report
+
+
+Place = tuple[int | None, int]
+"""A rung: (bracket, or None where all brackets share their rungs; place in its ladder)."""
 
 
 class MetricPoint(NamedTuple):
@@ -49,6 +56,7 @@ class Promotion(msgspec.Struct, frozen=True):
     trial: int
     bracket: int
     rung: int
+    """Counted within the bracket, also where brackets share their rungs."""
     target: int
     loss: float | None
     """At the rung below."""
@@ -85,13 +93,16 @@ class StudyFold:
         self.time = 0.0
         self.trials: list[TrialNotes] = []
         self.promotions: list[Promotion] = []
-        self.levels: dict[tuple[int, int], int] = {}
-        """Resource by (bracket, rung)."""
         self.touched: dict[int, None] = {}
         self.points: list[MetricPoint] = []
-        self._ranked: dict[tuple[int, int], list[tuple[float, int]]] = {}
+        self._ranked: dict[Place, list[tuple[float, int]]] = {}
+        """Results by rung, abandoned trials among them."""
+        self._sizes: dict[str, int] = {}
         self._method: SearchMethod | None = None
-        self._grown: dict[tuple[int, int], None] = {}
+        self._grown: dict[str, None] = {}
+        self._names: RungNames | None = None
+        self._first_of: dict[int, int] = {}
+        """Base level to the lowest bracket that begins there."""
         self._several = False
 
     @property
@@ -110,14 +121,22 @@ class StudyFold:
             return "finished"
         return "halted" if state.halted is not None else "running"
 
-    def rung_sizes(self) -> dict[tuple[int, int], int]:
-        """Results by (bracket, rung); abandoned trials count in the rung they were heading for."""
-        return {place: len(ranked) for place, ranked in sorted(self._ranked.items())}
+    @property
+    def names(self) -> RungNames:
+        """How the study's rungs are called."""
+        assert self._names is not None
+        return self._names
 
-    def rung_key(self, place: tuple[int, int]) -> str:
-        """Name of a rung, with its bracket where the study has several."""
+    def _rung_key(self, place: Place, base: int) -> str:
+        """Name of a rung in metrics.
+
+        Brackets that begin at the same level repeat each other (rounds of synchronous halving or Hyperband) and
+        are counted together, under the number of the first: a hundred brackets must not be hundreds of metrics.
+        """
         bracket, rung = place
-        return f"bracket_{bracket}_rung_{rung}" if self._several else f"rung_{rung}"
+        if not self._several or bracket is None:
+            return f"rung_{rung}"
+        return f"bracket_{self._first_of.setdefault(base, bracket)}_rung_{rung}"
 
     def settle(self) -> None:
         """Forget what changed: it was written."""
@@ -148,9 +167,8 @@ class StudyFold:
             elif type(event) is TrialAbandoned:
                 self._abandoned(event, report, entry)
             self._apply(event, entry)
-        for place in self._grown:
-            key = self.rung_key(place)
-            size = float(len(self._ranked[place]))
+        for key in self._grown:
+            size = float(self._sizes[key])
             self.points.append(MetricPoint(f"{key}_size", size, entry.time, self.state.resource_used))
         self._grown = {}
         self.time = entry.time
@@ -161,16 +179,21 @@ class StudyFold:
         before = state.incumbent
         state.apply(event)
         if type(event) is StudyCreated:
-            search = self.spec.search
             self._method = create_method(self.spec)
-            self._several = search.method not in ("asha", "random", "recorded") or (
-                search.method == "recorded" and any(grant.bracket for grant in search.grants)
-            )
+            self._names = RungNames(self.spec)
+            for rung in self._method.rungs():
+                if rung.rung == 0 and rung.bracket is not None:
+                    self._first_of.setdefault(rung.level, rung.bracket)
+            self._several = len(self._first_of) > 1
         assert self._method is not None
         self._method.apply(event)
         if type(event) is TrialCreated:
             self.trials.append(TrialNotes(entry.time))
             self.touched[event.trial] = None
+        elif type(event) is TrialStopped:
+            self.touched[event.trial] = None
+        elif type(event) is CeilingRaised:
+            self.points.append(MetricPoint("ceiling", float(event.level), entry.time, state.resource_used))
         elif type(event) is StudyHalted or type(event) is StudyReopened:
             for number in state.waiting:
                 self.touched[number] = None
@@ -183,12 +206,11 @@ class StudyFold:
 
     def _granted(self, event: JobGranted, entry: Entry) -> None:
         self.touched[event.trial] = None
-        self.levels.setdefault((event.bracket, event.rung), event.target)
         trial = self.state.trials[event.trial]
         if event.retry or not trial.results:
             return
         below = trial.results[-1]
-        ranked = self._ranked[below.bracket, below.rung]
+        ranked = self._ranked[self.names.place(below.bracket, below.rung)]
         rank = bisect_left(ranked, _rank_key(below.loss, below.trial)) + 1
         promotion = Promotion(
             entry.seq, entry.time, event.trial, event.bracket, event.rung, event.target,
@@ -225,8 +247,13 @@ class StudyFold:
         self._rank(event.bracket, event.rung, None, event.trial)
 
     def _rank(self, bracket: int, rung: int, loss: float | None, trial: int) -> None:
-        insort(self._ranked.setdefault((bracket, rung), []), _rank_key(loss, trial))
-        self._grown[bracket, rung] = None
+        place = self.names.place(bracket, rung)
+        insort(self._ranked.setdefault(place, []), _rank_key(loss, trial))
+        record = self.state.trials[trial]
+        base = record.results[0].resource if record.results else record.granted.target if record.granted else 0
+        key = self._rung_key(place, base)
+        self._sizes[key] = self._sizes.get(key, 0) + 1
+        self._grown[key] = None
 
     def _curve(self, trial: TrialRecord, report: Report | None, last: Metrics, target: int, now: float) -> None:
         """Points of one attempt above what is trained already; the last ones are the recorded metrics."""

@@ -142,7 +142,7 @@ def snapshot(study: Study) -> Any:
     return repr(
         (
             state.trials, state.running, list(state.waiting), state.capacity, state.extra_configs, state.halted,
-            state.incumbent, state.completed_jobs, state.abandoned_trials, state.resource_used, study.seq,
+            state.incumbent, state.front, state.completed_jobs, state.abandoned_trials, state.resource_used, study.seq,
             study.method.rungs(), action if isinstance(action, Sample | Promote) else type(action),
         )
     )  # fmt: skip

@@ -1,0 +1,408 @@
+"""Which checkpoints of a study are live, and which go first where their number or bytes are limited.
+
+Without a limit a checkpoint stays exactly as long as something may load it, or a person may want it:
+
+- what a running attempt started from, and what a failed one that will be repeated starts from;
+- of every other trial that may go on, the newest checkpoint, and the one before it as a *fallback* should the newest
+  turn out to be damaged. A paused trial may go on as long as its search method has not ruled it out: in ASHA always,
+  for more configurations, asked for now or after the study has finished, may promote it;
+- those behind the incumbent, or the whole Pareto front.
+
+Everything else is dead at once: older checkpoints of a trial, all of a trial that was abandoned, stopped, passed over
+at a barrier, is at the top of its ladder, or has no finite loss.
+
+Within a limit, the live checkpoints and the room that running jobs need for theirs stay below it at any time. What
+goes first, until the next job fits:
+
+1. fallbacks, the oldest first: they cost nothing unless a disk fails;
+2. checkpoints of paused trials, the least likely to be promoted first
+   (:mod:`hpo_core.search.chance`); between equals the one with less training behind it, then the younger trial. Such a
+   trial starts from scratch if it is promoted after all. The trial whose turn it is now keeps its own;
+3. once no job runs, so that nothing else would free room: members of the Pareto front but the incumbent, the
+   worst in the first objective first, and at last the checkpoint of the trial whose turn it is.
+
+The incumbent's and those that running or repeated attempts load are pinned. If they leave no room for the next job,
+fewer jobs run at once; if none runs, the study halts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Container
+from enum import IntEnum
+from typing import Any, Protocol, cast
+
+from hpo_core.events import (
+    CheckpointCondemned,
+    CheckpointRemoved,
+    Event,
+    JobCompleted,
+    JobGranted,
+    TrialAbandoned,
+    TrialStopped,
+)
+from hpo_core.search.base import SearchMethod, loss_of
+from hpo_core.search.rungs import AnyRung
+from hpo_core.spec import CheckpointSpec
+from hpo_core.state import StudyState, TrialRecord
+from hpo_core.trial import Checkpoint
+
+
+class Hold(IntEnum):
+    """Why a checkpoint is live; the strongest reason counts."""
+
+    FALLBACK = 0
+    RESTING = 1
+    """The newest one of a paused trial that may go on."""
+    FRONT = 2
+    PINNED = 3
+    """May be loaded at any moment, or is the incumbent's."""
+
+
+_STUDY = -1
+"""Holder of what the study keeps for the user, next to the trials' numbers."""
+
+_Holds = dict[str, tuple[Checkpoint, Hold]]
+
+
+class LiveCheckpoints:
+    """The live checkpoints of a study; follows its events, O(rungs) each.
+
+    Args:
+        state: must have applied an event before it comes here.
+        method: likewise.
+    """
+
+    def __init__(self, state: StudyState, method: SearchMethod) -> None:
+        self.state = state
+        self.method = method
+        self.bytes = 0
+        """Of all live checkpoints together."""
+        self.fallbacks: dict[str, tuple[int, Checkpoint]] = {}
+        """By URI, the oldest first: the trial and its fallback, where nothing else holds it."""
+        self.resting: dict[int, Checkpoint] = {}
+        """By paused trial: where it would go on."""
+        self._dead: list[str] = []
+        self._live: _Holds = {}
+        self._holders: dict[str, dict[int, Hold]] = {}
+        self._held: dict[int, _Holds] = {}
+        self._ruled_out: set[int] = set()
+        self._read = 0
+        self._ruled_out.update(self._news())
+        for trial in state.trials:
+            self._hold(trial.number, self._wanted(trial))
+        self._hold(_STUDY, _kept_for_the_user(state))
+
+    def apply(self, event: Event) -> None:
+        """Take note of a fact."""
+        kind = type(event)
+        if kind is JobGranted or kind is TrialAbandoned or kind is TrialStopped:
+            self._settle(event.trial)  # type: ignore[union-attr]
+        elif kind is JobCompleted:
+            assert isinstance(event, JobCompleted)
+            written = event.checkpoint
+            if any((event.trial, event.resource) == (member.trial, member.resource) for member in self.state.front):
+                self._hold(_STUDY, _kept_for_the_user(self.state))
+            self._settle(event.trial)
+            if written is not None and written.uri not in self._live:
+                self._dead.append(written.uri)
+        elif kind is CheckpointCondemned or kind is CheckpointRemoved:
+            self._hold(_STUDY, _kept_for_the_user(self.state))
+            self._settle(event.trial)  # type: ignore[union-attr]
+        for number in self._news():
+            if number not in self._ruled_out:
+                self._ruled_out.add(number)
+                self._settle(number)
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __contains__(self, uri: str) -> bool:
+        return uri in self._live
+
+    @property
+    def uris(self) -> set[str]:
+        """Of all live checkpoints."""
+        return set(self._live)
+
+    def why(self, uri: str) -> Hold | None:
+        """The strongest reason a checkpoint is live; None: it is not."""
+        found = self._live.get(uri)
+        return None if found is None else found[1]
+
+    def take_dead(self) -> list[str]:
+        """URIs that died since this was asked last (or since this object was made)."""
+        dead, self._dead = self._dead, []
+        return [uri for uri in dead if uri not in self._live]
+
+    def check(self) -> None:
+        """Assert that what was carried along equals what follows from the state now."""
+        ruled_out = set(self.method.ruled_out)
+        assert self._read == len(self.method.ruled_out) and ruled_out == self._ruled_out
+        expected: dict[str, Hold] = {}
+        wanted = [self._wanted(trial) for trial in self.state.trials]
+        for holds in (*wanted, _kept_for_the_user(self.state)):
+            for uri, (_, hold) in holds.items():
+                expected[uri] = max(hold, expected.get(uri, hold))
+        assert {uri: hold for uri, (_, hold) in self._live.items()} == expected
+        assert self.bytes == sum(checkpoint.size for checkpoint, _ in self._live.values())
+        assert set(self.fallbacks) == {uri for uri, hold in expected.items() if hold is Hold.FALLBACK}
+
+    def _news(self) -> list[int]:
+        known = self.method.ruled_out
+        if self._read == len(known):
+            return []
+        news = known[self._read :]
+        self._read = len(known)
+        return news
+
+    def _settle(self, number: int) -> None:
+        self._hold(number, self._wanted(self.state.trials[number]))
+
+    def _wanted(self, trial: TrialRecord) -> _Holds:
+        """What a trial holds, by URI."""
+        found: _Holds = {}
+        if trial.abandoned is None and trial.number not in self._ruled_out:
+            busy = trial.running or trial.failures
+            reasons = (Hold.PINNED if busy else Hold.RESTING, Hold.FALLBACK)
+            for checkpoint, hold in zip(trial.good_checkpoints(), reasons, strict=False):
+                found[checkpoint.uri] = (checkpoint, hold)
+        start = trial.start()
+        if start is not None:
+            found[start.uri] = (start, Hold.PINNED)
+        return found
+
+    def _hold(self, holder: int, wanted: _Holds) -> None:
+        before = self._held.pop(holder, {})
+        if wanted:
+            self._held[holder] = wanted
+        for uri in before:
+            if uri not in wanted:
+                del self._holders[uri][holder]
+                self._weigh(uri, before[uri][0], holder)
+        for uri, (checkpoint, hold) in wanted.items():
+            if uri not in before or before[uri][1] is not hold:
+                self._holders.setdefault(uri, {})[holder] = hold
+                self._weigh(uri, checkpoint, holder)
+        if holder != _STUDY:
+            self.resting.pop(holder, None)
+            for checkpoint, hold in wanted.values():
+                if hold is Hold.RESTING:
+                    self.resting[holder] = checkpoint
+
+    def _weigh(self, uri: str, checkpoint: Checkpoint, holder: int) -> None:
+        """The strongest hold on a checkpoint after one of them changed."""
+        holders = self._holders[uri]
+        if not holders:
+            del self._holders[uri], self._live[uri]
+            self.fallbacks.pop(uri, None)
+            self.bytes -= checkpoint.size
+            self._dead.append(uri)
+            return
+        if uri not in self._live:
+            self.bytes += checkpoint.size
+        hold = max(holders.values())
+        self._live[uri] = (checkpoint, hold)
+        if hold is Hold.FALLBACK:
+            self.fallbacks[uri] = (next(iter(holders)), checkpoint)
+        else:
+            self.fallbacks.pop(uri, None)
+
+
+def _kept_for_the_user(state: StudyState) -> _Holds:
+    best = state.incumbent
+    return {
+        checkpoint.uri: (checkpoint, Hold.PINNED if member is best else Hold.FRONT)
+        for member, checkpoint in reversed(state.front_checkpoints())
+    }
+
+
+class Budget:
+    """A study's limits on its checkpoints: whether another job fits, and what goes to make it fit.
+
+    A job is expected to write as much as the largest checkpoint so far; until the first result shows how much that
+    is, a limit in bytes lets one job run alone. A first checkpoint larger than all before it can exceed what was
+    reserved for it by the difference.
+    """
+
+    def __init__(self, limits: CheckpointSpec, live: LiveCheckpoints) -> None:
+        self.limits = limits
+        self.live = live
+        self.largest: int | None = None
+        """Bytes of the largest checkpoint so far; None: not known yet."""
+        self._saves = True
+        self._state = live.state
+        self._method = live.method
+        self._groups: dict[AnyRung | None, _Group] = {}
+        self._places: dict[int, tuple[_Group, _Key]] = {}
+        """By trial: where its latest finite result stands."""
+
+    def apply(self, event: Event) -> None:
+        """Take note of a fact that the state and the method hold already."""
+        self.live.apply(event)
+        if type(event) is not JobCompleted:
+            return
+        if event.checkpoint is not None:
+            self.largest = max(self.largest or 0, event.checkpoint.size)
+            self._saves = True
+        elif event.loss is not None and self.largest is None:
+            self.largest = 0
+            self._saves = False  # an objective that tracks nothing
+        if event.loss is None:
+            return
+        contest = self._method.contest(event.bracket, event.rung)
+        rung = None if contest is None else contest.rung
+        group = self._groups.get(rung)
+        if group is None:
+            group = self._groups[rung] = _Group(event.bracket, event.rung, rung, several=bool(event.losses))
+        key = (loss_of(event), event.trial)
+        self._places[event.trial] = (group, key)
+        group.add(key, resting=event.trial in self.live.resting)
+
+    def over(self, more: int) -> bool:
+        """Whether the limit would not hold with so many more jobs than run now."""
+        jobs = len(self._state.running) + more
+        limits = self.limits
+        if limits.max_count is not None and len(self.live) + jobs * self._saves > limits.max_count:
+            return True
+        if limits.max_bytes is None:
+            return False
+        if self.largest is None:
+            return jobs > 1
+        return self.live.bytes + jobs * self.largest > limits.max_bytes
+
+    def removal(self, more: int, turn: int | None = None) -> CheckpointRemoved | None:
+        """What goes next so that ``more`` jobs fit; None: they fit, or nothing can go.
+
+        Args:
+            turn: the trial that would be granted.
+        """
+        if not self.over(more):
+            return None
+        for trial, checkpoint in self.live.fallbacks.values():
+            return CheckpointRemoved(trial, checkpoint.resource, 0.0)
+        found = [choice for group in list(self._groups.values()) if (choice := self._choice(group, turn))]
+        if found:
+            chance, resource, trial = min(found)
+            return CheckpointRemoved(-trial, resource, chance)
+        return None if self._state.running else self._last_resort(turn)
+
+    def _choice(self, group: _Group, turn: int | None) -> tuple[float, int, int] | None:
+        """(chance, resource, -trial) of the least likely trial of a rung."""
+        resting = self.live.resting
+
+        def status(trial: int) -> bool | None:
+            checkpoint = resting.get(trial)
+            if checkpoint is None or self._places[trial][0] is not group:
+                return None
+            return trial != turn and self.live.why(checkpoint.uri) is Hold.RESTING
+
+        worst = group.worst(status)
+        contest = self._method.contest(group.bracket, group.level)
+        if worst is None:
+            if not group.resting and contest is None:
+                del self._groups[group.rung]
+            return None
+        trial, place = worst
+        return 1.0 if contest is None else contest.chance(place), resting[trial].resource, -trial
+
+    def _last_resort(self, turn: int | None) -> CheckpointRemoved | None:
+        for member, checkpoint in reversed(self._state.front_checkpoints()):
+            if self.live.why(checkpoint.uri) is Hold.FRONT:
+                return CheckpointRemoved(member.trial, checkpoint.resource, self._chance(member.trial))
+        checkpoint_of_turn = None if turn is None else self.live.resting.get(turn)
+        if turn is None or checkpoint_of_turn is None or self.live.why(checkpoint_of_turn.uri) is not Hold.RESTING:
+            return None
+        return CheckpointRemoved(turn, checkpoint_of_turn.resource, 1.0)
+
+    def _chance(self, trial: int) -> float:
+        if trial not in self.live.resting:
+            return 0.0
+        group, key = self._places[trial]
+        contest = self._method.contest(group.bracket, group.level)
+        return 1.0 if contest is None else contest.chance(group.place(key))
+
+    def shortage(self) -> str:
+        """Why no job fits, and the cure."""
+        must_stay = "what must stay (the checkpoints of the best so far, and those that waiting jobs load)"
+        if self.limits.max_count is not None and len(self.live) + self._saves > self.limits.max_count:
+            limit, least = f"max_count = {self.limits.max_count}", f"max_count: {len(self.live) + 2}"
+            need = f"{must_stay} are {len(self.live)}, and a job writes one more"
+        else:
+            largest = self.largest or 0
+            limit, least = f"max_bytes = {self.limits.max_bytes:,}", f"max_bytes: {self.live.bytes + 2 * largest}"
+            need = f"{must_stay} are {self.live.bytes:,} bytes, and a job may write {largest:,} more"
+        return (
+            f"checkpoints.{limit} leaves no room for a job: {need}. Start a new study with "
+            f"checkpoints: {{{least}}} or more, or make the checkpoints smaller"
+        )
+
+    def check(self) -> None:
+        """Assert the limit, as far as sizes are known beforehand."""
+        self.live.check()
+        assert set(self.live.resting) <= set(self._places)
+        for group in self._groups.values():
+            group.check()
+
+
+_Key = tuple[Any, int]
+"""Loss (or losses) and trial: what results are ordered by."""
+
+
+class _RanksItself(Protocol):
+    """What is asked of a rung whose order changes with each result: :class:`~hpo_core.search.pareto.ParetoRung`."""
+
+    def rank(self, trial: int) -> int: ...
+
+    def worst(self, among: Container[int]) -> tuple[int, int] | None: ...
+
+
+class _Group:
+    """The results of one rung in order, and those of them whose trials rest there.
+
+    Args:
+        bracket: of some trial there.
+        level: the place of that rung in its bracket.
+        rung: None: it is decided that all of them go on; their order is of no account.
+        several: whether there are several objectives.
+    """
+
+    def __init__(self, bracket: int, level: int, rung: AnyRung | None, *, several: bool) -> None:
+        self.bracket = bracket
+        self.level = level
+        self.rung = rung
+        self.resting: list[_Key] = []
+        self._order: list[_Key] = []
+        self._ranked = cast(_RanksItself, rung) if several and rung is not None else None
+
+    def add(self, key: _Key, *, resting: bool) -> None:
+        """A finite result."""
+        if self._ranked is None:
+            insort(self._order, key)
+        if resting:
+            insort(self.resting, key)
+
+    def place(self, key: _Key) -> int:
+        """Among the results, from 1; the lower trial number first between equals."""
+        return bisect_left(self._order, key) + 1 if self._ranked is None else self._ranked.rank(key[1])
+
+    def worst(self, status: Callable[[int], bool | None]) -> tuple[int, int] | None:
+        """The last trial in order, and its place, of those with status True.
+
+        Those with status None are forgotten: they never rest here again.
+        """
+        if self._ranked is not None:
+            found = {trial: status(trial) for _, trial in self.resting}
+            self.resting = [key for key in self.resting if found[key[1]] is not None]
+            return self._ranked.worst({trial for trial, free in found.items() if free})
+        for i in range(len(self.resting) - 1, -1, -1):
+            key = self.resting[i]
+            free = status(key[1])
+            if free:
+                return key[1], self.place(key)
+            if free is None:
+                del self.resting[i]
+        return None
+
+    def check(self) -> None:
+        assert self._order == sorted(self._order) and self.resting == sorted(self.resting)

@@ -1,0 +1,271 @@
+"""Population based training as initiator-based evolution (Li et al. 2019, 3.4 to 3.8; truncation: ASHA A.3).
+
+A trial is one short training session of a member of the population. Each ended trial initiates one reproduction
+and no more: it meets an opponent, the fitter one is the parent, and the child goes on from the parent's
+checkpoint with changed parameters, in the initiator's place. Nothing waits for anything unless ``barrier`` says
+so: a population larger than the cluster is worked off oldest first (budget mode), and on one worker that is a
+synchronous evolution.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from functools import cmp_to_key
+
+import msgspec
+
+from hpo_core.events import (
+    Event,
+    JobCompleted,
+    JobGranted,
+    Reproduced,
+    StudyExtended,
+    TrialAbandoned,
+    TrialCreated,
+    TrialStopped,
+)
+from hpo_core.rng import Stream
+from hpo_core.search.base import DONE, WAIT, Action, Reproduce, RungStatus, Sample
+from hpo_core.search.explore import Explorer
+from hpo_core.search.fitness import Fitness, by_dominance, by_priority
+from hpo_core.space import SearchSpace
+from hpo_core.spec import PbtSearch
+from hpo_core.trial import Params
+
+
+class Session(msgspec.Struct, gc=False):
+    """What the evolution knows of one trial."""
+
+    params: Params
+    parent: int | None
+    member: int
+    generation: int = 0
+    resource: int = 0
+    """Units behind it at its end, its ancestors' included."""
+    fitness: Fitness = None
+    ended: bool = False
+    initiated: bool = False
+
+
+class Pbt:
+    """See the module; ``selection`` says how the parent is found.
+
+    - ``tournament``: the opponent is drawn from the trials of the last ``opponents_from`` generations up to the
+      initiator's own, never from later ones; where nothing tells the two apart the initiator stays. The child's
+      parameters are explored.
+    - ``truncation``: an initiator among the worst ``truncation`` of the members' latest trials goes on from one of
+      the best, explored; the others go on as they are.
+
+    A trial that diverged or was abandoned initiates too, and always loses. Where its opponents are all like it, the
+    best ended trial of any generation up to its own is the parent, and where there is none the member begins anew.
+    """
+
+    reads_curves = False
+
+    def __init__(self, settings: PbtSearch, space: SearchSpace, seed: int) -> None:
+        self.settings = settings
+        self._seed = seed
+        self._explorer = Explorer(space, settings, seed)
+        self._compare = by_priority if settings.fitness == "priority" else by_dominance
+        self.sessions: list[Session] = []
+        self.total = settings.population * settings.generations
+        self.running: set[int] = set()
+        self._waiting: dict[int, list[int]] = {}  # per generation, ended trials that have not initiated: a heap
+        self._created: list[int] = []  # per generation
+        self._good: list[list[int]] = []  # per generation, ended trials with a fitness, in the order they ended
+        self._ended: list[int] = []  # per generation, how many ended
+        self._latest: dict[int, int] = {}  # per member, its latest ended trial
+
+    # Questions.
+
+    def next_action(self) -> Action:
+        created = len(self.sessions)
+        if created < self.settings.population:
+            return Sample(0, 0, self.settings.steps_per_generation) if created < self.total else self._idle()
+        initiator = self._oldest_to_initiate()
+        return self._idle() if initiator is None else self._reproduction(initiator, created)
+
+    def _oldest_to_initiate(self) -> int | None:
+        found = [
+            heap[0]
+            for generation, heap in self._waiting.items()
+            if heap and self._count(self._created, generation + 1) < self._size(generation + 1)
+        ]
+        oldest = min(found, default=None)
+        return oldest if oldest is not None and self._may_initiate(oldest) else None
+
+    @staticmethod
+    def _count(counts: list[int], generation: int) -> int:
+        return counts[generation] if generation < len(counts) else 0
+
+    def _idle(self) -> Action:
+        return WAIT if self.running else DONE
+
+    def _may_initiate(self, trial: int) -> bool:
+        generation = self.sessions[trial].generation
+        if self.settings.barrier and self._ended[generation] < self._size(generation):
+            return False
+        gap = self.settings.max_gap
+        if gap is None or not self.running:
+            return True
+        oldest = min(self.sessions[number].generation for number in self.running)
+        return generation + 1 - oldest <= gap
+
+    def _size(self, generation: int) -> int:
+        """Trials of a generation in the end; the last one may be cut."""
+        population = self.settings.population
+        return max(0, min(population, self.total - generation * population))
+
+    def _reproduction(self, initiator: int, child: int) -> Action:
+        own = self.sessions[initiator]
+        opponent, parent, explored = self._tournament(initiator, child)
+        if self.settings.selection == "truncation":
+            opponent, parent, explored = self._truncation(initiator, child)
+        steps = self.settings.steps_per_generation
+        if parent is None:
+            return Reproduce(initiator, opponent, None, own.member, own.generation + 1, steps, None)
+        chosen = self.sessions[parent]
+        params = self._explorer.explore(chosen.params, child) if explored else chosen.params
+        target = chosen.resource + steps
+        return Reproduce(initiator, opponent, parent, own.member, own.generation + 1, target, params)
+
+    def _tournament(self, initiator: int, child: int) -> tuple[int | None, int | None, bool]:
+        """(opponent, parent, whether the child explores)."""
+        own = self.sessions[initiator]
+        first = max(0, own.generation + 1 - self.settings.opponents_from)
+        pools = self._good[first : own.generation + 1]
+        others = [number for pool in pools for number in pool if number != initiator]
+        if others:
+            opponent = Stream(self._seed, "opponent", child).choice(others)
+            wins = self._compare(own.fitness, self.sessions[opponent].fitness) <= 0
+            return opponent, initiator if wins else opponent, True
+        return None, initiator if own.fitness is not None else self._fallback(own.generation), True
+
+    def _fallback(self, generation: int) -> int | None:
+        """The fittest trial of any generation up to this one; None where none has a fitness."""
+        found = [number for pool in self._good[: generation + 1] for number in pool]
+        return min(found, key=cmp_to_key(self._order), default=None)
+
+    def _order(self, one: int, other: int) -> int:
+        """Fitter first, then the lower number."""
+        return self._compare(self.sessions[one].fitness, self.sessions[other].fitness) or (one > other) - (one < other)
+
+    def _truncation(self, initiator: int, child: int) -> tuple[int | None, int | None, bool]:
+        members = sorted(self._latest.values(), key=cmp_to_key(self._order))
+        if self.settings.fitness == "pareto":  # dominance is no total order: rank by how many dominate a trial
+            fitness = [self.sessions[number].fitness for number in members]
+            beaten = {n: sum(by_dominance(f, self.sessions[n].fitness) < 0 for f in fitness) for n in members}
+            members.sort(key=lambda number: (beaten[number], number))
+        own = self.sessions[initiator]
+        cut = int(len(members) * self.settings.truncation)
+        best = [number for number in members[: max(1, cut)] if self.sessions[number].fitness is not None]
+        place = members.index(initiator) if initiator in members else len(members)
+        if own.fitness is not None and (place < len(members) - cut or not best):
+            return None, initiator, False
+        best = [number for number in best if number != initiator]
+        if not best:
+            return None, initiator if own.fitness is not None else self._fallback(own.generation), True
+        opponent = Stream(self._seed, "opponent", child).choice(best)
+        return opponent, opponent, True
+
+    def early_stopping(self) -> list[int]:
+        """Running trials to stop now: those ``stragglers`` or more generations behind the newest (3.4)."""
+        behind = self.settings.stragglers
+        if behind is None or not self.sessions:
+            return []
+        newest = self.sessions[-1].generation
+        return sorted(number for number in self.running if newest - self.sessions[number].generation >= behind)
+
+    def verdict(self) -> Event | None:
+        stop = self.early_stopping()
+        if not stop:
+            return None
+        return TrialStopped(stop[0], 0, self.sessions[stop[0]].generation, 0, 0)
+
+    # Facts.
+
+    def apply(self, event: Event) -> None:
+        kind = type(event)
+        if kind is JobCompleted:
+            assert isinstance(event, JobCompleted)
+            session = self.sessions[event.trial]
+            session.resource = event.resource
+            if event.losses:
+                session.fitness = event.losses
+            elif event.loss is not None:
+                session.fitness = (event.loss,)
+            self._end(event.trial)
+        elif kind is TrialAbandoned or kind is TrialStopped:
+            assert isinstance(event, TrialAbandoned | TrialStopped)
+            if not self.sessions[event.trial].ended:
+                self._end(event.trial)
+        elif kind is JobGranted:
+            assert isinstance(event, JobGranted)
+            self.running.add(event.trial)
+        elif kind is TrialCreated:
+            assert isinstance(event, TrialCreated)
+            self.sessions.append(Session(event.params, event.parent, event.trial))
+            self._count_up(self._created, 0)
+        elif kind is Reproduced:
+            assert isinstance(event, Reproduced)
+            child = self.sessions[event.child]
+            child.member, child.generation = event.member, event.generation
+            self._created[0] -= 1
+            self._count_up(self._created, event.generation)
+            initiator = self.sessions[event.initiator]
+            initiator.initiated = True
+            heap = self._waiting[initiator.generation]
+            assert heapq.heappop(heap) == event.initiator
+            if not heap:
+                del self._waiting[initiator.generation]
+        elif kind is StudyExtended:
+            assert isinstance(event, StudyExtended)
+            self.total += event.configs
+
+    def _end(self, trial: int) -> None:
+        session = self.sessions[trial]
+        session.ended = True
+        self.running.discard(trial)
+        heapq.heappush(self._waiting.setdefault(session.generation, []), trial)
+        while len(self._good) <= session.generation:
+            self._good.append([])
+        self._count_up(self._ended, session.generation)
+        if session.fitness is not None:
+            self._good[session.generation].append(trial)
+        self._latest[session.member] = trial
+
+    @staticmethod
+    def _count_up(counts: list[int], generation: int) -> None:
+        while len(counts) <= generation:
+            counts.append(0)
+        counts[generation] += 1
+
+    def rungs(self) -> list[RungStatus]:
+        """Each generation as a rung; ``level`` is what a trial of it that always went on has behind it."""
+        steps = self.settings.steps_per_generation
+        initiated = Counter(session.generation for session in self.sessions if session.initiated)
+        found = []
+        for generation in range(-(-self.total // self.settings.population)):
+            ended = self._count(self._ended, generation)
+            size, gone = self._size(generation), initiated[generation]
+            ready = max(0, min(ended, self._size(generation + 1)) - gone)
+            left = max(0, size - ended) * steps
+            found.append(RungStatus(0, generation, (generation + 1) * steps, ended, gone, ready, size, left))
+        return found
+
+    def check(self) -> None:
+        assert len(self.sessions) <= self.total
+        children = [s for s in self.sessions if s.generation]
+        assert sum(s.initiated for s in self.sessions) == len(children), "a trial initiated twice, or not at all"
+        waiting = sorted(number for heap in self._waiting.values() for number in heap)
+        assert waiting == [i for i, s in enumerate(self.sessions) if s.ended and not s.initiated]
+        counts = Counter(session.generation for session in self.sessions)
+        for generation, count in counts.items():
+            assert count == self._created[generation] <= self._size(generation)
+        for session in self.sessions:
+            if session.parent is not None:
+                parent = self.sessions[session.parent]
+                assert parent.ended
+                ahead = self.settings.selection == "truncation"
+                assert parent.generation < session.generation or ahead, "the parent is of a later generation"

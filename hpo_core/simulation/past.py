@@ -1,0 +1,187 @@
+"""What a past study knows of its trials: learning curves, durations, failures. One pass over its journal."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from hpo_core.errors import SpecError
+from hpo_core.events import (
+    AttemptFailed,
+    AttemptReported,
+    Entry,
+    JobCompleted,
+    JobGranted,
+    TrialAbandoned,
+    TrialCreated,
+)
+from hpo_core.spec import StudySpec
+from hpo_core.trial import Metrics, Outcome, Params
+
+LEAST_LINES = 3
+"""So many trials with jobs of different lengths are needed to tell overhead from training."""
+
+
+@dataclass(slots=True)
+class PastTrial:
+    """One trial as recorded."""
+
+    params: Params
+    curve: dict[int, Metrics] = field(default_factory=dict)
+    """Resource -> metrics: all points reported on the way, and the results."""
+    spans: dict[tuple[int, int], float] = field(default_factory=dict)
+    """(resource a job started from, its target) -> seconds from its grant to its report."""
+    failed: Outcome | None = None
+    """Set where the trial was abandoned: how its last attempt ended."""
+    failed_seconds: float = 0.0
+    resources: list[int] = field(default_factory=list)
+    """Keys of ``curve``, ascending."""
+    seconds_per_unit: float = 0.0
+
+    @property
+    def first(self) -> int:
+        return self.resources[0] if self.resources else 0
+
+    @property
+    def last(self) -> int:
+        """Units of training behind the last point (0: none)."""
+        return self.resources[-1] if self.resources else 0
+
+    def at(self, resource: int, metric: str) -> float:
+        """The metric at a resource between :attr:`first` and :attr:`last`; straight lines between the points."""
+        place = bisect_left(self.resources, resource)
+        above = self.resources[place]
+        value = self.curve[above].get(metric, math.nan)
+        if above == resource:
+            return value
+        below = self.resources[place - 1]
+        start = self.curve[below].get(metric, math.nan)
+        return start + (value - start) * (resource - below) / (above - below)
+
+
+@dataclass(slots=True)
+class PastStudy:
+    """What a journal says of training.
+
+    The seconds of a job are those from its grant to its report: training, starting a process, loading the data and
+    the checkpoint, and waiting for a worker that was announced but not free. Over jobs of different lengths of one
+    trial, a straight line tells what every job costs beside its units; :attr:`overhead` is the median over trials, and
+    0 where fewer than three trials have such jobs. Workers are taken to be equally fast.
+    """
+
+    spec: StudySpec
+    trials: list[PastTrial]
+    """Trials that reported something, or were abandoned, by number."""
+    unused: int
+    """Trials of which nothing is known."""
+    overhead: float
+    """Seconds of a job beside its units of training."""
+    has_checkpoints: bool
+
+    @property
+    def max_resource(self) -> int:
+        """Most units that any trial was trained."""
+        return max(trial.last for trial in self.trials)
+
+    @property
+    def time_unit(self) -> float:
+        """Seconds that one unit of resource takes in the median."""
+        return statistics.median(trial.seconds_per_unit for trial in self.trials)
+
+    def describe(self) -> str:
+        """Where the figures come from, in one sentence."""
+        top = sum(trial.last == self.max_resource for trial in self.trials)
+        unused = f" ({self.unused} more never reported)" if self.unused else ""
+        return (
+            f"{len(self.trials)} trials of {self.spec.study!r}{unused}, {top} of them trained to {self.max_resource}; "
+            f"{self.time_unit:.3g} s a unit (median), {self.overhead:.3g} s a job beside"
+        )
+
+
+def read_past(entries: Iterable[Entry], *, seconds_per_unit: float | None = None) -> PastStudy:
+    """Fold a journal.
+
+    Args:
+        entries: of one study, from the first one on.
+        seconds_per_unit: takes the place of all recorded durations.
+
+    Raises:
+        SpecError: the study has no results, or no durations (and ``seconds_per_unit`` is not given).
+    """
+    spec: StudySpec | None = None
+    found: list[PastTrial] = []
+    grants: dict[int, tuple[float, JobGranted]] = {}
+    failures: dict[int, tuple[Outcome, float]] = {}
+    has_checkpoints = False
+    for entry in entries:
+        for event in entry.events:
+            if isinstance(event, JobGranted):
+                grants[event.trial] = entry.time, event
+            elif isinstance(event, JobCompleted):
+                time, grant = grants[event.trial]
+                trial = found[event.trial]
+                start = grant.checkpoint.resource if grant.checkpoint else 0
+                trial.spans[start, event.resource] = entry.time - time
+                if isinstance(entry.stimulus, AttemptReported):
+                    trial.curve.update((point.resource, point.metrics) for point in entry.stimulus.report.curve)
+                trial.curve[event.resource] = event.metrics
+                has_checkpoints = has_checkpoints or event.checkpoint is not None
+            elif isinstance(event, AttemptFailed):
+                failures[event.trial] = event.outcome, entry.time - grants[event.trial][0]
+            elif isinstance(event, TrialAbandoned):
+                found[event.trial].failed, found[event.trial].failed_seconds = failures[event.trial]
+            elif isinstance(event, TrialCreated):
+                found.append(PastTrial(event.params))
+        spec = spec or _spec_of(entry)
+    assert spec is not None, "a journal begins with the entry that created its study"
+    kept = [trial for trial in found if trial.curve or trial.failed]
+    if not any(trial.curve for trial in kept):
+        raise SpecError(
+            f"Study {spec.study!r} has no results, so nothing can be simulated from it. Let it run for a while, or "
+            "leave --from-journal out."
+        )
+    for trial in kept:
+        trial.resources = sorted(trial.curve)
+    past = PastStudy(spec, kept, len(found) - len(kept), 0.0, has_checkpoints)
+    if seconds_per_unit is None:
+        _measure(past)
+    else:
+        for trial in kept:
+            trial.spans.clear()
+            trial.seconds_per_unit = seconds_per_unit
+    return past
+
+
+def _spec_of(entry: Entry) -> StudySpec:
+    from hpo_core.study import Study
+
+    return Study.from_entries([entry]).spec
+
+
+def _measure(past: PastStudy) -> None:
+    """Split durations into overhead and seconds per unit."""
+    jobs = [[(t - s, seconds) for (s, t), seconds in trial.spans.items()] for trial in past.trials]
+    if not any(seconds > 0 for own in jobs for _, seconds in own):
+        raise SpecError(
+            f"Study {past.spec.study!r} has no durations (a loop by hand has none); say how long a unit of training "
+            "takes with --seconds-per-unit."
+        )
+    lines = []
+    for own in jobs:
+        if len({units for units, _ in own}) > 1:
+            line = statistics.linear_regression([units for units, _ in own], [seconds for _, seconds in own])
+            lines.append(line.intercept)
+    if len(lines) >= LEAST_LINES:
+        shortest = min(seconds for own in jobs for _, seconds in own)
+        past.overhead = min(max(0.0, statistics.median(lines)), shortest)
+    for trial, own in zip(past.trials, jobs, strict=True):
+        if own:
+            seconds = math.fsum(seconds - past.overhead for _, seconds in own)
+            trial.seconds_per_unit = max(0.0, seconds) / sum(units for units, _ in own)
+    known = [trial.seconds_per_unit for trial in past.trials if trial.spans]
+    for trial in past.trials:
+        if not trial.spans:
+            trial.seconds_per_unit = statistics.median(known)

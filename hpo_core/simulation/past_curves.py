@@ -1,0 +1,205 @@
+"""The learning curves and durations of a past study as an objective: "what if" before anything is started."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+
+from hpo_core.errors import SpecError
+from hpo_core.events import Event
+from hpo_core.rng import Stream
+from hpo_core.search.base import create_method
+from hpo_core.simulation.past import PastStudy, PastTrial
+from hpo_core.spec import StudySpec
+from hpo_core.trial import Job, Metrics, Outcome, Params, Point
+
+NEAREST = 5
+RULES = (
+    "Each simulated trial plays a past one: first all of them in their order (in later repeats in a random one), then "
+    "all again; more trials than the past had repeat its curves.",
+    f"Beyond what a trial was trained to, its curve goes on like that of one of the {NEAREST} past trials nearest to "
+    "it at its last result, shifted to it, and never better than the best that was really seen there. Trials trained "
+    "far were the good ones: what the others would have become is a guess.",
+    "Parameters come from the past as well, so samplers cannot be compared this way.",
+    "A job takes the seconds that the past has for it, else the overhead and its trial's own seconds per unit, on "
+    "workers as fast as the past ones were on average, however many there are.",
+)
+"""What the simulation takes for granted, for people."""
+
+
+class PastCurves:
+    """Sampler and objective in one: trials of a past study, played again.
+
+    A past trial that was abandoned fails again on the way to any target beyond its last result. Continuation is by
+    predictive mean matching (Little 1988, "Missing-Data Adjustments in Large Surveys"): the donor is drawn among the
+    nearest ones instead of averaging them, so that rankings at the next rung stay as noisy as they were.
+
+    Args:
+        spec: of the simulated study.
+        seed: of the repeat; 0 plays the past trials in their order.
+
+    Raises:
+        SpecError: the past knows nothing of a metric, or nothing at a resource that the search wants.
+    """
+
+    def __init__(self, past: PastStudy, spec: StudySpec, seed: int = 0) -> None:
+        self.past = past
+        self._spec = spec
+        self._metrics = [(metric.name, metric.sign) for metric in spec.objectives]
+        self._seed = seed
+        self._passes: list[list[int]] = []
+        self._continued: dict[int, PastTrial] = {}
+        self._donors: dict[tuple[int, int], _Donors] = {}
+        self.guessed = 0
+        """Results outside of what their past trial was trained to."""
+        reported = {name for trial in past.trials for metrics in trial.curve.values() for name in metrics}
+        for name, _ in self._metrics:
+            if name not in reported:
+                raise SpecError(
+                    f"Study {past.spec.study!r} never reported {name!r} (it reported {', '.join(sorted(reported))}); "
+                    "simulate a study with one of these metrics."
+                )
+        levels = [rung.level for rung in create_method(spec).rungs()]
+        least, most = min(trial.first for trial in past.trials if trial.curve), past.max_resource
+        if levels and (min(levels) < least or max(levels) > most):
+            raise SpecError(
+                f"Study {past.spec.study!r} has results at {least} to {most} units of training; this search wants "
+                f"{min(levels)} to {max(levels)}. Choose min_resource and max_resource within that."
+            )
+
+    # Sampler.
+
+    def propose(self, number: int) -> Params:
+        return self.past.trials[self._row(number)].params
+
+    def apply(self, event: Event) -> None:
+        """Nothing is learned."""
+
+    def _row(self, number: int) -> int:
+        """Which past trial a simulated one plays."""
+        count = len(self.past.trials)
+        lap, place = divmod(number, count)
+        while lap >= len(self._passes):
+            order = list(range(count))
+            if self._seed or self._passes:
+                stream = Stream(self._seed, "past", len(self._passes))
+                for i in range(count - 1, 0, -1):
+                    j = stream.below(i + 1)
+                    order[i], order[j] = order[j], order[i]
+            self._passes.append(order)
+        return self._passes[lap][place]
+
+    # Objective.
+
+    @property
+    def time_unit(self) -> float:
+        return self.past.time_unit
+
+    def train(self, job: Job) -> Metrics | Outcome:
+        """Metrics at the job's target, or how it fails."""
+        trial = self._trial(job)
+        if trial.failed is not None and job.target > trial.last:
+            return trial.failed
+        original = self.past.trials[self._row(job.trial)]
+        self.guessed += not original.first <= job.target <= original.last
+        trial = self._reaching(job)
+        return {name: trial.at(job.target, name) for name, _ in self._metrics}
+
+    def curve(self, job: Job) -> list[Point]:
+        """Known points on the way from the job's checkpoint to its target."""
+        trial = self._reaching(job)
+        start = job.checkpoint.resource if job.checkpoint else 0
+        inside = [resource for resource in trial.resources if start < resource < job.target]
+        return [
+            Point(resource, {name: trial.at(resource, name) for name, _ in self._metrics})
+            for resource in [*inside, job.target]
+        ]
+
+    def seconds(self, job: Job) -> float:
+        """Seconds from grant to report."""
+        trial = self.past.trials[self._row(job.trial)]
+        if trial.failed is not None and job.target > trial.last:
+            return trial.failed_seconds
+        start = job.checkpoint.resource if job.checkpoint else 0
+        recorded = trial.spans.get((start, job.target))
+        return recorded if recorded is not None else self.past.overhead + trial.seconds_per_unit * (job.target - start)
+
+    def _trial(self, job: Job) -> PastTrial:
+        return self._continued.get(job.trial) or self.past.trials[self._row(job.trial)]
+
+    def _reaching(self, job: Job) -> PastTrial:
+        """The job's trial with a curve that holds its target."""
+        trial = self._trial(job)
+        if trial.first <= job.target <= trial.last:
+            return trial
+        trial = replace(trial, curve=dict(trial.curve))
+        while not trial.first <= job.target <= trial.last:
+            self._continue(trial, job)
+        self._continued[job.trial] = trial
+        return trial
+
+    def _continue(self, trial: PastTrial, job: Job) -> None:
+        """Lengthen a curve at the end that is nearer to the target, at best up to it."""
+        anchor = trial.last if job.target > trial.last else trial.first
+        donors = self._leading(anchor, job.target)
+        reach = donors.reach
+        own = trial.at(anchor, self._metrics[0][0])
+        near = donors.pairs
+        if math.isfinite(own):
+            place = bisect_left(near, (own, -1))
+            around = near[max(0, place - NEAREST) : place + NEAREST]
+            near = sorted(around, key=lambda item: (abs(item[0] - own), item[1]))[:NEAREST]
+        _, row = Stream(self._seed, f"donor/{job.trial}", reach).choice(near)
+        donor = self.past.trials[row]
+        low, high = min(anchor, reach), max(anchor, reach)
+        gaps = {name: trial.at(anchor, name) - donor.at(anchor, name) for name, _ in self._metrics}
+        for resource in [*(r for r in donor.resources if low < r < high), reach]:
+            trial.curve[resource] = {name: donor.at(resource, name) + gap for name, gap in gaps.items()}
+        for name, sign in self._metrics:
+            trial.curve[reach][name] = sign * max(trial.curve[reach][name] * sign, donors.best[name])
+        trial.resources = sorted(trial.curve)
+
+    def _leading(self, anchor: int, target: int) -> _Donors:
+        """The past trials that lead from ``anchor`` to the target, or as near to it as any does.
+
+        Raises:
+            SpecError: none leads that way.
+        """
+        found = self._donors.get((anchor, target))
+        if found is not None:
+            return found
+        trials = [(row, trial) for row, trial in enumerate(self.past.trials) if trial.curve]
+        if target > anchor:
+            ends = [trial.last for _, trial in trials if trial.first <= anchor < trial.last]
+            reach = min(target, max(ends, default=anchor))
+        else:
+            ends = [trial.first for _, trial in trials if trial.first < anchor <= trial.last]
+            reach = max(target, min(ends, default=anchor))
+        if reach == anchor:
+            raise SpecError(
+                f"Study {self.past.spec.study!r} trained nothing from {anchor} to {target} units, so nothing is known "
+                "of it. Choose min_resource and max_resource within what it trained."
+            )
+        low, high = min(anchor, reach), max(anchor, reach)
+        name, _ = self._metrics[0]
+        leading = [(row, trial) for row, trial in trials if trial.first <= low and high <= trial.last]
+        pairs = sorted((trial.at(anchor, name), row) for row, trial in leading)
+        finite = [pair for pair in pairs if math.isfinite(pair[0])]
+        best = {
+            name: min(
+                (v for _, trial in leading if math.isfinite(v := trial.at(reach, name) * sign)), default=-math.inf
+            )
+            for name, sign in self._metrics
+        }
+        found = self._donors[anchor, target] = _Donors(reach, finite or pairs, best)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Donors:
+    reach: int
+    pairs: list[tuple[float, int]]
+    """(first metric at the anchor, number of the past trial), sorted."""
+    best: dict[str, float]
+    """Per metric the smallest loss among them where they lead to."""

@@ -1,0 +1,49 @@
+"""Stop rules in real studies: what runs is ended where the study says so, and ``hpo resume`` goes on."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from tests.flows.conftest import Runner
+
+
+def events(hpo: Runner, kind: str) -> list[dict[str, Any]]:
+    entries = [json.loads(line) for line in hpo("export", "toy").splitlines()]
+    return [event for entry in entries for event in entry["events"] if event["is"] == kind]
+
+
+def test_seconds_cancel_what_runs_and_a_resume_trains_it_again(hpo: Runner) -> None:
+    search = {"method": "random", "max_resource": 2000}  # five minutes each
+    file = hpo.study("slow", search=search, stop={"seconds": 3, "running": "cancel"})
+    began = time.monotonic()
+    facts = hpo.json("tune", file, code=7)
+    assert time.monotonic() - began < 60, "what ran was not ended"
+    assert (facts["status"], facts["rule"], facts["reason"]) == ("halted", "seconds", "3 seconds are over")
+    assert [(e["trial"], e["outcome"]) for e in events(hpo, "AttemptFailed")] == [(0, "preempted"), (1, "preempted")]
+    assert hpo.json("status", "toy")["waiting"] == [0, 1]
+    text = hpo("resume", "toy", code=7)
+    assert "stop rule seconds: 3 seconds are over" in text and "next        hpo resume toy" in text
+    granted = [(e["trial"], e["attempt"]) for e in events(hpo, "JobGranted")]
+    assert granted == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert [e["rule"] for e in events(hpo, "StudyHalted")] == ["seconds", "seconds"]
+    assert "clean" in hpo("audit", "toy")
+
+
+def test_a_study_that_reached_its_target_goes_on_when_resumed(hpo: Runner) -> None:
+    search = {"method": "random", "configs": 12}
+    facts = hpo.json("tune", hpo.study(search=search, stop={"target": 1.9}), code=7)
+    assert facts["rule"] == "target" and facts["reason"].startswith("target reached: loss = ")
+    assert 1 <= facts["trials"] < 12 and facts["best"]["value"] <= 1.9
+    facts = hpo.json("resume", "toy")
+    assert (facts["status"], facts["trials"], facts["reason"]) == ("finished", 12, "")
+
+
+def test_a_resume_grants_the_total_resource_once_more(hpo: Runner) -> None:
+    search = {"method": "random", "max_resource": 2}
+    file = hpo.study(search=search, stop={"total_resource": 8, "running": "cancel"})
+    facts = hpo.json("tune", file, code=7)
+    assert (facts["rule"], facts["jobs"]) == ("total_resource", 4), "what the rule counts as used was not trained"
+    assert hpo.json("resume", "toy", code=7)["jobs"] == 8
+    assert "clean" in hpo("audit", "toy")

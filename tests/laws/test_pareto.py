@@ -1,0 +1,263 @@
+"""Laws of several objectives: the ranking of a rung, the front of a study, and every method that has rungs."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpo_core import Job, MemoryJournal, Outcome, Report, Study
+from hpo_core.events import JobCompleted, TrialCreated
+from hpo_core.front import dominates, enter
+from hpo_core.journal.audit import audit
+from hpo_core.search.pareto import ParetoRung
+from hpo_core.search.rungs import Rung, make_rung
+from hpo_core.state import Incumbent, StudyState
+from tests.conftest import World, fresh, make_spec
+from tests.laws.test_laws import snapshot
+
+Losses = tuple[float, ...]
+LOSS = st.one_of(st.integers(0, 4).map(float), st.floats(-5, 5), st.sampled_from([1e308, -1e308, 5e-324]))
+
+
+@st.composite
+def results(draw: st.DrawFn, most: int = 40) -> list[Losses | None]:
+    """Losses of some trials in one to four objectives, with ties, outliers and None."""
+    point = st.tuples(*[LOSS] * draw(st.integers(1, 4)))
+    return draw(st.lists(st.one_of(point, point, point, st.none()), max_size=most))
+
+
+def plain_fronts(points: dict[int, Losses]) -> list[list[int]]:
+    """By the definition: take away what nothing left dominates, again and again."""
+    left, fronts = dict(points), []
+    while left:
+        fronts.append([t for t in sorted(left) if not any(dominates(other, left[t]) for other in left.values())])
+        left = {t: losses for t, losses in left.items() if t not in fronts[-1]}
+    return fronts
+
+
+def plain_order(front: list[int], points: dict[int, Losses], promoted: set[int]) -> list[int]:
+    """Promoted ones first; the smallest first loss, then always the farthest from those before it."""
+    columns = list(zip(*(points[t] for t in front), strict=True))
+    halves = [(min(column) * 0.5, max(column) * 0.5) for column in columns]
+    unit = {
+        t: [(x * 0.5 - low) / (high - low) if high > low else 0.0 for x, (low, high) in zip(points[t], halves)]  # noqa: B905
+        for t in front
+    }
+
+    def nearest(trial: int) -> float:
+        return min(sum((a - b) * (a - b) for a, b in zip(unit[trial], unit[o], strict=True)) for o in order)
+
+    order: list[int] = []
+    for group in ([t for t in front if t in promoted], [t for t in front if t not in promoted]):
+        while left := [t for t in group if t not in order]:
+            best = min(points[t][0] for t in left)
+            first = next(t for t in left if points[t][0] == best)
+            order.append(max(left, key=lambda t: (nearest(t), -t)) if order else first)
+    return order
+
+
+def plain_ranking(given: list[Losses | None], promoted: set[int]) -> list[int]:
+    points = {t: losses for t, losses in enumerate(given) if losses is not None}
+    ranked = [t for front in plain_fronts(points) for t in plain_order(front, points, promoted)]
+    return ranked + [t for t, losses in enumerate(given) if losses is None]
+
+
+@settings(max_examples=150, deadline=None)
+@given(results(), st.integers(2, 5), st.data())
+def test_ranking_and_candidate_agree_with_the_plain_definition(
+    given: list[Losses | None], eta: int, data: st.DataObject
+) -> None:
+    rung, promoted = ParetoRung(1, eta), set[int]()
+    for trial, losses in enumerate(given):
+        rung.add(trial, losses)
+        ranked = plain_ranking(given[: trial + 1], promoted)
+        free = [t for t in ranked[: (trial + 1) // eta] if t not in promoted and given[t] is not None]
+        assert rung.ranking() == ranked
+        assert [rung.rank(t) for t in ranked] == list(range(1, trial + 2))
+        assert rung.candidate() == (free[0] if free else None)
+        assert rung.promotable() == len(free)
+        rung.check()
+        if free and data.draw(st.booleans()):
+            promoted.add(free[0])
+            rung.promote(free[0])
+            rung.check()
+    assert rung.promoted == len(promoted) and rung.size == len(given)
+
+
+@pytest.mark.parametrize("objectives", [2, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_many_results_of_which_later_ones_push_earlier_ones_down(objectives: int, seed: int) -> None:
+    random = World(seed).random
+    rung, promoted, given = ParetoRung(1, 3), set[int](), list[Losses | None]()
+    for trial in range(120):
+        shares = [random.expovariate(1.0) for _ in range(objectives)]
+        slack = random.choice([0.0, 0.1, 0.3]) * random.random() + 0.2 * (1 - trial / 120)
+        given.append(tuple(round(share / sum(shares) + slack, 2) for share in shares))
+        rung.add(trial, given[-1])
+        if random.random() < 0.7 and (candidate := rung.candidate()) is not None:
+            rung.promote(candidate)
+            promoted.add(candidate)
+        if trial % 4 == 3:
+            assert rung.ranking() == plain_ranking(given, promoted)
+            rung.check()
+
+
+def test_a_front_whose_range_shrinks_is_measured_anew() -> None:
+    rung = ParetoRung(1, 2)
+    for trial, losses in enumerate([(0.0, 1.0), (0.5, 0.5), (0.7, 0.2), (1.0, 0.0)]):
+        rung.add(trial, losses)
+    rung.promote(1)
+    assert rung.candidate() == 0, "the distances are known now"
+    rung.add(4, (0.0, 0.6))  # as good as trial 0 in the first objective, better in the second
+    rung.check()
+    assert rung.candidate() == 3
+
+
+@settings(max_examples=150, deadline=None)
+@given(results(), st.integers(2, 5))
+def test_the_best_one_in_eta_go_on_and_front_by_front(given: list[Losses | None], eta: int) -> None:
+    rung = ParetoRung(1, eta)
+    for trial, losses in enumerate(given):
+        rung.add(trial, losses)
+    chosen = []
+    while (candidate := rung.candidate()) is not None:
+        chosen.append(candidate)
+        rung.promote(candidate)
+    finite = {t: losses for t, losses in enumerate(given) if losses is not None}
+    assert len(chosen) == min(len(given) // eta, len(finite)) == rung.promoted
+    number = {t: k for k, front in enumerate(plain_fronts(finite)) for t in front}
+    assert [number[t] for t in chosen] == sorted(number[t] for t in chosen)
+    assert not any(number[t] < number[c] for c in chosen for t in set(finite) - set(chosen)), "a better front waits"
+    assert rung.margin() == math.inf, "nobody is left to promote"
+
+
+@settings(max_examples=100, deadline=None)
+@given(results(), st.randoms(use_true_random=False))
+def test_the_order_in_which_results_come_does_not_matter(given: list[Losses | None], random: Any) -> None:
+    order = list(range(len(given)))
+    random.shuffle(order)
+    one, two = ParetoRung(1, 3), ParetoRung(1, 3)
+    for trial, losses in enumerate(given):
+        one.add(trial, losses)
+    for trial in order:
+        two.add(trial, given[trial])
+        two.check()
+    assert one.ranking() == two.ranking()
+    assert one.candidate() == two.candidate()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.one_of(st.none(), st.floats(-5, 5)), max_size=60), st.integers(2, 5), st.data())
+def test_with_one_objective_it_is_the_common_rung(given: list[float | None], eta: int, data: st.DataObject) -> None:
+    plain, pareto = Rung(1, eta), ParetoRung(1, eta)
+    seen: set[float] = set()
+    for trial, loss in enumerate(given):
+        loss = None if loss in seen else loss  # between equal losses a promoted trial stays first here
+        seen |= {loss} if loss is not None else set()
+        plain.add(trial, loss)
+        pareto.add(trial, None if loss is None else (loss,))
+        assert plain.ranking() == pareto.ranking()
+        assert plain.candidate() == pareto.candidate()
+        assert plain.promotable() == pareto.promotable()
+        assert plain.margin() == pareto.margin()
+        if (candidate := plain.candidate()) is not None and data.draw(st.booleans()):
+            plain.promote(candidate)
+            pareto.promote(candidate)
+
+
+def test_a_large_front_is_covered_evenly_and_not_reshuffled() -> None:
+    rung = make_rung(1, 4, objectives=2)
+    world = World(5)
+    for trial in range(400):
+        x = world.random.random()
+        rung.add(trial, (x, 1 - x))
+        if (candidate := rung.candidate()) is not None:
+            rung.promote(candidate)
+    assert rung.promoted == 100, "one in eta, although every result moves the others"
+    assert isinstance(rung, ParetoRung)
+    chosen = sorted(rung.losses_of(t)[0] for t in rung.ranking()[:100])
+    gaps = [b - a for a, b in pairwise(chosen)]
+    assert max(gaps) < 0.03, "no stretch of the front is left out"
+
+
+@settings(max_examples=150, deadline=None)
+@given(results(60))
+def test_the_front_of_a_study_is_what_nothing_dominates(given: list[Losses | None]) -> None:
+    finite = [(losses, trial) for trial, losses in enumerate(given) if losses is not None and len(losses) > 1]
+    state = StudyState()
+    for trial, losses in enumerate(given):
+        state.apply(TrialCreated(trial, 0, {}))
+        state.trials[trial].running = True
+        state.running[trial] = None  # type: ignore[assignment]
+        kept = losses or ()
+        several = kept if len(kept) > 1 else ()
+        loss = kept[0] if several else None
+        state.apply(JobCompleted(trial, 0, 0, 0, 1, loss, {}, None, "", 0.0, 0.0, several))
+    wanted = dict(reversed(finite))  # of equal ones the earliest
+    wanted = {k: t for k, t in wanted.items() if not any(dominates(other, k) for other in wanted)}
+    assert [(m.losses, m.trial) for m in state.front] == sorted(wanted.items())
+    assert state.incumbent == (state.front[0] if state.front else None)
+
+
+def test_a_later_result_of_a_trial_removes_its_earlier_one_by_dominance_alone() -> None:
+    front: list[Incumbent] = []
+    for resource, losses in [(1, (0.5, 0.5)), (3, (0.4, 0.7)), (9, (0.4, 0.5))]:
+        enter(front, Incumbent(0, resource, losses[0], {}, losses))
+        assert resource == 9 or len(front) == (1 if resource == 1 else 2)
+    assert [member.resource for member in front] == [9]
+
+
+LADDER: dict[str, Any] = {"configs": 40, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
+SEARCHES: dict[str, dict[str, Any]] = {
+    "asha": {"method": "asha", **LADDER},
+    "asha brackets": {"method": "asha", "brackets": "all", **LADDER},
+    "asha shared": {"method": "asha", "brackets": [0, 1], "rung_system": "shared", **LADDER},
+    "asha endless": {"method": "asha", "configs": 40, "reduction_factor": 3},
+    "stopping": {"method": "asha", "variant": "stopping", **LADDER},
+    "stopping shared": {
+        "method": "asha", "variant": "stopping", "brackets": [0, 1], "rung_system": "shared", **LADDER,
+    },
+    "sha": {"method": "sha", "rounds": 2, **LADDER},
+    "hyperband": {"method": "hyperband", "min_resource": 1, "max_resource": 27, "reduction_factor": 3},
+    "random": {"method": "random", "configs": 20},
+    "grid": {"method": "grid", "points": {"x": 5, "d": 3}},
+}  # fmt: skip
+METRICS = [{"name": "error"}, {"name": "speed", "mode": "max"}, {"name": "size"}]
+
+
+class Tradeoff(World):
+    """Errors fall with x, speed and size with other parameters; the second metric is not finite now and then."""
+
+    def report(self, job: Job) -> Report:
+        self.now += self.random.random()
+        if self.random.random() < self.failures:
+            return Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.ERROR, message="made to fail")
+        x, size = float(job.params["x"]), float(job.params.get("d", 8))
+        speed = math.nan if self.random.random() < self.nans else x + 1 / size
+        metrics = {"error": x**2 + 1 / job.target, "speed": speed, "size": size}
+        outcome = Outcome.DIVERGED if math.isnan(speed) else Outcome.COMPLETED
+        return Report(trial=job.trial, attempt=job.attempt, outcome=outcome, metrics=metrics)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_every_method_with_three_objectives(name: str) -> None:
+    world = Tradeoff(3, workers=4, failures=0.05, nans=0.05)
+    study = fresh(make_spec(metric=METRICS[0], metrics=METRICS, search=SEARCHES[name]), MemoryJournal(), world)
+    running = list(study.set_capacity(4))
+    while running:
+        running += study.tell_report(world.report(running.pop(world.random.randrange(len(running)))))
+        study.check()
+    assert study.status == "finished" and len(study.front) > 1
+    assert study.best == study.front[0]
+    assert all(len(member.losses) == 3 for member in study.front)
+    diverged = [r for t in study.state.trials for r in t.results if math.isnan(r.metrics["speed"])]
+    assert diverged and all(result.loss is None for result in diverged), "a NaN in any objective ranks last"
+    entries = list(study.journal.entries("world"))
+    again = Study.from_entries(entries)
+    assert snapshot(again) == snapshot(study) and again.front == study.front
+    assert audit(entries).clean
