@@ -11,7 +11,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 INK, MUTED, GRID = "#1f2933", "#64707d", "#e3e8ee"
 BLUE, RUST, GREEN, PURPLE, GOLD, PINK, GREY = (
@@ -54,6 +54,11 @@ def log_axis(axis: Axis) -> None:
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
+
+
+def few_ticks(axis: Axis) -> None:
+    """Three or so numbers, for narrow panels."""
+    axis.set_major_locator(MaxNLocator(2))
 
 
 def keep(figure: Figure, path: Path) -> None:

@@ -81,8 +81,11 @@ def cell_of(world: str, sd: float, drop: float, repeats: int, limit: float) -> d
     cell: dict[str, Any] = {"sd": sd, "p": drop}
     for method in SEARCHES:
         cell[method] = summary([play(method, world, sd, drop, seed, limit) for seed in range(repeats)], limit)
-    cell["more"] = verdict(cell["asha"], cell["sha"], "completed")
-    cell["sooner"] = -verdict(cell["asha"], cell["sha"], "first")
+    sha, asha = cell["sha"], cell["asha"]
+    cell["completed_ratio"] = round(asha["completed"] / sha["completed"], 3) if sha["completed"] else None
+    cell["first_ratio"] = round(asha["first"] / sha["first"], 3)
+    cell["more"] = verdict(asha, sha, "completed")
+    cell["sooner"] = -verdict(asha, sha, "first")
     return cell
 
 
@@ -96,12 +99,13 @@ def show(world: str, cells: list[dict[str, Any]]) -> None:
         rows.append(
             [f"sd {cell['sd']:.2f}, p {cell['p']:.3f}"]
             + [f"{one['completed']:.1f} ±{one['completed_sem']:.1f}" for one in (sha, asha)]
-            + [words[cell["more"]]]
+            + [cell["completed_ratio"], words[cell["more"]]]
             + [f"{one['first']:.0f} ±{one['first_sem']:.0f}" for one in (sha, asha)]
-            + [words[cell["sooner"]], late]
+            + [cell["first_ratio"], words[cell["sooner"]], late]
         )
     record.table(
-        ["", "SHA to R", "ASHA to R", "ASHA more", "SHA first", "ASHA first", "ASHA sooner", "none in limit"], rows
+        ["", "SHA to R", "ASHA to R", "ratio", "more", "SHA first", "ASHA first", "ratio", "sooner", "none in limit"],
+        rows,
     )
 
 
@@ -132,6 +136,7 @@ def draw(worlds: dict[str, list[dict[str, Any]]], limit: float, path: Path) -> N
                     )  # fmt: skip
             axes[0][j].set_title(f"sd {sd:.2f}")
             axes[1][j].set_xlabel("drop probability p")
+            plots.few_ticks(axes[1][j].xaxis)
             axes[1][j].axhline(limit, color=plots.MUTED, linewidth=1, linestyle=":")
         axes[0][0].set_ylabel(f"trained to R in {limit:.0f} units")
         axes[0][0].set_ylim(bottom=0)

@@ -161,6 +161,7 @@ class DaskExecutor:
             job=job,
             objective=spec.objective,
             metric=spec.metric.name,
+            more_metrics=tuple(metric.name for metric in spec.objectives[1:]),
             seed=derive_seed(spec.seed, "training", job.trial),
             folder=self._folder,
             pythonpath=tuple(spec.pythonpath),

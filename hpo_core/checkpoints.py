@@ -108,7 +108,8 @@ class LiveCheckpoints:
                 self._dead.append(written.uri)
         elif kind is CheckpointCondemned or kind is CheckpointRemoved:
             self._hold(_STUDY, _kept_for_the_user(self.state))
-            self._settle(event.trial)  # type: ignore[union-attr]
+            for number in (event.trial, *self.state.waiting):  # type: ignore[union-attr]
+                self._settle(number)
         for number in self._news():
             if number not in self._ruled_out:
                 self._ruled_out.add(number)
@@ -163,11 +164,10 @@ class LiveCheckpoints:
         """What a trial holds, by URI."""
         found: _Holds = {}
         if trial.abandoned is None and trial.number not in self._ruled_out:
-            busy = trial.running or trial.failures
-            reasons = (Hold.PINNED if busy else Hold.RESTING, Hold.FALLBACK)
+            reasons = (Hold.PINNED if trial.running or trial.waiting else Hold.RESTING, Hold.FALLBACK)
             for checkpoint, hold in zip(trial.good_checkpoints(), reasons, strict=False):
                 found[checkpoint.uri] = (checkpoint, hold)
-        start = trial.start()
+        start = self.state.loaded(trial.number)
         if start is not None:
             found[start.uri] = (start, Hold.PINNED)
         return found

@@ -103,12 +103,10 @@ class TrialRecord(msgspec.Struct, gc=False):
         """Where the next attempt starts; None: from scratch."""
         return next(iter(self.good_checkpoints()), None)
 
-    def start(self) -> Checkpoint | None:
-        """What the running attempt started from, or the one to be repeated did, unless it turned out to be bad."""
-        if self.granted is None or self.abandoned is not None or not (self.running or self.failures):
-            return None
-        start = self.granted.checkpoint
-        return None if start is None or start.resource in self.condemned else start
+    @property
+    def waiting(self) -> bool:
+        """Whether its latest job failed and is wanted again."""
+        return bool(self.failures) and not self.running and self.abandoned is None and self.stopped is None
 
 
 class Incumbent(msgspec.Struct, frozen=True):
@@ -123,6 +121,11 @@ class Incumbent(msgspec.Struct, frozen=True):
     metrics: Metrics
     losses: tuple[float, ...] = ()
     """All objectives as losses, where there are several."""
+
+
+def is_complete(result: JobCompleted) -> bool:
+    """Whether no objective is missing (a PBT fitness may have gaps); only such results enter the front."""
+    return all(loss == loss for loss in result.losses)
 
 
 class StudyState:
@@ -216,10 +219,13 @@ class StudyState:
         trial.results += (event,)
         self.completed_jobs += 1
         loss = event.loss
-        if loss is not None and event.losses:
-            enter(self.front, Incumbent(event.trial, event.resource, loss, event.metrics, event.losses))
-            self.incumbent = self.front[0]
-        elif loss is not None and (self.incumbent is None or loss < self.incumbent.loss):
+        if loss is None:
+            return
+        if event.losses:
+            if is_complete(event):
+                enter(self.front, Incumbent(event.trial, event.resource, loss, event.metrics, event.losses))
+                self.incumbent = self.front[0]
+        elif self.incumbent is None or loss < self.incumbent.loss:
             self.incumbent = Incumbent(event.trial, event.resource, loss, event.metrics)
             self.front = [self.incumbent]
 
@@ -286,6 +292,15 @@ class StudyState:
             trial = self.trials[trial.parent]
         return trial.number
 
+    def loaded(self, number: int) -> Checkpoint | None:
+        """What the trial's running attempt started from, or the one to be repeated did and could again."""
+        trial = self.trials[number]
+        start = trial.granted.checkpoint if trial.granted is not None else None
+        if start is None or trial.running:
+            return start if trial.running else None
+        good = trial.waiting and start.resource not in self.trials[self.owner_of(number, start)].condemned
+        return start if good else None
+
     def job(self, grant: JobGranted) -> Job:
         """The job behind a grant."""
         parent = None
@@ -334,7 +349,7 @@ class StudyState:
             if trial.running:
                 assert trial.granted is not None and trial.granted.target > trial.resource
                 assert trial.granted.attempt == trial.attempts - 1
-        finite = [r.loss for t in self.trials for r in t.results if r.loss is not None]
+        finite = [r.loss for t in self.trials for r in t.results if r.loss is not None and is_complete(r)]
         assert (self.incumbent.loss if self.incumbent else None) == (min(finite) if finite else None)
         assert (self.front[0] if self.front else None) == self.incumbent
         self._check_front()
@@ -344,7 +359,7 @@ class StudyState:
         assert self.abandoned_trials == sum(t.abandoned is not None for t in self.trials)
 
     def _check_front(self) -> None:
-        results = [r for t in self.trials for r in t.results if r.losses]
+        results = [r for t in self.trials for r in t.results if r.losses and is_complete(r)]
         if not results:
             assert self.front == ([self.incumbent] if self.incumbent else [])
             return

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from hpo_core.checkpoints import Budget, LiveCheckpoints
 from hpo_core.errors import HpoError, JournalError, ObjectiveError, SpecError
 from hpo_core.events import (
     AttemptFailed,
@@ -91,6 +92,9 @@ class Study:
         self._clock = clock
         self._broken = ""
         self._limits_resource = spec.stop.total_resource is not None
+        limits = spec.checkpoints.max_bytes is not None or spec.checkpoints.max_count is not None
+        self._checkpoints = LiveCheckpoints(self.state, self.method) if limits else None
+        self._budget = Budget(spec.checkpoints, self._checkpoints) if self._checkpoints is not None else None
         self._metric, self._sign = spec.metric.name, spec.metric.sign
         self._objectives = [(metric.name, metric.sign) for metric in spec.objectives]
         self._deciders: dict[type, Decide] = {
@@ -212,14 +216,14 @@ class Study:
         Raises:
             ObjectiveError: a metric of the study is absent or no number.
         """
-        bad = [name for name, _ in self._objectives if name not in metrics]
+        bad = [name for name, _ in self._objectives if name not in metrics and self.spec.search.method != "pbt"]
         bad += [k for k, item in metrics.items() if isinstance(item, bool | str) or not hasattr(item, "__float__")]
         if bad:
             raise ObjectiveError(
                 f"Study {self.name!r}, trial {job.trial}: metric {bad[0]!r} is {metrics.get(bad[0])!r} in "
                 f"{dict(metrics)!r}; tell needs it as a number. Report it, or name another one in the study."
             )
-        finite = all(math.isfinite(float(metrics[name])) for name, _ in self._objectives)
+        finite = all(math.isfinite(float(metrics.get(name, 0.0))) for name, _ in self._objectives)
         report = Report(
             trial=job.trial,
             attempt=job.attempt,
@@ -298,6 +302,13 @@ class Study:
         """The Pareto front over all rungs, ascending by loss; with one objective the incumbent alone."""
         return list(self.state.front)
 
+    @property
+    def checkpoints(self) -> LiveCheckpoints:
+        """Which checkpoints may still be needed; from its first use on it follows the study."""
+        if self._checkpoints is None:
+            self._checkpoints = LiveCheckpoints(self.state, self.method)
+        return self._checkpoints
+
     def metric_value(self, loss: float) -> float:
         """A loss as the user's metric (``mode: max`` flipped back)."""
         return loss * self._sign
@@ -306,9 +317,14 @@ class Study:
         """Assert the invariants of state and method."""
         self.state.check()
         self.method.check()
+        if self._checkpoints is not None:
+            self._checkpoints.check()
+        if self._budget is not None:
+            self._budget.check()
         if self.state.halted is None and self.state.capacity > len(self.state.running):
             action = self.method.next_action()
             idle = not self.state.waiting and not isinstance(action, Sample | Promote | Reproduce)
+            idle = idle or (self._budget is not None and bool(self.state.running) and self._budget.over(1))
             assert idle or self.seq == 0, f"a slot is idle although {action} could run"
 
     # One entry.
@@ -348,6 +364,10 @@ class Study:
         self.method.apply(event)
         self.sampler.apply(event)
         self.rules.apply(event, self.state)
+        if self._budget is not None:
+            self._budget.apply(event)
+        elif self._checkpoints is not None:
+            self._checkpoints.apply(event)
 
     def _granted(self, entry: Entry) -> list[Job]:
         return [self.state.job(event) for event in entry.events if type(event) is JobGranted]
@@ -412,17 +432,27 @@ class Study:
         while (fact := self.method.verdict()) is not None:
             yield fact
         yield from self._stop_rules()
+        yield from self._make_room(0)
         yield from self._fill()
+
+    def _make_room(self, more: int, turn: int | None = None) -> Iterator[Event]:
+        """Checkpoints go until ``more`` jobs fit into the budget for them, or nothing can go."""
+        while self._budget is not None and (removal := self._budget.removal(more, turn)) is not None:
+            yield removal
 
     def _result(self, report: Report, grant: JobGranted) -> JobCompleted:
         losses = tuple(report.metrics.get(name, math.nan) * sign for name, sign in self._objectives)
-        finite = all(map(math.isfinite, losses))
+        there = [loss for (name, _), loss in zip(self._objectives, losses, strict=True) if name in report.metrics]
+        finite = bool(there) and all(map(math.isfinite, there))
+        if len(there) < len(losses) and self.spec.search.method != "pbt":  # whose fitness may have gaps
+            finite = False
         curve: tuple[tuple[int, float], ...] = ()
         if self.method.reads_curves:
             name, sign = self._objectives[0]
             curve = tuple((p.resource, p.metrics[name] * sign) for p in report.curve if name in p.metrics)
         return JobCompleted(
-            report.trial, report.attempt, grant.bracket, grant.rung, grant.target, losses[0] if finite else None,
+            report.trial, report.attempt, grant.bracket, grant.rung, grant.target,
+            losses[0] if finite and losses[0] == losses[0] else None,
             report.metrics, report.checkpoint, report.worker, report.started, report.ended,
             losses if finite and len(losses) > 1 else (), curve,
         )  # fmt: skip
@@ -482,6 +512,14 @@ class Study:
         state = self.state
         if state.halted is not None:
             return
+        action = None if state.waiting else self.method.next_action()
+        if self._budget is not None and (state.waiting or isinstance(action, Sample | Promote | Reproduce)):
+            loaded = action.trial if isinstance(action, Promote) else getattr(action, "parent", None)
+            yield from self._make_room(1, loaded)
+            if self._budget.over(1):
+                if not state.running:
+                    yield StudyHalted(self._budget.shortage())
+                return
         if state.waiting:
             trial = state.trials[state.waiting[0]]
             failed = trial.granted
@@ -496,7 +534,6 @@ class Study:
                 True,
             )
             return
-        action = self.method.next_action()
         if isinstance(action, Promote):
             trial = state.trials[action.trial]
             start = state.start_of(action.trial)

@@ -27,6 +27,7 @@ from hpo_core.events import (
 )
 from hpo_core.rng import Stream
 from hpo_core.search.base import DONE, WAIT, Action, Reproduce, RungStatus, Sample
+from hpo_core.search.chance import Contest
 from hpo_core.search.explore import Explorer
 from hpo_core.search.fitness import Fitness, by_dominance, by_priority
 from hpo_core.space import SearchSpace
@@ -76,6 +77,7 @@ class Pbt:
         self._good: list[list[int]] = []  # per generation, ended trials with a fitness, in the order they ended
         self._ended: list[int] = []  # per generation, how many ended
         self._latest: dict[int, int] = {}  # per member, its latest ended trial
+        self.ruled_out: list[int] = []
 
     # Questions.
 
@@ -240,6 +242,10 @@ class Pbt:
         while len(counts) <= generation:
             counts.append(0)
         counts[generation] += 1
+
+    def contest(self, bracket: int, rung: int) -> Contest | None:
+        """Whoever is not ruled out may become a parent."""
+        return None
 
     def rungs(self) -> list[RungStatus]:
         """Each generation as a rung; ``level`` is what a trial of it that always went on has behind it."""

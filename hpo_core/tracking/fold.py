@@ -181,10 +181,14 @@ class StudyFold:
         if type(event) is StudyCreated:
             self._method = create_method(self.spec)
             self._names = RungNames(self.spec)
-            for rung in self._method.rungs():
+            rungs = self._method.rungs()
+            for rung in rungs:
                 if rung.rung == 0 and rung.bracket is not None:
                     self._first_of.setdefault(rung.level, rung.bracket)
             self._several = len(self._first_of) > 1
+            reachable = [rung.level for rung in rungs if rung.is_open]
+            if len(reachable) < len(rungs):
+                self.points.append(MetricPoint("ceiling", float(max(reachable)), entry.time, 0))
         assert self._method is not None
         self._method.apply(event)
         if type(event) is TrialCreated:

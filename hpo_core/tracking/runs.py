@@ -7,6 +7,8 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
+from hpo_core.naming import halt_words
+from hpo_core.overview import entrances
 from hpo_core.space import FloatParameter, IntParameter
 from hpo_core.spec import StudySpec
 from hpo_core.state import TrialRecord
@@ -43,7 +45,7 @@ def trial_params(spec: StudySpec, trial: TrialRecord) -> dict[str, str]:
 def trial_tags(fold: StudyFold, number: int, parent_run: str) -> dict[str, str]:
     """Tags of a trial's run."""
     trial, notes = fold.state.trials[number], fold.trials[number]
-    rung = trial.granted.rung if trial.granted is not None else trial.rung
+    rung = fold.names.place(trial.bracket, trial.granted.rung if trial.granted is not None else trial.rung)[1]
     tags = {
         PARENT_RUN: parent_run,
         **identity(fold),
@@ -60,6 +62,7 @@ def trial_tags(fold: StudyFold, number: int, parent_run: str) -> dict[str, str]:
         "hpo.outcome": notes.outcome,
         "hpo.failure": notes.failure,
         "hpo.nonfinite": notes.nonfinite,
+        "hpo.stopped": fold.names.stopped(trial.stopped) if trial.stopped is not None else None,
         "hpo.abandoned": trial.abandoned.reason if trial.abandoned is not None else None,
     }
     tags.update({key: tag_value(value) for key, value in optional.items() if value})
@@ -72,7 +75,7 @@ def trial_run_status(fold: StudyFold, number: int, *, driven: bool) -> tuple[str
     status = trial.status
     if status == "abandoned":
         return "FAILED", notes.ended
-    if status == "paused":
+    if status in ("paused", "stopped"):
         return "FINISHED", notes.ended
     if not driven:
         return "KILLED", fold.time
@@ -97,6 +100,7 @@ def study_params(spec: StudySpec) -> dict[str, str]:
     shown: dict[str, str] = {}
     for part in ("objective", "metric", "seed", "search", "sampler"):
         _flatten(part, plain[part], shown)
+    _flatten("stop", {key: value for key, value in plain["stop"].items() if value is not None}, shown)
     for name, parameter in spec.space.items():
         given = json.dumps(parameter.model_dump(mode="json", exclude_defaults=True))
         shown[legal_key(f"space.{name}")] = param_value(given)
@@ -114,6 +118,7 @@ def study_tags(fold: StudyFold, status: str, best_run: str | None) -> dict[str, 
         "hpo.abandoned_trials": str(state.abandoned_trials),
         "hpo.resource_used": str(state.resource_used),
         "hpo.halted": tag_value(state.halted.reason) if state.halted is not None else "",
+        "hpo.stop_rule": state.halted.rule if state.halted is not None else "",
         "mlflow.note.content": tag_value(_note(fold, status)),
     }
     best = state.incumbent
@@ -145,8 +150,12 @@ def _note(fold: StudyFold, status: str) -> str:
             f"- best: {spec.metric.name} = {best.loss * spec.metric.sign:.6g} by {trial_name(best.trial)} "
             f"after {best.resource} units, with `{json.dumps(state.trials[best.trial].params)}`"
         )
+    if enter := entrances(spec):
+        places = ", ".join(f"bracket {bracket} at {level}" for bracket, level in enter.items())
+        lines.append(f"- all brackets share their rungs; trials enter them by bracket: {places}")
+    lines += [f"- {fold.names.raised(event)}" for event in state.ceilings]
     if state.halted is not None:
-        lines.append(f"- halted: {state.halted.reason}")
+        lines.append(f"- halted: {halt_words(spec, state.halted)}")
     lines += [
         "",
         "A copy: the record is the study's journal. Each child run is a trial; `promotions.json` says who "

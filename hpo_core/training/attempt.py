@@ -60,15 +60,15 @@ def attempt(
     except BaseException as error:  # SystemExit and KeyboardInterrupt are the function's doing, too
         handle.discard()
         return failed(_outcome(error), _one_line(error), traceback_tail(error))
-    finite = math.isfinite(metrics[request.metric])
+    bad = next((name for name in request.metrics if not math.isfinite(metrics[name])), None)
     return Report(
         trial=job.trial,
         attempt=job.attempt,
-        outcome=Outcome.COMPLETED if finite else Outcome.DIVERGED,
+        outcome=Outcome.COMPLETED if bad is None else Outcome.DIVERGED,
         metrics=metrics,
         curve=curve,
         checkpoint=written,
-        message="" if finite else f"Metric {request.metric!r} is {metrics[request.metric]} at step {job.target}.",
+        message="" if bad is None else f"Metric {bad!r} is {metrics[bad]} at step {job.target}.",
         started=started,
         ended=time.time(),
     )

@@ -145,7 +145,7 @@ class TrialHandle:
         """Called by the system when the training function has returned: metrics, curve, checkpoint.
 
         Raises:
-            ObjectiveError: the loop was left early, or the study's metric is missing at the target.
+            ObjectiveError: the loop was left early, or a metric of the study is missing at the target.
         """
         if self._phase is _Phase.STEPPING:
             raise ObjectiveError(
@@ -163,15 +163,17 @@ class TrialHandle:
         metrics = self._curve.at(self.target)
         if not metrics and self._state is not None and self._request.job.checkpoint == self._written:
             metrics = dict(self._state["metrics"])  # the job asked for what was reached before
-        wanted = self._request.metric
-        if wanted not in metrics:
+        missing = [name for name in self._request.metrics if name not in metrics]
+        if missing:
             seen = ", ".join(map(repr, metrics)) or "nothing"
+            several = bool(self._request.more_metrics)
             raise ObjectiveError(
-                f"Metric {wanted!r} was not reported at the target (step {self.target}); reported there: {seen}. "
-                f"Call trial.report({wanted}=...) in every step, or set metric.name of the study to what is "
-                "reported."
+                f"Metric {missing[0]!r} was not reported at the target (step {self.target}); reported there: {seen}. "
+                f"Call trial.report({missing[0]}=...) in every step, or "
+                f"{'drop it from metrics' if several else 'set metric.name'} of the study"
+                f"{'.' if several else ' to what is reported.'}"
             )
-        if not math.isfinite(metrics[wanted]):
+        if not self._finite(metrics):
             self.discard()
         return metrics, self._curve.thinned(), self._written
 
@@ -196,7 +198,7 @@ class TrialHandle:
             self._written = parent
             return
         metrics = self._curve.at(self.target)
-        if not self._tracked or not math.isfinite(metrics.get(self._request.metric, 0.0)):
+        if not self._tracked or not self._finite(metrics):
             return
         tree = {
             "trial": self.number,
@@ -212,6 +214,10 @@ class TrialHandle:
             resource=self.target,
             parent=parent.uri if parent else None,
         )
+
+    def _finite(self, metrics: Metrics) -> bool:
+        """Whether no objective that was reported is NaN or infinite."""
+        return all(math.isfinite(metrics.get(name, 0.0)) for name in self._request.metrics)
 
     def _load(self, name: str, item: Any) -> None:
         if self._state is None:

@@ -22,6 +22,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Absolute folder of the study; checkpoints, logs and scratch space lie below it."""
     pythonpath: tuple[str, ...] = ()
     """Folders put in front of ``sys.path`` before the objective is imported."""
+    more_metrics: tuple[str, ...] = ()
+    """Further objectives of the study; must be reported at the target as well."""
     timeout: float | None = None
     stall_timeout: float | None = None
     grace: float = 5.0
@@ -34,6 +36,11 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
                 f"Job of trial {self.job.trial}: target = {self.job.target} must be at least 1 and at least the "
                 f"{start} units its checkpoint holds; targets are absolute."
             )
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """All objectives."""
+        return (self.metric, *self.more_metrics)
 
     @property
     def name(self) -> str:

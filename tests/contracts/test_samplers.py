@@ -7,7 +7,8 @@ import warnings
 import optuna
 import pytest
 
-from hpo_core import MemoryJournal, Study
+from hpo_core import Job, MemoryJournal, Outcome, Report, Study
+from hpo_core.errors import SpecError
 from hpo_core.samplers.optuna import CounterRandomSampler, OptunaSampler
 from tests.conftest import World, fresh, make_spec
 
@@ -82,13 +83,95 @@ def test_tpe_learns_and_beats_random() -> None:
 
 
 def test_gp_learns_from_the_highest_rung_with_enough_results() -> None:
-    study = play({"name": "GPSampler"}, MemoryJournal())
+    study = play({"name": "GPSampler", "n_startup_trials": 5}, MemoryJournal())
     assert isinstance(study.sampler, OptunaSampler)
     shown = study.sampler._study.get_trials(deepcopy=False)
     complete = [t for t in shown if t.state == optuna.trial.TrialState.COMPLETE]
     assert len(complete) >= 3
     levels = {len(t.intermediate_values) for t in complete}
     assert min(levels) >= 2, "trials of the base rung alone are not the model's data any more"
+
+
+class TwoLosses(World):
+    """The second metric is best where the first one is worst, but both want a small x."""
+
+    def report(self, job: Job) -> Report:
+        found = super().report(job)
+        if found.outcome is not Outcome.COMPLETED:
+            return found
+        size = float(job.params.get("d", 8))
+        metrics = {"loss": found.metrics["loss"] + size / 64, "speed": size / 64 - float(job.params["x"])}
+        return Report(trial=job.trial, attempt=job.attempt, outcome=found.outcome, metrics=metrics)
+
+
+def play_two(sampler: dict[str, object], journal: MemoryJournal, **changes: object) -> Study:
+    world = TwoLosses(3, failures=0.05, nans=0.05)
+    configs = 9 if sampler["name"] == "GPSampler" else 30  # a GP for two objectives takes a second and more
+    search = {"method": "asha", "configs": configs, "max_resource": 9, "reduction_factor": 3}
+    metrics = [{"name": "loss"}, {"name": "speed", "mode": "max"}]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        spec = make_spec(**{"sampler": sampler, "metric": metrics[0], "metrics": metrics, "search": search} | changes)
+        study = fresh(spec, journal, world)
+        world.play(study)
+    return study
+
+
+@pytest.mark.parametrize("sampler", [s for s in SAMPLERS if s["name"] != "CmaEsSampler"], ids=lambda s: str(s["name"]))
+def test_several_objectives(sampler: dict[str, object]) -> None:
+    journal = MemoryJournal()
+    study = play_two(sampler, journal)
+    assert study.status == "finished" and len(study.front) > 1
+    space = study.spec.search_space()
+    assert all(space.complaints(trial.params) == [] for trial in study.state.trials)
+    if sampler["name"] == "GPSampler":
+        return
+    assert [t.params for t in play_two(sampler, MemoryJournal()).state.trials] == [t.params for t in study.state.trials]
+    again = Study.open("world", journal)
+    again.recover("next")
+    again.set_capacity(4)
+    again.extend(10)
+    TwoLosses(4).play(again, again.state.wanted())
+    new = [repr(t.params) for t in again.state.trials[30:]]
+    assert len(new) == 10 and not set(new) <= {repr(t.params) for t in study.state.trials}
+
+
+def test_tpe_learns_from_several_objectives() -> None:
+    def median_x(name: str) -> float:
+        search = {"method": "random", "configs": 50}
+        trials = play_two({"name": name}, MemoryJournal(), search=search).state.trials[25:]
+        return sorted(float(trial.params["x"]) for trial in trials)[len(trials) // 2]
+
+    assert median_x("TPESampler") < 0.6 * median_x("random")
+
+
+def test_with_several_objectives_optuna_sees_complete_trials_of_one_rung() -> None:
+    study = play_two({"name": "TPESampler", "n_startup_trials": 6}, MemoryJournal())
+    assert isinstance(study.sampler, OptunaSampler)
+    results = [{r.resource: r for r in trial.results} for trial in study.state.trials]
+    level = max(r for r in (1, 3, 9) if sum(r in found and found[r].loss is not None for found in results) >= 6)
+    assert level > 1
+    for found, shown in zip(results, study.sampler._study.get_trials(deepcopy=False), strict=True):
+        finite = level in found and found[level].losses
+        assert (shown.state == optuna.trial.TrialState.COMPLETE) == bool(finite)
+        assert not finite or tuple(shown.values) == found[level].losses
+
+
+def test_a_sampler_of_one_objective_is_refused_for_several() -> None:
+    with pytest.raises(SpecError, match=r"CmaEsSampler cannot do 2 objectives .* use TPESampler"):
+        play_two({"name": "CmaEsSampler"}, MemoryJournal())
+
+
+def test_tpe_without_a_maximum_resource() -> None:
+    world = World(3)
+    search = {"method": "asha", "configs": 30, "reduction_factor": 3}
+    study = fresh(make_spec(sampler={"name": "TPESampler", "n_startup_trials": 5}, search=search), world=world)
+    world.play(study)
+    assert study.status == "finished"
+    assert isinstance(study.sampler, OptunaSampler)
+    shown = study.sampler._study.get_trials(deepcopy=False)
+    assert {trial.state for trial in shown} == {optuna.trial.TrialState.PRUNED}
+    assert max(len(trial.intermediate_values) for trial in shown) >= 3
 
 
 def test_ours_in_plain_optuna() -> None:

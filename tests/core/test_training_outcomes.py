@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from safetensors.torch import load_file
 
@@ -103,6 +104,23 @@ def test_completed_and_its_log(bench):
 def test_diverged(bench):
     report = bench.run("counting", params={"loss": math.nan})
     assert (report.outcome, report.checkpoint) == (Outcome.DIVERGED, None) and math.isnan(report.metrics["loss"])
+
+
+def test_every_objective_must_be_reported_and_finite(bench):
+    def run(**params):
+        asked = bench.request("several", params=params, target=2)
+        return bench.trainer.run(msgspec.structs.replace(asked, more_metrics=("latency", "size")))
+
+    good = run(latency=0.1, size=3)
+    assert (good.outcome, good.metrics) == (Outcome.COMPLETED, {"loss": 0.5, "latency": 0.1, "size": 3.0})
+    assert (bench.folder / good.checkpoint.uri).is_file()
+    bad = run(latency=math.inf, size=3)
+    assert (bad.outcome, bad.checkpoint) == (Outcome.DIVERGED, None) and bad.message == "Metric 'latency' is inf at step 2."
+    missing = run(latency=0.1)
+    assert missing.outcome == Outcome.ERROR
+    assert "Metric 'size' was not reported at the target (step 2); reported there: 'loss', 'latency'" in missing.message
+    assert "drop it from metrics of the study" in missing.message
+    assert not list((bench.folder / "checkpoints").rglob("*.tmp")) and len(list((bench.folder / "checkpoints").rglob("*.safetensors"))) == 1
 
 
 @pytest.mark.parametrize(

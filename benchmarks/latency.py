@@ -1,0 +1,351 @@
+"""Latency, mispromotions and scaling of ASHA: what sections 3.2 and 3.3 of the paper say, on a virtual clock.
+
+1. **Latency.** With ``eta**(K - s)`` workers, K = log_eta(R / r), ASHA in bracket s trains its first configuration to R
+   in ``sum(eta**(i - K) for i in s..K)`` times time(R) from scratch (13/9 for nine workers, R = 9, eta = 3; below
+   2), and in 1 time(R) where promoted trials resume. Checked for several ladders, and drawn for fewer and more workers,
+   beside synchronous SHA with n = ``eta**K``.
+2. **Mispromotions.** Configurations that left a rung and are not among its best ``floor(n / eta)`` in hindsight, for n
+   results so far; the paper says about sqrt(n). Nine workers, several seeds; exponent by least squares on a log-log scale
+   from n = 100 on.
+3. **Scaling.** Time to finish a search of n configurations (eta 4, r = 1, R = 256, bracket 0, resume, durations times
+   1 + |z|, sd 0.5) with 1 to 500 workers, and the time until the last of the n got its first result. Speed-up is
+   against one worker; efficiency is speed-up over workers. No search of that kind can end before its work spread evenly
+   over the workers, nor before one trial trained to R.
+
+Writes results/latency.json, and latency.png, mispromotions.png and scaling.png beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from bisect import insort
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plots
+import record
+from ideal import NO_END, Search
+
+from hpo_core.events import JobCompleted, JobGranted
+from hpo_core.simulation import Faults
+
+LADDERS = ((3, 9, 0), (3, 9, 1), (3, 27, 0), (3, 81, 0), (2, 16, 0), (2, 64, 0), (4, 64, 0), (4, 256, 0), (4, 256, 1))
+"""(eta, R, s) with r = 1."""
+DRAWN = ((3, 9), (3, 81), (4, 256))
+PLACES = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+FIT_FROM = 100
+WORKERS = (1, 2, 5, 10, 25, 50, 100, 200, 500)
+
+
+def asha(eta: int, top: int, configs: int, bracket: int = 0) -> dict[str, Any]:
+    return {
+        "method": "asha", "configs": configs, "min_resource": 1, "max_resource": top, "reduction_factor": eta,
+        "brackets": [bracket],
+    }  # fmt: skip
+
+
+def sha(eta: int, top: int, configs: int) -> dict[str, Any]:
+    return {
+        "method": "sha", "configs": configs, "rounds": 1000, "min_resource": 1, "max_resource": top,
+        "reduction_factor": eta,
+    }  # fmt: skip
+
+
+def first_at_top(search: dict[str, Any], workers: int, *, resume: bool, seed: int = 0) -> float:
+    """When the first trial reaches R, in units of time(R)."""
+    top = float(search["max_resource"])
+    return Search(search, workers, seed=seed, resume=resume).first_completed(1000 * top) / top
+
+
+def formula_check(seeds: int) -> list[dict[str, Any]]:
+    found = []
+    for eta, top, bracket in LADDERS:
+        highest = round(math.log(top, eta))
+        workers = eta ** (highest - bracket)
+        expected = sum(eta ** (i - highest) for i in range(bracket, highest + 1))
+        seen = {
+            resume: [
+                first_at_top(asha(eta, top, NO_END, bracket), workers, resume=resume, seed=seed)
+                for seed in range(seeds)
+            ]
+            for resume in (False, True)
+        }
+        found.append(
+            {
+                "eta": eta, "R": top, "s": bracket, "workers": workers,
+                "formula": round(expected, 6), "scratch": sorted({round(value, 6) for value in seen[False]}),
+                "resume": sorted({round(value, 6) for value in seen[True]}),
+                "holds": all(math.isclose(value, expected) for value in seen[False])
+                and all(math.isclose(value, 1.0) for value in seen[True]),
+            }
+        )  # fmt: skip
+    return found
+
+
+def latency_curves() -> list[dict[str, Any]]:
+    """The time until the first trial at R over the number of workers."""
+    found = []
+    for eta, top in DRAWN:
+        workers = sorted({1, 2, 3, 5, 9, 16, 25, 50, 100, 256, top} - {n for n in (256, 100, 50) if n > 2 * top})
+        for name, search in (("asha", asha(eta, top, NO_END)), ("sha", sha(eta, top, top))):
+            for resume in (False, True):
+                times = [round(first_at_top(search, n, resume=resume), 4) for n in workers]
+                found.append(
+                    {"eta": eta, "R": top, "method": name, "resume": resume, "workers": workers, "times": times}
+                )
+    return found
+
+
+class Hindsight:
+    """Results of one rung in the order they came, who left it, and how many of those should not have."""
+
+    def __init__(self, eta: int, places: list[int]) -> None:
+        self._eta = eta
+        self._places = set(places)
+        self._ranked: list[tuple[float, int]] = []
+        self._left: dict[int, tuple[float, int]] = {}
+        self._loss: dict[int, float] = {}
+        self.mispromoted: dict[int, int] = {}
+
+    def add(self, trial: int, loss: float) -> None:
+        insort(self._ranked, (loss, trial))
+        self._loss[trial] = loss
+
+    def leave(self, trial: int) -> None:
+        self._left[trial] = (self._loss[trial], trial)
+
+    def look(self) -> None:
+        """Count, where the rung has one of the sizes that are asked for."""
+        n = len(self._ranked)
+        if n in self._places and n // self._eta:
+            last = self._ranked[n // self._eta - 1]
+            self.mispromoted[n] = sum(key > last for key in self._left.values())
+
+
+def mispromotions(eta: int, configs: int, seed: int) -> list[dict[int, int]]:
+    """For the two lowest rungs: {results there: mispromoted so far}."""
+    search = Search(asha(eta, eta**4, configs), 9, seed=seed, resume=True)
+    search.executor.run()
+    rungs = [Hindsight(eta, [*PLACES, configs]) for _ in range(2)]
+    for entry in search.study.journal.entries(search.study.name):
+        for event in entry.events:
+            if isinstance(event, JobCompleted) and event.rung < 2:
+                assert event.loss is not None
+                rungs[event.rung].add(event.trial, event.loss)
+            elif isinstance(event, JobGranted) and 1 <= event.rung <= 2:
+                rungs[event.rung - 1].leave(event.trial)
+        for rung in rungs:
+            rung.look()
+    return [rung.mispromoted for rung in rungs]
+
+
+def mispromotion_figures(etas: list[int], configs: int, seeds: int) -> list[dict[str, Any]]:
+    found = []
+    for eta in etas:
+        runs = [mispromotions(eta, configs, seed) for seed in range(seeds)]
+        for k in range(2):
+            sizes = sorted(set.intersection(*(set(run[k]) for run in runs)))
+            means = [statistics.mean(run[k][n] for run in runs) for n in sizes]
+            spread = [statistics.stdev([run[k][n] for run in runs]) for n in sizes]
+            fitted = [(n, mean) for n, mean in zip(sizes, means, strict=True) if n >= FIT_FROM and mean > 0]
+            slope, intercept = np.polyfit(*np.log(np.array(fitted)).T, 1)
+            found.append(
+                {
+                    "eta": eta, "rung": k, "n": sizes, "mean": [round(mean, 2) for mean in means],
+                    "sd": [round(one, 2) for one in spread], "exponent": round(float(slope), 3),
+                    "factor": round(float(np.exp(intercept)), 3),
+                    "over_sqrt_n": [round(mean / math.sqrt(n), 3) for n, mean in zip(sizes, means, strict=True)],
+                }
+            )  # fmt: skip
+    return found
+
+
+def scaling(configs: int, workers: int, seed: int = 0) -> dict[str, Any]:
+    search = Search(asha(4, 256, configs), workers, seed=seed, resume=True, faults=Faults(stragglers=0.5, seed=seed))
+    began = time.perf_counter()
+    search.executor.run()
+    wall = time.perf_counter() - began
+    state = search.study.state
+    base = max(trial.results[0].ended for trial in state.trials)
+    return {
+        "workers": workers,
+        "finish": round(search.clock.now, 1),
+        "evaluated": round(base, 1),
+        "work": round(search.executor.busy_seconds, 1),
+        "utilization": round(search.executor.utilization, 4),
+        "completed": len(search.completed),
+        "us_per_result": round(1e6 * wall / state.completed_jobs, 1),
+    }
+
+
+def scaling_figures(sizes: list[int]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for configs in sizes:
+        runs = found[str(configs)] = [scaling(configs, workers) for workers in WORKERS]
+        for run in runs:
+            for key in ("finish", "evaluated"):
+                speedup = runs[0][key] / run[key]
+                run[f"{key}_speedup"] = round(speedup, 2)
+                run[f"{key}_efficiency"] = round(speedup / run["workers"], 4)
+    return found
+
+
+def draw_latency(curves: list[dict[str, Any]], path: Path) -> None:
+    figure, axes = plots.panels(1, len(DRAWN), 11.5, 3.8)
+    for panel, (eta, top) in zip(axes[0], DRAWN, strict=True):
+        for curve in curves:
+            if (curve["eta"], curve["R"]) != (eta, top):
+                continue
+            colour = plots.BLUE if curve["method"] == "asha" else plots.RUST
+            name = "ASHA" if curve["method"] == "asha" else "synchronous SHA"
+            panel.plot(
+                curve["workers"], curve["times"], color=colour, marker="o" if curve["method"] == "asha" else "s",
+                linestyle="-" if curve["resume"] else "--",
+                label=f"{name}, {'resume' if curve['resume'] else 'from scratch'}",
+            )  # fmt: skip
+        panel.axvline(top, color=plots.MUTED, linewidth=1, linestyle=":")
+        panel.axhline(1, color=plots.MUTED, linewidth=1, linestyle=":")
+        panel.set_title(f"eta {eta}, R = {top}")
+        plots.log_axis(panel.xaxis)
+        plots.log_axis(panel.yaxis)
+        panel.set_xlabel("workers")
+    axes[0][0].set_ylabel("first trial at R, in units of time(R)")
+    axes[0][-1].legend(loc="upper right")
+    plots.keep(figure, path)
+
+
+def draw_mispromotions(found: list[dict[str, Any]], path: Path) -> None:
+    figure, axes = plots.panels(1, 2, 9.5, 4.2, sharey=True)
+    colours = (plots.RUST, plots.BLUE, plots.GREEN, plots.PURPLE)
+    etas = sorted({one["eta"] for one in found})
+    for one in found:
+        panel = axes[0][one["rung"]]
+        colour = colours[etas.index(one["eta"]) % len(colours)]
+        n, mean, spread = (np.array(one[key]) for key in ("n", "mean", "sd"))
+        seen = mean > 0
+        panel.errorbar(
+            n[seen], mean[seen], yerr=[np.minimum(spread, 0.9 * mean)[seen], spread[seen]],
+            color=colour, marker="o", linestyle="none", elinewidth=1.2,
+            label=f"eta {one['eta']}: {one['factor']:.2f} n^{one['exponent']:.2f}",
+        )  # fmt: skip
+        line = n[n >= FIT_FROM]
+        panel.plot(line, one["factor"] * line ** one["exponent"], color=colour)
+    for k, panel in enumerate(axes[0]):
+        widest = max(max(one["n"]) for one in found if one["rung"] == k)
+        line = np.array([10, widest])
+        panel.plot(line, np.sqrt(line), color=plots.INK, linestyle="--", linewidth=1.2, label="sqrt(n)")
+        plots.log_axis(panel.xaxis)
+        plots.log_axis(panel.yaxis)
+        panel.xaxis.set_major_locator(plots.LogLocator())
+        panel.set_title("base rung" if not k else "rung 1")
+        panel.set_xlabel("results in the rung, n")
+        panel.legend(loc="upper left")
+    axes[0][0].set_ylabel("mispromoted (mean and sd over seeds)")
+    plots.keep(figure, path)
+
+
+def draw_scaling(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
+    figure, axes = plots.panels(1, 2, 9.5, 4.2, sharex=True, sharey=True)
+    for panel, key, title in (
+        (axes[0][0], "evaluated", "until every configuration has a result"),
+        (axes[0][1], "finish", "until the search is drained"),
+    ):
+        panel.plot(WORKERS, WORKERS, color=plots.INK, linestyle="--", linewidth=1.2, label="linear")
+        for colour, (configs, runs) in zip((plots.RUST, plots.BLUE, plots.GREEN), found.items(), strict=False):
+            workers = np.array([run["workers"] for run in runs])
+            panel.plot(
+                workers,
+                [run[f"{key}_speedup"] for run in runs],
+                color=colour,
+                marker="o",
+                label=f"n = {int(configs):,}",
+            )
+            if key == "finish":
+                work = runs[0]["work"]
+                panel.plot(workers, np.minimum(workers, work / 256), color=colour, linestyle=":", linewidth=1.2)
+        plots.log_axis(panel.xaxis)
+        plots.log_axis(panel.yaxis)
+        panel.set_title(title)
+        panel.set_xlabel("workers")
+        panel.legend(loc="upper left")
+    axes[0][0].set_ylabel("speed-up against one worker")
+    axes[0][1].annotate(
+        "dotted: bound, no search ends\nbefore time(R)", (0.97, 0.06), xycoords="axes fraction", ha="right"
+    )
+    plots.keep(figure, path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=20, help="for mispromotions; a quarter of them for latencies")
+    parser.add_argument("--configs", type=int, default=10_000, help="for mispromotions")
+    parser.add_argument("--etas", type=int, nargs="+", default=[2, 3, 4], help="for mispromotions")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[4000, 10_000, 100_000], help="n, for scaling")
+    parser.add_argument("--out", help="JSON file (default benchmarks/results/latency.json)")
+    given = parser.parse_args()
+    facts = record.machine()
+    began = time.monotonic()
+
+    formula = formula_check(max(1, given.seeds // 4))
+    print("First trial at R, in units of time(R)")
+    record.table(
+        ["", "workers", "formula", "from scratch", "resume", "holds"],
+        [
+            [f"eta {one['eta']}, R = {one['R']}, s = {one['s']}", one["workers"], f"{one['formula']:.4f}"]
+            + [" ".join(f"{value:.4f}" for value in one[key]) for key in ("scratch", "resume")]
+            + ["yes" if one["holds"] else "NO"]
+            for one in formula
+        ],
+    )
+    curves = latency_curves()
+
+    wrong = mispromotion_figures(given.etas, given.configs, given.seeds)
+    print("\nMispromoted")
+    record.table(
+        ["", "n", "mean", "sd", "over sqrt(n)", "exponent from 100 on"],
+        [
+            [f"eta {one['eta']}, rung {one['rung']}", f"{one['n'][-1]:,}", one["mean"][-1], one["sd"][-1]]
+            + [one["over_sqrt_n"][-1], one["exponent"]]
+            for one in wrong
+        ],
+    )
+
+    scales = scaling_figures(given.sizes)
+    for configs, runs in scales.items():
+        print(f"\nScaling, n = {int(configs):,}")
+        record.table(
+            [
+                "workers",
+                "all evaluated",
+                "speed-up",
+                "efficiency",
+                "finished",
+                "speed-up",
+                "efficiency",
+                "at R",
+                "us/result",
+            ],
+            [
+                [run["workers"]]
+                + [run[f"{key}{part}"] for key in ("evaluated", "finish") for part in ("", "_speedup", "_efficiency")]
+                + [run["completed"], run["us_per_result"]]
+                for run in runs
+            ],
+        )
+    seconds = round(time.monotonic() - began, 1)
+    figures = {
+        "seconds": seconds, "seeds": given.seeds, "formula": formula, "latency": curves,
+        "mispromotions": wrong, "scaling": scales,
+    }  # fmt: skip
+    out = record.write("latency", facts, figures, given.out)
+    draw_latency(curves, out.with_suffix(".png"))
+    draw_mispromotions(wrong, out.with_name("mispromotions.png"))
+    draw_scaling(scales, out.with_name("scaling.png"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""Population based training: the specification case by case (Li et al. 2019, section 3; ASHA A.3)."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from hpo_core import MemoryJournal, Outcome, Study
+from hpo_core.events import JobGranted, Reproduced, TrialStopped
+from hpo_core.journal.audit import audit
+from hpo_core.journal.rerun import rerun_spec
+from hpo_core.search.fitness import by_dominance, by_priority
+from hpo_core.search.pbt import Pbt
+from hpo_core.trial import Checkpoint, Job, Report
+from tests.conftest import World, completed, failed, fresh, make_spec
+from tests.methods import facts, judge
+
+
+def pbt(population: int = 4, generations: int = 3, **changes: Any) -> Study:
+    search = {"method": "pbt", "population": population, "generations": generations, **changes}
+    return fresh(make_spec(search=search, training={"fail_fast": None}), MemoryJournal())
+
+
+def good(job: Job, loss: float) -> Report:
+    return completed(job, loss, checkpoint=Checkpoint(f"t{job.trial}", "", job.target, 1))
+
+
+def births(study: Study) -> list[Reproduced]:
+    return facts(study.journal.entries("world"), Reproduced)
+
+
+def test_the_child_takes_the_initiators_place_and_goes_on_from_the_fitter_one() -> None:
+    study = pbt(population=2, generations=3, steps_per_generation=5)
+    first, second = study.set_capacity(2)
+    (child,) = study.tell_report(good(first, 1.0))
+    assert (child.target, child.checkpoint, child.parent) == (10, Checkpoint("t0", "", 5, 1), 0), "it met nobody"
+    (grandchild,) = study.tell_report(good(second, 0.5))
+    (met, better) = births(study)
+    assert (met.initiator, met.opponent, met.parent, met.member, met.generation) == (0, None, 0, 0, 1)
+    assert (better.initiator, better.opponent, better.parent, better.member) == (1, 0, 1, 1)
+    assert grandchild.checkpoint == Checkpoint("t1", "", 5, 1)
+    assert study.state.trials[3].parent == 1 and study.state.trials[3].base == 5
+    lr = study.state.trials[1].params["x"]
+    assert study.state.trials[3].params["x"] == pytest.approx(min(1.0, lr * 1.2)) or study.state.trials[3].params[
+        "x"
+    ] == pytest.approx(lr * 0.8)
+
+
+def test_every_trial_initiates_once_and_the_oldest_first() -> None:
+    study = pbt(population=5, generations=6)
+    World(3, workers=2, failures=0.1, nans=0.1).play(study)
+    assert len(study.state.trials) == 30
+    initiators = [birth.initiator for birth in births(study)]
+    assert len(set(initiators)) == len(initiators) == 25
+    judge(study.spec, study.journal.entries("world"))
+
+
+def test_one_worker_gives_a_synchronous_evolution() -> None:
+    study = pbt(population=4, generations=4)
+    World(1, workers=1).play(study)
+    granted = facts(study.journal.entries("world"), JobGranted)
+    assert [event.rung for event in granted] == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
+    assert [birth.initiator for birth in births(study)] == list(range(12))
+
+
+def test_budget_mode_keeps_few_workers_busy() -> None:
+    study = pbt(population=20, generations=3)
+    running = study.set_capacity(3)
+    while running:
+        open_generations = Counter(job.rung for job in running)
+        assert max(open_generations) - min(open_generations) <= 1, "a large population hardly gets out of step"
+        running = running[1:] + study.tell_report(good(running[0], 1.0))
+        study.check()
+    assert len(study.state.trials) == 60
+
+
+def test_opponents_never_come_from_later_or_from_too_old_generations() -> None:
+    study = pbt(population=3, generations=8, opponents_from=2)
+    slow, *others = study.set_capacity(3)
+    while others:  # two members run ahead to the end, the third is still in its first session
+        others = others[1:] + study.tell_report(good(others[0], float(others[0].rung)))
+    study.tell_report(good(slow, 5.0))
+    last = births(study)[-1]
+    generation = {birth.child: birth.generation for birth in births(study)}
+    assert last.initiator == 0 and generation.get(last.opponent, 0) == 0  # type: ignore[arg-type]
+    judge(study.spec, study.journal.entries("world"))
+
+
+def test_a_barrier_is_a_setting() -> None:
+    study = pbt(population=3, barrier=True)
+    one, two, three = study.set_capacity(3)
+    assert study.tell_report(good(one, 1.0)) == [] == study.tell_report(good(two, 2.0))
+    assert len(study.tell_report(good(three, 3.0))) == 3
+
+
+def test_failed_and_diverged_trials_initiate_and_lose() -> None:
+    study = pbt(population=3)
+    one, two, three = study.set_capacity(3)
+    (a,) = study.tell_report(good(one, 1.0))
+    (b,) = study.tell_report(completed(two, math.nan))
+    (c,) = study.tell_report(failed(three, Outcome.ERROR))
+    assert [birth.parent for birth in births(study)] == [0, 0, 0]
+    assert all(job.checkpoint == Checkpoint("t0", "", 1, 1) for job in (a, b, c))
+
+
+def test_where_nobody_has_a_fitness_the_member_begins_anew() -> None:
+    study = pbt(population=2, generations=2)
+    one, two = study.set_capacity(2)
+    (a,) = study.tell_report(completed(one, math.nan))
+    assert (a.checkpoint, a.target, births(study)[0].parent) == (None, 1, None)
+    (b,) = study.tell_report(completed(two, math.inf))
+    study.tell_report(good(a, 1.0))
+    study.tell_report(good(b, 1.0))
+    assert study.finished
+    assert audit(study.journal.entries("world")).clean
+
+
+def test_truncation_replaces_the_worst_by_one_of_the_best() -> None:
+    study = pbt(population=10, generations=2, selection="truncation", truncation=0.2, barrier=True)
+    for job in study.set_capacity(10):
+        study.tell_report(good(job, float(job.trial)))
+    found = {birth.initiator: birth for birth in births(study)}
+    assert all(found[n].parent == n and found[n].opponent is None for n in range(8)), "they go on as they are"
+    assert {found[8].parent, found[9].parent} <= {0, 1}
+    params = [trial.params for trial in study.state.trials]
+    assert all(params[found[n].child] == params[n] for n in range(8))
+    assert params[found[9].child] != params[found[9].parent]  # type: ignore[index]
+
+
+def test_members_stay_within_a_distance() -> None:
+    study = pbt(population=3, generations=9, max_gap=2)
+    slow, *others = study.set_capacity(3)
+    while others:
+        others = others[1:] + study.tell_report(good(others[0], 1.0))
+    generations = {birth.generation for birth in births(study)}
+    assert max(generations) == 2, "two generations ahead of the slow one, and no further"
+    assert len(study.tell_report(good(slow, 1.0))) > 0
+
+
+def test_stragglers_are_named_and_stopped() -> None:
+    study = pbt(population=3, generations=9, stragglers=3)
+    slow, *others = study.set_capacity(3)
+    method = study.method
+    assert isinstance(method, Pbt)
+    assert method.early_stopping() == []
+    while not facts(study.journal.entries("world"), TrialStopped):
+        others = others[1:] + study.tell_report(good(others[0], 1.0))
+        study.check()
+    assert study.state.trials[0].status == "stopped"
+    assert study.tell_report(good(slow, 0.0)) == [], "its late report is noted, and changes nothing"
+    assert 0 in [birth.initiator for birth in births(study)], "its member goes on"
+    study.check()
+
+
+def test_fitness_by_priority_and_by_dominance_with_gaps() -> None:
+    nan = math.nan
+    assert by_priority((1.0, 5.0), (1.0, 4.0)) == 1
+    assert by_priority((nan, 5.0), (0.0, 6.0)) == -1, "a metric that one lacks says nothing"
+    assert by_priority((nan, nan), (0.0, 6.0)) == 0
+    assert by_dominance((1.0, 5.0), (2.0, 4.0)) == 0
+    assert by_dominance((1.0, nan), (2.0, 4.0)) == -1
+    assert by_priority(None, (nan,)) == 1 and by_priority(None, None) == 0
+
+
+def test_missing_metrics_are_no_divergence() -> None:
+    metrics = [{"name": "loss"}, {"name": "gain", "mode": "max"}]
+    spec = make_spec(search={"method": "pbt", "population": 2, "generations": 2}, metrics=metrics)
+    study = fresh(spec, MemoryJournal())
+    one, two = study.set_capacity(2)
+    study.tell(one, {"gain": 3.0})
+    study.tell(two, {"loss": 0.5, "gain": 4.0})
+    assert [birth.parent for birth in births(study)] == [0, 1], "the second is fitter by the metric both have"
+    assert study.best is not None and study.best.trial == 1
+
+
+def test_a_bad_checkpoint_of_the_parent_sends_the_child_to_the_grandparent() -> None:
+    study = pbt(population=2, generations=4)
+    one, two = study.set_capacity(2)
+    (child,) = study.tell_report(good(one, 1.0))
+    study.tell_report(good(two, 9.0))
+    (grandchild,) = study.tell_report(good(child, 0.5))
+    assert grandchild.checkpoint is not None and grandchild.parent == child.trial
+    (again,) = study.tell_report(failed(grandchild, Outcome.CHECKPOINT_BAD))
+    assert again.trial == grandchild.trial and again.parent == one.trial
+    assert study.state.trials[child.trial].condemned == {2}
+    (anew,) = study.tell_report(failed(again, Outcome.CHECKPOINT_BAD))
+    assert (anew.trial, anew.checkpoint, anew.parent) == (grandchild.trial, None, None)
+    study.check()
+
+
+def test_pending_sessions_of_a_lost_controller_are_trained_again() -> None:
+    study = pbt(population=3)
+    jobs = study.set_capacity(3)
+    study.tell_report(good(jobs[0], 1.0))
+    journal = study.journal
+    again = Study.open("world", journal)
+    again.recover("second")
+    running = again.set_capacity(3)
+    assert {job.trial for job in running} == {1, 2, 3} and all(job.retry for job in running)
+    while running:
+        running = running[1:] + again.tell_report(good(running[0], 1.0))
+    judge(again.spec, journal.entries("world"))
+
+
+def test_rerun_of_an_ancestry_is_a_topological_order_with_the_same_schedule() -> None:
+    study = pbt(population=4, generations=5)
+    World(8, workers=4).play(study)
+    entries = list(study.journal.entries("world"))
+    best = study.best
+    assert best is not None
+    line = [best.trial]
+    while (parent := study.state.trials[line[0]].parent) is not None:
+        line.insert(0, parent)
+    spec = rerun_spec(entries, "again", trials=[best.trial], changes={"data": "new"})
+    again = fresh(spec, MemoryJournal())
+    order: list[Job] = []
+    running = again.set_capacity(8)
+    while running:
+        order.append(running[0])
+        running = running[1:] + again.tell_report(good(running[0], 0.5))
+    assert [job.params for job in order] == [study.state.trials[n].params | {"data": "new"} for n in line]
+    assert [job.target for job in order] == [study.state.trials[n].results[-1].resource for n in line]
+    assert [job.parent for job in order] == [None, *range(len(line) - 1)]
+    several = rerun_spec(entries, "ensemble", trials=[best.trial, study.state.trials[-1].number])
+    World(2).play(fresh(several))
+
+
+def test_five_hundred_members_in_seconds() -> None:
+    study = pbt(population=500, generations=4)
+    World(2, workers=50).play(study)
+    assert len(study.state.trials) == 2000 and study.finished
