@@ -4,13 +4,14 @@
    in ``sum(eta**(i - K) for i in s..K)`` times time(R) from scratch (13/9 for nine workers, R = 9, eta = 3; below
    2), and in 1 time(R) where promoted trials resume. Checked for several ladders, and drawn for fewer and more workers,
    beside synchronous SHA with n = ``eta**K``.
-2. **Mispromotions.** Configurations that left a rung and are not among its best ``floor(n / eta)`` in hindsight, for n
-   results so far; the paper says about sqrt(n). Nine workers, several seeds; exponent by least squares on a log-log scale
-   from n = 100 on.
-3. **Scaling.** Time to finish a search of n configurations (eta 4, r = 1, R = 256, bracket 0, resume, durations times
-   1 + |z|, sd 0.5) with 1 to 500 workers, and the time until the last of the n got its first result. Speed-up is
-   against one worker; efficiency is speed-up over workers. No search of that kind can end before its work spread evenly
-   over the workers, nor before one trial trained to R.
+2. **Mispromotions.** Configurations that left a rung and are not among its best ``floor(n / eta)`` in hindsight, for
+   n results so far; the paper says about sqrt(n). Nine workers, several seeds; exponent by least squares on a log-log
+   scale from n = 100 on.
+3. **Scaling**, 1 to 500 workers (eta 4, r = 1, R = 256, bracket 0, resume, durations times 1 + |z|, sd 0.5).
+   Throughput: configurations evaluated (and trained to R) in five times time(R) by a search without end. Time to
+   finish: a search of n configurations until it is drained; that cannot be before one trial is trained to R, nor
+   before the work spread evenly over the workers is done. Speed-up is against one worker, efficiency speed-up over
+   workers.
 
 Writes results/latency.json, and latency.png, mispromotions.png and scaling.png beside it.
 """
@@ -22,6 +23,7 @@ import math
 import statistics
 import time
 from bisect import insort
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ import numpy as np
 import plots
 import record
 from ideal import NO_END, Search
+from numpy.typing import NDArray
 
 from hpo_core.events import JobCompleted, JobGranted
 from hpo_core.simulation import Faults
@@ -143,145 +146,158 @@ def mispromotions(eta: int, configs: int, seed: int) -> list[dict[int, int]]:
     return [rung.mispromoted for rung in rungs]
 
 
+def power_law(sizes: NDArray[np.float64], means: NDArray[np.float64]) -> tuple[float, float]:
+    """(factor, exponent) of the line through the logarithms from FIT_FROM on."""
+    fitted = (sizes >= FIT_FROM) & (means > 0)
+    slope, intercept = np.polyfit(np.log(sizes[fitted]), np.log(means[fitted]), 1)
+    return float(np.exp(intercept)), float(slope)
+
+
 def mispromotion_figures(etas: list[int], configs: int, seeds: int) -> list[dict[str, Any]]:
+    """Per eta and rung; ``interval`` holds 95 % of the exponents of 1000 resamplings of the seeds."""
     found = []
+    draws = np.random.default_rng(0).integers(0, seeds, size=(1000, seeds))
     for eta in etas:
         runs = [mispromotions(eta, configs, seed) for seed in range(seeds)]
         for k in range(2):
-            sizes = sorted(set.intersection(*(set(run[k]) for run in runs)))
-            means = [statistics.mean(run[k][n] for run in runs) for n in sizes]
-            spread = [statistics.stdev([run[k][n] for run in runs]) for n in sizes]
-            fitted = [(n, mean) for n, mean in zip(sizes, means, strict=True) if n >= FIT_FROM and mean > 0]
-            slope, intercept = np.polyfit(*np.log(np.array(fitted)).T, 1)
+            common = sorted(set.intersection(*(set(run[k]) for run in runs)))
+            sizes = np.array(common, dtype=float)
+            counts = np.array([[run[k][n] for n in common] for run in runs], dtype=float)
+            means = counts.mean(axis=0)
+            factor, exponent = power_law(sizes, means)
+            exponents = [power_law(sizes, counts[draw].mean(axis=0))[1] for draw in draws]
             found.append(
                 {
-                    "eta": eta, "rung": k, "n": sizes, "mean": [round(mean, 2) for mean in means],
-                    "sd": [round(one, 2) for one in spread], "exponent": round(float(slope), 3),
-                    "factor": round(float(np.exp(intercept)), 3),
-                    "over_sqrt_n": [round(mean / math.sqrt(n), 3) for n, mean in zip(sizes, means, strict=True)],
+                    "eta": eta, "rung": k, "n": common, "mean": means.round(2).tolist(),
+                    "sd": counts.std(axis=0, ddof=1).round(2).tolist(), "factor": round(factor, 3),
+                    "exponent": round(exponent, 3),
+                    "interval": np.percentile(exponents, [2.5, 97.5]).round(3).tolist(),
+                    "over_sqrt_n": (means / np.sqrt(sizes)).round(3).tolist(),
                 }
             )  # fmt: skip
     return found
 
 
-def scaling(configs: int, workers: int, seed: int = 0) -> dict[str, Any]:
-    search = Search(asha(4, 256, configs), workers, seed=seed, resume=True, faults=Faults(stragglers=0.5, seed=seed))
-    began = time.perf_counter()
-    search.executor.run()
-    wall = time.perf_counter() - began
-    state = search.study.state
-    base = max(trial.results[0].ended for trial in state.trials)
+def scaled(configs: int, workers: int, seed: int = 0) -> Search:
+    return Search(asha(4, 256, configs), workers, seed=seed, resume=True, faults=Faults(stragglers=0.5, seed=seed))
+
+
+def throughput(workers: int) -> dict[str, Any]:
+    """What a search without end gets done in five times time(R); small ones are repeated, and means given."""
+    runs = []
+    for seed in range(max(1, min(20, 500 // workers))):
+        search = scaled(NO_END, workers, seed)
+        began = time.perf_counter()
+        search.executor.run(until=5 * 256)
+        wall = time.perf_counter() - began
+        results = search.study.state.completed_jobs
+        evaluated = sum(1 for trial in search.study.state.trials if trial.results)
+        runs.append((evaluated, len(search.completed), search.executor.utilization, 1e6 * wall / results))
+    configs, at_top, utilization, microseconds = (statistics.mean(values) for values in zip(*runs, strict=True))
     return {
-        "workers": workers,
-        "finish": round(search.clock.now, 1),
-        "evaluated": round(base, 1),
-        "work": round(search.executor.busy_seconds, 1),
-        "utilization": round(search.executor.utilization, 4),
-        "completed": len(search.completed),
-        "us_per_result": round(1e6 * wall / state.completed_jobs, 1),
-    }
+        "workers": workers, "repeats": len(runs), "configs": round(configs, 1), "at_top": round(at_top, 2),
+        "utilization": round(utilization, 4), "us_per_result": round(microseconds, 1),
+    }  # fmt: skip
 
 
-def scaling_figures(sizes: list[int]) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
-    for configs in sizes:
-        runs = found[str(configs)] = [scaling(configs, workers) for workers in WORKERS]
-        for run in runs:
-            for key in ("finish", "evaluated"):
-                speedup = runs[0][key] / run[key]
-                run[f"{key}_speedup"] = round(speedup, 2)
-                run[f"{key}_efficiency"] = round(speedup / run["workers"], 4)
-    return found
+def finish(configs: int, workers: int) -> dict[str, Any]:
+    """A search of ``configs`` configurations until it is drained."""
+    search = scaled(configs, workers)
+    search.executor.run()
+    return {
+        "workers": workers, "time": round(search.clock.now, 1), "work": round(search.executor.busy_seconds, 1),
+        "utilization": round(search.executor.utilization, 4), "at_top": len(search.completed),
+    }  # fmt: skip
+
+
+def compared(runs: list[dict[str, Any]], speed: Callable[[dict[str, Any]], float]) -> list[dict[str, Any]]:
+    """With the speed-up against the first run, one worker."""
+    for run in runs:
+        speedup = speed(run) / speed(runs[0])
+        run |= {"speedup": round(speedup, 2), "efficiency": round(speedup / run["workers"], 4)}
+    return runs
 
 
 def draw_latency(curves: list[dict[str, Any]], path: Path) -> None:
-    figure, axes = plots.panels(1, len(DRAWN), 11.5, 3.8)
+    figure, axes = plots.panels(1, len(DRAWN), 11.5, 3.8, sharey=True)
     for panel, (eta, top) in zip(axes[0], DRAWN, strict=True):
         for curve in curves:
             if (curve["eta"], curve["R"]) != (eta, top):
                 continue
-            colour = plots.BLUE if curve["method"] == "asha" else plots.RUST
-            name = "ASHA" if curve["method"] == "asha" else "synchronous SHA"
+            ours = curve["method"] == "asha"
             panel.plot(
-                curve["workers"], curve["times"], color=colour, marker="o" if curve["method"] == "asha" else "s",
-                linestyle="-" if curve["resume"] else "--",
-                label=f"{name}, {'resume' if curve['resume'] else 'from scratch'}",
+                curve["workers"], curve["times"], color=plots.BLUE if ours else plots.RUST,
+                marker="o" if ours else "s", linestyle="-" if curve["resume"] else "--",
+                label=f"{'ASHA' if ours else 'synchronous SHA'}, {'resume' if curve['resume'] else 'from scratch'}",
             )  # fmt: skip
         panel.axvline(top, color=plots.MUTED, linewidth=1, linestyle=":")
         panel.axhline(1, color=plots.MUTED, linewidth=1, linestyle=":")
         panel.set_title(f"eta {eta}, R = {top}")
         plots.log_axis(panel.xaxis)
-        plots.log_axis(panel.yaxis)
         panel.set_xlabel("workers")
     axes[0][0].set_ylabel("first trial at R, in units of time(R)")
-    axes[0][-1].legend(loc="upper right")
+    axes[0][0].set_ylim(0.8)
+    axes[0][0].legend(loc="upper right")
     plots.keep(figure, path)
 
 
 def draw_mispromotions(found: list[dict[str, Any]], path: Path) -> None:
-    figure, axes = plots.panels(1, 2, 9.5, 4.2, sharey=True)
+    figure, axes = plots.panels(1, 2, 9.5, 4.4, sharey=True)
     colours = (plots.RUST, plots.BLUE, plots.GREEN, plots.PURPLE)
     etas = sorted({one["eta"] for one in found})
     for one in found:
         panel = axes[0][one["rung"]]
-        colour = colours[etas.index(one["eta"]) % len(colours)]
+        place = etas.index(one["eta"])
+        colour, shift = colours[place % len(colours)], 1.06 ** (place - (len(etas) - 1) / 2)
         n, mean, spread = (np.array(one[key]) for key in ("n", "mean", "sd"))
-        seen = mean > 0
         panel.errorbar(
-            n[seen], mean[seen], yerr=[np.minimum(spread, 0.9 * mean)[seen], spread[seen]],
+            n * shift, mean, yerr=[np.minimum(spread, 0.99 * mean), spread],
             color=colour, marker="o", linestyle="none", elinewidth=1.2,
-            label=f"eta {one['eta']}: {one['factor']:.2f} n^{one['exponent']:.2f}",
+            label=f"eta {one['eta']}: {one['factor']:.2f} n$^{{{one['exponent']:.2f}}}$",
         )  # fmt: skip
         line = n[n >= FIT_FROM]
         panel.plot(line, one["factor"] * line ** one["exponent"], color=colour)
     for k, panel in enumerate(axes[0]):
         widest = max(max(one["n"]) for one in found if one["rung"] == k)
         line = np.array([10, widest])
-        panel.plot(line, np.sqrt(line), color=plots.INK, linestyle="--", linewidth=1.2, label="sqrt(n)")
-        plots.log_axis(panel.xaxis)
+        panel.plot(line, np.sqrt(line), color=plots.INK, linestyle="--", linewidth=1.2, label="$\\sqrt{n}$")
+        plots.log_axis(panel.xaxis, subs=(1,))
         plots.log_axis(panel.yaxis)
-        panel.xaxis.set_major_locator(plots.LogLocator())
         panel.set_title("base rung" if not k else "rung 1")
         panel.set_xlabel("results in the rung, n")
         panel.legend(loc="upper left")
+    axes[0][0].set_ylim(bottom=0.3)
     axes[0][0].set_ylabel("mispromoted (mean and sd over seeds)")
     plots.keep(figure, path)
 
 
-def draw_scaling(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
+def draw_scaling(rates: list[dict[str, Any]], ends: dict[str, list[dict[str, Any]]], path: Path) -> None:
     figure, axes = plots.panels(1, 2, 9.5, 4.2, sharex=True, sharey=True)
-    for panel, key, title in (
-        (axes[0][0], "evaluated", "until every configuration has a result"),
-        (axes[0][1], "finish", "until the search is drained"),
-    ):
-        panel.plot(WORKERS, WORKERS, color=plots.INK, linestyle="--", linewidth=1.2, label="linear")
-        for colour, (configs, runs) in zip((plots.RUST, plots.BLUE, plots.GREEN), found.items(), strict=False):
-            workers = np.array([run["workers"] for run in runs])
-            panel.plot(
-                workers,
-                [run[f"{key}_speedup"] for run in runs],
-                color=colour,
-                marker="o",
-                label=f"n = {int(configs):,}",
-            )
-            if key == "finish":
-                work = runs[0]["work"]
-                panel.plot(workers, np.minimum(workers, work / 256), color=colour, linestyle=":", linewidth=1.2)
+    left, right = axes[0]
+    left.plot(
+        WORKERS, [run["speedup"] for run in rates], color=plots.BLUE, marker="o", label="configurations evaluated"
+    )
+    left.set_title("throughput: done in 5 time(R)")
+    left.set_ylabel("speed-up against one worker")
+    for colour, (configs, runs) in zip((plots.RUST, plots.BLUE, plots.GREEN), ends.items(), strict=False):
+        workers = np.array([run["workers"] for run in runs])
+        right.plot(workers, [run["speedup"] for run in runs], color=colour, marker="o", label=f"n = {int(configs):,}")
+        right.plot(workers, np.minimum(workers, runs[0]["work"] / 256), color=colour, linestyle=":", linewidth=1.2)
+    right.set_title("time to finish n configurations")
+    note = "dotted: bound, no search\nends before time(R)"
+    right.annotate(note, (0.97, 0.06), xycoords="axes fraction", ha="right", color=plots.MUTED)
+    for panel in axes[0]:
+        panel.plot(WORKERS, WORKERS, color=plots.INK, linestyle="--", linewidth=1.2, label="linear", zorder=1)
         plots.log_axis(panel.xaxis)
         plots.log_axis(panel.yaxis)
-        panel.set_title(title)
         panel.set_xlabel("workers")
         panel.legend(loc="upper left")
-    axes[0][0].set_ylabel("speed-up against one worker")
-    axes[0][1].annotate(
-        "dotted: bound, no search ends\nbefore time(R)", (0.97, 0.06), xycoords="axes fraction", ha="right"
-    )
     plots.keep(figure, path)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20, help="for mispromotions; a quarter of them for latencies")
+    parser.add_argument("--seeds", type=int, default=60, help="for mispromotions")
     parser.add_argument("--configs", type=int, default=10_000, help="for mispromotions")
     parser.add_argument("--etas", type=int, nargs="+", default=[2, 3, 4], help="for mispromotions")
     parser.add_argument("--sizes", type=int, nargs="+", default=[4000, 10_000, 100_000], help="n, for scaling")
@@ -290,7 +306,7 @@ def main() -> None:
     facts = record.machine()
     began = time.monotonic()
 
-    formula = formula_check(max(1, given.seeds // 4))
+    formula = formula_check(5)
     print("First trial at R, in units of time(R)")
     record.table(
         ["", "workers", "formula", "from scratch", "resume", "holds"],
@@ -306,45 +322,48 @@ def main() -> None:
     wrong = mispromotion_figures(given.etas, given.configs, given.seeds)
     print("\nMispromoted")
     record.table(
-        ["", "n", "mean", "sd", "over sqrt(n)", "exponent from 100 on"],
+        ["", "n", "mean", "sd", "over sqrt(n)", "exponent from 100 on", "95 %"],
         [
-            [f"eta {one['eta']}, rung {one['rung']}", f"{one['n'][-1]:,}", one["mean"][-1], one["sd"][-1]]
-            + [one["over_sqrt_n"][-1], one["exponent"]]
+            [f"eta {one['eta']}, rung {one['rung']}", f"{one['n'][-1]:,}"]
+            + [one[key][-1] for key in ("mean", "sd", "over_sqrt_n")]
+            + [one["exponent"], "{} to {}".format(*one["interval"])]
             for one in wrong
         ],
     )
 
-    scales = scaling_figures(given.sizes)
-    for configs, runs in scales.items():
-        print(f"\nScaling, n = {int(configs):,}")
+    rates = compared([throughput(workers) for workers in WORKERS], lambda run: float(run["configs"]))
+    print("\nThroughput in 5 time(R)")
+    record.table(
+        ["workers", "evaluated", "speed-up", "efficiency", "at R", "utilization", "us/result"],
+        [
+            [
+                run[key]
+                for key in ("workers", "configs", "speedup", "efficiency", "at_top", "utilization", "us_per_result")
+            ]
+            for run in rates
+        ],
+    )
+    ends: dict[str, list[dict[str, Any]]] = {}
+    for configs in given.sizes:
+        runs = [finish(configs, workers) for workers in WORKERS]
+        ends[str(configs)] = compared(runs, lambda run: 1 / float(run["time"]))
+        print(f"\nTime to finish, n = {configs:,}")
         record.table(
+            ["workers", "time", "speed-up", "efficiency", "at R", "utilization"],
             [
-                "workers",
-                "all evaluated",
-                "speed-up",
-                "efficiency",
-                "finished",
-                "speed-up",
-                "efficiency",
-                "at R",
-                "us/result",
-            ],
-            [
-                [run["workers"]]
-                + [run[f"{key}{part}"] for key in ("evaluated", "finish") for part in ("", "_speedup", "_efficiency")]
-                + [run["completed"], run["us_per_result"]]
+                [run[key] for key in ("workers", "time", "speedup", "efficiency", "at_top", "utilization")]
                 for run in runs
             ],
         )
     seconds = round(time.monotonic() - began, 1)
     figures = {
         "seconds": seconds, "seeds": given.seeds, "formula": formula, "latency": curves,
-        "mispromotions": wrong, "scaling": scales,
+        "mispromotions": wrong, "throughput": rates, "finish": ends,
     }  # fmt: skip
     out = record.write("latency", facts, figures, given.out)
     draw_latency(curves, out.with_suffix(".png"))
     draw_mispromotions(wrong, out.with_name("mispromotions.png"))
-    draw_scaling(scales, out.with_name("scaling.png"))
+    draw_scaling(rates, ends, out.with_name("scaling.png"))
 
 
 if __name__ == "__main__":

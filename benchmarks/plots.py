@@ -48,10 +48,10 @@ def panels(rows: int, columns: int, width: float, height: float, **more: object)
     return figure, [list(row) for row in axes]
 
 
-def log_axis(axis: Axis) -> None:
-    """A logarithmic axis with plain numbers at 1, 2 and 5 times powers of ten."""
+def log_axis(axis: Axis, subs: tuple[int, ...] = (1, 2, 5)) -> None:
+    """A logarithmic axis with plain numbers at ``subs`` times powers of ten."""
     getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_locator(LogLocator(subs=subs))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 

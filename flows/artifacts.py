@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 
+from hpo_core.front_view import front_facts, front_rows
 from hpo_core.naming import RungNames
 from hpo_core.overview import bracket_views, entrances, folded, rung_rows
 from hpo_core.study import Study
@@ -32,7 +33,24 @@ def best_markdown(study: Study) -> str:
         "| --- | --- |",
         *(f"| {name} | {value} |" for name, value in params.items()),
     ]
+    if len(study.spec.objectives) > 1:
+        lines += ["", *_front_table(study)]
     return "\n".join(lines)
+
+
+def _front_table(study: Study) -> list[str]:
+    rows = front_rows(front_facts(study.spec, study.state))
+    names = ", ".join(metric.name for metric in study.spec.objectives)
+    cells = [
+        [f"{v:.6g}" if isinstance(v, float) else "" if v is None else str(v) for v in row.values()] for row in rows
+    ]
+    return [
+        f"### Pareto front of {names}: {len(rows)} result{'' if len(rows) == 1 else 's'}",
+        "",
+        f"| {' | '.join(rows[0])} |",
+        f"|{' --- |' * len(rows[0])}",
+        *(f"| {' | '.join(row)} |" for row in cells),
+    ]
 
 
 def _about_rungs(study: Study) -> str:

@@ -17,6 +17,7 @@ from typing import Protocol
 from hpo_core.errors import HpoError, JournalError
 from hpo_core.journal.base import Owner
 from hpo_core.study import Study
+from hpo_core.training.request import files_of_attempt
 from hpo_core.trial import Job, Report
 
 RENEW_SECONDS = 10.0
@@ -118,6 +119,7 @@ class Driver:
         study = self.study
         try:
             study.recover(self._owner.label())
+            self.sweep()  # what a controller before us had no time to remove
             if self._extend:
                 study.extend(self._extend)
             self._renewed = time.monotonic()
@@ -182,14 +184,25 @@ class Driver:
     def _take(self, report: Report) -> None:
         granted = self.study.tell_report(report)
         self._dispatched.discard((report.trial, report.attempt))
+        self._remove_rest_of(report)
         self._reconcile()
-        for uri in self.study.state.dead_checkpoints(report.trial):
-            _remove(self._folder / uri)
         for observer in self._observers:
             observer.told(report, granted)
 
+    def _remove_rest_of(self, report: Report) -> None:
+        """Of an attempt that failed or came too late, files may be left that no result names."""
+        if report.checkpoint is None or report.checkpoint.uri not in self.study.checkpoints:
+            for path in self._folder.glob(files_of_attempt(report.trial, report.attempt)):
+                if path.relative_to(self._folder).as_posix() not in self.study.checkpoints:
+                    _remove(path)
+
     def _reconcile(self) -> None:
-        """Dispatch what the state wants and is not yet under way."""
+        """Remove checkpoints that nothing needs any more, then dispatch what the state wants and is not yet under way.
+
+        In this order: the jobs were granted for the room that the removed ones leave.
+        """
+        for uri in self.study.checkpoints.take_dead():
+            _remove(self._folder / uri)
         for job in self.study.state.wanted():
             if (job.trial, job.attempt) not in self._dispatched:
                 self._dispatched.add((job.trial, job.attempt))
@@ -217,7 +230,7 @@ class Driver:
 
     def sweep(self) -> None:
         """Remove every checkpoint file that nothing can need, recorded or not."""
-        live = self.study.state.live_checkpoints()
+        live = self.study.checkpoints
         root = self._folder / "checkpoints"
         for path in root.glob("*/*"):
             if path.relative_to(self._folder).as_posix() not in live:

@@ -13,6 +13,7 @@ from flows.server import TemporaryPrefectServer, check_api, configured_api, sett
 from flows.session import Session
 from hpo_core.console import err, out, print_json, print_summary
 from hpo_core.errors import HpoError
+from hpo_core.front_view import front_facts
 from hpo_core.home import Home
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
@@ -133,6 +134,7 @@ def _finish(session: Session, summary: dict[str, Any], as_json: bool) -> None:
             "resource": best.resource,
             "params": study.state.trials[best.trial].params,
         },
+        "front": front_facts(study.spec, study.state),
         "mlflow": None if place is None else place.url,
         "checkpoint": None if checkpoint is None else str(session.folder / checkpoint.uri),
         "report": summary["report"],

@@ -81,14 +81,13 @@ class ResultLines:
     def line(self, report: Report, granted: list[Job]) -> str:
         """One report and its consequences."""
         study, names = self._study, self._names
-        metric = study.spec.metric.name
         trial = study.state.trials[report.trial] if report.trial < len(study.state.trials) else None
         if report.outcome in RESULTS and trial is not None and trial.results:
             last = trial.results[-1]
-            text = (
-                f"trial {report.trial} at {last.resource} ({names.words(last.bracket, last.rung)}): {metric} "
-                f"{report.metrics.get(metric, float('nan')):.5g}"
+            reached = ", ".join(
+                f"{metric.name} {report.metrics.get(metric.name, float('nan')):.5g}" for metric in study.spec.objectives
             )
+            text = f"trial {report.trial} at {last.resource} ({names.words(last.bracket, last.rung)}): {reached}"
             if trial.stopped is not None and trial.stopped.rung == last.rung:
                 text += f", {names.stopped(trial.stopped)}"
         else:

@@ -220,9 +220,12 @@ def _kept_for_the_user(state: StudyState) -> _Holds:
 class Budget:
     """A study's limits on its checkpoints: whether another job fits, and what goes to make it fit.
 
-    A job is expected to write as much as the largest checkpoint so far; until the first result shows how much that
-    is, a limit in bytes lets one job run alone. A first checkpoint larger than all before it can exceed what was
-    reserved for it by the difference.
+    A job is expected to write as much as the largest checkpoint so far and 2 % (counters and losses in it change its
+    length); until the first result shows how much that is, a limit in bytes lets one job run alone. A checkpoint that
+    is larger still can exceed the limit by the difference, until what it needs has been removed.
+
+    Cost of a report, where there is a limit (promotion ASHA, r = 1, R = 256, 500 workers, one core): see
+    ``benchmarks/README.md``. Without a limit nothing of this exists.
     """
 
     def __init__(self, limits: CheckpointSpec, live: LiveCheckpoints) -> None:
@@ -269,7 +272,12 @@ class Budget:
             return False
         if self.largest is None:
             return jobs > 1
-        return self.live.bytes + jobs * self.largest > limits.max_bytes
+        return self.live.bytes + jobs * self.room > limits.max_bytes
+
+    @property
+    def room(self) -> int:
+        """Bytes that a job may write."""
+        return 0 if self.largest is None else self.largest + self.largest // 50
 
     def removal(self, more: int, turn: int | None = None) -> CheckpointRemoved | None:
         """What goes next so that ``more`` jobs fit; None: they fit, or nothing can go.
@@ -298,12 +306,12 @@ class Budget:
             return trial != turn and self.live.why(checkpoint.uri) is Hold.RESTING
 
         worst = group.worst(status)
-        contest = self._method.contest(group.bracket, group.level)
         if worst is None:
-            if not group.resting and contest is None:
-                del self._groups[group.rung]
+            if not group.resting and self._method.contest(group.bracket, group.level) is None:
+                del self._groups[group.rung]  # a barrier was passed: nobody comes here any more
             return None
         trial, place = worst
+        contest = self._method.contest(group.bracket, group.level)
         return 1.0 if contest is None else contest.chance(place), resting[trial].resource, -trial
 
     def _last_resort(self, turn: int | None) -> CheckpointRemoved | None:
@@ -329,9 +337,8 @@ class Budget:
             limit, least = f"max_count = {self.limits.max_count}", f"max_count: {len(self.live) + 2}"
             need = f"{must_stay} are {len(self.live)}, and a job writes one more"
         else:
-            largest = self.largest or 0
-            limit, least = f"max_bytes = {self.limits.max_bytes:,}", f"max_bytes: {self.live.bytes + 2 * largest}"
-            need = f"{must_stay} are {self.live.bytes:,} bytes, and a job may write {largest:,} more"
+            limit, least = f"max_bytes = {self.limits.max_bytes:,}", f"max_bytes: {self.live.bytes + 2 * self.room}"
+            need = f"{must_stay} are {self.live.bytes:,} bytes, and a job may write {self.room:,} more"
         return (
             f"checkpoints.{limit} leaves no room for a job: {need}. Start a new study with "
             f"checkpoints: {{{least}}} or more, or make the checkpoints smaller"

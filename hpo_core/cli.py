@@ -90,16 +90,25 @@ def extend(
 def rerun(
     name: Name,
     new: Annotated[str, typer.Option("--as", help="Name of the new study.")],
+    trials: Annotated[
+        list[int] | None,
+        typer.Option("--trial", min=0, help="Only this trial and what it went on from; again for several."),
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=VALUE: a parameter set in every trial, as data=new.npz.")
+    ] = None,
     home: HomeOption = None,
     journal: JournalOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Train again along a study's recorded grants: same parameters, seeds and promotions."""
     from hpo_core.journal.rerun import rerun_spec
+    from hpo_core.spec_changes import split_change
 
+    settings = {".".join(keys): value for keys, value in map(split_change, changes or ())}
     place = Home(home, journal)
     source = place.open_journal()
-    spec = rerun_spec(list(source.entries(name)), new)
+    spec = rerun_spec(list(source.entries(name)), new, trials=trials or (), changes=settings)
     source.close()
     _drive(place, new, "rerun", as_json, spec=spec)
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpo_core.errors import HpoError
+from hpo_core.front_view import front_facts, front_rows
 from hpo_core.home import Home
 from hpo_core.journal.base import StudyInfo
 from hpo_core.naming import RungNames, halt_words
@@ -19,6 +20,7 @@ from hpo_core.study import Study
 
 out = Console(highlight=False, markup=False)
 err = Console(stderr=True, highlight=False, markup=False)
+_FRONT_SHOWN = 10
 
 
 def duration(seconds: float | None) -> str:
@@ -31,12 +33,24 @@ def duration(seconds: float | None) -> str:
 
 
 def best_line(study: Study) -> str:
-    """The incumbent in one line."""
+    """The incumbent in one line; with several objectives, also how many results are on the front."""
     best = study.best
     if best is None:
         return "no result yet"
     name = study.spec.metric.name
-    return f"{name} {study.metric_value(best.loss):.5g} (trial {best.trial} at {best.resource})"
+    front = f", front of {len(study.state.front)}" if len(study.spec.objectives) > 1 else ""
+    return f"{name} {study.metric_value(best.loss):.5g} (trial {best.trial} at {best.resource}){front}"
+
+
+def _print_front(facts: dict[str, Any], most: int | None = None) -> None:
+    """The front as a table, where there are several objectives."""
+    front = facts["front"]
+    if front and len(front[0]["values"]) > 1:
+        many = len(front)
+        out.print(Text(f"Pareto front of {', '.join(front[0]['values'])}: {many} result{'' if many == 1 else 's'}"))
+        out.print(table_of(front_rows(front, most)))
+        if most is not None and many > most:
+            out.print(Text(f"and {many - most} more: hpo show {facts['study']}", style="dim"))
 
 
 def print_summary(facts: dict[str, Any]) -> None:
@@ -61,6 +75,7 @@ def print_summary(facts: dict[str, Any]) -> None:
         for key, value in best["params"].items():
             shown = f"{value:.5g}" if isinstance(value, float) else str(value)
             out.print(Text(f"              {key} = {shown}"))
+    _print_front(facts, most=_FRONT_SHOWN)
     for title, key in (("checkpoint", "checkpoint"), ("MLflow", "mlflow"), ("report", "report")):
         if facts[key]:
             out.print(Text(f"  {title:<11} {facts[key]}"), soft_wrap=True)
@@ -123,6 +138,7 @@ def print_study(home: Home, name: str, at: int | None, as_json: bool, trial: int
             "resource": study.best.resource,
             "params": state.trials[study.best.trial].params,
         },
+        "front": front_facts(study.spec, state),
     }
     if as_json:
         print_json(facts)
@@ -138,6 +154,7 @@ def print_study(home: Home, name: str, at: int | None, as_json: bool, trial: int
     if state.halted is not None:
         out.print(Text(f"halted: {halt_words(study.spec, state.halted)}", style="yellow"), soft_wrap=True)
     out.print(Text(f"best: {best_line(study)}"))
+    _print_front(facts)
     if enter := entrances(study.spec):
         places = ", ".join(f"{level} (bracket {bracket})" for bracket, level in enter.items())
         out.print(Text(f"all brackets share these rungs; their trials enter at {places}"))

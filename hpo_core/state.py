@@ -6,6 +6,7 @@ Statuses are computed from facts, never stored beside them. Nothing here decides
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Container
 
 import msgspec
 
@@ -57,6 +58,8 @@ class TrialRecord(msgspec.Struct, gc=False):
     """Failed attempts at the present target."""
     condemned: frozenset[int] = frozenset()
     """Resources whose checkpoint is not there to use: it cannot be loaded, or was removed."""
+    removed: tuple[CheckpointRemoved, ...] = ()
+    """Those of them that went to stay within the budget."""
     abandoned: TrialAbandoned | None = None
     stopped: TrialStopped | None = None
     """Set where the search said that the trial does not go on."""
@@ -245,6 +248,7 @@ class StudyState:
     def _checkpoint_removed(self, event: CheckpointRemoved) -> None:
         trial = self.trials[event.trial]
         trial.condemned |= {event.resource}
+        trial.removed += (event,)
 
     def _trial_stopped(self, event: TrialStopped) -> None:
         trial = self.trials[event.trial]
@@ -278,10 +282,14 @@ class StudyState:
     def _reopened(self, _: StudyReopened) -> None:
         self.halted = None
 
-    def start_of(self, number: int) -> Checkpoint | None:
-        """Where the trial's next attempt starts: its own checkpoint, else its nearest ancestor's, else None."""
+    def start_of(self, number: int, gone: Container[int] = ()) -> Checkpoint | None:
+        """Where the trial's next attempt starts: its own checkpoint, else its nearest ancestor's, else None.
+
+        Args:
+            gone: trials whose checkpoints were removed, and those of all their ancestors with them.
+        """
         trial = self.trials[number]
-        while (checkpoint := trial.checkpoint()) is None and trial.parent is not None:
+        while (checkpoint := trial.checkpoint()) is None and trial.parent is not None and trial.parent not in gone:
             trial = self.trials[trial.parent]
         return checkpoint
 
@@ -379,6 +387,11 @@ class StudyState:
             f"reached rung {r.rung} ({r.resource} units) in attempt {r.attempt}: loss {r.loss}" for r in trial.results
         ]
         lines += [f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}" for f in trial.failures]
+        lines += [
+            f"its checkpoint at {r.resource} units was removed to stay within the study's budget for checkpoints "
+            f"(chance of promotion {r.chance:.2g})"
+            for r in trial.removed
+        ]
         if trial.stopped is not None:
             lines.append(
                 f"stopped at rung {trial.stopped.rung}: place {trial.stopped.rank} of {trial.stopped.results} there"

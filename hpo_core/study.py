@@ -530,7 +530,7 @@ class Study:
                 failed.bracket,
                 failed.rung,
                 failed.target,
-                state.start_of(trial.number),
+                self._start_of(trial),
                 True,
             )
             return
@@ -547,4 +547,11 @@ class Study:
             params = self._propose(number) if action.params is None else action.params
             yield TrialCreated(number, 0, params, action.parent)
             yield Reproduced(number, action.initiator, action.opponent, action.parent, action.member, action.generation)
-            yield JobGranted(number, 0, 0, action.generation, action.target, state.start_of(number))
+            yield JobGranted(number, 0, 0, action.generation, action.target, self._start_of(state.trials[number]))
+
+    def _start_of(self, trial: TrialRecord) -> Checkpoint | None:
+        """Ancestors are asked only where trial and parent have nothing to load; the oldest ones are removed already."""
+        parent = None if trial.parent is None else self.state.trials[trial.parent]
+        if trial.checkpoint() is not None or parent is None or parent.checkpoint() is not None:
+            return self.state.start_of(trial.number)
+        return self.state.start_of(trial.number, set(self.method.ruled_out))

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from hpo_core.events import Entry
+from hpo_core.report.course import brackets, course
 from hpo_core.report.importance import importance_bars, importances
 from hpo_core.report.jobs import jobs_over_time
 from hpo_core.report.ladder import climbing
@@ -51,7 +52,12 @@ def figures(series: Series) -> list[Figure]:
         panels(series, found) if found else None,
         parallel_coordinates(series, order),
     ]
-    return [figure for figure in drawn if figure is not None]
+    found_ = [figure for figure in drawn if figure is not None]
+    for figure in found_:
+        if figure.zoom:  # room for Plotly's buttons above the legend
+            figure.layout["margin"]["t"] += 34
+            figure.layout["height"] += 20
+    return found_
 
 
 def render(series: Series, links: Mapping[str, str] = NO_LINKS) -> str:
@@ -65,7 +71,8 @@ def render(series: Series, links: Mapping[str, str] = NO_LINKS) -> str:
     return sheet(
         f"{series.study.name} – report",
         f"{head(series, links)}"
-        f'<div class="{"pair" if len(series.study.spec.space) < 12 else "pair long"}">{first}</div>{cards}'
+        f'<div class="{"pair" if len(series.study.spec.space) < 12 else "pair long"}">{first}</div>'
+        f"{brackets(series)}{course(series)}{cards}"
         f"{top_trials(series)}{failures(series)}",
         drawn,
         f"A projection of the journal up to entry {series.study.seq - 1}; write it again at any time.",

@@ -7,7 +7,7 @@ so that a study stopped overnight is not drawn as a night of nothing.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,17 +15,24 @@ from hpo_core.events import (
     AttemptFailed,
     AttemptReported,
     CapacityChanged,
+    CeilingRaised,
     ControllerStarted,
     Entry,
     JobCompleted,
     JobGranted,
     ReportIgnored,
+    StudyExtended,
+    StudyHalted,
+    StudyReopened,
     TrialAbandoned,
 )
+from hpo_core.report.bands import Bands
 from hpo_core.samplers.recorded import RecordedSampler
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
 from hpo_core.trial import Outcome
+
+Turn = CeilingRaised | StudyExtended | StudyHalted | StudyReopened
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +59,7 @@ class Series:
     """A study with its times, curves and failures. Values are the user's metric, not the loss."""
 
     study: Study
+    bands: Bands
     began: float = 0.0
     """First grant, on the journal's clock."""
     wall: float = 0.0
@@ -71,6 +79,8 @@ class Series:
     failures: list[tuple[float, AttemptFailed]] = field(default_factory=list)
     abandoned: list[tuple[float, TrialAbandoned]] = field(default_factory=list)
     ignored: list[tuple[float, ReportIgnored]] = field(default_factory=list)
+    turns: list[tuple[float, Turn]] = field(default_factory=list)
+    """What changed the course of the study, from outside or by its rules."""
 
     @property
     def maximize(self) -> bool:
@@ -79,6 +89,11 @@ class Series:
     @property
     def metric(self) -> str:
         return self.study.spec.metric.name
+
+    @property
+    def brackets(self) -> bool:
+        """Whether there are several brackets, with rungs of their own or shared ones."""
+        return self.bands.several or bool(self.bands.entrances) or len(self.bands.ladders[0].numbers) > 1
 
     @property
     def trials(self) -> list[TrialRecord]:
@@ -98,9 +113,13 @@ class Series:
         offered = self.slot_time or self.wall * _most_at_once(self.spans)
         return min(1.0, self.busy / offered) if offered > 0 else None
 
+    def level(self, resource: int) -> int:
+        """Index of a resource in :attr:`levels`."""
+        return bisect_left(self.levels, resource)
+
     def reached(self, trial: TrialRecord) -> int:
         """Index of the highest level a trial has a result at (-1: none)."""
-        return self.levels.index(trial.resource) if trial.results else -1
+        return self.level(trial.resource) if trial.results else -1
 
     def final(self, trial: TrialRecord) -> float | None:
         """The metric at a trial's highest resource."""
@@ -123,10 +142,10 @@ def read_series(entries: Sequence[Entry]) -> Series:
         JournalError: the entries do not begin with the creation of a study, or have a gap.
     """
     study = Study.from_entries(entries, sampler=RecordedSampler([]))  # nothing is proposed: learn nothing
-    series = Series(study)
+    series = Series(study, Bands(study))
     resources = {result.resource for trial in study.state.trials for result in trial.results}
     targets = {event.target for entry in entries for event in entry.events if type(event) is JobGranted}
-    series.levels = sorted(resources | targets | {rung.level for rung in study.method.rungs()})
+    series.levels = sorted(resources | targets | {band.rung.level for band in series.bands.all})
     fold = _Fold(series)
     for entry in entries:
         fold.take(entry)
@@ -169,6 +188,8 @@ class _Fold:
                 series.abandoned.append((self.active(entry.time), event))
             elif isinstance(event, ReportIgnored):
                 series.ignored.append((self.active(entry.time), event))
+            elif isinstance(event, Turn):
+                series.turns.append((self.active(entry.time), event))
 
     def active(self, time: float) -> float:
         return 0.0 if self.began is None else max(0.0, time - self.began - self.series.paused)

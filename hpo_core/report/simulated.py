@@ -11,7 +11,7 @@ from typing import Any
 
 from hpo_core.report.scale import log_ticks, scale
 from hpo_core.report.sheet import card, sheet, write_sheet
-from hpo_core.report.style import INK, MUTED, Figure, axis, duration, layout, number, rounded, text, time_axis
+from hpo_core.report.style import INK, MUTED, Figure, axis, layout, number, rounded, text, time_axis
 from hpo_core.simulation.run import LOAD_BINS, Run, Scenario
 from hpo_core.simulation.summary import Answer, Spread, quantile
 
@@ -57,32 +57,57 @@ def table(simulated: Simulated) -> list[tuple[str, list[str]]]:
     def cells(key: str, show: Callable[[float], str], missing: str = "never") -> list[str]:
         return [_cell(figures[key], show, runs, missing) for figures in found]
 
-    rows = [("time to the end", cells("seconds", duration))]
+    rows = [("time to the end", cells("seconds", span))]
     if simulated.target is not None:
         better = "≤" if sign > 0 else "≥"
         goal = f"time to {metric} {better} {number(simulated.target * sign)}"
-        rows.append((goal, cells("seconds_to_target", duration)))
+        rows.append((goal, cells("seconds_to_target", span)))
     tops = {answer.scenario.max_resource for answer in simulated.answers}
     if tops != {None}:
         top = f"R = {tops.pop():,}" if len(tops) == 1 else "R"
-        rows.append((f"first trial at {top}", cells("seconds_to_first_at_max", duration)))
+        rows.append((f"first trial at {top}", cells("seconds_to_first_at_max", span)))
         rows.append((f"trials at {top}", cells("trials_at_max", _whole, "–")))
     rows += [
         ("utilization", cells("utilization", lambda share: f"{100 * share:.0f} %")),
-        ("worker-hours", cells("worker_seconds", lambda seconds: number(seconds / 3600))),
+        ("worker-hours", cells("worker_seconds", _hours)),
         ("trials", cells("trials", _whole)),
         ("jobs", cells("jobs", _whole)),
         ("units of training", cells("resource", _whole)),
     ]
     if any(run.failed for answer in simulated.answers for run in answer.runs):
         rows.append(("lost or failed attempts", cells("failed_attempts", _whole)))
-        rows.append(("worker-hours lost", cells("lost_worker_seconds", lambda seconds: number(seconds / 3600))))
+        rows.append(("worker-hours lost", cells("lost_worker_seconds", _hours)))
     rows.append((f"best {metric}", cells("best_loss", lambda loss: number(loss * sign), "none")))
     return rows
 
 
+def span(seconds: float) -> str:
+    """A duration in as few words as its size needs.
+
+    >>> span(4.21), span(240), span(250), span(5000), span(9000), span(200000)
+    ('4.21 s', '4 min', '4 min 10 s', '83 min', '2 h 30 min', '2 d 8 h')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.3g} s"
+    if whole < 600:
+        return f"{whole // 60} min {whole % 60} s".removesuffix(" 0 s")
+    if whole < 7200:
+        return f"{round(whole / 60)} min"
+    if whole < 172800:
+        minutes = round(whole / 60)
+        return f"{minutes // 60} h {minutes % 60} min".removesuffix(" 0 min")
+    hours = round(whole / 3600)
+    return f"{hours // 24} d {hours % 24} h".removesuffix(" 0 h")
+
+
 def _whole(value: float) -> str:
     return f"{round(value):,}"
+
+
+def _hours(seconds: float) -> str:
+    hours = seconds / 3600
+    return f"{hours:.3g}" if hours < 1000 else f"{round(hours):,}"
 
 
 def _cell(spread: Spread | None, show: Callable[[float], str], runs: int, missing: str) -> str:

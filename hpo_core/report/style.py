@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 BEST, FAILED, LOST, RUNNING, CANDIDATE = "#e8590c", "#d6336c", "#868e96", "#d0ebff", "#f2b84b"
+OPENS = "#0a7d55"
 INK, MUTED, GRID = "#1f2933", "#64707d", "#e9edf2"
 FONT = "Inter, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _STOPS = ((190, 201, 214), (116, 172, 223), (28, 109, 208), (11, 47, 107))

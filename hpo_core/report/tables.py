@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
+from hpo_core.naming import halt_words
 from hpo_core.report.series import Series
 from hpo_core.report.style import duration, number, text
 
@@ -42,13 +43,7 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
     running = f", {len(state.running)} running" if state.running else ""
     tiles.append(("trials", f"{len(state.trials):,}", f"{state.abandoned_trials:,} abandoned"))
     tiles.append(("jobs done", f"{state.completed_jobs:,}", f"{state.failed_attempts:,} failed attempts{running}"))
-    full = len(state.trials) * series.levels[-1]
-    if state.resource_used:
-        small = f"of {full:,} for training all in full"
-        ratio = full / state.resource_used
-        tiles.append(("resource used", f"{state.resource_used:,}", small))
-        if ratio > 1.005:
-            tiles.append(("saving", f"{100 * (1 - 1 / ratio):.0f}%", f"{ratio:.3g} times less training"))
+    tiles += _resource(series)
     paused = f"and {duration(series.paused)} stopped" if series.paused > 1 else "first job to last entry"
     tiles.append(("wall time", duration(series.wall), paused))
     share = series.utilization
@@ -57,17 +52,40 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
     return tiles
 
 
+def _resource(series: Series) -> list[tuple[str, str, str]]:
+    state, search = series.study.state, series.study.spec.search
+    if not state.resource_used:
+        return []
+    full = len(state.trials) * (search.max_resource or 0)
+    ratio = full / state.resource_used
+    small = f"of {full:,} for training all in full" if full else "without an upper limit for each trial"
+    tiles = [("resource used", f"{state.resource_used:,}", small)]
+    if ratio > 1.005:
+        tiles.append(("saving", f"{100 * (1 - 1 / ratio):.0f}%", f"{ratio:.3g} times less training"))
+    closed = sum(band.kind == "closed" for band in series.bands.all)
+    if closed:
+        ceiling = next(band.rung.level for band in series.bands.all if band.kind == "ceiling")
+        rungs = "1 rung" if closed == 1 else f"{closed} rungs"
+        tiles.append(("ceiling", f"{ceiling:,}", f"{rungs} up to {search.max_resource:,} closed"))
+    return tiles
+
+
 def head(series: Series, links: Mapping[str, str]) -> str:
     """Name, status, tiles, links, and the next command."""
     study = series.study
     found = status(series)
     spec = study.spec
-    about = [f"{spec.search.method}, {spec.metric.mode}imize {spec.metric.name}", f"sampler {spec.sampler.name}"]
+    about = [f"{spec.metric.mode}imize {spec.metric.name}", _search(series), f"sampler {spec.sampler.name}"]
+    rules = study.rules.progress(study.state, 0.0)
+    if rules:
+        about.append(f"stops at {', '.join(rules)}")
     about.append(f"entry {study.seq - 1}")
     if series.began > 1e9:  # younger than 2001: a real clock
         about.append(datetime.fromtimestamp(series.began, UTC).strftime("%Y-%m-%d %H:%M UTC"))
     halted = study.state.halted
-    note = f'<p class="halted">{text(halted.reason, 400)}</p>' if found == "halted" and halted is not None else ""
+    note = ""
+    if found == "halted" and halted is not None:
+        note = f'<p class="halted">{text(halt_words(spec, halted), 400)}</p>'
     tiles = "".join(
         f'<div class="tile"><div class="label">{text(label)}</div><div class="value">{text(value)}</div>'
         f'<div class="small">{text(small, 60)}</div></div>'
@@ -79,6 +97,23 @@ def head(series: Series, links: Mapping[str, str]) -> str:
         f'<p class="next">Next: <code>{escape(next_command(series))}</code></p></header>'
         f'<section class="tiles">{tiles}</section>'
     )
+
+
+def _search(series: Series) -> str:
+    """The search method and its brackets, as short as it can be told."""
+    search = series.study.spec.search
+    words: str = search.method
+    if search.method == "asha":
+        words += f" ({search.variant})"
+        if len(search.brackets) > 1:
+            rungs = "shared rungs" if series.bands.names.shared else "rungs of their own"
+            words += f", {len(search.brackets)} brackets with {rungs}"
+        if search.max_resource is None:
+            words += ", no maximum resource"
+    elif search.method in ("sha", "hyperband"):
+        count = sum(len(ladder.numbers) for ladder in series.bands.ladders)
+        words += f", {count} bracket{'' if count == 1 else 's'}"
+    return words
 
 
 def _links(links: Mapping[str, str]) -> str:
@@ -140,9 +175,10 @@ def top_trials(series: Series) -> str:
         at = next(r.resource for r in trial.results if r.loss == loss)
         own = [value(trial.params[name]) if name in trial.params else "" for name in names]
         best = number(series.study.metric_value(loss))
-        rows.append([str(trial.number), best, str(at), str(trial.resource), trial.status, *own])
+        bracket = [str(trial.bracket)] * series.brackets
+        rows.append([str(trial.number), *bracket, best, str(at), str(trial.resource), trial.status, *own])
     caption = "Ranked by their best value; an empty cell is a parameter that the trial does not use."
-    columns = ("trial", f"best {series.metric}", "at", "trained for", "now", *names)
+    columns = ("trial", *["bracket"] * series.brackets, f"best {series.metric}", "at", "trained for", "now", *names)
     shown = table(columns, rows, 60)
     return f'<section class="card"><h2>Top trials</h2><p class="caption">{caption}</p>{shown}</section>'
 
@@ -153,8 +189,12 @@ def failure_rows(series: Series) -> list[tuple[float, tuple[str, str, str, str]]
         (time, (f"attempt failed: {f.outcome}", f"{f.trial}", f"attempt {f.attempt} to {f.target:,}", f.message))
         for time, f in series.failures
     ]
+    names = series.bands.names
     rows += [
-        (time, ("trial abandoned", f"{gone.trial}", f"on the way to rung {gone.rung}", gone.reason))
+        (
+            time,
+            ("trial abandoned", f"{gone.trial}", f"on the way to {names.words(gone.bracket, gone.rung)}", gone.reason),
+        )
         for time, gone in series.abandoned
     ]
     rows += [

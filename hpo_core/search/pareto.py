@@ -32,8 +32,9 @@ class ParetoRung:
 
     The ranking depends on which results and promotions there are, not on their order.
 
-    Cost of a result and the decision after it, on one core (``benchmarks/pareto.py``): with 1,000 results in the
-    rung ...
+    Cost of a result and the decision after it (``benchmarks/pareto.py``, two to five objectives): 0.1 to 0.3 ms
+    with up to 1,000 results, 0.2 to 0.9 ms with up to 10,000, where all of them on one front are the worst
+    case. :meth:`rank` and :meth:`ranking` are quadratic in the front: 16 ms for one of 1,000, 0.5 s for one of 10,000.
 
     Args:
         level: resource of this rung.

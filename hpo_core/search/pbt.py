@@ -59,7 +59,11 @@ class Pbt:
       the best, explored; the others go on as they are.
 
     A trial that diverged or was abandoned initiates too, and always loses. Where its opponents are all like it, the
-    best ended trial of any generation up to its own is the parent, and where there is none the member begins anew.
+    fittest trial up to its generation that still has its checkpoint is the parent, and where there is none the
+    member begins anew.
+
+    Checkpoints go (``ruled_out``) once every trial up to some generation has initiated: those of generations that no
+    later initiator may meet. ``keep_last`` keeps them.
     """
 
     reads_curves = False
@@ -77,6 +81,9 @@ class Pbt:
         self._good: list[list[int]] = []  # per generation, ended trials with a fitness, in the order they ended
         self._ended: list[int] = []  # per generation, how many ended
         self._latest: dict[int, int] = {}  # per member, its latest ended trial
+        self._pending: list[int] = []  # per generation, trials that have not initiated
+        self._oldest = 0  # generation of the oldest trial that has not initiated
+        self._kept_from = 0  # generations below it can be no parents any more
         self.ruled_out: list[int] = []
 
     # Questions.
@@ -144,9 +151,20 @@ class Pbt:
             return opponent, initiator if wins else opponent, True
         return None, initiator if own.fitness is not None else self._fallback(own.generation), True
 
+    def _rule_out(self) -> None:
+        """Generations whose trials meet no initiator any more: all that come initiate later ones."""
+        if self.settings.keep_last:
+            return
+        while not self._pending[self._oldest]:
+            self._oldest += 1
+        window = max(2, self.settings.opponents_from)  # truncation may go on from any member's latest trial
+        for generation in range(self._kept_from, max(self._kept_from, self._oldest + 1 - window)):
+            self.ruled_out += self._good[generation] if generation < len(self._good) else []
+            self._kept_from = generation + 1
+
     def _fallback(self, generation: int) -> int | None:
-        """The fittest trial of any generation up to this one; None where none has a fitness."""
-        found = [number for pool in self._good[: generation + 1] for number in pool]
+        """The fittest trial up to this generation that still has its checkpoint; None where none has a fitness."""
+        found = [number for pool in self._good[self._kept_from : generation + 1] for number in pool]
         return min(found, key=cmp_to_key(self._order), default=None)
 
     def _order(self, one: int, other: int) -> int:
@@ -209,18 +227,22 @@ class Pbt:
             assert isinstance(event, TrialCreated)
             self.sessions.append(Session(event.params, event.parent, event.trial))
             self._count_up(self._created, 0)
+            self._count_up(self._pending, 0)
         elif kind is Reproduced:
             assert isinstance(event, Reproduced)
             child = self.sessions[event.child]
             child.member, child.generation = event.member, event.generation
-            self._created[0] -= 1
-            self._count_up(self._created, event.generation)
+            for counts in (self._created, self._pending):
+                counts[0] -= 1
+                self._count_up(counts, event.generation)
             initiator = self.sessions[event.initiator]
             initiator.initiated = True
+            self._pending[initiator.generation] -= 1
             heap = self._waiting[initiator.generation]
             assert heapq.heappop(heap) == event.initiator
             if not heap:
                 del self._waiting[initiator.generation]
+            self._rule_out()
         elif kind is StudyExtended:
             assert isinstance(event, StudyExtended)
             self.total += event.configs

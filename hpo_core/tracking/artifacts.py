@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from hpo_core.front_view import front_facts
 from hpo_core.tracking.fold import StudyFold
 from hpo_core.tracking.store import KnownRun, RunStore
 
@@ -44,8 +45,11 @@ def best_table(fold: StudyFold) -> dict[str, Any]:
 
 
 def write_tables(store: RunStore, run: KnownRun, fold: StudyFold) -> None:
-    """Write ``promotions.json`` and ``best_params.json``."""
-    for name, table in (("promotions.json", promotions_table(fold)), ("best_params.json", best_table(fold))):
+    """Write ``promotions.json``, ``best_params.json`` and, with several objectives, ``front.json``."""
+    tables = {"promotions.json": promotions_table(fold), "best_params.json": best_table(fold)}
+    if len(fold.spec.objectives) > 1:
+        tables["front.json"] = {"study": fold.spec.study, "front": front_facts(fold.spec, fold.state)}
+    for name, table in tables.items():
         store.client.log_text(run.run_id, json.dumps(table, indent=1), name)
 
 

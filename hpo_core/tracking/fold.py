@@ -29,10 +29,10 @@ from hpo_core.events import (
 )
 from hpo_core.naming import RungNames
 from hpo_core.search.base import Done, SearchMethod, create_method
+from hpo_core.search.pareto import ParetoRung
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
 from hpo_core.trial import Metrics, Report
-
 
 Place = tuple[int | None, int]
 """A rung: (bracket, or None where all brackets share their rungs; place in its ladder)."""
@@ -61,7 +61,7 @@ class Promotion(msgspec.Struct, frozen=True):
     loss: float | None
     """At the rung below."""
     rank: int
-    """By loss, from 1, among the results of the rung below at that moment."""
+    """From 1, among the results of the rung below at that moment: by loss, or as that rung ranks several objectives."""
     among: int
 
 
@@ -96,7 +96,9 @@ class StudyFold:
         self.touched: dict[int, None] = {}
         self.points: list[MetricPoint] = []
         self._ranked: dict[Place, list[tuple[float, int]]] = {}
-        """Results by rung, abandoned trials among them."""
+        """Results by rung, abandoned trials among them; with one objective."""
+        self._fronts: dict[Place, ParetoRung] = {}
+        """The same with several."""
         self._sizes: dict[str, int] = {}
         self._method: SearchMethod | None = None
         self._grown: dict[str, None] = {}
@@ -104,6 +106,10 @@ class StudyFold:
         self._first_of: dict[int, int] = {}
         """Base level to the lowest bracket that begins there."""
         self._several = False
+        self._on_front: set[tuple[int, int]] = set()
+        """(trial, resource) of the members of the front, where there are several objectives."""
+        self._best: dict[int, float] = {}
+        """Smallest loss so far in each objective but the first."""
 
     @property
     def spec(self) -> StudySpec:
@@ -176,7 +182,7 @@ class StudyFold:
 
     def _apply(self, event: Event, entry: Entry) -> None:
         state = self.state
-        before = state.incumbent
+        before, front = state.incumbent, self._on_front
         state.apply(event)
         if type(event) is StudyCreated:
             self._method = create_method(self.spec)
@@ -207,6 +213,22 @@ class StudyFold:
             value = best.loss * self.spec.metric.sign
             key = f"best_{self.spec.metric.name}"
             self.points.append(MetricPoint(key, value, entry.time, state.resource_used))
+        if type(event) is JobCompleted and event.losses:
+            self._on_front = {(member.trial, member.resource) for member in state.front}
+            if self._on_front != front:
+                self._front_changed(front, entry)
+
+    def _front_changed(self, before: set[tuple[int, int]], entry: Entry) -> None:
+        """Runs of trials that enter the front or leave it are tagged anew, and each objective's best may have moved."""
+        state, used = self.state, self.state.resource_used
+        for trial, _ in self._on_front ^ before:
+            self.touched[trial] = None
+        self.points.append(MetricPoint("front_size", float(len(state.front)), entry.time, used))
+        for i, metric in enumerate(self.spec.objectives[1:], 1):  # the first one's is the incumbent's
+            best = min(member.losses[i] for member in state.front)
+            if best != self._best.get(i):
+                self._best[i] = best
+                self.points.append(MetricPoint(f"best_{metric.name}", best * metric.sign, entry.time, used))
 
     def _granted(self, event: JobGranted, entry: Entry) -> None:
         self.touched[event.trial] = None
@@ -214,11 +236,17 @@ class StudyFold:
         if event.retry or not trial.results:
             return
         below = trial.results[-1]
-        ranked = self._ranked[self.names.place(below.bracket, below.rung)]
-        rank = bisect_left(ranked, _rank_key(below.loss, below.trial)) + 1
+        place = self.names.place(below.bracket, below.rung)
+        if len(self.spec.objectives) > 1:
+            rung = self._fronts[place]
+            rank, among = rung.rank(below.trial), rung.size
+            rung.promote(below.trial)
+        else:
+            ranked = self._ranked[place]
+            rank, among = bisect_left(ranked, _rank_key(below.loss, below.trial)) + 1, len(ranked)
         promotion = Promotion(
             entry.seq, entry.time, event.trial, event.bracket, event.rung, event.target,
-            below.loss, rank, len(ranked),
+            below.loss, rank, among,
         )  # fmt: skip
         self.promotions.append(promotion)
 
@@ -228,10 +256,10 @@ class StudyFold:
         notes.worker, notes.ended = event.worker, event.ended or entry.time
         notes.outcome = "completed" if event.loss is not None else "diverged"
         self._curve(trial, report, event.metrics, event.resource, entry.time)
-        metric = self.spec.metric.name
-        final = event.metrics.get(metric, math.nan)
-        self._point(notes, MetricPoint(f"final_{metric}", final, notes.ended, event.resource))
-        self._rank(event.bracket, event.rung, event.loss, event.trial)
+        for metric in self.spec.objectives:
+            final = event.metrics.get(metric.name, math.nan)
+            self._point(notes, MetricPoint(f"final_{metric.name}", final, notes.ended, event.resource))
+        self._rank(event.bracket, event.rung, event.loss, event.trial, event.losses)
 
     def _failed(self, event: AttemptFailed) -> None:
         self.touched[event.trial] = None
@@ -250,9 +278,14 @@ class StudyFold:
             self._curve(trial, report, {}, trial.granted.target, entry.time)
         self._rank(event.bracket, event.rung, None, event.trial)
 
-    def _rank(self, bracket: int, rung: int, loss: float | None, trial: int) -> None:
+    def _rank(
+        self, bracket: int, rung: int, loss: float | None, trial: int, losses: tuple[float, ...] = ()
+    ) -> None:
         place = self.names.place(bracket, rung)
-        insort(self._ranked.setdefault(place, []), _rank_key(loss, trial))
+        if len(self.spec.objectives) > 1:
+            self._fronts.setdefault(place, ParetoRung(1, 1.0)).add(trial, losses or None)
+        else:
+            insort(self._ranked.setdefault(place, []), _rank_key(loss, trial))
         record = self.state.trials[trial]
         base = record.results[0].resource if record.results else record.granted.target if record.granted else 0
         key = self._rung_key(place, base)

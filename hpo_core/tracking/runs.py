@@ -7,6 +7,7 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
+from hpo_core.front_view import front_facts
 from hpo_core.naming import halt_words
 from hpo_core.overview import entrances
 from hpo_core.space import FloatParameter, IntParameter
@@ -62,11 +63,19 @@ def trial_tags(fold: StudyFold, number: int, parent_run: str) -> dict[str, str]:
         "hpo.outcome": notes.outcome,
         "hpo.failure": notes.failure,
         "hpo.nonfinite": notes.nonfinite,
+        "hpo.pareto": _pareto(fold, trial),
         "hpo.stopped": fold.names.stopped(trial.stopped) if trial.stopped is not None else None,
         "hpo.abandoned": trial.abandoned.reason if trial.abandoned is not None else None,
     }
     tags.update({key: tag_value(value) for key, value in optional.items() if value})
     return tags
+
+
+def _pareto(fold: StudyFold, trial: TrialRecord) -> str | None:
+    """``front`` or ``dominated``: whether a result of the trial is on the Pareto front; None for one objective."""
+    if len(fold.spec.objectives) == 1 or all(result.loss is None for result in trial.results):
+        return None
+    return "front" if any(member.trial == trial.number for member in fold.state.front) else "dominated"
 
 
 def trial_run_status(fold: StudyFold, number: int, *, driven: bool) -> tuple[str, float | None]:
@@ -100,6 +109,8 @@ def study_params(spec: StudySpec) -> dict[str, str]:
     shown: dict[str, str] = {}
     for part in ("objective", "metric", "seed", "search", "sampler"):
         _flatten(part, plain[part], shown)
+    if len(spec.objectives) > 1:
+        shown["metrics"] = param_value(", ".join(f"{metric.name} ({metric.mode})" for metric in spec.objectives))
     _flatten("stop", {key: value for key, value in plain["stop"].items() if value is not None}, shown)
     for name, parameter in spec.space.items():
         given = json.dumps(parameter.model_dump(mode="json", exclude_defaults=True))
@@ -131,6 +142,9 @@ def study_tags(fold: StudyFold, status: str, best_run: str | None) -> dict[str, 
         }
         if best_run is not None:
             tags["hpo.best_run"] = best_run
+        if len(fold.spec.objectives) > 1:
+            tags["hpo.front"] = tag_value(json.dumps(front_facts(fold.spec, state)))
+            tags["hpo.front_size"] = str(len(state.front))
     return tags
 
 
@@ -140,7 +154,7 @@ def _note(fold: StudyFold, status: str) -> str:
     lines = [
         f"**Study {spec.study}** ({status}), created {created}",
         "",
-        f"- minimizes or maximizes: `{spec.metric.name}` ({spec.metric.mode})",
+        f"- minimizes or maximizes: {', '.join(f'`{metric.name}` ({metric.mode})' for metric in spec.objectives)}",
         f"- search: {spec.search.method}, sampler {spec.sampler.name}, seed {spec.seed}",
         f"- objective: `{spec.objective or 'driven by hand'}`",
     ]
@@ -149,6 +163,12 @@ def _note(fold: StudyFold, status: str) -> str:
         lines.append(
             f"- best: {spec.metric.name} = {best.loss * spec.metric.sign:.6g} by {trial_name(best.trial)} "
             f"after {best.resource} units, with `{json.dumps(state.trials[best.trial].params)}`"
+        )
+    if len(spec.objectives) > 1:
+        numbers = sorted({member.trial for member in state.front})
+        lines.append(
+            f"- Pareto front: {len(state.front)} results of {len(numbers)} trials (tag `hpo.pareto` = `front`, file "
+            "`front.json`)"
         )
     if enter := entrances(spec):
         places = ", ".join(f"bracket {bracket} at {level}" for bracket, level in enter.items())

@@ -44,8 +44,10 @@ def attempt(
             detail=detail,
             started=started,
             ended=time.time(),
+            unrestored=handle.unrestored if handle is not None else (),
         )
 
+    handle: TrialHandle | None = None
     try:
         state = checkpoints.load(request.folder, job.checkpoint) if job.checkpoint else None
         if state is not None and not {"tracked", "random", "metrics"} <= set(state):
@@ -71,6 +73,7 @@ def attempt(
         message="" if bad is None else f"Metric {bad!r} is {metrics[bad]} at step {job.target}.",
         started=started,
         ended=time.time(),
+        unrestored=handle.unrestored,
     )
 
 

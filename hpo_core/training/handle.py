@@ -16,6 +16,7 @@ from hpo_core.training import checkpoint as checkpoints
 from hpo_core.training.curve import Curve
 from hpo_core.training.generators import can_track, capture_all, put_state, restore_all, state_of
 from hpo_core.training.request import JobRequest
+from hpo_core.training.warm_start import WarmStart, built_state, describe, is_built_late
 from hpo_core.trial import Checkpoint, Metrics, Params, Point
 
 
@@ -50,6 +51,10 @@ class TrialHandle:
     """Steps done so far."""
     target: int
     """Steps to have done at the end (absolute)."""
+    parent: int | None
+    """The trial whose checkpoint this one starts from, where that is another one (population based training)."""
+    unrestored: tuple[str, ...]
+    """After ``steps()``: what such a start left as it was built, and why; empty elsewhere."""
 
     def __init__(
         self,
@@ -63,10 +68,14 @@ class TrialHandle:
         self.seed = request.seed
         self.resource = job.checkpoint.resource if job.checkpoint else 0
         self.target = job.target
+        self.parent = job.parent
+        self.unrestored = ()
         self._request = request
         self._state = state
         self._progress = progress
+        self._warm = None if state is None or job.parent is None else WarmStart(state, self.params, job.parent)
         self._tracked: dict[str, Any] = {}
+        self._built: dict[str, Any] = {}
         self._phase = _Phase.BUILDING
         self._curve = Curve()
         self._metrics: Metrics = {}
@@ -102,10 +111,15 @@ class TrialHandle:
                     "state_dict() and load_state_dict(). Track objects that have both, or a random generator of "
                     "python, numpy or torch."
                 )
-            if self._state is not None and name not in self._state["tracked"]:
+            if self._state is not None and self._warm is None and name not in self._state["tracked"]:
                 raise self._unlike_checkpoint(f"has no {name!r}")
             self._tracked[name] = item
-            self._load(name, item)
+            if not is_built_late(item):
+                self._built[name] = built_state(item)
+            if self._warm is not None:
+                self._warm.restore_one(name, item)
+            else:
+                self._load(name, item)
 
     def steps(self) -> Iterator[int]:
         """Yield the 0-based index of each step still to do, up to ``target - 1``.
@@ -115,13 +129,25 @@ class TrialHandle:
         """
         if self._phase is not _Phase.BUILDING:
             raise ObjectiveError("trial.steps() was called twice; one loop over it trains the whole job.")
-        if self._state is not None:
+        self._built |= {name: built_state(item) for name, item in self._tracked.items() if is_built_late(item)}
+        if self._warm is not None and self._state is not None:
+            self.unrestored = self._warm.restore(self._tracked)
+            if self.unrestored:
+                print(
+                    f"Trial {self.number} starts from the checkpoint of trial {self.parent}; left as built:",
+                    *self.unrestored,
+                    sep="\n  ",
+                    file=sys.stderr,
+                )
+            restore_all(self._state["random"])
+        elif self._state is not None:
             missing = [name for name in self._state["tracked"] if name not in self._tracked]
             if missing:
                 raise self._unlike_checkpoint(f"holds {', '.join(map(repr, missing))}, not tracked now")
             for name, item in self._tracked.items():
                 # once more: a schedule built after track(optimizer=...) has reset the learning rate
                 self._load(name, item)
+            self._built = self._state.get("description", {}).get("built", {})
             restore_all(self._state["random"])
         self._phase = _Phase.STEPPING
         return self._loop()
@@ -194,7 +220,7 @@ class TrialHandle:
 
     def _save(self) -> None:
         parent = self._request.job.checkpoint
-        if parent is not None and parent.resource == self.target:
+        if parent is not None and parent.resource == self.target and self.parent is None:
             self._written = parent
             return
         metrics = self._curve.at(self.target)
@@ -206,6 +232,7 @@ class TrialHandle:
             "metrics": metrics,
             "random": capture_all(),
             "tracked": {name: state_of(item) for name, item in self._tracked.items()},
+            "description": describe(self._tracked, self._built, self.params),
         }
         self._written = checkpoints.save(
             self._request.folder,

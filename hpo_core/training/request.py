@@ -59,6 +59,11 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         return f"checkpoints/trial-{job.trial:05d}/rung-{job.rung}-attempt-{job.attempt}.safetensors"
 
 
+def files_of_attempt(trial: int, attempt: int) -> str:
+    """Pattern of the checkpoint files, whole or begun, that an attempt may have written, relative to the folder."""
+    return f"checkpoints/trial-{trial:05d}/rung-*-attempt-{attempt}.safetensors*"
+
+
 def encode_request(request: JobRequest) -> bytes:
     """MessagePack, so that every float survives exactly."""
     return msgspec.msgpack.encode(request)

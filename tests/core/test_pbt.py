@@ -232,3 +232,27 @@ def test_five_hundred_members_in_seconds() -> None:
     study = pbt(population=500, generations=4)
     World(2, workers=50).play(study)
     assert len(study.state.trials) == 2000 and study.finished
+
+
+@pytest.mark.parametrize("keep_last", [False, True])
+def test_checkpoints_go_once_no_later_initiator_can_meet_their_trial(keep_last: bool) -> None:
+    study = pbt(population=4, generations=8, opponents_from=2, keep_last=keep_last)
+    most = 0
+    running = study.set_capacity(4)
+    removed: list[str] = []
+    while running:
+        loaded = {job.checkpoint.uri for job in running if job.checkpoint is not None}
+        removed += study.checkpoints.take_dead()
+        assert not loaded & set(removed), "a checkpoint that a running trial loads was removed"
+        running = running[1:] + study.tell_report(good(running[0], 1.0 + (running[0].trial * 7) % 5))
+        most = max(most, len(study.checkpoints))
+        study.check()
+    removed += study.checkpoints.take_dead()
+    ever = {f"t{trial.number}" for trial in study.state.trials}
+    assert set(removed) | study.checkpoints.uris == ever
+    if keep_last:
+        assert removed == []
+    else:
+        assert most <= 4 * (2 + 1) + 1, "two generations to meet, the one that fills, and the best"
+        best = study.best
+        assert best is not None and f"t{best.trial}" in study.checkpoints

@@ -215,6 +215,10 @@ def jobs_of(count: int, target: int) -> list[Job]:
     return [job for _ in range(count) if (job := study.ask()) is not None]
 
 
+def best_of(losses: list[float], count: int) -> list[int]:
+    return sorted(range(len(losses)), key=losses.__getitem__)[:count]
+
+
 def test_made_up_curves_follow_from_parameters_alone() -> None:
     curves, again = (AnalyticCurves(make_spec(), 3, cost_spread=0.5) for _ in range(2))
     for job in jobs_of(20, 27):
@@ -229,8 +233,8 @@ def test_made_up_curves_fall_and_cross() -> None:
     curves = AnalyticCurves(make_spec(), 3)
     early, late = ([curves.train(job)["loss"] for job in jobs_of(200, target)] for target in (1, 27))
     assert statistics.mean(late) < statistics.mean(early) - 0.1
-    rank = statistics.correlation(early, late, method="ranked")
-    assert 0.1 < rank < 0.9, "early results tell something of late ones, and not all"
+    both = set(best_of(early, 40)) & set(best_of(late, 40))
+    assert 12 < len(both) < 35, "early results tell something of late ones (by chance 8 stay), and not all"
 
 
 def test_made_up_curves_know_modes_and_several_metrics() -> None:

@@ -1,0 +1,84 @@
+"""What each bracket brought, and what changed the course of the study: two tables."""
+
+from __future__ import annotations
+
+import math
+
+from hpo_core.events import CeilingRaised, StudyExtended, StudyHalted
+from hpo_core.naming import halt_words
+from hpo_core.overview import BracketView
+from hpo_core.report.series import Series, Turn
+from hpo_core.report.style import duration, number
+from hpo_core.report.tables import table
+from hpo_core.state import TrialRecord
+
+TURNS = 50
+
+
+def brackets(series: Series) -> str:
+    """What each bracket took and brought, where there are several."""
+    if not series.brackets:
+        return ""
+    bands = series.bands
+    starts = bands.entrances or {
+        number: ladder.start for ladder in bands.ladders for number in ladder.numbers if ladder.numbers
+    }
+    together: dict[tuple[int, ...], list[TrialRecord]] = {}
+    if bands.entrances:
+        together = {(bracket,): [] for bracket in starts}
+    else:
+        together = {tuple(ladder.numbers): [] for ladder in bands.ladders}
+    group = {bracket: numbers for numbers in together for bracket in numbers}
+    for trial in series.trials:
+        together[group[trial.bracket]].append(trial)
+    rows = []
+    for numbers, trials in together.items():
+        best = min(trials, key=series.best_loss, default=None)
+        loss = math.inf if best is None else series.best_loss(best)
+        top = max(series.levels)
+        rows.append((
+            BracketView(list(numbers), "open").name, f"{starts[numbers[0]]:,}", f"{len(trials):,}",
+            f"{sum(len(trial.results) for trial in trials):,}", f"{sum(trial.resource for trial in trials):,}",
+            f"{sum(trial.resource == top for trial in trials):,}",
+            number(series.study.metric_value(loss)) if loss < math.inf else "–",
+            f"{best.number}" if best is not None and loss < math.inf else "–",
+        ))  # fmt: skip
+    columns = (
+        "bracket", "starts at", "trials", "results", "units trained", f"trained to {max(series.levels):,}",
+        f"best {series.metric}", "by trial",
+    )  # fmt: skip
+    if bands.entrances:
+        caption = "All brackets share their rungs; the number of a bracket says at which of them its trials begin."
+    else:
+        caption = (
+            "Each bracket has rungs of its own. The first drops trials after the least training and tries the most; "
+            "the last trains few for long, and is right where early results mislead."
+        )
+    shown = table(columns, rows)
+    return f'<section class="card"><h2>Brackets</h2><p class="caption">{caption}</p>{shown}</section>'
+
+
+def course(series: Series) -> str:
+    """What changed the course of the study: ceilings that rose, halts, resumes, extensions."""
+    if not series.turns:
+        return ""
+    rows = [(duration(time), *_turn(series, event)) for time, event in series.turns[:TURNS]]
+    more = f"<p>and {len(series.turns) - TURNS:,} more</p>" if len(series.turns) > TURNS else ""
+    caption = "What changed its course, from outside or by its own rules."
+    shown = table(("time", "what", "why"), rows, 500) + more
+    return f'<section class="card"><h2>Course of the study</h2><p class="caption">{caption}</p>{shown}</section>'
+
+
+def _turn(series: Series, event: Turn) -> tuple[str, str]:
+    if isinstance(event, CeilingRaised):
+        return f"rung {event.rung} opened", _sentence(series.bands.names.raised(event))
+    if isinstance(event, StudyHalted):
+        return "halted", halt_words(series.study.spec, event)
+    if isinstance(event, StudyExtended):
+        return "extended", f"{event.configs:,} more configurations were asked for."
+    return "resumed", "A controller went on with it."
+
+
+def _sentence(words: str) -> str:
+    """With a capital and a full stop."""
+    return words[:1].upper() + words[1:] + ("" if words.endswith(".") else ".")
