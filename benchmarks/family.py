@@ -10,7 +10,8 @@ configurations in the same order per seed; where a method wants more than the ta
   budget (the paper's production setting); ``sha``: synchronous, n = eta ** (rungs - 1), brackets added while waiting;
   ``hyperband``: synchronous, all brackets in a loop; ``pasha``: progressive ASHA; ``random``: random search.
 - w/t/l: seeds won, tied and lost against random search at the end of the budget, paired by seed; p: Wilcoxon.
-  ``better`` and ``worse`` count tables at 5 % after Holm's correction over all tables and methods.
+  ``better`` and ``worse`` count tables at 5 % after Holm's correction over all tables and methods. ``against ASHA``:
+  tables won, tied and lost against its promotion variant by mean regret, and Wilcoxon's p over tables.
 - ``used``: share of the budget's worker time that was used. PASHA is the one that may stop before the budget ends.
 
 Writes results/family.json, family.png (mean over tables) and family-tables.png (each table) beside it.
@@ -179,6 +180,9 @@ def summary(tables: dict[str, dict[str, Any]], curves: dict[str, NDArray[np.floa
             "trials": round(statistics.mean(one[method]["trials"] for one in tables.values()), 1),
             "curve": curves[method][:: POINTS // 50].round(4).tolist(),
         }
+        if method != "asha":
+            ours, theirs = ([one[name]["mean"] for one in tables.values()] for name in (method, "asha"))
+            found[method]["against_asha"] = against(np.array(ours), np.array(theirs))
         if method == "random":
             continue
         sums = {
@@ -217,9 +221,13 @@ def show(tables: dict[str, dict[str, Any]], over: dict[str, Any]) -> None:
         row = [label(method), *(f"{one['at'][f'{k} %']:.3f}" for k in SHOWN), one["rank"], one["used"], one["trials"]]
         if method != "random":
             row += [f"{one['wins']}/{one['ties']}/{one['losses']}", f"{one['better']}/{one['worse']}"]
-        rows.append(row + ["-"] * (10 - len(row)))
-    head = ["", *(f"at {k} %" for k in SHOWN), "mean rank", "used", "trials", "w/t/l", "better/worse"]
-    record.table(head, [row[: len(head)] for row in rows])
+        else:
+            row += [None, None]
+        one = one.get("against_asha")
+        rows.append([*row, f"{one['wins']}/{one['ties']}/{one['losses']} {one['p']:.2g}" if one else None])
+    share = [f"at {k} %" for k in SHOWN]
+    head = ["", *share, "mean rank", "used", "trials", "w/t/l", "better/worse", "against ASHA, p"]
+    record.table(head, rows)
 
 
 def line(panel: plots.Axes, curve: NDArray[np.float64], method: str) -> None:

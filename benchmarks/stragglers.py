@@ -51,20 +51,21 @@ DROPS = (0.0, 0.002, 0.004, 0.006, 0.008, 0.010)
 LOOKS = {"sha": (plots.RUST, "synchronous SHA", "s"), "asha": (plots.BLUE, "ASHA", "o")}
 
 
-def play(method: str, world: str, sd: float, drop: float, seed: int, limit: float) -> tuple[int, float]:
-    """(configurations trained to R within the limit, time until the first one)."""
+def play(method: str, world: str, sd: float, drop: float, seed: int, limit: float) -> tuple[int, float, int]:
+    """(configurations trained to R within the limit, time until the first one, configurations started within it)."""
     faults = Faults(stragglers=sd, drops=drop, drop=WORLDS[world]["drop"], seed=seed)
     search = Search(SEARCHES[method], WORKERS, seed=seed, resume=WORLDS[world]["resume"], faults=faults)
     search.executor.run(until=limit)
-    completed = len(search.completed)
-    return completed, search.first_completed(10 * limit)
+    completed, started = len(search.completed), len(search.study.state.trials)
+    return completed, search.first_completed(10 * limit), started
 
 
-def summary(runs: list[tuple[int, float]], limit: float) -> dict[str, Any]:
+def summary(runs: list[tuple[int, float, int]], limit: float) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, values in (("completed", [run[0] for run in runs]), ("first", [run[1] for run in runs])):
         found[name] = round(statistics.mean(values), 2)
         found[f"{name}_sem"] = round(statistics.stdev(values) / math.sqrt(len(values)), 3)
+    found["started"] = round(statistics.mean(run[2] for run in runs), 1)
     found["none_within_limit"] = sum(run[0] == 0 for run in runs)
     found["none_at_all"] = sum(run[1] >= 10 * limit for run in runs)
     return found
@@ -101,12 +102,10 @@ def show(world: str, cells: list[dict[str, Any]]) -> None:
             + [f"{one['completed']:.1f} ±{one['completed_sem']:.1f}" for one in (sha, asha)]
             + [cell["completed_ratio"], words[cell["more"]]]
             + [f"{one['first']:.0f} ±{one['first_sem']:.0f}" for one in (sha, asha)]
-            + [cell["first_ratio"], words[cell["sooner"]], late]
+            + [cell["first_ratio"], words[cell["sooner"]], late, f"{sha['started']:,.0f}/{asha['started']:,.0f}"]
         )
-    record.table(
-        ["", "SHA to R", "ASHA to R", "ratio", "more", "SHA first", "ASHA first", "ratio", "sooner", "none in limit"],
-        rows,
-    )
+    both = ["ratio", "more", "SHA first", "ASHA first", "ratio", "sooner", "none in limit", "started"]
+    record.table(["", "SHA to R", "ASHA to R", *both], rows)
 
 
 def draw(worlds: dict[str, list[dict[str, Any]]], limit: float, path: Path) -> None:

@@ -20,7 +20,6 @@ import msgspec
 from distributed.scheduler import KilledWorker
 
 from hpo_core.errors import HpoError
-from hpo_core.rng import derive_seed
 from hpo_core.spec import LocalClusterSpec, StudySpec
 from hpo_core.training.request import JobRequest, decode_report, encode_request
 from hpo_core.training.worker import (
@@ -162,7 +161,7 @@ class DaskExecutor:
             objective=spec.objective,
             metric=spec.metric.name,
             more_metrics=tuple(metric.name for metric in spec.objectives[1:]),
-            seed=derive_seed(spec.seed, "training", job.trial),
+            seed=spec.training_seed(job.trial),
             folder=self._folder,
             pythonpath=tuple(spec.pythonpath),
             timeout=spec.training.timeout,

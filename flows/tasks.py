@@ -39,15 +39,33 @@ def final_state(report: Report, metric: str) -> State[Any]:
 
 
 def job_name(job: Job) -> str:
-    """Sorts by trial, then rung."""
+    """Sorts by trial, then rung; in a population by generation, then member."""
     again = f" attempt-{job.attempt}" if job.retry else ""
+    if job.member is not None:
+        return f"generation-{job.rung:03d}/member-{job.member:03d}/trial-{job.trial:05d}{again}"
     return f"trial-{job.trial:05d}/rung-{job.rung}/to-{job.target}{again}"
 
 
 def job_tags(job: Job) -> list[str]:
-    """Bracket, rung and target. The trial is in the name alone: Prefect asks its API for a concurrency slot per
+    """Bracket, rung and target; generation and member in a population. The trial is in the name alone: Prefect asks its API for a concurrency slot per
     set of tags, and a set of its own for every trial doubled the cost of a task run (213 to 77 ms, two cores)."""
+    if job.member is not None:
+        return [f"generation-{job.rung}", f"member-{job.member}"]
+    return rung_tags(job)
+
+
+def rung_tags(job: Job) -> list[str]:
+    """What all jobs of one rung, or of one generation, have in common."""
+    if job.member is not None:
+        return [f"generation-{job.rung}"]
     return [f"bracket-{job.bracket}", f"rung-{job.rung}", f"target-{job.target}"]
+
+
+def rung_name(job: Job) -> str:
+    """Of the one task run for all jobs of a rung or generation."""
+    if job.member is not None:
+        return f"generation-{job.rung:03d}"
+    return f"bracket-{job.bracket}/rung-{job.rung}/to-{job.target}"
 
 
 class TaskPerJob:
@@ -81,7 +99,7 @@ class TaskPerJob:
 
         shown: Any = Task(
             rung_job,
-            name="rung-job",
+            name="rung-job" if job.member is None else "generation-member",
             task_run_name=job_name(job),
             tags=job_tags(job),
             retries=0,
@@ -148,9 +166,9 @@ class TaskPerRung:
 
         shown: Any = Task(
             rung,
-            name="rung",
-            task_run_name=f"bracket-{job.bracket}/rung-{job.rung}/to-{job.target}",
-            tags=[f"bracket-{job.bracket}", f"rung-{job.rung}", f"target-{job.target}"],
+            name="rung" if job.member is None else "generation",
+            task_run_name=rung_name(job),
+            tags=rung_tags(job),
             retries=0,
             persist_result=False,
             cache_policy=NO_CACHE,

@@ -27,6 +27,7 @@ fewer jobs run at once; if none runs, the study halts.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Container
 from enum import IntEnum
@@ -257,7 +258,9 @@ class Budget:
         rung = None if contest is None else contest.rung
         group = self._groups.get(rung)
         if group is None:
-            group = self._groups[rung] = _Group(event.bracket, event.rung, rung, several=bool(event.losses))
+            group = _Group(event.bracket, event.rung, rung, several=bool(event.losses))
+            groups = sorted([*self._groups.values(), group], key=_Group.level)
+            self._groups = {group.rung: group for group in groups}
         key = (loss_of(event), event.trial)
         self._places[event.trial] = (group, key)
         group.add(key, resting=event.trial in self.live.resting)
@@ -289,9 +292,15 @@ class Budget:
             return None
         for trial, checkpoint in self.live.fallbacks.values():
             return CheckpointRemoved(trial, checkpoint.resource, 0.0)
-        found = [choice for group in list(self._groups.values()) if (choice := self._choice(group, turn))]
-        if found:
-            chance, resource, trial = min(found)
+        least: tuple[float, int, int] | None = None
+        for group in list(self._groups.values()):
+            choice = self._choice(group, turn)
+            if choice is not None and (least is None or choice < least):
+                least = choice
+                if choice[0] == 0.0:
+                    break  # the rungs behind it are higher
+        if least is not None:
+            chance, resource, trial = least
             return CheckpointRemoved(-trial, resource, chance)
         return None if self._state.running else self._last_resort(turn)
 
@@ -307,11 +316,11 @@ class Budget:
 
         worst = group.worst(status)
         if worst is None:
-            if not group.resting and self._method.contest(group.bracket, group.level) is None:
+            if not group.resting and self._method.contest(group.bracket, group.place_in_bracket) is None:
                 del self._groups[group.rung]  # a barrier was passed: nobody comes here any more
             return None
         trial, place = worst
-        contest = self._method.contest(group.bracket, group.level)
+        contest = self._method.contest(group.bracket, group.place_in_bracket)
         return 1.0 if contest is None else contest.chance(place), resting[trial].resource, -trial
 
     def _last_resort(self, turn: int | None) -> CheckpointRemoved | None:
@@ -327,7 +336,7 @@ class Budget:
         if trial not in self.live.resting:
             return 0.0
         group, key = self._places[trial]
-        contest = self._method.contest(group.bracket, group.level)
+        contest = self._method.contest(group.bracket, group.place_in_bracket)
         return 1.0 if contest is None else contest.chance(group.place(key))
 
     def shortage(self) -> str:
@@ -369,18 +378,22 @@ class _Group:
 
     Args:
         bracket: of some trial there.
-        level: the place of that rung in its bracket.
+        place_in_bracket: of that rung.
         rung: None: it is decided that all of them go on; their order is of no account.
         several: whether there are several objectives.
     """
 
-    def __init__(self, bracket: int, level: int, rung: AnyRung | None, *, several: bool) -> None:
+    def __init__(self, bracket: int, place_in_bracket: int, rung: AnyRung | None, *, several: bool) -> None:
         self.bracket = bracket
-        self.level = level
+        self.place_in_bracket = place_in_bracket
         self.rung = rung
         self.resting: list[_Key] = []
         self._order: list[_Key] = []
         self._ranked = cast(_RanksItself, rung) if several and rung is not None else None
+
+    def level(self) -> float:
+        """Units of training behind its results."""
+        return math.inf if self.rung is None else self.rung.level
 
     def add(self, key: _Key, *, resting: bool) -> None:
         """A finite result."""

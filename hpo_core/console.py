@@ -63,7 +63,7 @@ def print_summary(facts: dict[str, Any]) -> None:
         )
     )
     if facts["reason"]:
-        rule = f"stop rule {facts['rule']}: " if facts["rule"] else ""
+        rule = "stop rule met: " if facts["rule"] else ""
         out.print(Text(f"  reason      {rule}{facts['reason']}", style="yellow"), soft_wrap=True)
     best = facts["best"]
     if best is not None:

@@ -62,7 +62,7 @@ def halt_words(spec: StudySpec, halted: StudyHalted) -> str:
         "seconds": f"drives it for {stop.seconds:g} seconds more" if stop.seconds else "",
         "target": "goes on for a better one",
     }[halted.rule]
-    return f"stop rule {halted.rule}: {halted.reason}; a resume {after}"
+    return f"stop rule met: {halted.reason}; a resume {after}"
 
 
 def _trials(numbers: tuple[int, ...], most: int = 6) -> str:

@@ -254,8 +254,8 @@ def print_simulated(simulated: Simulated) -> None:
         shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
         for column in here:
             shown.add_column(Text(column[0]), no_wrap=True)
-        for line in zip(*(column[1:] for column in here), strict=True):
-            shown.add_row(*line)
+        for cells in zip(*(column[1:] for column in here), strict=True):
+            shown.add_row(*cells)
         out.print()
         out.print(shown)
     out.print()

@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from hpo_core.errors import SpecError
+from hpo_core.rng import derive_seed
 from hpo_core.space import FloatParameter, IntParameter, Parameter, SearchSpace
 from hpo_core.trial import Outcome
 
@@ -314,7 +315,10 @@ class RecordedSearch(_Part):
     method: Literal["recorded"] = "recorded"
     source: str
     grants: list[RecordedGrant]
-    params: list[dict[str, Any]] = Field(description="Parameters of the source's trials, by number.")
+    params: list[dict[str, Any]] = Field(description="Parameters of the trials, by number.")
+    numbers: list[int] = Field(
+        default_factory=list, description="Their numbers in the source, whose training seeds they keep; default: equal."
+    )
     min_resource: int = 1
     max_resource: int = Field(ge=1)
     reduction_factor: float = 4
@@ -532,6 +536,11 @@ class StudySpec(_Part):
     def objectives(self) -> tuple[MetricSpec, ...]:
         """All metrics that are optimized, the first one first."""
         return tuple(self.metrics) or (self.metric,)
+
+    def training_seed(self, trial: int) -> int:
+        """Seed of a trial's training, the same for each of its attempts, and for a rerun of it."""
+        numbers = self.search.numbers if self.search.method == "recorded" else []
+        return derive_seed(self.seed, "training", numbers[trial] if numbers else trial)
 
     def search_space(self) -> SearchSpace:
         return SearchSpace(self.space)

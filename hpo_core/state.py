@@ -160,6 +160,7 @@ class StudyState:
         self.resource_running = 0
         """Units that running jobs will add to it."""
         self.ceilings: list[CeilingRaised] = []
+        self._has_members = False
         self.reproduced: dict[int, Reproduced] = {}
         """By child: how it came to be (PBT)."""
         self._appliers = {
@@ -188,6 +189,9 @@ class StudyState:
 
     def _created(self, event: StudyCreated) -> None:
         self.spec = StudySpec.from_plain(event.spec, "journal")
+        search = self.spec.search
+        again = search.method == "recorded" and any(grant.initiator is not None for grant in search.grants)
+        self._has_members = search.method == "pbt" or again
 
     def _controller_changed(self, event: ControllerChanged) -> None:
         self.controller = event.controller
@@ -311,13 +315,15 @@ class StudyState:
 
     def job(self, grant: JobGranted) -> Job:
         """The job behind a grant."""
-        parent = None
+        parent = member = None
         if grant.checkpoint is not None and self.trials[grant.trial].parent is not None:
             owner = self.owner_of(grant.trial, grant.checkpoint)
             parent = owner if owner != grant.trial else None
+        if self._has_members:
+            member = self.reproduced[grant.trial].member if grant.trial in self.reproduced else grant.trial
         return Job(
             grant.trial, grant.attempt, grant.bracket, grant.rung, grant.target,
-            self.trials[grant.trial].params, grant.checkpoint, grant.retry, parent,
+            self.trials[grant.trial].params, grant.checkpoint, grant.retry, parent, member,
         )  # fmt: skip
 
     def wanted(self) -> list[Job]:

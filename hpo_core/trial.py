@@ -74,6 +74,8 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     """Whether an earlier attempt at the same target failed."""
     parent: int | None = None
     """The trial whose checkpoint this is, where it is another one (PBT: warm start); None: its own, or none."""
+    member: int | None = None
+    """Its place in the population (PBT); ``rung`` is the generation then."""
 
 
 class Point(msgspec.Struct, frozen=True, gc=False):

@@ -52,6 +52,7 @@ def rerun_spec(
         "source": source["study"],
         "grants": [_grant(event, created, born, number) for event in granted if event.trial in number],
         "params": [created[old].params | dict(changes or {}) for old in wanted],
+        "numbers": wanted,
         "max_resource": max(event.target for event in granted if event.trial in number),
     }
     rest = {"study": name, "search": search, "sampler": {"name": "random"}, "stop": {}, "checkpoints": {}}

@@ -76,7 +76,8 @@ class Bands:
         """``Bracket 1: trials start at 4``."""
         view = self.ladders[ladder]
         word = "Brackets" if len(view.numbers) > 1 else "Bracket"
-        return f"{word} {view.name}: trials start at {view.start:,}"
+        begun = ", not begun yet" if view.state == "to come" else ""
+        return f"{word} {view.name}: trials start at {view.start:,}{begun}"
 
 
 def _kind(ladder: BracketView, k: int, endless: bool) -> Kind:

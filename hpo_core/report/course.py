@@ -19,40 +19,36 @@ def brackets(series: Series) -> str:
     """What each bracket took and brought, where there are several."""
     if not series.brackets:
         return ""
-    bands = series.bands
-    starts = bands.entrances or {
-        number: ladder.start for ladder in bands.ladders for number in ladder.numbers if ladder.numbers
-    }
-    together: dict[tuple[int, ...], list[TrialRecord]] = {}
-    if bands.entrances:
-        together = {(bracket,): [] for bracket in starts}
-    else:
-        together = {tuple(ladder.numbers): [] for ladder in bands.ladders}
-    group = {bracket: numbers for numbers in together for bracket in numbers}
+    bands, top = series.bands, max(series.levels)
+    starts = bands.entrances or {ladder.numbers[0]: ladder.start for ladder in bands.ladders}
+    together = [[bracket] for bracket in starts] if bands.entrances else [ladder.numbers for ladder in bands.ladders]
+    mine: dict[int, list[TrialRecord]] = {}
     for trial in series.trials:
-        together[group[trial.bracket]].append(trial)
+        mine.setdefault(trial.bracket, []).append(trial)
     rows = []
-    for numbers, trials in together.items():
+    for numbers in together:
+        trials = [trial for bracket in numbers for trial in mine.get(bracket, ())]
         best = min(trials, key=series.best_loss, default=None)
         loss = math.inf if best is None else series.best_loss(best)
-        top = max(series.levels)
         rows.append((
-            BracketView(list(numbers), "open").name, f"{starts[numbers[0]]:,}", f"{len(trials):,}",
+            BracketView(numbers, "open").name, f"{starts[numbers[0]]:,}", f"{len(trials):,}",
             f"{sum(len(trial.results) for trial in trials):,}", f"{sum(trial.resource for trial in trials):,}",
             f"{sum(trial.resource == top for trial in trials):,}",
             number(series.study.metric_value(loss)) if loss < math.inf else "–",
             f"{best.number}" if best is not None and loss < math.inf else "–",
         ))  # fmt: skip
     columns = (
-        "bracket", "starts at", "trials", "results", "units trained", f"trained to {max(series.levels):,}",
+        "bracket", "starts at", "trials", "results", "units trained", f"trained to {top:,}",
         f"best {series.metric}", "by trial",
     )  # fmt: skip
     if bands.entrances:
         caption = "All brackets share their rungs; the number of a bracket says at which of them its trials begin."
+    elif len(set(starts.values())) == 1:
+        caption = "The same search several times, one after the other, each with rungs of its own."
     else:
         caption = (
-            "Each bracket has rungs of its own. The first drops trials after the least training and tries the most; "
-            "the last trains few for long, and is right where early results mislead."
+            "Each bracket has rungs of its own. Those that start low try many trials and drop most of them early; "
+            "those that start high train few for long, and are right where early results mislead."
         )
     shown = table(columns, rows)
     return f'<section class="card"><h2>Brackets</h2><p class="caption">{caption}</p>{shown}</section>'

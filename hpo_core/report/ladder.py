@@ -69,8 +69,6 @@ def climbing(series: Series) -> Figure | None:
             "marker": {"symbol": "x", "size": 9, "color": FAILED},
         })  # fmt: skip
     opened = [(time, event) for time, event in series.turns if isinstance(event, CeilingRaised)]
-    if opened:
-        data.append(_openings(series, opened, heights, divisor))
     few = f" Of {len(series.trials):,} trials the {len(shown)} that rose furthest are drawn." if (
         len(shown) < len(series.trials)
     ) else ""  # fmt: skip
@@ -83,8 +81,9 @@ def climbing(series: Series) -> Figure | None:
         yaxis=_rung_axis(series, heights, top),
         shapes=_backgrounds(series, opened, heights, divisor),
     )
+    shape["annotations"] = _openings(series, opened, heights, divisor)
     if bands.several:
-        shape["annotations"] = [
+        shape["annotations"] += [
             {
                 "text": f"<b>{text(bands.heading(i), 80)}</b>", "x": 0, "xref": "paper", "xanchor": "left",
                 "y": max(heights[k] for k, band in enumerate(bands.all) if band.ladder == i) + BAND + 0.08,
@@ -111,7 +110,7 @@ def _caption(series: Series) -> str:
         )
     words += "Within a blue band better results lie higher, so those that go on leave from the top."
     if any(band.kind == "closed" for band in series.bands.all) or series.study.state.ceilings:
-        words += " A band begins when its rung opens."
+        words += " A band begins when its rung opens: point at the words there to read why."
     return words
 
 
@@ -160,18 +159,18 @@ def _backgrounds(
 
 def _openings(
     series: Series, opened: list[tuple[float, CeilingRaised]], heights: list[float], divisor: float
-) -> dict[str, Any]:
-    """A flag where a band begins; pointing at it says why."""
-    names = series.bands.names
-    return {
-        "type": "scatter", "mode": "markers+text", "name": "rung opens", "textposition": "middle right",
-        "x": [rounded(time / divisor) for time, _ in opened],
-        "y": [heights[series.bands.of(event.bracket, event.rung)] + BAND for _, event in opened],
-        "text": [f"opens: trial {event.trial} came to place {event.place} of the rung below" for _, event in opened],
-        "hovertext": [_wrapped(names.raised(event)) for _, event in opened], "hoverinfo": "text",
-        "textfont": {"size": 12, "color": OPENS},
-        "marker": {"symbol": "triangle-right", "size": 11, "color": OPENS}, "cliponaxis": False,
-    }  # fmt: skip
+) -> list[dict[str, Any]]:
+    """Words where a band begins; pointing at them says why."""
+    names, bands = series.bands.names, series.bands
+    return [
+        {
+            "text": f"rung {event.rung} opens", "hovertext": _wrapped(names.raised(event)), "showarrow": False,
+            "x": rounded(time / divisor), "xref": "x", "xanchor": "left", "yanchor": "bottom",
+            "y": heights[bands.of(event.bracket, event.rung)] + BAND + 0.06,
+            "font": {"size": 12, "color": OPENS}, "bgcolor": "rgba(255,255,255,0.85)",
+        }
+        for time, event in opened
+    ]  # fmt: skip
 
 
 def _wrapped(words: str, width: int = 60) -> str:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from hpo_core.events import Entry
 from hpo_core.report.course import brackets, course
+from hpo_core.report.front import front_figure, front_table
 from hpo_core.report.importance import importance_bars, importances
 from hpo_core.report.jobs import jobs_over_time
 from hpo_core.report.ladder import climbing
@@ -43,6 +44,7 @@ def figures(series: Series) -> list[Figure]:
     found = importances(series)
     order = list(found.shares) if found else []
     drawn = [
+        front_figure(series),
         incumbent(series),
         learning_curves(series),
         climbing(series),
@@ -54,10 +56,18 @@ def figures(series: Series) -> list[Figure]:
     ]
     found_ = [figure for figure in drawn if figure is not None]
     for figure in found_:
-        if figure.zoom:  # room for Plotly's buttons above the legend
-            figure.layout["margin"]["t"] += 34
-            figure.layout["height"] += 20
+        if figure.zoom:
+            _make_room(figure)
     return found_
+
+
+def _make_room(figure: Figure) -> None:
+    """Plotly's buttons belong above the legend, not on it; how many rows the legend takes is estimated."""
+    names = [trace.get("name", "") for trace in figure.data if trace.get("showlegend", True)]
+    rows = 1 + sum(7 * len(name) + 52 for name in names) // 1050
+    room = 14 + 20 * rows + figure.layout["height"] // 100  # the legend stands 1 % above the plot
+    figure.layout["margin"]["t"] += room
+    figure.layout["height"] += room - 14
 
 
 def render(series: Series, links: Mapping[str, str] = NO_LINKS) -> str:
@@ -73,7 +83,7 @@ def render(series: Series, links: Mapping[str, str] = NO_LINKS) -> str:
         f"{head(series, links)}"
         f'<div class="{"pair" if len(series.study.spec.space) < 12 else "pair long"}">{first}</div>'
         f"{brackets(series)}{course(series)}{cards}"
-        f"{top_trials(series)}{failures(series)}",
+        f"{front_table(series)}{top_trials(series)}{failures(series)}",
         drawn,
         f"A projection of the journal up to entry {series.study.seq - 1}; write it again at any time.",
     )

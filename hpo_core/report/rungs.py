@@ -128,7 +128,7 @@ def _caption(series: Series) -> str:
     if len(bands.all) == 1:
         return "This search has one rung: every trial trains in full."
     words = "How many trials each rung holds and how many of them went on: a narrow top is the saving."
-    if bands.several:
+    if len({ladder.start for ladder in bands.ladders}) > 1:
         words += (
             " Brackets are searches side by side: the higher one starts, the longer its trials train before any of "
             "them is left behind."

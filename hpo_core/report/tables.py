@@ -12,7 +12,7 @@ from hpo_core.naming import halt_words
 from hpo_core.report.series import Series
 from hpo_core.report.style import duration, number, text
 
-TOP, FAILURES = 15, 50
+TOP, FAILURES, UNBROKEN = 15, 50, 16
 
 
 def status(series: Series) -> str:
@@ -40,6 +40,8 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
         tiles.append((f"best {series.metric}", number(study.metric_value(best.loss)), where))
     else:
         tiles.append((f"best {series.metric}", "–", "no finite result yet"))
+    if len(study.spec.objectives) > 1:
+        tiles.append(("Pareto front", f"{len(state.front):,}", f"results, by {len(study.spec.objectives)} objectives"))
     running = f", {len(state.running)} running" if state.running else ""
     tiles.append(("trials", f"{len(state.trials):,}", f"{state.abandoned_trials:,} abandoned"))
     tiles.append(("jobs done", f"{state.completed_jobs:,}", f"{state.failed_attempts:,} failed attempts{running}"))
@@ -62,11 +64,6 @@ def _resource(series: Series) -> list[tuple[str, str, str]]:
     tiles = [("resource used", f"{state.resource_used:,}", small)]
     if ratio > 1.005:
         tiles.append(("saving", f"{100 * (1 - 1 / ratio):.0f}%", f"{ratio:.3g} times less training"))
-    closed = sum(band.kind == "closed" for band in series.bands.all)
-    if closed:
-        ceiling = next(band.rung.level for band in series.bands.all if band.kind == "ceiling")
-        rungs = "1 rung" if closed == 1 else f"{closed} rungs"
-        tiles.append(("ceiling", f"{ceiling:,}", f"{rungs} up to {search.max_resource:,} closed"))
     return tiles
 
 
@@ -75,7 +72,8 @@ def head(series: Series, links: Mapping[str, str]) -> str:
     study = series.study
     found = status(series)
     spec = study.spec
-    about = [f"{spec.metric.mode}imize {spec.metric.name}", _search(series), f"sampler {spec.sampler.name}"]
+    wanted = ", ".join(f"{metric.mode}imize {metric.name}" for metric in spec.objectives)
+    about = [wanted, _search(series), f"sampler {spec.sampler.name}"]
     rules = study.rules.progress(study.state, 0.0)
     if rules:
         about.append(f"stops at {', '.join(rules)}")
@@ -110,6 +108,9 @@ def _search(series: Series) -> str:
             words += f", {len(search.brackets)} brackets with {rungs}"
         if search.max_resource is None:
             words += ", no maximum resource"
+    elif search.method == "pasha":
+        ceiling = max(band.rung.level for band in series.bands.all if band.kind != "closed")
+        words += f", ceiling {ceiling:,} of {search.max_resource:,}"
     elif search.method in ("sha", "hyperband"):
         count = sum(len(ladder.numbers) for ladder in series.bands.ladders)
         words += f", {count} bracket{'' if count == 1 else 's'}"
@@ -147,7 +148,7 @@ def value(item: Any) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], most: int = 300) -> str:
-    """An HTML table; cells are escaped, numbers set flush right."""
+    """An HTML table; cells are escaped, numbers and short words stay on one line."""
     kept = [list(row) for row in rows]
     names = "".join(f"<th>{escape(name)}</th>" for name in head)
     body = "".join("<tr>" + "".join(_cell(item, most) for item in row) + "</tr>" for row in kept)
@@ -159,7 +160,7 @@ def _cell(item: object, most: int) -> str:
     try:
         float(str(item).replace(",", ""))
     except ValueError:
-        return f"<td>{shown}</td>"
+        return f"<td>{shown}</td>" if len(str(item)) > UNBROKEN else f'<td class="n">{shown}</td>'
     return f'<td class="n">{shown}</td>'
 
 

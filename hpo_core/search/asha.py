@@ -207,7 +207,7 @@ class Asha:
             trial = rung.candidate()
             if trial is not None:
                 action = brackets.promote(ladder, trial, k + 1)
-                if self.noise is None or rung.margin() > self.noise.at(rung.level):
+                if self.noise is None or rung.margin() > self.noise.of_difference(rung.level):
                     return action
                 doubtful = doubtful or action
         return brackets.sample() or doubtful or (WAIT if brackets.running else DONE)

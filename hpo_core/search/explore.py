@@ -53,8 +53,9 @@ class Explorer:
         return values
 
     def _draw(self, name: str, parameter: Parameter, stream: Stream) -> Any:
-        value = parameter.draw(stream)
-        return self._clip(name, parameter, value) if isinstance(parameter, FloatParameter | IntParameter) else value
+        if isinstance(parameter, FloatParameter | IntParameter):
+            return self._clip(name, parameter, parameter.draw(stream))
+        return parameter.draw(stream)
 
     def _change(self, name: str, parameter: Parameter, value: Any, stream: Stream) -> Any:
         if stream.uniform() < self._resample:

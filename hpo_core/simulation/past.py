@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from bisect import bisect_left
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hpo_core.errors import SpecError
@@ -37,9 +37,26 @@ class PastTrial:
     failed: Outcome | None = None
     """Set where the trial was abandoned: how its last attempt ended."""
     failed_seconds: float = 0.0
-    resources: list[int] = field(default_factory=list)
-    """Keys of ``curve``, ascending."""
     seconds_per_unit: float = 0.0
+
+    @property
+    def trained(self) -> int:
+        """Units behind the last result (0: none)."""
+        return max((target for _, target in self.spans), default=0)
+
+
+@dataclass(slots=True)
+class Curve:
+    """Some metrics of one trial, at all resources where it reported all of them."""
+
+    resources: list[int]
+    """Ascending."""
+    values: dict[str, list[float]]
+
+    @classmethod
+    def of(cls, trial: PastTrial, names: Sequence[str]) -> Curve:
+        resources = sorted(r for r, metrics in trial.curve.items() if all(name in metrics for name in names))
+        return cls(resources, {name: [trial.curve[r][name] for r in resources] for name in names})
 
     @property
     def first(self) -> int:
@@ -47,19 +64,37 @@ class PastTrial:
 
     @property
     def last(self) -> int:
-        """Units of training behind the last point (0: none)."""
+        """0: the curve is empty."""
         return self.resources[-1] if self.resources else 0
 
-    def at(self, resource: int, metric: str) -> float:
-        """The metric at a resource between :attr:`first` and :attr:`last`; straight lines between the points."""
+    def covers(self, *resources: int) -> bool:
+        return bool(self.resources) and all(self.first <= resource <= self.last for resource in resources)
+
+    def at(self, resource: int, name: str) -> float:
+        """A metric at a resource that the curve covers; straight lines between the points."""
         place = bisect_left(self.resources, resource)
-        above = self.resources[place]
-        value = self.curve[above].get(metric, math.nan)
-        if above == resource:
-            return value
-        below = self.resources[place - 1]
-        start = self.curve[below].get(metric, math.nan)
-        return start + (value - start) * (resource - below) / (above - below)
+        values = self.values[name]
+        if self.resources[place] == resource:
+            return values[place]
+        below, above = self.resources[place - 1], self.resources[place]
+        start, end = values[place - 1], values[place]
+        return start + (end - start) * (resource - below) / (above - below)
+
+    def inside(self, low: int, high: int) -> list[int]:
+        """Resources of the points strictly between two."""
+        return self.resources[bisect_right(self.resources, low) : bisect_left(self.resources, high)]
+
+    def joined(self, points: dict[int, dict[str, float]]) -> Curve:
+        """With further points."""
+        resources = sorted({*self.resources, *points})
+        known = dict(zip(self.resources, range(len(self.resources)), strict=True))
+        return Curve(
+            resources,
+            {
+                name: [points[r][name] if r in points else values[known[r]] for r in resources]
+                for name, values in self.values.items()
+            },
+        )
 
 
 @dataclass(slots=True)
@@ -80,11 +115,13 @@ class PastStudy:
     overhead: float
     """Seconds of a job beside its units of training."""
     has_checkpoints: bool
+    _curves: dict[tuple[str, ...], list[Curve]] = field(default_factory=dict)
 
-    @property
-    def max_resource(self) -> int:
-        """Most units that any trial was trained."""
-        return max(trial.last for trial in self.trials)
+    def curves(self, names: tuple[str, ...]) -> list[Curve]:
+        """Of all trials, by number; empty where a trial never reported these metrics."""
+        if names not in self._curves:
+            self._curves[names] = [Curve.of(trial, names) for trial in self.trials]
+        return self._curves[names]
 
     @property
     def time_unit(self) -> float:
@@ -93,10 +130,11 @@ class PastStudy:
 
     def describe(self) -> str:
         """Where the figures come from, in one sentence."""
-        top = sum(trial.last == self.max_resource for trial in self.trials)
+        most = max(trial.trained for trial in self.trials)
+        top = sum(trial.trained == most for trial in self.trials)
         unused = f" ({self.unused} more never reported)" if self.unused else ""
         return (
-            f"{len(self.trials)} trials of {self.spec.study!r}{unused}, {top} of them trained to {self.max_resource}; "
+            f"{len(self.trials)} trials of {self.spec.study!r}{unused}, {top} of them trained to {most}; "
             f"{self.time_unit:.3g} s a unit (median), {self.overhead:.3g} s a job beside"
         )
 
@@ -143,15 +181,13 @@ def read_past(entries: Iterable[Entry], *, seconds_per_unit: float | None = None
             f"Study {spec.study!r} has no results, so nothing can be simulated from it. Let it run for a while, or "
             "leave --from-journal out."
         )
-    for trial in kept:
-        trial.resources = sorted(trial.curve)
     past = PastStudy(spec, kept, len(found) - len(kept), 0.0, has_checkpoints)
     if seconds_per_unit is None:
         _measure(past)
     else:
         for trial in kept:
-            trial.spans.clear()
             trial.seconds_per_unit = seconds_per_unit
+            trial.spans = {(start, target): seconds_per_unit * (target - start) for start, target in trial.spans}
     return past
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hpo_core.errors import SpecError
 from hpo_core.events import Event
 from hpo_core.rng import Stream
 from hpo_core.search.base import create_method
-from hpo_core.simulation.past import PastStudy, PastTrial
+from hpo_core.simulation.past import Curve, PastStudy, PastTrial
 from hpo_core.spec import StudySpec
 from hpo_core.trial import Job, Metrics, Outcome, Params, Point
 
@@ -40,28 +40,36 @@ class PastCurves:
         seed: of the repeat; 0 plays the past trials in their order.
 
     Raises:
-        SpecError: the past knows nothing of a metric, or nothing at a resource that the search wants.
+        SpecError: the past knows nothing of a metric, or nothing at a resource that the search wants, or the search
+            makes parameters of its own (PBT).
     """
 
     def __init__(self, past: PastStudy, spec: StudySpec, seed: int = 0) -> None:
+        if spec.search.method == "pbt":
+            raise SpecError(
+                "Population based training makes parameters as it goes, and a past study holds curves of its own only. "
+                "Simulate it without --from-journal."
+            )
         self.past = past
-        self._spec = spec
         self._metrics = [(metric.name, metric.sign) for metric in spec.objectives]
         self._seed = seed
         self._passes: list[list[int]] = []
-        self._continued: dict[int, PastTrial] = {}
+        self._continued: dict[int, Curve] = {}
         self._donors: dict[tuple[int, int], _Donors] = {}
         self.guessed = 0
         """Results outside of what their past trial was trained to."""
-        reported = {name for trial in past.trials for metrics in trial.curve.values() for name in metrics}
-        for name, _ in self._metrics:
-            if name not in reported:
-                raise SpecError(
-                    f"Study {past.spec.study!r} never reported {name!r} (it reported {', '.join(sorted(reported))}); "
-                    "simulate a study with one of these metrics."
-                )
+        names = tuple(name for name, _ in self._metrics)
+        self._curves = past.curves(names)
+        known = [curve for curve in self._curves if curve.resources]
+        if not known:
+            reported = sorted({name for trial in past.trials for metrics in trial.curve.values() for name in metrics})
+            raise SpecError(
+                f"Study {past.spec.study!r} never reported {' and '.join(map(repr, names))} (it reported "
+                f"{', '.join(reported)}); simulate a study with a metric that it did report."
+            )
+        self._rows = [row for row, curve in enumerate(self._curves) if curve.resources or past.trials[row].failed]
         levels = [rung.level for rung in create_method(spec).rungs()]
-        least, most = min(trial.first for trial in past.trials if trial.curve), past.max_resource
+        least, most = min(curve.first for curve in known), max(curve.last for curve in known)
         if levels and (min(levels) < least or max(levels) > most):
             raise SpecError(
                 f"Study {past.spec.study!r} has results at {least} to {most} units of training; this search wants "
@@ -78,10 +86,10 @@ class PastCurves:
 
     def _row(self, number: int) -> int:
         """Which past trial a simulated one plays."""
-        count = len(self.past.trials)
+        count = len(self._rows)
         lap, place = divmod(number, count)
         while lap >= len(self._passes):
-            order = list(range(count))
+            order = list(self._rows)
             if self._seed or self._passes:
                 stream = Stream(self._seed, "past", len(self._passes))
                 for i in range(count - 1, 0, -1):
@@ -99,66 +107,61 @@ class PastCurves:
     def train(self, job: Job) -> Metrics | Outcome:
         """Metrics at the job's target, or how it fails."""
         trial = self._trial(job)
-        if trial.failed is not None and job.target > trial.last:
+        if trial.failed is not None and job.target > trial.trained:
             return trial.failed
-        original = self.past.trials[self._row(job.trial)]
-        self.guessed += not original.first <= job.target <= original.last
-        trial = self._reaching(job)
-        return {name: trial.at(job.target, name) for name, _ in self._metrics}
+        self.guessed += not self._curves[self._row(job.trial)].covers(job.target)
+        curve = self._reaching(job)
+        return {name: curve.at(job.target, name) for name, _ in self._metrics}
 
     def curve(self, job: Job) -> list[Point]:
         """Known points on the way from the job's checkpoint to its target."""
-        trial = self._reaching(job)
+        curve = self._reaching(job)
         start = job.checkpoint.resource if job.checkpoint else 0
-        inside = [resource for resource in trial.resources if start < resource < job.target]
         return [
-            Point(resource, {name: trial.at(resource, name) for name, _ in self._metrics})
-            for resource in [*inside, job.target]
+            Point(resource, {name: curve.at(resource, name) for name, _ in self._metrics})
+            for resource in [*curve.inside(start, job.target), job.target]
         ]
 
     def seconds(self, job: Job) -> float:
         """Seconds from grant to report."""
-        trial = self.past.trials[self._row(job.trial)]
-        if trial.failed is not None and job.target > trial.last:
+        trial = self._trial(job)
+        if trial.failed is not None and job.target > trial.trained:
             return trial.failed_seconds
         start = job.checkpoint.resource if job.checkpoint else 0
         recorded = trial.spans.get((start, job.target))
         return recorded if recorded is not None else self.past.overhead + trial.seconds_per_unit * (job.target - start)
 
     def _trial(self, job: Job) -> PastTrial:
-        return self._continued.get(job.trial) or self.past.trials[self._row(job.trial)]
+        return self.past.trials[self._row(job.trial)]
 
-    def _reaching(self, job: Job) -> PastTrial:
-        """The job's trial with a curve that holds its target."""
-        trial = self._trial(job)
-        if trial.first <= job.target <= trial.last:
-            return trial
-        trial = replace(trial, curve=dict(trial.curve))
-        while not trial.first <= job.target <= trial.last:
-            self._continue(trial, job)
-        self._continued[job.trial] = trial
-        return trial
+    def _reaching(self, job: Job) -> Curve:
+        """The job's curve, continued up to its target."""
+        curve = self._continued.get(job.trial) or self._curves[self._row(job.trial)]
+        if not curve.covers(job.target):
+            while not curve.covers(job.target):
+                curve = self._continue(curve, job)
+            self._continued[job.trial] = curve
+        return curve
 
-    def _continue(self, trial: PastTrial, job: Job) -> None:
-        """Lengthen a curve at the end that is nearer to the target, at best up to it."""
-        anchor = trial.last if job.target > trial.last else trial.first
+    def _continue(self, curve: Curve, job: Job) -> Curve:
+        """A curve made longer at the end that is nearer to the target, at best up to it."""
+        anchor = curve.last if job.target > curve.last else curve.first
         donors = self._leading(anchor, job.target)
         reach = donors.reach
-        own = trial.at(anchor, self._metrics[0][0])
+        own = curve.at(anchor, self._metrics[0][0])
         near = donors.pairs
         if math.isfinite(own):
             place = bisect_left(near, (own, -1))
             around = near[max(0, place - NEAREST) : place + NEAREST]
             near = sorted(around, key=lambda item: (abs(item[0] - own), item[1]))[:NEAREST]
         _, row = Stream(self._seed, f"donor/{job.trial}", reach).choice(near)
-        donor = self.past.trials[row]
-        low, high = min(anchor, reach), max(anchor, reach)
-        gaps = {name: trial.at(anchor, name) - donor.at(anchor, name) for name, _ in self._metrics}
-        for resource in [*(r for r in donor.resources if low < r < high), reach]:
-            trial.curve[resource] = {name: donor.at(resource, name) + gap for name, gap in gaps.items()}
+        donor = self._curves[row]
+        gaps = {name: curve.at(anchor, name) - donor.at(anchor, name) for name, _ in self._metrics}
+        inside = donor.inside(min(anchor, reach), max(anchor, reach))
+        points = {r: {name: donor.at(r, name) + gap for name, gap in gaps.items()} for r in [*inside, reach]}
         for name, sign in self._metrics:
-            trial.curve[reach][name] = sign * max(trial.curve[reach][name] * sign, donors.best[name])
-        trial.resources = sorted(trial.curve)
+            points[reach][name] = sign * max(points[reach][name] * sign, donors.best[name])
+        return curve.joined(points)
 
     def _leading(self, anchor: int, target: int) -> _Donors:
         """The past trials that lead from ``anchor`` to the target, or as near to it as any does.
@@ -169,29 +172,25 @@ class PastCurves:
         found = self._donors.get((anchor, target))
         if found is not None:
             return found
-        trials = [(row, trial) for row, trial in enumerate(self.past.trials) if trial.curve]
         if target > anchor:
-            ends = [trial.last for _, trial in trials if trial.first <= anchor < trial.last]
+            ends = [curve.last for curve in self._curves if curve.covers(anchor) and curve.last > anchor]
             reach = min(target, max(ends, default=anchor))
         else:
-            ends = [trial.first for _, trial in trials if trial.first < anchor <= trial.last]
+            ends = [curve.first for curve in self._curves if curve.covers(anchor) and curve.first < anchor]
             reach = max(target, min(ends, default=anchor))
         if reach == anchor:
             raise SpecError(
                 f"Study {self.past.spec.study!r} trained nothing from {anchor} to {target} units, so nothing is known "
                 "of it. Choose min_resource and max_resource within what it trained."
             )
-        low, high = min(anchor, reach), max(anchor, reach)
         name, _ = self._metrics[0]
-        leading = [(row, trial) for row, trial in trials if trial.first <= low and high <= trial.last]
-        pairs = sorted((trial.at(anchor, name), row) for row, trial in leading)
+        leading = [(row, curve) for row, curve in enumerate(self._curves) if curve.covers(anchor, reach)]
+        pairs = sorted((curve.at(anchor, name), row) for row, curve in leading)
         finite = [pair for pair in pairs if math.isfinite(pair[0])]
-        best = {
-            name: min(
-                (v for _, trial in leading if math.isfinite(v := trial.at(reach, name) * sign)), default=-math.inf
-            )
-            for name, sign in self._metrics
-        }
+        best = {}
+        for name, sign in self._metrics:
+            seen = [curve.at(reach, name) * sign for _, curve in leading]
+            best[name] = min((loss for loss in seen if math.isfinite(loss)), default=-math.inf)
         found = self._donors[anchor, target] = _Donors(reach, finite or pairs, best)
         return found
 

@@ -16,8 +16,10 @@ from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.trial import Job, Metrics, Outcome, Params, Point
 
-MOST_JOBS = 2_000_000
-"""A search without an end of its own is cut off after so many attempts."""
+MOST_ATTEMPTS, PER_JOB = 200_000, 20
+"""A study is cut off after so many attempts, and so many more for each job that its search expects: one without
+configs may never meet its stop rule, and a job that is dropped too often never ends."""
+ENDLESS = 1_000_000_000
 LOAD_BINS = 240
 
 
@@ -123,7 +125,7 @@ def simulated_spec(scenario: Scenario, repeat: int) -> StudySpec:
     spec = scenario.spec
     changes: dict[str, Any] = {"seed": spec.seed + repeat}
     if scenario.faults.drops or any(worker.leaves < float("inf") for worker in scenario.workers):
-        retries = spec.training.retries | {Outcome.LOST: MOST_JOBS}
+        retries = spec.training.retries | {Outcome.LOST: ENDLESS}
         training: dict[str, Any] = {"retries": retries}
         if scenario.faults.drop == "abandon":
             training = {"retries": retries | {Outcome.ERROR: 0}, "fail_fast": None}
@@ -158,7 +160,7 @@ def play(scenario: Scenario, world: Callable[[StudySpec, int], World], repeat: i
         checkpoints=place.checkpoints,
         faults=faults,
     )
-    executor.run(max_reports=MOST_JOBS)
+    executor.run(max_reports=MOST_ATTEMPTS + PER_JOB * sum(rung.expected for rung in study.method.rungs()))
     return _summary(scenario, study, executor, journal.entries(spec.study), guessed=place.workload.guessed)
 
 
@@ -210,12 +212,13 @@ def _summary(
 
 
 def _ending(study: Study, executor: SimulatedExecutor) -> str:
-    if study.state.halted is not None:
-        return study.state.halted.reason
+    state = study.state
+    if state.halted is not None:
+        return state.halted.reason
     if study.finished:
         return "finished"
-    if study.state.completed_jobs + study.state.failed_attempts >= MOST_JOBS:
-        return f"cut off after {MOST_JOBS:,} attempts"
+    if state.running:
+        return f"cut off after {state.completed_jobs + state.failed_attempts:,} attempts"
     return "no worker was left"
 
 

@@ -278,9 +278,7 @@ class StudyFold:
             self._curve(trial, report, {}, trial.granted.target, entry.time)
         self._rank(event.bracket, event.rung, None, event.trial)
 
-    def _rank(
-        self, bracket: int, rung: int, loss: float | None, trial: int, losses: tuple[float, ...] = ()
-    ) -> None:
+    def _rank(self, bracket: int, rung: int, loss: float | None, trial: int, losses: tuple[float, ...] = ()) -> None:
         place = self.names.place(bracket, rung)
         if len(self.spec.objectives) > 1:
             self._fronts.setdefault(place, ParetoRung(1, 1.0)).add(trial, losses or None)

@@ -7,7 +7,6 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
-from hpo_core.front_view import front_facts
 from hpo_core.naming import halt_words
 from hpo_core.overview import entrances
 from hpo_core.space import FloatParameter, IntParameter
@@ -143,7 +142,6 @@ def study_tags(fold: StudyFold, status: str, best_run: str | None) -> dict[str, 
         if best_run is not None:
             tags["hpo.best_run"] = best_run
         if len(fold.spec.objectives) > 1:
-            tags["hpo.front"] = tag_value(json.dumps(front_facts(fold.spec, state)))
             tags["hpo.front_size"] = str(len(state.front))
     return tags
 

@@ -112,7 +112,7 @@ def fit_groups(
         schedules: tracked schedules of this optimizer that steps alone drive; ``states`` holds the parent's.
     """
     own = item.state_dict()["param_groups"]
-    own = [{key: _copied(value) for key, value in group.items()} for group in own]
+    own = [{key: copied(value) for key, value in group.items()} for group in own]
     for name, schedule in schedules.items():
         advance(schedule, states[name])
     groups = []
@@ -144,7 +144,7 @@ def fit_moments(
 ) -> dict[int, Any]:
     """What the optimizer keeps per parameter (momentum, second moments), for parameters that the parent had too."""
     if described["kind"] != type(item).__qualname__:
-        found.left.append(f"{name}: state of a {described['kind']} in the checkpoint, a {type(item).__qualname__} here")
+        found.left.append(f"{name}: state of {described['kind']} in the checkpoint, {type(item).__qualname__} here")
         return {}
     places = [index for group in there["param_groups"] for index in group["params"]]
     known = {(path, tuple(shape)): places[i] for i, (path, shape) in enumerate(described["parameters"])}
@@ -180,7 +180,8 @@ def _needed(item: Any, group: dict[str, Any], there: dict[str, Any]) -> set[Any]
         return set()
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
+    """A setting that does not change with the group's: learning rates may be tensors, changed in place."""
     return value.clone() if hasattr(value, "clone") else value
 
 

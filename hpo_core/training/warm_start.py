@@ -17,6 +17,7 @@ from hpo_core.training.matching import UNKNOWN, Matching, skeleton
 from hpo_core.training.optimizers import (
     Names,
     advance,
+    copied,
     describe_optimizers,
     fit_groups,
     fit_moments,
@@ -128,7 +129,7 @@ class WarmStart:
         item.load_state_dict({**item.state_dict(), "state": state, "param_groups": groups})
         for key, schedule in schedules.items():
             if key in counted:
-                schedule._last_lr = [_copied(group["lr"]) for group in item.param_groups]
+                schedule._last_lr = [copied(group["lr"]) for group in item.param_groups]
             else:
                 self._restore(key, schedule, found)
 

@@ -14,8 +14,10 @@ from hpo_core.errors import HpoError, SpecError
 from hpo_core.events import AttemptFailed, CapacityChanged, Entry, JobCompleted, TrialAbandoned, encode_entry
 from hpo_core.journal.audit import audit
 from hpo_core.simulation import AnalyticCurves, Faults, SimulatedExecutor, VirtualClock, Worker, make_workers
+from hpo_core.simulation.run import Scenario, World, play
 from hpo_core.trial import Metrics, Report
 from tests.conftest import make_spec
+from tests.methods import SEARCHES, spec_of
 
 RANDOM = {"method": "random", "configs": 3, "max_resource": 4}
 ASHA = {"method": "asha", "configs": 60, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
@@ -145,6 +147,27 @@ def test_a_run_repeats_exactly() -> None:
     first, second = (Played(workers, search=ASHA, faults=faults).run() for _ in range(2))
     assert [encode_entry(e) for e in first.entries] == [encode_entry(e) for e in second.entries]
     assert audit(first.entries).clean
+
+
+@pytest.mark.parametrize("name", [*SEARCHES, "pareto-asha"])
+def test_every_method_ends_on_workers_that_fail_come_and_go(name: str) -> None:
+    spec = spec_of(name, training={"retries": {"lost": 1000}})
+    scenario = Scenario(name, spec, make_workers(5, speeds=[1, 0.5], joins=[(2, 3.0)], leaves=[(3, 9.0)]),
+                        Faults(stragglers=0.5, drops=0.02))  # fmt: skip
+    curves = AnalyticCurves(spec, 1)
+    run = play(scenario, lambda spec, repeat: World(curves), 0)
+    assert run.ended == "finished" and run.loss is not None
+    assert run.offered >= run.busy >= run.lost >= 0
+    assert sum(run.load) * run.seconds / len(run.load) == pytest.approx(run.busy)
+    assert play(scenario, lambda spec, repeat: World(curves), 0) == run
+
+
+def test_a_search_that_never_ends_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpo_core.simulation.run.MOST_ATTEMPTS", 500)
+    spec = make_spec(search=RANDOM | {"configs": None}, stop={"target": -1.0})
+    scenario = Scenario("endless", spec, make_workers(5), Faults())
+    run = play(scenario, lambda spec, repeat: World(AnalyticCurves(spec)), 0)
+    assert run.ended.startswith("cut off after 500 attempts")
 
 
 def test_it_goes_on_where_it_was_left() -> None:

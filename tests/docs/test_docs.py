@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,20 @@ def test_example_runs_as_written(tmp_path: Path, prefect_api: dict[str, str]) ->
     facts = Runner(tmp_path, prefect_api).json("tune", tmp_path / "study.yaml")
     assert facts["status"] == "finished" and facts["trials"] == 30
     assert facts["best"]["value"] < 0.3
+
+
+def test_simulation_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    for name, text in blocks("yaml"):
+        Path(name).write_text(text)
+    (command,) = re.findall(r"\$ hpo (simulate .*)", README)
+    done = subprocess.run([sys.executable, "-m", "hpo_core.cli", *command.split()], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    shown = re.search(r"```\n( +2 workers .*?)```", README, re.DOTALL)
+    assert shown
+    for line in shown[1].splitlines():
+        assert line.strip() in done.stdout
 
 
 def test_commands_named_exist() -> None:

@@ -83,3 +83,17 @@ def fills_disk(trial):
     trial.track(model=Large())
     for _ in trial.steps():
         trial.report(loss=trial.params["x"] ** 2)
+
+
+def trade(trial):
+    """Two objectives: what is good for the loss costs speed."""
+    weights = Weights()
+    trial.track(weights=weights)
+    for _ in trial.steps():
+        weights.value += 1.0
+        x = trial.params["x"]
+        trial.report(loss=x**2 + 1.0 / weights.value, speed=float("nan") if x < -0.9 else abs(x) / weights.value)
+
+
+def forgets_one(trial):
+    trial.report(loss=0.5)
