@@ -3,13 +3,18 @@
 The public nouns. Everything else may move between versions.
 """
 
-from hpo_core.errors import HpoError
-from hpo_core.journal.base import Journal
-from hpo_core.journal.memory import MemoryJournal
-from hpo_core.spec import StudySpec, load_spec
-from hpo_core.state import StudyState, TrialRecord
-from hpo_core.study import Study
-from hpo_core.trial import Checkpoint, Job, Outcome, Report
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpo_core.errors import HpoError
+    from hpo_core.journal.base import Journal
+    from hpo_core.journal.memory import MemoryJournal
+    from hpo_core.schedule import Schedule
+    from hpo_core.spec import StudySpec, load_spec
+    from hpo_core.state import StudyState, TrialRecord
+    from hpo_core.study import Study
+    from hpo_core.trial import Checkpoint, Job, Outcome, Report
 
 __version__ = "0.1.0"
 
@@ -21,9 +26,30 @@ __all__ = [
     "MemoryJournal",
     "Outcome",
     "Report",
+    "Schedule",
     "Study",
     "StudySpec",
     "StudyState",
     "TrialRecord",
     "load_spec",
 ]
+
+_HOMES = {
+    "errors": ("HpoError",),
+    "journal.base": ("Journal",),
+    "journal.memory": ("MemoryJournal",),
+    "schedule": ("Schedule",),
+    "spec": ("StudySpec", "load_spec"),
+    "state": ("StudyState", "TrialRecord"),
+    "study": ("Study",),
+    "trial": ("Checkpoint", "Job", "Outcome", "Report"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Nouns are imported when they are first asked for: a script that plays a schedule waits for none of the rest."""
+    for module, names in _HOMES.items():
+        if name in names:
+            value = globals()[name] = getattr(import_module(f"hpo_core.{module}"), name)
+            return value
+    raise AttributeError(f"module 'hpo_core' has no attribute {name!r}")

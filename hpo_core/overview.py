@@ -191,7 +191,7 @@ def rung_rows(study: Study, views: Sequence[BracketView]) -> list[dict[str, str 
     unlimited = is_unlimited(study.spec)
     rows = []
     for view in views:
-        short = view.state == "to come" and len(view.rungs) > 1
+        short = len(views) > 1 and view.state == "to come" and len(view.rungs) > 1
         for rung in [view.total] if short else view.rungs:
             row: dict[str, str | int | float] = {}
             if len(views) > 1:

@@ -15,7 +15,8 @@ from rich.text import Text
 from hpo_core.console import err, out, print_json
 from hpo_core.errors import SpecError
 from hpo_core.home import Home
-from hpo_core.report.simulated import SPREADS, Simulated, endings, table, write_simulated
+from hpo_core.report.answers import SPREADS, Simulated, endings, table
+from hpo_core.report.simulated import write_simulated
 from hpo_core.simulation.analytic import AnalyticCurves
 from hpo_core.simulation.cluster import make_workers
 from hpo_core.simulation.faults import Faults
@@ -24,7 +25,7 @@ from hpo_core.simulation.past_curves import RULES, PastCurves
 from hpo_core.simulation.run import Scenario, World, play
 from hpo_core.simulation.summary import Answer, Spread, common_target
 from hpo_core.spec import LocalClusterSpec, StudySpec, load_spec
-from hpo_core.spec_changes import changed, split_change
+from hpo_core.spec_changes import changed, settings_of, split_change
 
 MOST_SCENARIOS = 24
 GAP = 3
@@ -150,6 +151,8 @@ def make_scenarios(question: Question, past: PastStudy | None) -> list[Scenario]
     for change in question.changes:
         alternatives.setdefault(split_change(change)[0], []).append(change)
     combinations = list(itertools.product(*alternatives.values()))
+    if len(alternatives.get(("search", "method"), ())) > 1:
+        combinations = list(dict.fromkeys(map(_fitting, combinations)))
     specs = [(changes, _spec(question, past, changes)) for changes in combinations]
     if len(specs) * max(1, len(question.workers)) > MOST_SCENARIOS:
         raise SpecError(
@@ -168,6 +171,17 @@ def make_scenarios(question: Question, past: PastStudy | None) -> list[Scenario]
             workers = make_workers(size, speeds=question.speeds, joins=question.joins, leaves=question.leaves)
             found.append(Scenario(", ".join(words), spec, workers, faults, tuple(changes)))
     return found
+
+
+def _fitting(changes: tuple[str, ...]) -> tuple[str, ...]:
+    """Without the settings that the method among the changes does not know: others of the comparison do."""
+    split = [split_change(change) for change in changes]
+    known = settings_of(next(value for keys, value in split if keys == ("search", "method")))
+    return tuple(
+        change
+        for change, (keys, _) in zip(changes, split, strict=True)
+        if not known or keys[0] != "search" or keys[1:2] == () or keys[1] in known
+    )
 
 
 def _spec(question: Question, past: PastStudy | None, changes: Sequence[str]) -> StudySpec:
@@ -259,8 +273,9 @@ def print_simulated(simulated: Simulated) -> None:
         out.print()
         out.print(shown)
     out.print()
-    for line in [SPREADS, *endings(simulated), *simulated.limits]:
-        out.print(Text(line, style="dim"))
+    out.print(Text(SPREADS, style="dim"))
+    for line in [*endings(simulated), *simulated.limits]:
+        out.print(Text(f"- {line}", style="dim"))
 
 
 def _width(columns: Sequence[Sequence[str]]) -> int:

@@ -82,8 +82,8 @@ class AshaSearch(_Part):
     )
     noise: Annotated[float, Field(gt=0)] | Literal["auto"] | None = Field(
         default=None,
-        description="Promote only by a margin above this noise of the metric while other work is left; "
-        "auto: estimated from the learning curves.",
+        description="Standard deviation of the metric's noise: while new configurations are left, promote only what "
+        "leads by more than sqrt(2) times it; auto: estimated from the learning curves.",
     )
 
     @model_validator(mode="before")
@@ -504,10 +504,10 @@ class StudySpec(_Part):
 
             check_objectives(self.sampler.name, self.sampler.arguments, len(names))
         if self.search.method == "grid":
-            from hpo_core.samplers.grid import GridSampler
+            from hpo_core.grid import Grid
 
             try:
-                GridSampler(self)
+                Grid(self)
             except SpecError as error:
                 raise ValueError(str(error)) from None
         if self.search.method == "pbt":

@@ -41,7 +41,7 @@ def changed(data: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     for keys, value in sorted(split, key=lambda change: change[0] != ("search", "method")):  # settings after the method
         if keys == ("search", "method"):
             search = data.get("search")
-            known = _settings(value)
+            known = settings_of(value)
             kept = {name: item for name, item in search.items() if name in known} if isinstance(search, dict) else {}
             data = data | {"search": kept | {"method": value}}
         else:
@@ -58,8 +58,8 @@ def _replaced(data: dict[str, Any], keys: tuple[str, ...], value: Any) -> dict[s
     return data | {keys[0]: _replaced(inner, keys[1:], value)}
 
 
-def _settings(method: Any) -> set[str]:
-    """What the settings of a search method are called (an unknown method is refused later, with the known ones)."""
+def settings_of(method: Any) -> set[str]:
+    """What the settings of a search method are called (none for an unknown one: the spec refuses it later)."""
     union, *_ = get_args(Search)
     for model in get_args(union):
         if model.model_fields["method"].default == method:

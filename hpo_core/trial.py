@@ -79,7 +79,7 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
 
 class Point(msgspec.Struct, frozen=True, gc=False):
-    """Metrics at one resource, for pictures and trackers; no search rule reads it."""
+    """Metrics at one resource, for pictures, trackers, and search methods that read curves (PASHA, noise: auto)."""
 
     resource: int
     metrics: Metrics

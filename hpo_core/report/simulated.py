@@ -1,121 +1,27 @@
-"""What simulations came to, as a table and as a page of figures."""
+"""What simulations came to, as a page of figures."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from hpo_core.report.answers import SPREADS, Simulated, endings, table
 from hpo_core.report.scale import log_ticks, scale
 from hpo_core.report.sheet import card, sheet, write_sheet
 from hpo_core.report.style import INK, MUTED, Figure, axis, layout, number, rounded, text, time_axis
 from hpo_core.simulation.run import LOAD_BINS, Run, Scenario
-from hpo_core.simulation.summary import Answer, Spread, quantile
+from hpo_core.simulation.summary import Spread, quantile
 
 COLORS = ("#1c6dd0", "#e8590c", "#2b8a3e", "#9c36b5", "#c79100", "#0b7285", "#d6336c", "#5c677d")
 POINTS = 240
+FEW = 5
+"""So many scenarios are drawn over time; a table has them side by side."""
 LOG_FROM = 20
 """Time is drawn on a logarithmic axis where the end is so many times later than the first result."""
-
-
-@dataclass(frozen=True, slots=True)
-class Simulated:
-    """All answers to one question, with the words around them."""
-
-    study: str
-    metric: str
-    sign: float
-    """Factor between the metric and a loss."""
-    answers: tuple[Answer, ...]
-    target: float | None
-    """A loss."""
-    target_given: bool
-    source: str
-    """Where curves and durations come from."""
-    limits: tuple[str, ...]
-    """What the simulation takes for granted."""
-
-    @property
-    def repeats(self) -> int:
-        return len(self.answers[0].runs)
-
-    def heading(self) -> str:
-        """What was done, in a line."""
-        times = "once" if self.repeats == 1 else f"{self.repeats} times"
-        return f"{self.study}: simulated {times}"
-
-
-def table(simulated: Simulated) -> list[tuple[str, list[str]]]:
-    """(figure, one cell per scenario): the median, in brackets the quartiles."""
-    found = [answer.figures(simulated.target) for answer in simulated.answers]
-    runs = simulated.repeats
-    metric, sign = simulated.metric, simulated.sign
-
-    def cells(key: str, show: Callable[[float], str], missing: str = "never") -> list[str]:
-        return [_cell(figures[key], show, runs, missing) for figures in found]
-
-    rows = [("time to the end", cells("seconds", span))]
-    if simulated.target is not None:
-        better = "≤" if sign > 0 else "≥"
-        goal = f"time to {metric} {better} {number(simulated.target * sign)}"
-        rows.append((goal, cells("seconds_to_target", span)))
-    tops = {answer.scenario.max_resource for answer in simulated.answers}
-    if tops != {None}:
-        top = f"R = {tops.pop():,}" if len(tops) == 1 else "R"
-        rows.append((f"first trial at {top}", cells("seconds_to_first_at_max", span)))
-        rows.append((f"trials at {top}", cells("trials_at_max", _whole, "–")))
-    rows += [
-        ("utilization", cells("utilization", lambda share: f"{100 * share:.0f} %")),
-        ("worker-hours", cells("worker_seconds", _hours)),
-        ("trials", cells("trials", _whole)),
-        ("jobs", cells("jobs", _whole)),
-        ("units of training", cells("resource", _whole)),
-    ]
-    if any(run.failed for answer in simulated.answers for run in answer.runs):
-        rows.append(("lost or failed attempts", cells("failed_attempts", _whole)))
-        rows.append(("worker-hours lost", cells("lost_worker_seconds", _hours)))
-    rows.append((f"best {metric}", cells("best_loss", lambda loss: number(loss * sign), "none")))
-    return rows
-
-
-def span(seconds: float) -> str:
-    """A duration in as few words as its size needs.
-
-    >>> span(4.21), span(240), span(250), span(5000), span(9000), span(200000)
-    ('4.21 s', '4 min', '4 min 10 s', '83 min', '2 h 30 min', '2 d 8 h')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.3g} s"
-    if whole < 600:
-        return f"{whole // 60} min {whole % 60} s".removesuffix(" 0 s")
-    if whole < 7200:
-        return f"{round(whole / 60)} min"
-    if whole < 172800:
-        minutes = round(whole / 60)
-        return f"{minutes // 60} h {minutes % 60} min".removesuffix(" 0 min")
-    hours = round(whole / 3600)
-    return f"{hours // 24} d {hours % 24} h".removesuffix(" 0 h")
-
-
-def _whole(value: float) -> str:
-    return f"{round(value):,}"
-
-
-def _hours(seconds: float) -> str:
-    hours = seconds / 3600
-    return f"{hours:.3g}" if hours < 1000 else f"{round(hours):,}"
-
-
-def _cell(spread: Spread | None, show: Callable[[float], str], runs: int, missing: str) -> str:
-    if spread is None:
-        return missing
-    middle, low, high = show(spread.median), show(spread.low), show(spread.high)
-    cell = middle if low == high else f"{middle} ({low} – {high})"
-    return cell if spread.count == runs else f"{cell}, in {spread.count} of {runs}"
 
 
 def write_simulated(simulated: Simulated, path: Path) -> Path:
@@ -124,34 +30,82 @@ def write_simulated(simulated: Simulated, path: Path) -> Path:
     Raises:
         StorageError: the file cannot be written.
     """
-    drawn = [figure for figure in (incumbents(simulated), load(simulated), rungs(simulated)) if figure is not None]
-    names = "".join(f"<th>{text(answer.scenario.name, 80)}</th>" for answer in simulated.answers)
-    lines = ""
-    for label, cells in table(simulated):
-        own = "".join(f'<td class="n">{text(cell, 80)}</td>' for cell in cells)
-        lines += f"<tr><td>{text(label, 80)}</td>{own}</tr>"
+    few = replace(simulated, answers=simulated.answers[:FEW])
+    figures = (trade(simulated), incumbents(few), load(few), rungs(few))
+    drawn = [figure for figure in figures if figure is not None]
+    many = len(simulated.answers) - len(few.answers)
+    only = f'<p class="caption">The first {FEW} of {FEW + many} are drawn below.</p>' if many else ""
     notes = "".join(f"<p>{text(line, 600)}</p>" for line in [*endings(simulated), *simulated.limits])
     body = (
         f"<header><h1>{escape(simulated.heading())}</h1>"
         f'<p class="about">{text(simulated.source, 400)}</p></header>'
         f'<section class="card" style="margin-top:18px"><h2>What to expect</h2>'
-        f'<p class="caption">{SPREADS}</p><div class="scroll"><table><tr><th></th>{names}</tr>{lines}</table></div>'
-        f"</section>{''.join(card(figure) for figure in drawn)}"
+        f'<div class="scroll">{_table(simulated)}</div>{only}</section>'
+        f"{''.join(card(figure) for figure in drawn)}"
         f'<section class="card"><h2>What this takes for granted</h2><div class="caption">{notes}</div></section>'
     )
     return write_sheet(sheet(simulated.heading(), body, drawn, "Simulated: nothing was trained."), path)
 
 
-SPREADS = "Median of the repeats; in brackets the quartiles: half of all repeats lie between them."
+def _table(simulated: Simulated) -> str:
+    """Scenarios side by side; many of them one below the other, and without quartiles."""
+    names = ["", *(answer.scenario.name for answer in simulated.answers)]
+    few = len(simulated.answers) <= FEW
+    lines = [names, *([label, *cells] for label, cells in table(simulated, quartiles=few))]
+    if not few:
+        lines = [list(line) for line in zip(*lines, strict=True)]
+    head, *others = lines
+    rows = "".join(
+        f'<tr><td class="n">{text(line[0], 80)}</td>' + "".join(f'<td class="n">{text(c, 80)}</td>' for c in line[1:])
+        for line in others
+    )
+    caption = SPREADS if few else "Medians of the repeats."
+    titles = "".join(f"<th>{text(cell, 80)}</th>" for cell in head)
+    return f'<p class="caption">{caption}</p><table><tr>{titles}</tr>{rows}</table>'
 
 
-def endings(simulated: Simulated) -> list[str]:
-    """One line for each reason for which repeats ended early."""
-    return [
-        f"{answer.scenario.name}: {count} of {len(answer.runs)} repeats ended early ({reason})."
-        for answer in simulated.answers
-        for reason, count in answer.endings().items()
-    ]
+def trade(simulated: Simulated) -> Figure | None:
+    """Time to the end against worker-hours: one point per scenario."""
+    if len(simulated.answers) < 2:
+        return None
+    found = [answer.figures(None) for answer in simulated.answers]
+    times, costs = [one["seconds"] for one in found], [one["worker_seconds"] for one in found]
+    points = [(time, cost) for time, cost in zip(times, costs, strict=True) if time is not None and cost is not None]
+    if min(min(time.least, cost.least) for time, cost in points) <= 0:
+        return None
+    last = max(time.most for time, _ in points)
+    divisor, upward = time_axis(last)
+    low, high = math.log10(min(time.least for time, _ in points) / divisor), math.log10(last / divisor)
+    left = math.log10(min(cost.least for _, cost in points) / 3600)
+    right = math.log10(max(cost.most for _, cost in points) / 3600)
+    wide = max(right - left, 0.3)
+    ticks, along = log_ticks(low - 0.1, high + 0.1), log_ticks(left - 0.1, right + 0.1)
+    data = [
+        {
+            "type": "scatter", "mode": "markers+text",
+            "x": [rounded(cost.median / 3600)], "y": [rounded(time.median / divisor)],
+            "text": [f" {text(answer.scenario.name, 40)}"], "textposition": "middle right", "cliponaxis": False,
+            "textfont": {"size": 12, "color": INK}, "marker": {"size": 11, "color": color}, "showlegend": False,
+            "error_x": _bars(cost, 3600), "error_y": _bars(time, divisor),
+            "hovertemplate": f"{text(answer.scenario.name, 60)}<br>%{{x}} worker-hours<extra></extra>",
+        }
+        for answer, (time, cost), color in zip(simulated.answers, points, _colors(simulated), strict=True)
+    ]  # fmt: skip
+    upward |= {"type": "log", "range": [low - 0.12, high + 0.12], "tickvals": ticks}
+    upward |= {"ticktext": [number(tick) for tick in ticks]}
+    upward["title"] = upward["title"] | {"text": upward["title"]["text"].replace("time", "time to the end")}
+    across = axis("worker-hours", type="log", range=[left - 0.05 * wide - 0.05, right + 0.3 * wide], tickvals=along,
+                  ticktext=[number(tick) for tick in along])  # fmt: skip
+    caption = "Medians, with bars between the quartiles: further down is sooner, further left is cheaper."
+    return Figure("trade", "Time against cost", caption, data, layout(420, xaxis=across, yaxis=upward))
+
+
+def _bars(spread: Spread, divisor: float) -> dict[str, Any]:
+    return {
+        "type": "data", "symmetric": False, "thickness": 1, "width": 0, "color": MUTED,
+        "array": [rounded((spread.high - spread.median) / divisor)],
+        "arrayminus": [rounded((spread.median - spread.low) / divisor)],
+    }  # fmt: skip
 
 
 def incumbents(simulated: Simulated) -> Figure | None:

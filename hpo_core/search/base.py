@@ -165,10 +165,10 @@ def create_method(spec: StudySpec) -> SearchMethod:
 
         return Straight(search.configs, search.max_resource)
     if search.method == "grid":
-        from hpo_core.samplers.grid import GridSampler
+        from hpo_core.grid import Grid
         from hpo_core.search.random_grid import create_grid
 
-        return create_grid(search, GridSampler(spec).size)
+        return create_grid(search, Grid(spec).size)
     from hpo_core.search.recorded import Recorded
 
     return Recorded(search)

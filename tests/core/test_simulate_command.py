@@ -80,6 +80,24 @@ def test_workers_methods_and_settings_are_compared(study_file: Path) -> None:
     assert seconds[1] == 20 * 27 and seconds[3] == 5 * 27 and seconds[2] < seconds[0] < seconds[1]
 
 
+def test_a_setting_is_compared_for_the_methods_that_know_it(study_file: Path) -> None:
+    words = [
+        "--set",
+        "search.reduction_factor=2",
+        "--set",
+        "search.reduction_factor=4",
+        "--repeat",
+        1,
+        "--picture",
+        "off",
+    ]
+    found = facts(study_file, *words, "--method", "asha", "--method", "random")
+    names = [scenario["name"] for scenario in found["scenarios"]]
+    assert names == ["asha, reduction_factor 2", "asha, reduction_factor 4", "random"]
+    with pytest.raises(SpecError, match="reduction_factor: unknown key"):
+        facts(study_file, *words, "--method", "random")
+
+
 def test_faults_speeds_joins_and_leaves(study_file: Path) -> None:
     plain = facts(study_file, "--workers", 4, "--repeat", 1)["scenarios"][0]["runs"][0]
     slow = facts(study_file, "--workers", 4, "--repeat", 1, "--speeds", "1,0.5")["scenarios"][0]["runs"][0]

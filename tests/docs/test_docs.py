@@ -31,10 +31,17 @@ def blocks(language: str) -> list[tuple[str, str]]:
 
 
 def test_main_loop_by_hand_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (loop,) = [text for name, text in blocks("python") if not name]
+    loop = next(text for name, text in blocks("python") if not name)
     assert len(loop.strip().splitlines()) <= 12
     exec(loop, {})
     assert "Incumbent(trial=" in capsys.readouterr().out
+
+
+def test_several_objectives_by_hand_run(capsys: pytest.CaptureFixture[str]) -> None:
+    (loop,) = [text for name, text in blocks("python") if "metrics" in text and not name]
+    exec(loop, {})
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 2 and all("'error'" in line and "'speed'" in line for line in lines)
 
 
 def test_example_runs_as_written(tmp_path: Path, prefect_api: dict[str, str]) -> None:

@@ -1,0 +1,379 @@
+"""Which checkpoints stay, which go first within a budget, and what becomes of those that lost theirs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from hpo_core import MemoryJournal, Outcome, Study
+from hpo_core.checkpoints import Hold, LiveCheckpoints
+from hpo_core.events import CheckpointRemoved, JobCompleted, JobGranted, StudyHalted, TrialCreated
+from hpo_core.journal.audit import audit
+from hpo_core.journal.rerun import rerun_spec
+from hpo_core.search.random_grid import Straight
+from hpo_core.state import StudyState
+from hpo_core.trial import Checkpoint, Job, Report
+from tests.conftest import World, completed, failed, fresh, make_spec
+from tests.laws.test_laws import snapshot
+from tests.methods import ALL, facts, spec_of
+
+NINE = {"method": "asha", "configs": 9, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}
+
+
+def written(job: Job, size: int = 100) -> Checkpoint:
+    return Checkpoint(f"t{job.trial}-r{job.rung}", "", job.target, size, job.checkpoint.uri if job.checkpoint else None)
+
+
+def good(job: Job, loss: float, size: int = 100) -> Report:
+    return completed(job, loss, checkpoint=written(job, size))
+
+
+class Disk(World):
+    """A world whose checkpoints are files: a job finds its own there, and what is dead is deleted."""
+
+    size = 100
+
+    def __init__(self, seed: int = 0, **more: Any) -> None:
+        super().__init__(seed, **more)
+        self.files: dict[str, int] = {}
+        self.most_files = self.most_bytes = 0
+
+    def report(self, job: Job) -> Report:
+        assert job.checkpoint is None or job.checkpoint.uri in self.files, f"{job} finds no checkpoint"
+        report = super().report(job)
+        if report.outcome is not Outcome.COMPLETED:
+            return report
+        checkpoint = written(job, self.size)
+        self.files[checkpoint.uri] = checkpoint.size
+        self.most_files = max(self.most_files, len(self.files))
+        self.most_bytes = max(self.most_bytes, sum(self.files.values()))
+        return msgspec.structs.replace(report, checkpoint=checkpoint)
+
+    def through(self, study: Study, jobs: list[Job] | None = None) -> None:
+        """Play to the end, checking everything after every report."""
+        running = list(study.set_capacity(self.workers) if jobs is None else jobs)
+        live = study.checkpoints
+        while running:
+            running += study.tell_report(self.report(running.pop(self.random.randrange(len(running)))))
+            for uri in live.take_dead():
+                self.files.pop(uri, None)
+            study.check()
+            assert set(self.files) == live.uris
+
+
+def in_turn(study: Study, losses: list[float], size: int = 100) -> list[list[Any]]:
+    """One worker, results in the order of the grants; the facts of each entry."""
+    jobs = study.set_capacity(1)
+    for loss in losses:
+        (job,) = jobs
+        jobs = study.tell_report(good(job, loss, size))
+        study.check()
+    return [list(entry.events) for entry in study.journal.entries(study.name)][2:]
+
+
+def removals(study: Study) -> list[tuple[int, int]]:
+    return [(event.trial, event.resource) for event in facts(study.journal.entries(study.name), CheckpointRemoved)]
+
+
+# Without a limit.
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_without_a_limit_what_can_never_be_needed_goes_at_once(name: str) -> None:
+    world = Disk(3, failures=0.05, nans=0.05)
+    study = fresh(spec_of(name), MemoryJournal(), world)
+    world.through(study)
+    assert not removals(study)
+    trials = study.state.trials
+    best = {checkpoint.uri for _, checkpoint in study.state.front_checkpoints()}
+    assert best <= study.checkpoints.uris
+    if study.spec.search.method in ("asha", "pasha") and "stopping" not in name:
+        top = getattr(study.spec.search, "max_resource", None)
+        paused = [t for t in trials if t.status == "paused" and t.resource != top and t.loss is not None]
+        newest = [trial.results[-2:] for trial in paused]  # an extension may promote them
+        kept = {r.checkpoint.uri for results in newest for r in results if r.checkpoint is not None}
+        assert paused and study.checkpoints.uris == kept | best
+    elif study.spec.search.method != "pbt":
+        assert study.checkpoints.uris == best, "nobody goes on any more, whatever the extension"
+
+
+def test_an_extension_finds_the_checkpoints_it_promotes_from() -> None:
+    world = Disk(1)
+    study = fresh(make_spec(), MemoryJournal(), world)
+    world.through(study)
+    before = study.seq
+    world.through(study, study.extend(40))
+    later = list(study.journal.entries("world"))[before:]
+    promoted = [grant for grant in facts(later, JobGranted) if grant.rung]
+    assert any(grant.trial < 30 for grant in promoted), "the extension promoted none of the old trials"
+    assert all(grant.checkpoint is not None for grant in promoted)
+
+
+def test_a_beaten_incumbent_at_the_top_goes_at_once() -> None:
+    study = fresh(make_spec(search={"method": "random", "configs": 4, "max_resource": 5}))
+    live = study.checkpoints
+    (first,) = study.set_capacity(1)
+    (second,) = study.tell_report(good(first, 0.5))
+    assert live.uris == {"t0-r0"} and live.take_dead() == []
+    (third,) = study.tell_report(good(second, 0.7))
+    assert live.take_dead() == ["t1-r0"], "it never was the best"
+    study.tell_report(good(third, 0.2))
+    assert live.take_dead() == ["t0-r0"] and live.uris == {"t2-r0"}
+
+
+def test_a_barrier_frees_those_it_passes_over() -> None:
+    study = fresh(make_spec(search=NINE | {"method": "sha"}))
+    live = study.checkpoints
+    jobs = study.set_capacity(9)
+    for job in jobs[:-1]:
+        study.tell_report(good(job, float(job.trial)))
+    assert live.take_dead() == []
+    study.tell_report(good(jobs[-1], 8.0))
+    assert sorted(live.take_dead()) == [f"t{n}-r0" for n in range(3, 9)]
+
+
+def test_a_failed_trial_keeps_what_its_next_attempt_loads_and_an_abandoned_one_nothing() -> None:
+    study = fresh(make_spec(search=NINE))
+    live = study.checkpoints
+    jobs = study.set_capacity(1)
+    for loss in (0.3, 0.2, 0.1):
+        (job,) = jobs
+        jobs = study.tell_report(good(job, loss))
+    (promoted,) = jobs
+    assert promoted.trial == 2 and live.why("t2-r0") is Hold.PINNED
+    (again,) = study.tell_report(failed(promoted, Outcome.CRASHED))
+    assert again.checkpoint == promoted.checkpoint and live.why("t2-r0") is Hold.PINNED
+    study.tell_report(failed(again, Outcome.CRASHED))
+    assert study.state.trials[2].abandoned and "t2-r0" in live, "the best result is its"
+    (other,) = study.state.wanted()
+    study.tell_report(good(other, 0.05))
+    assert "t2-r0" not in live
+    study.check()
+
+
+def test_a_child_of_another_trial_pins_the_checkpoint_it_loads() -> None:
+    """A search method that starts trials from each other's checkpoints, event by event."""
+    state, method = StudyState(), Straight(9, 1)
+    live = LiveCheckpoints(state, method)
+
+    def apply(*events: Any) -> None:
+        for event in events:
+            state.apply(event)
+            method.apply(event)
+            live.apply(event)
+            live.check()
+
+    parent = Checkpoint("parent", "", 1, 10)
+    for trial, loss in ((0, 0.5), (1, 0.1)):
+        own = parent if trial == 0 else Checkpoint("best", "", 1, 10)
+        apply(
+            TrialCreated(trial, 0, {}),
+            JobGranted(trial, 0, 0, 0, 1, None),
+            JobCompleted(trial, 0, 0, 0, 1, loss, {}, own, "", 0, 1),
+        )
+    assert live.uris == {"best"} and live.take_dead() == ["parent"]
+    live = LiveCheckpoints(state, Straight(9, 1))  # nothing is ruled out here
+    method.ruled_out = live.method.ruled_out
+    apply(TrialCreated(2, 0, {}, parent=0), JobGranted(2, 0, 0, 1, 2, parent))
+    live.method.ruled_out.append(0)
+    apply(TrialCreated(3, 0, {}), JobGranted(3, 0, 0, 0, 1, None))
+    assert live.why("parent") is Hold.PINNED, "a running child loads it, though its own trial is at its end"
+    apply(JobCompleted(2, 0, 0, 1, 2, 0.7, {}, Checkpoint("child", "", 2, 10), "", 0, 1))
+    assert live.take_dead() == ["parent"]
+
+
+# Within a limit.
+
+
+def test_fallbacks_go_before_anything_else_and_the_oldest_first() -> None:
+    study = fresh(make_spec(search=NINE, checkpoints={"max_count": 5}))
+    in_turn(study, [0.1, 0.2, 0.3, 0.05, 0.6, 0.7])  # t0 at rung 1 after three results; then t4, t5 fill the disk
+    assert removals(study)[0] == (0, 1), "the checkpoint below the one trial 0 would go on from"
+    assert facts(study.journal.entries("world"), CheckpointRemoved)[0].chance == 0.0
+    assert all(trial != 0 for trial, _ in removals(study)[1:])
+
+
+def test_the_least_likely_trial_goes_first() -> None:
+    study = fresh(make_spec(search=NINE | {"configs": 30}, checkpoints={"max_count": 4}))
+    in_turn(study, [0.5, 0.9, 0.8, 0.4, 0.7, 0.95])
+    gone = removals(study)
+    assert [trial for trial, _ in gone if trial != 0] == [1, 4], "place 3 of 3, then place 4 of 4 there"
+    events = facts(study.journal.entries("world"), CheckpointRemoved)
+    paused = [event for event in events if event.trial in (1, 4)]
+    assert paused[0].chance == pytest.approx(study_chance(3, 3, 30, 10))
+    assert all(0 < event.chance < 0.2 for event in paused)
+
+
+def study_chance(place: int, results: int, expected: int, promotions: int) -> float:
+    from hpo_core.search.chance import hypergeometric_tail
+
+    return hypergeometric_tail(place, expected, promotions, results)
+
+
+def test_between_equally_likely_ones_less_training_is_lost() -> None:
+    """All results are in: nobody outside the top goes on any more."""
+    study = fresh(make_spec(search=NINE, checkpoints={"max_count": 30}))
+    world = Disk(2)
+    world.through(study)
+    budget = study._budget
+    assert budget is not None
+    order = []
+    budget.limits = budget.limits.model_copy(update={"max_count": 1})
+    while (removal := budget.removal(0)) is not None:
+        study._apply(removal)
+        order.append((removal.chance, removal.resource))
+    fallbacks = [item for item in order if item[0] == 0.0][:1]
+    assert fallbacks and len(study.checkpoints) == 1
+    paused = [resource for chance, resource in order if chance == 0.0]
+    assert paused[-3:] == sorted(paused[-3:])
+    assert order == sorted(order, key=lambda item: item[0])
+
+
+def test_a_trial_promoted_after_all_starts_from_scratch() -> None:
+    world = Disk(1, workers=1)
+    study = fresh(make_spec(search=NINE, checkpoints={"max_count": 2}), MemoryJournal(), world)
+    jobs = study.set_capacity(1)
+    losses = {0: 0.1, 1: 0.2, 2: 0.9, 3: 0.95, 4: 0.96, 5: 0.97}
+    while jobs:
+        (job,) = jobs
+        if job.trial == 1 and job.rung == 1:
+            break
+        jobs = study.tell_report(good(job, losses.get(job.trial, 1.0) - 0.01 * job.rung))
+        study.check()
+    assert (job.checkpoint, job.target) == (None, 3), "nothing is left of what it had trained"
+    assert (1, 1) in removals(study)
+    story = "\n".join(study.state.story(1))
+    assert "its checkpoint at 1 units was removed to stay within the study's budget" in story
+    study.tell_report(good(job, 0.15))
+    assert study.state.trials[1].resource == 3
+
+
+def test_the_trial_whose_turn_it_is_keeps_its_own_while_others_can_go() -> None:
+    study = fresh(make_spec(search=NINE, checkpoints={"max_count": 3}))
+    in_turn(study, [0.9, 0.5, 0.7])
+    (job,) = study.state.wanted()
+    assert (job.trial, job.rung) == (1, 1) and job.checkpoint is not None
+    assert study.checkpoints.uris == {"t1-r0", "t2-r0"}, "the worst of the three made room"
+
+
+def test_bytes_are_reserved_for_running_jobs_and_the_first_size_is_waited_for() -> None:
+    study = fresh(make_spec(checkpoints={"max_bytes": 1030}))
+    (first,) = study.set_capacity(8)
+    study.check()
+    granted = study.tell_report(good(first, 0.5, size=250))
+    assert len(granted) == 3, "250 are there, 255 reserved for each of three jobs; a fourth does not fit"
+    study.check()
+    (job, *others) = granted
+    study.tell_report(good(job, 0.7, size=300))
+    assert study.checkpoints.bytes + 306 * len(study.state.running) <= 1030
+    assert removals(study) == [(job.trial, 1)] and others
+
+
+def test_objectives_that_save_nothing_are_not_held_up() -> None:
+    study = fresh(make_spec(checkpoints={"max_bytes": 10, "max_count": 2}))
+    (first,) = study.set_capacity(8)
+    assert len(study.tell_report(completed(first, 0.5))) == 8
+    study.check()
+
+
+def test_simulated_checkpoints_count_but_weigh_nothing() -> None:
+    world = Disk(4)
+    world.size = 0
+    study = fresh(make_spec(checkpoints={"max_bytes": 1}), MemoryJournal(), world)
+    world.through(study)
+    assert study.status == "finished" and not removals(study)
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        ({"max_count": 1}, r"checkpoints.max_count = 1 leaves .* are 1, and a job writes .*: \{max_count: 3\}"),
+        ({"max_bytes": 150}, r"checkpoints.max_bytes = 150 leaves .* are 100 bytes, .* write 102 more.*max_bytes: 304"),
+    ],
+)
+def test_a_limit_that_leaves_no_room_halts_with_the_cure(limits: dict[str, int], says: str) -> None:
+    import re
+
+    study = fresh(make_spec(checkpoints=limits))
+    jobs = study.set_capacity(4)
+    while jobs:
+        jobs = [*jobs[1:], *study.tell_report(good(jobs[0], float(jobs[0].trial)))]
+        study.check()
+    assert study.status == "halted" and study.state.halted is not None
+    assert re.search(says, study.state.halted.reason), study.state.halted.reason
+    study.recover("again")
+    assert study.set_capacity(4) == [] and study.status == "halted"
+    assert len(facts(study.journal.entries("world"), StudyHalted)) == 2
+    assert audit(study.journal.entries("world")).clean
+
+
+def test_the_rest_of_the_front_goes_rather_than_the_study_halts() -> None:
+    study = fresh(spec_of("pareto-random", checkpoints={"max_count": 4}), MemoryJournal())
+    jobs = study.set_capacity(1)
+    while jobs:
+        (job,) = jobs
+        report = completed(job, float(job.trial), checkpoint=written(job))
+        jobs = study.tell_report(msgspec.structs.replace(report, metrics=report.metrics | {"gain": float(job.trial)}))
+        study.check()
+    assert study.status == "finished" and len(study.front) == 12
+    kept = {member.trial for member, _ in study.state.front_checkpoints()}
+    assert 0 in kept and 3 <= len(kept) <= 4, "the incumbent is pinned, the others go from the far end"
+
+
+def test_without_checkpoints_set_there_is_no_budget_at_all() -> None:
+    study = fresh(make_spec())
+    study.set_capacity(2)
+    assert study._budget is None and study._checkpoints is None
+
+
+@pytest.mark.parametrize("limits", [{"max_count": 12}, {"max_count": 6}, {"max_bytes": 900}])
+@pytest.mark.parametrize("name", ALL)
+def test_every_method_finishes_within_its_limit(name: str, limits: dict[str, int]) -> None:
+    world = Disk(len(name), failures=0.05, nans=0.05)
+    journal = MemoryJournal()
+    study = fresh(spec_of(name, checkpoints=limits), journal, world)
+    world.through(study)
+    assert study.status == "finished"
+    assert world.most_files <= limits.get("max_count", 1000) and world.most_bytes <= limits.get("max_bytes", 10**6)
+    entries = list(journal.entries("world"))
+    assert audit(entries).clean
+    again = Study.from_entries(entries)
+    again.check()
+    assert snapshot(again) == snapshot(study) and again.checkpoints.uris == study.checkpoints.uris
+
+
+@pytest.mark.parametrize("name", ["asha", "sha", "pbt"])
+def test_a_rerun_keeps_to_the_limit_too(name: str) -> None:
+    journal = MemoryJournal()
+    source = fresh(spec_of(name), journal, World(5))
+    World(5).play(source)
+    spec = rerun_spec(list(journal.entries("world")), "again")
+    world = Disk(9)
+    study = fresh(
+        spec.model_copy(update={"checkpoints": make_spec(checkpoints={"max_count": 7}).checkpoints}), None, world
+    )
+    world.through(study)
+    assert study.status == "finished" and world.most_files <= 7
+    assert study.state.completed_jobs == source.state.completed_jobs
+
+
+def test_opened_again_in_the_middle_it_decides_the_same() -> None:
+    world, journal = Disk(6), MemoryJournal()
+    study = fresh(make_spec(checkpoints={"max_count": 8}), journal, world)
+    running = world.play(study, steps=25)
+    again = Study.open("world", journal)
+    again.check()
+    report = world.report(running[0])
+    first, second = study.decide, again.decide
+    from hpo_core.events import AttemptReported
+
+    def decided(of: Study, decide: Any) -> list[Any]:
+        events = []
+        for event in decide(AttemptReported(report)):
+            of._apply(event)
+            events.append(event)
+        return events
+
+    assert decided(study, first) == decided(again, second)

@@ -1,0 +1,216 @@
+"""The live board, the result lines and the ETA, on studies played in a small world."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+import time
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from flows.progress import LiveBoard, Pace, PlainLines, ResultLines, remaining_units, rung_board
+from flows.session import expected_jobs, grain
+from hpo_core import Outcome, Study
+from hpo_core.trial import Job
+from tests.conftest import World, failed, fresh, make_spec
+from tests.core.test_overview import HUNDRED
+from tests.methods import ALL, SEARCHES, spec_of
+
+RANDOM = {"method": "random", "configs": 100, "max_resource": 10}
+
+
+def told(study: Study, world: World, steps: int | None = None) -> list[str]:
+    """The lines of a study, as a pipe would get them."""
+    lines: list[str] = []
+    plain = PlainLines(study, lines.append)
+    running = study.set_capacity(world.workers) or study.state.wanted()
+    while running and steps != 0:
+        report = world.report(running.pop(world.random.randrange(len(running))))
+        granted = study.tell_report(report)
+        running += granted
+        plain.told(report, granted)
+        steps = None if steps is None else steps - 1
+    plain.close()
+    return lines
+
+
+def shown(study: Study, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    board = LiveBoard(study, console)
+    picture = board.board()
+    board.close()
+    plain = Console(file=io.StringIO(), width=width)
+    plain.print(picture)
+    assert isinstance(plain.file, io.StringIO)
+    return plain.file.getvalue()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_method_has_lines_and_a_board(name: str) -> None:
+    world = World(3, failures=0.05, nans=0.05)
+    study = fresh(spec_of(name), world=world)
+    lines = told(study, world, 12)
+    assert len(lines) == 12 and "ETA" in lines[-1]
+    text = shown(study)
+    assert f"{study.state.completed_jobs} jobs done, {len(study.state.running)} running" in text
+    assert "trained to" in text and len(text.splitlines()) <= 24
+    told(study, world)
+    assert remaining_units(study) == 0 and Pace(study).eta() == 0
+
+
+def test_a_board_of_a_hundred_brackets_fits_a_terminal() -> None:
+    world = World(1, workers=9)
+    study = fresh(make_spec(search=HUNDRED), world=world)
+    world.play(study, steps=700)
+    text = shown(study)
+    assert len(text.splitlines()) <= 24
+    assert sum("finished" in line for line in text.splitlines()) == 5, "one line for each early-stopping rate"
+    assert sum("to come" in line for line in text.splitlines()) == 1
+    results = [row.split("/")[0].split()[-1] for row in text.splitlines() if "/" in row]
+    assert sum(int(number.replace(",", "")) for number in results) == study.state.completed_jobs
+
+
+def test_a_stopped_trial_is_told_with_its_place() -> None:
+    world = World(1)
+    study = fresh(spec_of("stopping"), world=world)
+    stopped = [line for line in told(study, world) if "stopped at rung" in line]
+    assert len(stopped) == sum(trial.stopped is not None for trial in study.state.trials) > 5
+    for trial in study.state.trials:
+        if (stop := trial.stopped) is not None:
+            words = f"trial {trial.number} at {trial.resource} (rung {stop.rung}): loss {trial.loss:.5g}, "
+            words += f"stopped at rung {stop.rung} (place {stop.rank} of {stop.results})"
+            assert sum(words in line for line in stopped) == 1
+
+
+def test_promotions_name_the_bracket_where_there_are_several() -> None:
+    world = World(1)
+    lines = told(fresh(spec_of("asha-brackets"), world=world), world)
+    assert any(re.search(r"-> new trial \d+ in bracket [012]", line) for line in lines)
+    assert any("promoted to rung 1 of bracket 1, trains to 9" in line for line in lines)
+    lines = told(fresh(spec_of("asha-shared"), world=world), world)
+    assert not any("of bracket" in line for line in lines)
+    assert any("promoted to rung 2, trains to 9" in line for line in lines)
+    assert any("(rung 3): " in line for line in lines), "a trial of bracket 3 begins at rung 3"
+
+
+def test_a_retry_is_no_promotion() -> None:
+    world = World(1, workers=1)
+    study = fresh(spec_of("asha"), world=world)
+    lines, (job,) = ResultLines(study), study.set_capacity(1)
+    while not job.rung:
+        (job,) = study.tell_report(world.good(job))
+    report = failed(job, Outcome.CRASHED)
+    assert lines.line(report, study.tell_report(report)).endswith(f"-> trial {job.trial} tried again")
+
+
+def test_a_ceiling_that_rises_is_told_once_with_its_reason() -> None:
+    class Fickle(World):
+        def loss(self, job: Job, resource: int | None = None) -> float:
+            return random.Random(f"{job.trial}/{resource or job.target}").random()
+
+    world = Fickle(2)
+    study = fresh(spec_of("pasha"), world=world)
+    assert "closed" in shown(study)
+    lines = told(study, world)
+    assert study.state.ceilings
+    assert sum("opened, for more training had changed the order" in line for line in lines) == len(study.state.ceilings)
+    assert "ceiling  rung 2 (trained to 9) opened" in shown(study, 200)
+
+
+def test_a_halt_is_told_once() -> None:
+    world = World(1, workers=1)
+    study = fresh(make_spec(search=RANDOM, stop={"total_resource": 30}), world=world)
+    lines = told(study, world)
+    halts = [line for line in lines if line.startswith("halted: ")]
+    assert halts == [
+        "halted: stop rule met: total_resource = 30 units of training are given out; a resume grants 30 more"
+    ]
+    assert "halted   stop rule met" in shown(study, 200)
+
+
+def test_a_study_stopped_by_a_person_before_is_not_told_as_news() -> None:
+    study = fresh(make_spec())
+    study.stop("enough")
+    assert ResultLines(study).news() == ""
+
+
+@pytest.mark.parametrize(
+    ("search", "stop", "left"),
+    [
+        (RANDOM, {}, 1000 - 50),
+        (RANDOM, {"total_resource": 200}, 200 - 50),
+        (RANDOM | {"configs": None}, {"total_resource": 200}, 200 - 50),
+        (RANDOM | {"configs": None}, {"target": -1.0}, None),
+    ],
+)
+def test_units_left_are_those_of_the_plan_or_of_the_rule(
+    search: dict[str, Any], stop: dict[str, Any], left: int | None
+) -> None:
+    world = World(1, workers=2)
+    study = fresh(make_spec(search=search, stop=stop), world=world)
+    world.play(study, steps=5)
+    assert remaining_units(study) == left
+
+
+def test_after_a_halt_only_what_runs_is_left() -> None:
+    world = World(1, workers=3)
+    study = fresh(make_spec(search=RANDOM), world=world)
+    world.play(study, steps=5)
+    study.stop("enough")
+    assert remaining_units(study) == 30
+
+
+def test_the_eta_is_that_of_the_first_rule_to_end_it() -> None:
+    study = Study.create(make_spec(search=RANDOM | {"configs": None}, stop={"seconds": 100}))
+    world = World(1, workers=1)
+    assert Pace(study).eta() == pytest.approx(100, abs=5), "known from the first moment"
+    world.play(study, steps=3)
+    assert Pace(study).eta() == pytest.approx(100, abs=5)
+    endless = Study.create(make_spec(search=RANDOM | {"configs": None}, stop={"target": -1.0}))
+    assert Pace(endless).eta() is None
+    both = Study.create(make_spec(search=RANDOM, stop={"seconds": 1000}))
+    pace = Pace(both)
+    world.play(both, steps=10)
+    time.sleep(0.05)
+    assert pace.eta() == pytest.approx(9 * pace.elapsed(), rel=0.5), "the plan ends long before the rule"
+
+
+def test_the_board_shows_how_near_the_stop_rules_are() -> None:
+    search, stop = RANDOM | {"configs": None}, {"total_resource": 500, "seconds": 60, "target": -1.0}
+    world = World(1, workers=2)
+    study = fresh(make_spec(search=search, stop=stop), world=world)
+    world.play(study, steps=7)
+    text = shown(study)
+    assert "70 of 500 units trained" in text and "of 60 seconds" in text and "loss at most -1" in text
+    assert "7/" not in text, "no total is known"
+
+
+@pytest.mark.parametrize(
+    ("search", "stop", "jobs", "shown_by"),
+    [
+        (SEARCHES["asha"], {}, 24 + 8 + 2, "job"),
+        (SEARCHES["asha-brackets"], {}, None, "job"),
+        (HUNDRED, {}, 20 * (121 + 49 + 21 + 10 + 5), "rung"),
+        (RANDOM, {"total_resource": 50}, 6, "job"),
+        (RANDOM | {"configs": None}, {"seconds": 5}, None, "rung"),
+        (RANDOM | {"configs": None}, {"total_resource": 50}, 6, "job"),
+    ],
+)
+def test_expected_jobs_choose_the_grain(search: Any, stop: Any, jobs: int | None, shown_by: str) -> None:
+    spec = make_spec(search=search, stop=stop)
+    assert grain(spec) == shown_by
+    if jobs is not None:
+        assert expected_jobs(spec) == jobs
+
+
+def test_expected_jobs_count_an_extension() -> None:
+    assert expected_jobs(spec_of("asha"), 3) == 27 + 9 + 3 + 1
+    assert expected_jobs(spec_of("random"), 3) == 15
+
+
+def test_the_board_of_one_bracket_has_no_column_for_it() -> None:
+    assert rung_board(fresh(spec_of("asha"))).columns[0].header == "rung"
+    assert rung_board(fresh(spec_of("hyperband"))).columns[0].header == "bracket"
