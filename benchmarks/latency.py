@@ -34,7 +34,6 @@ from ideal import NO_END, Search
 from numpy.typing import NDArray
 
 from hpo_core.events import JobCompleted, JobGranted
-from hpo_core.rng import Stream
 from hpo_core.simulation import Faults
 
 LADDERS = ((3, 9, 0), (3, 9, 1), (3, 27, 0), (3, 81, 0), (2, 16, 0), (2, 64, 0), (4, 64, 0), (4, 256, 0), (4, 256, 1))
@@ -140,7 +139,7 @@ class Hindsight:
 
 
 def mispromotions(eta: int, configs: int, seed: int) -> list[dict[int, int]]:
-    """For the two lowest rungs: {results there: mispromoted so far}."""
+    """{results in the rung: mispromoted so far}, for the two lowest rungs, and for the base rung of :func:`bare`."""
     search = Search(asha(eta, eta**4, configs), 9, seed=seed, resume=True)
     search.executor.run()
     rungs = [Hindsight(eta, [*PLACES, configs]) for _ in range(2)]
@@ -153,15 +152,15 @@ def mispromotions(eta: int, configs: int, seed: int) -> list[dict[int, int]]:
                 rungs[event.rung - 1].leave(event.trial)
         for rung in rungs:
             rung.look()
-    return [rung.mispromoted for rung in rungs]
+    losses = [trial.params["quality"] for trial in search.study.state.trials]
+    return [*(rung.mispromoted for rung in rungs), bare(eta, losses)]
 
 
-def bare(eta: int, configs: int, seed: int) -> dict[int, int]:
-    """The same count for the base rung where every candidate leaves at once: no workers, no study, no search method."""
-    stream = Stream(seed, "bare", 0)
-    rung = Hindsight(eta, [*PLACES, configs])
-    for trial in range(configs):
-        rung.add(trial, stream.uniform())
+def bare(eta: int, losses: list[float]) -> dict[int, int]:
+    """The same count for the base rung in a plain loop: every candidate leaves at once; no workers, no study."""
+    rung = Hindsight(eta, [*PLACES, len(losses)])
+    for trial, loss in enumerate(losses):
+        rung.add(trial, loss)
         rung.leave_all(trial)
         rung.look()
     return rung.mispromoted
@@ -177,7 +176,7 @@ def power_law(sizes: NDArray[np.float64], means: NDArray[np.float64]) -> tuple[f
 def mispromotion_figures(etas: list[int], configs: int, seeds: int) -> list[dict[str, Any]]:
     """Per eta and rung; ``interval`` holds 95 % of the exponents of 1000 resamplings of the seeds.
 
-    ``bare_over_sqrt_n`` is the same for a plain loop without workers, a check that nothing here comes from the clock.
+    ``bare_over_sqrt_n`` is the plain loop with the same configurations: what is left if clock and workers are not.
     """
     found = []
     draws = np.random.default_rng(0).integers(0, seeds, size=(1000, seeds))
@@ -199,9 +198,8 @@ def mispromotion_figures(etas: list[int], configs: int, seeds: int) -> list[dict
                     "over_sqrt_n": (means / np.sqrt(sizes)).round(3).tolist(),
                 }
             )  # fmt: skip
-        plain = [bare(eta, configs, seed) for seed in range(seeds)]
         found[-2]["bare_over_sqrt_n"] = [
-            round(statistics.mean(run[n] for run in plain) / math.sqrt(n), 3) for n in found[-2]["n"]
+            round(statistics.mean(run[2][n] for run in runs) / math.sqrt(n), 3) for n in found[-2]["n"]
         ]
     return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +26,8 @@ from hpo_core.trial import RESULTS, Job, Outcome, Report
 
 _REPORT_SECONDS = 10.0
 """How long the end of a flow waits for reports of attempts that were cancelled."""
+OPEN_RUNGS = 32
+"""So many task runs of rungs stay open at once."""
 _AWAY = frozenset({Outcome.LOST, Outcome.PREEMPTED})
 
 
@@ -47,8 +50,9 @@ def job_name(job: Job) -> str:
 
 
 def job_tags(job: Job) -> list[str]:
-    """Bracket, rung and target; generation and member in a population. The trial is in the name alone: Prefect asks its API for a concurrency slot per
-    set of tags, and a set of its own for every trial doubled the cost of a task run (213 to 77 ms, two cores)."""
+    """Bracket, rung and target; generation and member in a population. The trial is in the name alone: Prefect asks
+    its API for a concurrency slot per set of tags, and a set of its own for every trial doubled the cost of a task run
+    (213 to 77 ms, two cores)."""
     if job.member is not None:
         return [f"generation-{job.rung}", f"member-{job.member}"]
     return rung_tags(job)
@@ -126,13 +130,26 @@ class TaskPerJob:
         _wait(self._futures)
 
 
+class _Rung:
+    """A task run that is open."""
+
+    def __init__(self) -> None:
+        self.reports: queue.SimpleQueue[tuple[Job, Report] | None] = queue.SimpleQueue()
+        self.under_way = 0
+
+
 class TaskPerRung:
-    """One long task run per bracket and rung, whose log has a line per job."""
+    """One long task run per bracket and rung, whose log has a line per job.
+
+    Each holds a thread while it is open, and a study of many brackets has thousands of rungs: past ``OPEN_RUNGS`` of
+    them those without a job under way are ended. A later job there opens another task run.
+    """
 
     def __init__(self, executor: Executor, metric: str) -> None:
         self._executor = executor
         self._metric = metric
-        self._rungs: dict[tuple[int, int], queue.SimpleQueue[tuple[Job, Report] | None]] = {}
+        self._lock = threading.Lock()
+        self._rungs: dict[tuple[int, int], _Rung] = {}
         self._futures: list[PrefectFuture[Any]] = []
 
     @property
@@ -143,14 +160,27 @@ class TaskPerRung:
     def dispatch(self, job: Job, done: Callable[[Job, Report], None]) -> None:
         key = (job.bracket, job.rung)
         if key not in self._rungs:
-            self._rungs[key] = queue.SimpleQueue()
-            self._futures.append(self._open(job, self._rungs[key]))
+            self._make_room()
+            self._rungs[key] = _Rung()
+            self._futures.append(self._open(job, self._rungs[key].reports))
+        rung = self._rungs[key]
+        with self._lock:
+            rung.under_way += 1
 
         def ended(job: Job, report: Report) -> None:
-            self._rungs[key].put((job, report))
+            with self._lock:
+                rung.under_way -= 1
+                rung.reports.put((job, report))
             done(job, report)
 
         self._executor.submit(job, ended)
+
+    def _make_room(self) -> None:
+        if len(self._rungs) < OPEN_RUNGS:
+            return
+        with self._lock:
+            for key in [key for key, rung in self._rungs.items() if not rung.under_way]:
+                self._rungs.pop(key).reports.put(None)
 
     def _open(self, job: Job, reports: queue.SimpleQueue[tuple[Job, Report] | None]) -> PrefectFuture[Any]:
         def rung() -> State[Any]:
@@ -178,8 +208,8 @@ class TaskPerRung:
 
     def close(self) -> None:
         """Let every rung end and wait for its final state."""
-        for reports in self._rungs.values():
-            reports.put(None)
+        for rung in self._rungs.values():
+            rung.reports.put(None)
         _wait(self._futures)
 
 

@@ -68,14 +68,14 @@ class World:
     def loss(self, job: Job, resource: int | None = None) -> float:
         """Falls with the resource, with a wobble of its own per trial, so that curves cross."""
         at = resource or job.target
-        wobble = 0.0 if resource is None else 0.05 * random.Random(f"{job.trial}/{at}").random()
+        wobble = 0.0 if resource is None else 0.2 * random.Random(f"{job.trial}/{at}").random()
         return float(job.params["x"]) + 1.0 / at + wobble
 
     def good(self, job: Job) -> Report:
         """A result: two metrics, and a learning curve that ends at the target."""
         start = job.checkpoint.resource if job.checkpoint else 0
         steps = range(start + 1, job.target + 1)[-CURVE_POINTS:]
-        loss = self.loss(job)
+        loss = self.loss(job, job.target)
         curve = tuple(Point(at, {"loss": self.loss(job, at)}) for at in steps[:-1])
         curve += (Point(job.target, {"loss": loss}),)
         return completed(job, loss, curve=curve)

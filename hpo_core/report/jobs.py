@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpo_core.report.learning import LISTED
 from hpo_core.report.series import Series, Span
 from hpo_core.report.style import (
     CANDIDATE,
@@ -36,9 +37,10 @@ def jobs_over_time(series: Series) -> Figure | None:
     for span in shown:
         groups.setdefault(_kind(series, span), []).append(span)
     data: list[dict[str, Any]] = []
-    for (_, name, color), group in sorted(groups.items()):
+    for (rank, name, color), group in sorted(groups.items()):
         data.append({
             "type": "bar", "orientation": "h", "name": name, "width": 0.76,
+            "showlegend": rank >= len(series.levels) or len(series.levels) <= LISTED,
             "hoverinfo": "text", "textposition": "none",
             "base": [rounded(span.start / divisor) for span in group],
             "x": [rounded((span.end - span.start) / divisor) for span in group],

@@ -25,6 +25,8 @@ from hpo_core.trial import Outcome
 
 CURVE_BUDGET = 12_000
 """Points drawn in all; the lowest rungs are thinned first."""
+LISTED = 12
+"""With more levels the legend does not list them; the darker a dot, the higher its level."""
 CUT = " Values far beyond the others lie outside; double-click shows them."
 
 
@@ -138,7 +140,7 @@ def incumbent(series: Series) -> Figure | None:
                 "x": [rounded(span.end / divisor) for span in here],
                 "y": [rounded(span.value) for span in here if span.value is not None],
                 "text": [f"trial {span.trial} at {resource:,}: {number(span.value)}" for span in here],
-                "hoverinfo": "text",
+                "hoverinfo": "text", "showlegend": levels <= LISTED,
                 "marker": {"color": level_color(level, levels), "size": 6, "opacity": 0.85},
             })  # fmt: skip
     steps = [*series.steps, (series.wall, *series.steps[-1][1:])]

@@ -13,9 +13,12 @@ from hpo_core.report.importance import importance_bars, importances
 from hpo_core.report.jobs import jobs_over_time
 from hpo_core.report.ladder import climbing
 from hpo_core.report.learning import incumbent, learning_curves
+from hpo_core.report.lineage import lineage_tree
 from hpo_core.report.panels import panels
 from hpo_core.report.parameters import parallel_coordinates
+from hpo_core.report.population import population_fitness
 from hpo_core.report.rungs import rung_counts
+from hpo_core.report.schedules import schedules
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.sheet import card, sheet, write_sheet
 from hpo_core.report.style import Figure
@@ -46,9 +49,10 @@ def figures(series: Series) -> list[Figure]:
     drawn = [
         front_figure(series),
         incumbent(series),
-        learning_curves(series),
-        climbing(series),
-        rung_counts(series),
+        population_fitness(series),
+        schedules(series),
+        lineage_tree(series),
+        *([] if series.lineage is not None else [learning_curves(series), climbing(series), rung_counts(series)]),
         jobs_over_time(series),
         importance_bars(found) if found else None,
         panels(series, found) if found else None,
@@ -73,8 +77,9 @@ def _make_room(figure: Figure) -> None:
 def render(series: Series, links: Mapping[str, str] = NO_LINKS) -> str:
     """The page as text."""
     drawn = figures(series)
-    cards = "".join(card(figure) for figure in drawn if figure.key != "rungs")
-    first = best_parameters(series) + "".join(card(figure) for figure in drawn if figure.key == "rungs")
+    beside = ("rungs", "population")
+    cards = "".join(card(figure) for figure in drawn if figure.key not in beside)
+    first = best_parameters(series) + "".join(card(figure) for figure in drawn if figure.key in beside)
     if not drawn:
         empty = '<h2>Nothing to draw yet</h2><p class="caption">No job was granted.</p>'
         cards = f'<section class="card">{empty}</section>'

@@ -26,6 +26,7 @@ from hpo_core.events import (
     StudyReopened,
     TrialAbandoned,
 )
+from hpo_core.lineage import Lineage
 from hpo_core.report.bands import Bands
 from hpo_core.samplers.recorded import RecordedSampler
 from hpo_core.state import TrialRecord
@@ -79,6 +80,8 @@ class Series:
     failures: list[tuple[float, AttemptFailed]] = field(default_factory=list)
     abandoned: list[tuple[float, TrialAbandoned]] = field(default_factory=list)
     ignored: list[tuple[float, ReportIgnored]] = field(default_factory=list)
+    lineage: Lineage | None = None
+    """Where trials go on from others (PBT); the page then shows generations instead of rungs."""
     turns: list[tuple[float, Turn]] = field(default_factory=list)
     """What changed the course of the study, from outside or by its rules."""
 
@@ -146,6 +149,8 @@ def read_series(entries: Sequence[Entry]) -> Series:
     resources = {result.resource for trial in study.state.trials for result in trial.results}
     targets = {event.target for entry in entries for event in entry.events if type(event) is JobGranted}
     series.levels = sorted(resources | targets | {band.rung.level for band in series.bands.all})
+    if study.spec.search.method == "pbt" or any(trial.parent is not None for trial in study.state.trials):
+        series.lineage = Lineage()
     fold = _Fold(series)
     for entry in entries:
         fold.take(entry)
@@ -173,6 +178,8 @@ class _Fold:
                 series.slot_time += gap * self.slots
         self.last = max(self.last, entry.time)
         for event in entry.events:
+            if series.lineage is not None:
+                series.lineage.apply(event)
             if isinstance(event, JobGranted):
                 if self.began is None:
                     self.began = entry.time

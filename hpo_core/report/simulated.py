@@ -84,7 +84,7 @@ def trade(simulated: Simulated) -> Figure | None:
         {
             "type": "scatter", "mode": "markers+text",
             "x": [rounded(cost.median / 3600)], "y": [rounded(time.median / divisor)],
-            "text": [f" {text(answer.scenario.name, 40)}"], "textposition": "middle right", "cliponaxis": False,
+            "text": [f" {text(answer.scenario.name, 40)}"], "textposition": "top right", "cliponaxis": False,
             "textfont": {"size": 12, "color": INK}, "marker": {"size": 11, "color": color}, "showlegend": False,
             "error_x": _bars(cost, 3600), "error_y": _bars(time, divisor),
             "hovertemplate": f"{text(answer.scenario.name, 60)}<br>%{{x}} worker-hours<extra></extra>",

@@ -26,7 +26,9 @@ def next_command(series: Series) -> str:
     name = series.study.name
     found = status(series)
     if found == "finished" and series.study.spec.search.method != "recorded":
-        return f"hpo extend {name} --configs {max(1, len(series.trials))}"
+        search = series.study.spec.search
+        more = search.population if search.method == "pbt" else max(1, len(series.trials))
+        return f"hpo extend {name} --configs {more}"
     return f"hpo show {name}" if found in ("running", "finished") else f"hpo resume {name}"
 
 
@@ -58,6 +60,9 @@ def _resource(series: Series) -> list[tuple[str, str, str]]:
     state, search = series.study.state, series.study.spec.search
     if not state.resource_used:
         return []
+    if series.lineage is not None:  # each trial is a session of a longer training
+        planned = state.resource_used + sum(rung.units for rung in series.study.method.rungs())
+        return [("resource used", f"{state.resource_used:,}", f"of {planned:,} planned")]
     full = len(state.trials) * (search.max_resource or 0)
     ratio = full / state.resource_used
     small = f"of {full:,} for training all in full" if full else "without an upper limit for each trial"
@@ -111,6 +116,11 @@ def _search(series: Series) -> str:
     elif search.method == "pasha":
         ceiling = max(band.rung.level for band in series.bands.all if band.kind != "closed")
         words += f", ceiling {ceiling:,} of {search.max_resource:,}"
+    elif search.method == "pbt":
+        begun = series.lineage.generations() if series.lineage is not None else 0
+        words += (
+            f" ({search.selection}), population {search.population:,}, generation {begun:,} of {search.generations:,}"
+        )
     elif search.method in ("sha", "hyperband"):
         count = sum(len(ladder.numbers) for ladder in series.bands.ladders)
         words += f", {count} bracket{'' if count == 1 else 's'}"

@@ -8,7 +8,7 @@ one (PBT) waits for it, and since trials are numbered as recorded, so do the new
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import Counter, deque
 
 from hpo_core.events import Event, JobCompleted, JobGranted, TrialAbandoned
 from hpo_core.search.base import DONE, WAIT, Action, Promote, Reproduce, RungStatus, Sample
@@ -37,6 +37,8 @@ class Recorded:
         self._expected: dict[tuple[int, int], list[RecordedGrant]] = {}
         for grant in settings.grants:
             self._expected.setdefault((grant.bracket, grant.rung), []).append(grant)
+        self._uses = Counter(grant.trial for grant in settings.grants)  # by trial: results and children to come
+        self._uses.update(parent for i in self._base if (parent := settings.grants[i].parent) is not None)
         self.running = 0
         self.ruled_out: list[int] = []
 
@@ -64,8 +66,13 @@ class Recorded:
         return None
 
     def contest(self, bracket: int, rung: int) -> Contest | None:
-        """The future is known: a trial goes on, or has no grant left and is ruled out."""
+        """The future is known: whoever has no grant left, nor a child to come, is ruled out."""
         return None
+
+    def _used(self, trial: int) -> None:
+        self._uses[trial] -= 1
+        if not self._uses[trial]:
+            self.ruled_out.append(trial)
 
     def apply(self, event: Event) -> None:
         if isinstance(event, JobGranted):
@@ -77,7 +84,10 @@ class Recorded:
             if self._ready and self.settings.grants[self._ready[0]].trial == event.trial:
                 heapq.heappop(self._ready)
             else:
+                parent = self.settings.grants[self._base[self._next_base]].parent
                 self._next_base += 1
+                if parent is not None:
+                    self._used(parent)
         elif isinstance(event, JobCompleted):
             self.running -= 1
             place = (event.bracket, event.rung)
@@ -86,8 +96,7 @@ class Recorded:
             later = self._later.get(event.trial)
             if later:
                 heapq.heappush(self._ready, later.popleft())
-            else:
-                self.ruled_out.append(event.trial)
+            self._used(event.trial)
         elif isinstance(event, TrialAbandoned):
             self.running -= 1
             self._ended.add(event.trial)

@@ -12,6 +12,7 @@ from hpo_core.checkpoints import Hold, LiveCheckpoints
 from hpo_core.events import CheckpointRemoved, JobCompleted, JobGranted, StudyHalted, TrialCreated
 from hpo_core.journal.audit import audit
 from hpo_core.journal.rerun import rerun_spec
+from hpo_core.search.chance import hypergeometric_tail
 from hpo_core.search.random_grid import Straight
 from hpo_core.state import StudyState
 from hpo_core.trial import Checkpoint, Job, Report
@@ -155,33 +156,28 @@ def test_a_failed_trial_keeps_what_its_next_attempt_loads_and_an_abandoned_one_n
 
 def test_a_child_of_another_trial_pins_the_checkpoint_it_loads() -> None:
     """A search method that starts trials from each other's checkpoints, event by event."""
-    state, method = StudyState(), Straight(9, 1)
+    state, method = StudyState(), Straight(9, 1)  # never told of anything, so it rules nobody out by itself
     live = LiveCheckpoints(state, method)
 
     def apply(*events: Any) -> None:
         for event in events:
             state.apply(event)
-            method.apply(event)
             live.apply(event)
             live.check()
 
-    parent = Checkpoint("parent", "", 1, 10)
-    for trial, loss in ((0, 0.5), (1, 0.1)):
-        own = parent if trial == 0 else Checkpoint("best", "", 1, 10)
-        apply(
-            TrialCreated(trial, 0, {}),
-            JobGranted(trial, 0, 0, 0, 1, None),
-            JobCompleted(trial, 0, 0, 0, 1, loss, {}, own, "", 0, 1),
-        )
-    assert live.uris == {"best"} and live.take_dead() == ["parent"]
-    live = LiveCheckpoints(state, Straight(9, 1))  # nothing is ruled out here
-    method.ruled_out = live.method.ruled_out
-    apply(TrialCreated(2, 0, {}, parent=0), JobGranted(2, 0, 0, 1, 2, parent))
-    live.method.ruled_out.append(0)
-    apply(TrialCreated(3, 0, {}), JobGranted(3, 0, 0, 0, 1, None))
-    assert live.why("parent") is Hold.PINNED, "a running child loads it, though its own trial is at its end"
+    def train(trial: int, loss: float, uri: str) -> list[Any]:
+        written = Checkpoint(uri, "", 1, 10)
+        result = JobCompleted(trial, 0, 0, 0, 1, loss, {}, written, "", 0, 1)
+        return [TrialCreated(trial, 0, {}), JobGranted(trial, 0, 0, 0, 1, None), result]
+
+    apply(*train(0, 0.5, "parent"), *train(1, 0.1, "best"))
+    assert live.why("parent") is Hold.RESTING
+    apply(TrialCreated(2, 0, {}, parent=0), JobGranted(2, 0, 0, 1, 2, Checkpoint("parent", "", 1, 10)))
+    method.ruled_out.append(0)
+    apply(TrialCreated(3, 0, {}))
+    assert live.why("parent") is Hold.PINNED, "a running child loads it, though its own trial has no use for it"
     apply(JobCompleted(2, 0, 0, 1, 2, 0.7, {}, Checkpoint("child", "", 2, 10), "", 0, 1))
-    assert live.take_dead() == ["parent"]
+    assert live.take_dead() == ["parent"] and live.uris == {"best", "child"}
 
 
 # Within a limit.
@@ -199,36 +195,29 @@ def test_the_least_likely_trial_goes_first() -> None:
     study = fresh(make_spec(search=NINE | {"configs": 30}, checkpoints={"max_count": 4}))
     in_turn(study, [0.5, 0.9, 0.8, 0.4, 0.7, 0.95])
     gone = removals(study)
-    assert [trial for trial, _ in gone if trial != 0] == [1, 4], "place 3 of 3, then place 4 of 4 there"
+    assert [trial for trial, _ in gone if trial != 0] == [1, 4], "place 4 of 4, then place 5 of 5"
     events = facts(study.journal.entries("world"), CheckpointRemoved)
-    paused = [event for event in events if event.trial in (1, 4)]
-    assert paused[0].chance == pytest.approx(study_chance(3, 3, 30, 10))
-    assert all(0 < event.chance < 0.2 for event in paused)
+    chances = [event.chance for event in events if event.trial in (1, 4)]
+    assert chances == [hypergeometric_tail(4, 30, 10, 4), hypergeometric_tail(5, 30, 10, 5)]
 
 
-def study_chance(place: int, results: int, expected: int, promotions: int) -> float:
-    from hpo_core.search.chance import hypergeometric_tail
-
-    return hypergeometric_tail(place, expected, promotions, results)
-
-
-def test_between_equally_likely_ones_less_training_is_lost() -> None:
-    """All results are in: nobody outside the top goes on any more."""
-    study = fresh(make_spec(search=NINE, checkpoints={"max_count": 30}))
+def test_fallbacks_then_chance_then_training_is_the_order() -> None:
     world = Disk(2)
-    world.through(study)
-    budget = study._budget
+    study = fresh(make_spec(checkpoints={"max_count": 100}), MemoryJournal(), world)
+    world.play(study, steps=30)
+    budget, live = study._budget, study.checkpoints
     assert budget is not None
-    order = []
     budget.limits = budget.limits.model_copy(update={"max_count": 1})
+    order = []
     while (removal := budget.removal(0)) is not None:
+        result = next(r for r in study.state.trials[removal.trial].results if r.resource == removal.resource)
+        assert result.checkpoint is not None
+        why = live.why(result.checkpoint.uri)
+        order.append((why, removal.chance, removal.resource if why is Hold.RESTING else 0))
         study._apply(removal)
-        order.append((removal.chance, removal.resource))
-    fallbacks = [item for item in order if item[0] == 0.0][:1]
-    assert fallbacks and len(study.checkpoints) == 1
-    paused = [resource for chance, resource in order if chance == 0.0]
-    assert paused[-3:] == sorted(paused[-3:])
-    assert order == sorted(order, key=lambda item: item[0])
+    assert order == sorted(order) and {hold for hold, _, _ in order} == {Hold.FALLBACK, Hold.RESTING}
+    assert len({chance for _, chance, _ in order}) > 3
+    assert all(live.why(uri) is Hold.PINNED for uri in live.uris)
 
 
 def test_a_trial_promoted_after_all_starts_from_scratch() -> None:

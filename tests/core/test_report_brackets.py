@@ -16,7 +16,7 @@ from hpo_core.report.series import read_series
 from hpo_core.report.tables import failure_rows, head, key_numbers, top_trials
 from tests.core.test_overview import HUNDRED
 from tests.core.test_report import SPACE, World, events, told, written
-from tests.methods import SEARCHES
+from tests.methods import SEARCHES, spec_of
 
 LADDER: dict[str, Any] = {"configs": 60, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
 OWN = {"method": "asha", "brackets": [0, 1, 2], **LADDER}
@@ -31,8 +31,8 @@ def traces(world: World, key: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_every_method_has_its_pictures(name: str, tmp_path: Path) -> None:
-    """Half-way and at its end; Plotly refuses what it does not know."""
-    world = World(search=SEARCHES[name]).play(10)
+    """Half-way; Plotly refuses what it does not know."""
+    world = World(search=SEARCHES[name], space=spec_of(name).plain()["space"]).play(10)
     page = written(world, tmp_path)
     assert "Climbing the rungs" in page or "Trials over time" in page
     series, _ = told(world)
@@ -172,7 +172,7 @@ def test_a_stop_rule_is_told_in_words() -> None:
     why = "stop rule met: total_resource = 80 units of training are given out; a resume grants 80 more"
     assert page.count(why) == 2, "in the head and in the course of the study"
     assert "of 80 units trained" in page and "no maximum resource" in page
-    assert "saving" not in dict((label, value) for label, value, _ in key_numbers(series))
+    assert "saving" not in [label for label, _, _ in key_numbers(series)]
     world.study.recover("again:2")
     world.play(60)
     series, _ = told(world)

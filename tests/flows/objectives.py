@@ -97,3 +97,23 @@ def trade(trial):
 
 def forgets_one(trial):
     trial.report(loss=0.5)
+
+
+def heavy(trial):
+    """Like good, with a checkpoint of 300,000 bytes of noise."""
+    weights = Weights()
+    ballast = np.random.default_rng(trial.number)
+    noise = {"noise": ballast.integers(0, 256, 300_000 - 2_600, dtype=np.uint8)}
+
+    class Ballast:
+        def state_dict(self):
+            return noise
+
+        def load_state_dict(self, state):
+            assert state["noise"].tobytes() == noise["noise"].tobytes()
+
+    trial.track(weights=weights, ballast=Ballast())
+    for _ in trial.steps():
+        time.sleep(0.01)
+        weights.value += float(np.random.random()) * 1e-3
+        trial.report(loss=trial.params["x"] ** 2 + 1.0 / (trial.resource + 1) + weights.value)

@@ -12,13 +12,13 @@ from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.events import FORMAT, encode_entry
 from hpo_core.trial import Checkpoint
 from tests.conftest import World, completed, failed, fresh, make_spec
-from tests.methods import ALL, spec_of
+from tests.methods import spec_of
 
 FOLDER = Path(__file__).parent
 
 
 def every_kind_of_event() -> Study:
-    """A study in which each event of the format happens at least once."""
+    """A study of promotion ASHA with every misfortune."""
     world = World(11, failures=0.1, nans=0.1)
     study = fresh(make_spec(study="golden"), MemoryJournal(), world)
     running = world.play(study, steps=12)
@@ -42,15 +42,40 @@ def every_kind_of_event() -> Study:
     return study
 
 
-def every_method() -> dict[str, Study]:
-    """A small study of each search method, with failures, by the name of its golden file."""
-    studies = {}
-    for name in ALL:
+def limited() -> Study:
+    """A study that a stop rule and a checkpoint budget end and shape."""
+    world = World(13)
+    limits = {"stop": {"seconds": 20.0}, "checkpoints": {"max_count": 6}}
+    study = fresh(make_spec(study="golden", **limits), MemoryJournal(), world)
+    running = study.set_capacity(3)
+    while running:
+        job = running.pop(0)
+        checkpoint = Checkpoint(f"t{job.trial}r{job.rung}", "ab", job.target, 7)
+        world.now += 0.5
+        running += study.tell_report(completed(job, world.loss(job), checkpoint=checkpoint))
+        if len(study.state.trials) > 12:
+            world.now += 100
+            study.tick()
+    study.recover("second:2")
+    world.play(study)
+    return study
+
+
+METHODS = [
+    "asha-brackets", "asha-shared", "asha-endless", "stopping-brackets", "sha", "hyperband", "pasha", "pbt",
+    "pbt-truncation", "random", "grid-drawn", "pareto-asha-brackets",
+]  # fmt: skip
+
+
+def studies() -> dict[str, Study]:
+    """All golden studies by the name of their file: each kind of event, each search method with failures."""
+    found = {"every-event": every_kind_of_event(), "limited": limited()}
+    for name in METHODS:
         world = World(12, failures=0.05, nans=0.05)
         study = fresh(spec_of(name, study="golden"), MemoryJournal(), world)
         world.play(study)
-        studies[name] = study
-    return studies
+        found[name] = study
+    return found
 
 
 def summary(study: Study) -> dict[str, object]:
@@ -76,7 +101,7 @@ def summary(study: Study) -> dict[str, object]:
 
 
 def main() -> None:
-    for name, study in {"every-event": every_kind_of_event(), **every_method()}.items():
+    for name, study in studies().items():
         lines = [encode_entry(entry) + "\n" for entry in study.journal.entries("golden")]
         (FOLDER / f"{name}-format-{FORMAT}.jsonl").write_text("".join(lines))
         (FOLDER / f"{name}-format-{FORMAT}.json").write_text(json.dumps(summary(study), indent=1) + "\n")

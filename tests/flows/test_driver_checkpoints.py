@@ -1,0 +1,97 @@
+"""The driver's housekeeping with real files, its executor writing them in this process, one job after the other."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.driver import Bare, Driver
+from hpo_core import MemoryJournal, Outcome, Study
+from hpo_core.journal.base import Owner
+from hpo_core.training import checkpoint as checkpoints
+from hpo_core.training.request import files_of_attempt
+from hpo_core.trial import Checkpoint, Job, Report
+from tests.conftest import completed, failed, make_spec
+from tests.methods import SEARCHES
+
+NAME = "checkpoints/trial-{0.trial:05d}/rung-{0.rung}-attempt-{0.attempt}.safetensors"
+
+
+class Here:
+    """Runs a job when another one is submitted, or nothing else is left; measures the folder after each write."""
+
+    def __init__(self, folder: Path, size: int, crash_every: int = 0) -> None:
+        self.folder = folder
+        self.size = size
+        self.crash_every = crash_every
+        self.jobs = 0
+        self.most = 0
+        self._waiting: deque[tuple[Job, Callable[[Job, Report], None]]] = deque()
+
+    def slots(self) -> int:
+        while self._waiting:  # the driver asks once a second, and when it begins
+            self._run_one()
+        return 3
+
+    def submit(self, job: Job, done: Callable[[Job, Report], None]) -> None:
+        self._waiting.append((job, done))
+        if len(self._waiting) == 3:
+            self._run_one()
+
+    def cancel_all(self) -> None:
+        self._waiting.clear()
+
+    def _run_one(self) -> None:
+        job, done = self._waiting.popleft()
+        self.jobs += 1
+        if job.checkpoint is not None:
+            assert checkpoints.load(self.folder, job.checkpoint)["trial"] == job.trial
+        written = self._write(job)
+        self.most = max(self.most, sum(path.stat().st_size for path in self.folder.glob("checkpoints/*/*")))
+        if self.crash_every and self.jobs % self.crash_every == 0:  # it was written, but nobody heard of it
+            (self.folder / written.uri).with_suffix(".safetensors.part").write_bytes(b"begun again")
+            done(job, failed(job, Outcome.CRASHED))
+            return
+        report = completed(job, float(job.params["x"]) + 1 / job.target, checkpoint=written)
+        done(job, report)
+        if self.jobs % 5 == 0:
+            done(job, report)  # told twice
+
+    def _write(self, job: Job) -> Checkpoint:
+        tree: dict[str, Any] = {"trial": job.trial, "ballast": "x" * self.size}
+        return checkpoints.save(self.folder, NAME.format(job), tree, resource=job.target)
+
+
+def drive(folder: Path, executor: Here, **changes: Any) -> Study:
+    study = Study.create(make_spec(training={"retries": {"crashed": 5}}, **changes), MemoryJournal())
+    for name in ("study", "checkpoints"):
+        (folder / name).mkdir(exist_ok=True)
+    driver = Driver(
+        study, executor, Bare(executor), observers=[], folder=folder, owner=Owner("here", 1, 0.0)
+    )  # fmt: skip
+    assert driver.run() == "finished"
+    return study
+
+
+@pytest.mark.parametrize("method", ["asha", "sha", "stopping"])
+def test_files_stay_below_the_limit_whatever_attempts_leave_behind(method: str, tmp_path: Path) -> None:
+    executor = Here(tmp_path, 50_000, crash_every=7)
+    study = drive(tmp_path, executor, search=SEARCHES[method], checkpoints={"max_bytes": 400_000})
+    assert 250_000 < executor.most <= 400_000
+    files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("checkpoints/*/*")}
+    assert files == study.checkpoints.uris and study.state.failed_attempts > 2
+
+
+def test_the_pattern_of_an_attempt_names_its_files_and_no_others(tmp_path: Path) -> None:
+    for attempt in (1, 11):
+        for end in ("", ".part"):
+            path = tmp_path / (NAME.format(Job(7, attempt, 0, 2, 9, {})) + end)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+    assert sorted(path.name for path in tmp_path.glob(files_of_attempt(7, 1))) == [
+        "rung-2-attempt-1.safetensors", "rung-2-attempt-1.safetensors.part",
+    ]  # fmt: skip
