@@ -107,7 +107,7 @@ def rerun(
 
     settings = {".".join(keys): value for keys, value in map(split_change, changes or ())}
     place = Home(home, journal)
-    source = place.open_journal()
+    source = place.read_journal()
     spec = rerun_spec(list(source.entries(name)), new, trials=trials or (), changes=settings)
     source.close()
     _drive(place, new, "rerun", as_json, spec=spec)
@@ -183,7 +183,7 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
     """All studies of the journal."""
     from hpo_core.study import Study
 
-    source = Home(home, journal).open_journal()
+    source = Home(home, journal).read_journal()
     rows = []
     for info in source.studies():
         study = Study.open(info.name, source, reading=True)
@@ -231,7 +231,7 @@ def audit_study(name: Name, home: HomeOption = None, journal: JournalOption = No
     """Decide everything again from the recorded stimuli and compare with the record."""
     from hpo_core.journal.audit import audit
 
-    source = Home(home, journal).open_journal()
+    source = Home(home, journal).read_journal()
     report = audit(source.entries(name))
     if as_json:
         print_json(
@@ -257,7 +257,7 @@ def export(name: Name, home: HomeOption = None, journal: JournalOption = None) -
     """Write the journal as JSON lines, one entry a line."""
     from hpo_core.events import encode_entry
 
-    for entry in Home(home, journal).open_journal().entries(name):
+    for entry in Home(home, journal).read_journal().entries(name):
         sys.stdout.write(encode_entry(entry) + "\n")
 
 
@@ -268,7 +268,7 @@ def report(name: Name, home: HomeOption = None, journal: JournalOption = None) -
     from hpo_core.tracking.place import read_place
 
     place = Home(home, journal)
-    entries = list(place.open_journal().entries(name))
+    entries = list(place.read_journal().entries(name))
     folder = place.study_folder(name, create=True)
     links = {"Study folder": str(folder)}
     if (run := read_place(folder)) is not None:

@@ -91,7 +91,7 @@ def print_summary(facts: dict[str, Any]) -> None:
 
 def print_study(home: Home, name: str, at: int | None, as_json: bool, trial: int | None = None) -> None:
     """A study as of an entry, or the story of one trial."""
-    source = home.open_journal()
+    source = home.read_journal()
     info = source.info(name)
     if at is not None and at >= info.entries:
         raise HpoError(f"--at {at}: study {name!r} has entries 0 to {info.entries - 1}.")

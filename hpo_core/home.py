@@ -10,6 +10,7 @@ from hpo_core.errors import StorageError
 from hpo_core.spec import StudySpec
 
 if TYPE_CHECKING:
+    from hpo_core.journal.base import Journal
     from hpo_core.journal.sql import SqlJournal
 
 
@@ -48,6 +49,19 @@ class Home:
         from hpo_core.journal.sql import open_journal
 
         return open_journal(self.journal_url)
+
+    def read_journal(self) -> Journal:
+        """The journal for a command that only looks: in a folder without one it is empty, and none is created.
+
+        Raises:
+            JournalError: it cannot be opened.
+        """
+        file = self.folder / "journal.db"
+        if self.journal_url == f"sqlite:///{file}" and not file.exists():
+            from hpo_core.journal.memory import MemoryJournal
+
+            return MemoryJournal()
+        return self.open_journal()
 
     def study_folder(self, name: str, *, create: bool = False) -> Path:
         """Folder of one study's files.

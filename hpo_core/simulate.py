@@ -111,7 +111,7 @@ def answer(question: Question, home: Home) -> Simulated:
         raise SpecError(f"--repeat {question.repeat}: give at least 1.")
     past = None
     if question.from_journal is not None:
-        journal = home.open_journal()
+        journal = home.read_journal()
         try:
             past = read_past(journal.entries(question.from_journal), seconds_per_unit=question.seconds_per_unit)
         finally:

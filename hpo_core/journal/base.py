@@ -99,3 +99,7 @@ class Journal(Protocol):
     def release(self, study: str, epoch: int) -> None:
         """Let go; harmless where somebody else claimed the study since."""
         ...
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+        ...

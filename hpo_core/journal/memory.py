@@ -76,3 +76,6 @@ class MemoryJournal:
         kept = self._kept(study)
         if kept.epoch == epoch:
             kept.owner = None
+
+    def close(self) -> None:
+        """Nothing is open."""

@@ -30,7 +30,7 @@ from hpo_core.trial import RESULTS
 PATHS = 300
 """Trials drawn; those that rose furthest come first."""
 BAND = 0.3
-BETWEEN = 0.7
+BETWEEN = 0.2
 """Room between two brackets, for the heading of the lower one."""
 
 
