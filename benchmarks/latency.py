@@ -6,7 +6,8 @@
    beside synchronous SHA with n = ``eta**K``.
 2. **Mispromotions.** Configurations that left a rung and are not among its best ``floor(n / eta)`` in hindsight, for
    n results so far; the paper says about sqrt(n). Nine workers, several seeds; exponent by least squares on a log-log
-   scale from n = 100 on.
+   scale from n = 100 on. A plain loop without study, workers or clock counts the same configurations as a check, and
+   goes on to n = 100,000.
 3. **Scaling**, 1 to 500 workers (eta 4, r = 1, R = 256, bracket 0, resume, durations times 1 + |z|, sd 0.5).
    Throughput: configurations evaluated (and trained to R) in five times time(R) by a search without end. Time to
    finish: a search of n configurations until it is drained; that cannot be before one trial is trained to R, nor
@@ -19,11 +20,12 @@ Writes results/latency.json, and latency.png, mispromotions.png and scaling.png 
 from __future__ import annotations
 
 import argparse
+import heapq
 import math
 import statistics
 import time
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +36,14 @@ from ideal import NO_END, Search
 from numpy.typing import NDArray
 
 from hpo_core.events import JobCompleted, JobGranted
+from hpo_core.rng import Stream
 from hpo_core.simulation import Faults
 
 LADDERS = ((3, 9, 0), (3, 9, 1), (3, 27, 0), (3, 81, 0), (2, 16, 0), (2, 64, 0), (4, 64, 0), (4, 256, 0), (4, 256, 1))
 """(eta, R, s) with r = 1."""
 DRAWN = ((3, 9), (3, 81), (4, 256))
-PLACES = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
+PLACES = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
+FAR = PLACES[-1]
 FIT_FROM = 100
 WORKERS = (1, 2, 5, 10, 25, 50, 100, 200, 500)
 
@@ -121,15 +125,6 @@ class Hindsight:
     def leave(self, trial: int) -> None:
         self._left[trial] = (self._loss[trial], trial)
 
-    def leave_all(self, newest: int) -> None:
-        """All candidates leave, as after each result before this one; new are the newest at most, and the last one."""
-        top = len(self._ranked) // self._eta
-        if top:
-            last = self._ranked[top - 1]
-            self.leave(last[1])
-            if (self._loss[newest], newest) < last:
-                self.leave(newest)
-
     def look(self) -> None:
         """Count, where the rung has one of the sizes that are asked for."""
         n = len(self._ranked)
@@ -152,18 +147,35 @@ def mispromotions(eta: int, configs: int, seed: int) -> list[dict[int, int]]:
                 rungs[event.rung - 1].leave(event.trial)
         for rung in rungs:
             rung.look()
-    losses = [trial.params["quality"] for trial in search.study.state.trials]
-    return [*(rung.mispromoted for rung in rungs), bare(eta, losses)]
+    own = [trial.params["quality"] for trial in search.study.state.trials]
+    stream = Stream(seed, "further", 0)
+    return [*(rung.mispromoted for rung in rungs), bare(eta, [*own, *(stream.uniform() for _ in range(configs, FAR))])]
 
 
-def bare(eta: int, losses: list[float]) -> dict[int, int]:
-    """The same count for the base rung in a plain loop: every candidate leaves at once; no workers, no study."""
-    rung = Hindsight(eta, [*PLACES, len(losses)])
-    for trial, loss in enumerate(losses):
-        rung.add(trial, loss)
-        rung.leave_all(trial)
-        rung.look()
-    return rung.mispromoted
+def bare(eta: int, losses: Iterable[float]) -> dict[int, int]:
+    """The same count for the base rung in a plain loop, where every candidate leaves at once: no workers, no study.
+
+    All of the best ``floor(n / eta)`` have left then, so those that should not have are the others.
+    """
+    top: list[float] = []
+    rest: list[float] = []
+    left: set[float] = set()
+    found = {}
+    for n, loss in enumerate(losses, start=1):
+        if top and loss < -top[0]:
+            heapq.heappush(top, -loss)
+            left.add(loss)
+        else:
+            heapq.heappush(rest, loss)
+        if len(top) > n // eta:
+            heapq.heappush(rest, -heapq.heappop(top))
+        elif len(top) < n // eta:
+            best = heapq.heappop(rest)
+            heapq.heappush(top, -best)
+            left.add(best)
+        if n in PLACES:
+            found[n] = len(left) - n // eta
+    return found
 
 
 def power_law(sizes: NDArray[np.float64], means: NDArray[np.float64]) -> tuple[float, float]:
@@ -176,7 +188,7 @@ def power_law(sizes: NDArray[np.float64], means: NDArray[np.float64]) -> tuple[f
 def mispromotion_figures(etas: list[int], configs: int, seeds: int) -> list[dict[str, Any]]:
     """Per eta and rung; ``interval`` holds 95 % of the exponents of 1000 resamplings of the seeds.
 
-    ``bare_over_sqrt_n`` is the plain loop with the same configurations: what is left if clock and workers are not.
+    ``bare`` is the plain loop with the same configurations, and further ones up to n = FAR.
     """
     found = []
     draws = np.random.default_rng(0).integers(0, seeds, size=(1000, seeds))
@@ -198,9 +210,10 @@ def mispromotion_figures(etas: list[int], configs: int, seeds: int) -> list[dict
                     "over_sqrt_n": (means / np.sqrt(sizes)).round(3).tolist(),
                 }
             )  # fmt: skip
-        found[-2]["bare_over_sqrt_n"] = [
-            round(statistics.mean(run[2][n] for run in runs) / math.sqrt(n), 3) for n in found[-2]["n"]
-        ]
+        plain = {str(n): statistics.mean(run[2][n] for run in runs) for n in PLACES}
+        found[-2]["same_as_bare"] = all(run[0][n] == run[2][n] for run in runs for n in found[-2]["n"] if n in PLACES)
+        found[-2]["bare"] = {n: round(mean, 2) for n, mean in plain.items()}
+        found[-2]["bare_over_sqrt_n"] = {n: round(mean / math.sqrt(int(n)), 3) for n, mean in plain.items()}
     return found
 
 
@@ -278,15 +291,20 @@ def draw_mispromotions(found: list[dict[str, Any]], path: Path) -> None:
             color=colour, marker="o", linestyle="none", elinewidth=1.2,
             label=f"eta {one['eta']}: {one['factor']:.2f} n$^{{{one['exponent']:.2f}}}$",
         )  # fmt: skip
+        further = {int(size): more for size, more in one.get("bare", {}).items() if int(size) > max(n)}
+        panel.plot(
+            [size * shift for size in further], list(further.values()),
+            color=colour, marker="o", markerfacecolor="white", linestyle="none",
+        )  # fmt: skip
         line = n[n >= FIT_FROM]
         panel.plot(line, one["factor"] * line ** one["exponent"], color=colour)
     for k, panel in enumerate(axes[0]):
-        widest = max(max(one["n"]) for one in found if one["rung"] == k)
+        widest = max(max([*one["n"], *map(int, one.get("bare", ()))]) for one in found if one["rung"] == k)
         line = np.array([10, widest])
         panel.plot(line, np.sqrt(line), color=plots.INK, linestyle="--", linewidth=1.2, label="$\\sqrt{n}$")
         plots.log_axis(panel.xaxis, subs=(1,))
         plots.log_axis(panel.yaxis)
-        panel.set_title("base rung" if not k else "rung 1")
+        panel.set_title("rung 1" if k else "base rung (hollow: plain loop)")
         panel.set_xlabel("results in the rung, n")
         panel.legend(loc="upper left")
     axes[0][0].set_ylim(bottom=0.3)
@@ -345,12 +363,23 @@ def main() -> None:
     wrong = mispromotion_figures(given.etas, given.configs, given.seeds)
     print("\nMispromoted")
     record.table(
-        ["", "n", "mean", "sd", "over sqrt(n)", "bare loop", "exponent from 100 on", "95 %"],
+        ["", "n", "mean", "sd", "over sqrt(n)", "exponent from 100 on", "95 %"],
         [
             [f"eta {one['eta']}, rung {one['rung']}", f"{one['n'][-1]:,}"]
             + [one[key][-1] for key in ("mean", "sd", "over_sqrt_n")]
-            + [one.get("bare_over_sqrt_n", [None])[-1], one["exponent"], "{} to {}".format(*one["interval"])]
+            + [one["exponent"], "{} to {}".format(*one["interval"])]
             for one in wrong
+        ],
+    )
+
+    print("\nMispromoted in the base rung, over sqrt(n), plain loop")
+    far = [str(n) for n in PLACES if n >= FIT_FROM]
+    record.table(
+        ["", *(f"{int(n):,}" for n in far), "same as the study"],
+        [
+            [f"eta {one['eta']}", *(one["bare_over_sqrt_n"][n] for n in far), "yes" if one["same_as_bare"] else "NO"]
+            for one in wrong
+            if not one["rung"]
         ],
     )
 

@@ -225,8 +225,9 @@ class Budget:
     length); until the first result shows how much that is, a limit in bytes lets one job run alone. A checkpoint that
     is larger still can exceed the limit by the difference, until what it needs has been removed.
 
-    Cost of a report, where there is a limit (promotion ASHA, r = 1, R = 256, 500 workers, one core): see
-    ``benchmarks/README.md``. Without a limit nothing of this exists.
+    Cost: some 0.1 ms more per report (promotion ASHA, 100,000 trials, 500 workers, room for 1,000 to 10,000
+    checkpoints or three brackets: 0.12 to 0.13 ms of CPU per report in all, 0.03 without a limit). Without a limit
+    nothing of this exists.
     """
 
     def __init__(self, limits: CheckpointSpec, live: LiveCheckpoints) -> None:

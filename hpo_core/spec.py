@@ -685,5 +685,7 @@ def _suggest(key: str, loc: tuple[Any, ...]) -> str:
         known.update(model.model_fields)
     if len(loc) > 1 and loc[0] == "space":
         known = {"type", "low", "high", "log", "step", "choices", "when", "static"}
+    if key in known:
+        return " here, though other parts or methods take it; remove it"
     close = difflib.get_close_matches(key, sorted(known), n=1)
     return f"; did you mean {close[0]}?" if close else "; remove it"

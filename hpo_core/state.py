@@ -31,6 +31,7 @@ from hpo_core.events import (
     TrialStopped,
 )
 from hpo_core.front import dominates, enter
+from hpo_core.naming import RungNames
 from hpo_core.spec import StudySpec
 from hpo_core.trial import Checkpoint, Job, Metrics, Outcome, Params
 
@@ -387,10 +388,12 @@ class StudyState:
 
     def story(self, number: int) -> list[str]:
         """What happened to a trial, one line each."""
-        trial = self.trials[number]
+        assert self.spec is not None
+        trial, names = self.trials[number], RungNames(self.spec)
         lines = [f"trial {number} created in bracket {trial.bracket}: {trial.params}"]
         lines += [
-            f"reached rung {r.rung} ({r.resource} units) in attempt {r.attempt}: loss {r.loss}" for r in trial.results
+            f"reached {names.words(r.bracket, r.rung)} ({r.resource} units) in attempt {r.attempt}: loss {r.loss}"
+            for r in trial.results
         ]
         lines += [f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}" for f in trial.failures]
         lines += [
@@ -399,11 +402,10 @@ class StudyState:
             for r in trial.removed
         ]
         if trial.stopped is not None:
-            lines.append(
-                f"stopped at rung {trial.stopped.rung}: place {trial.stopped.rank} of {trial.stopped.results} there"
-            )
+            lines.append(names.stopped(trial.stopped))
         if trial.abandoned is not None:
-            lines.append(f"abandoned on the way to rung {trial.abandoned.rung}: {trial.abandoned.reason}")
+            gone = trial.abandoned
+            lines.append(f"abandoned on the way to {names.words(gone.bracket, gone.rung)}: {gone.reason}")
         lines.append(f"now {trial.status}")
         return lines
 

@@ -1,8 +1,7 @@
-"""The driver's housekeeping with real files, its executor writing them in this process, one job after the other."""
+"""The driver's housekeeping with real files, which its executor writes in this process."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ NAME = "checkpoints/trial-{0.trial:05d}/rung-{0.rung}-attempt-{0.attempt}.safete
 
 
 class Here:
-    """Runs a job when another one is submitted, or nothing else is left; measures the folder after each write."""
+    """Runs each job as soon as it is submitted, its report waits; measures the folder after each write."""
 
     def __init__(self, folder: Path, size: int, crash_every: int = 0) -> None:
         self.folder = folder
@@ -30,23 +29,14 @@ class Here:
         self.crash_every = crash_every
         self.jobs = 0
         self.most = 0
-        self._waiting: deque[tuple[Job, Callable[[Job, Report], None]]] = deque()
 
     def slots(self) -> int:
-        while self._waiting:  # the driver asks once a second, and when it begins
-            self._run_one()
         return 3
 
-    def submit(self, job: Job, done: Callable[[Job, Report], None]) -> None:
-        self._waiting.append((job, done))
-        if len(self._waiting) == 3:
-            self._run_one()
-
     def cancel_all(self) -> None:
-        self._waiting.clear()
+        """Nothing runs when this is called."""
 
-    def _run_one(self) -> None:
-        job, done = self._waiting.popleft()
+    def submit(self, job: Job, done: Callable[[Job, Report], None]) -> None:
         self.jobs += 1
         if job.checkpoint is not None:
             assert checkpoints.load(self.folder, job.checkpoint)["trial"] == job.trial
