@@ -1,17 +1,19 @@
 """The flow that runs a study: Prefect wraps, Dask carries, a child process trains."""
 
 from typing import Any, Literal
+from uuid import UUID
 
 import msgspec
 from prefect import flow, get_run_logger, tags
+from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.artifacts import write_artifacts
+from flows.artifacts import StudyArtifacts
 from flows.cluster import DaskExecutor
 from flows.driver import Wrapper
 from flows.progress import ResultLines
-from flows.session import Session, grain
+from flows.session import ObserverFactory, Session, Summary, grain
 from flows.tasks import TaskPerJob, TaskPerRung
 from hpo_core.home import Home
 from hpo_core.spec import StudySpec
@@ -47,6 +49,34 @@ def _wrapper(study: Study, executor: DaskExecutor) -> Wrapper:
     return kind(executor, study.spec.metric.name)
 
 
+def drive(session: Session, action: str, *observers: ObserverFactory) -> tuple[Study, Summary]:
+    """Drive a session's study inside the present flow run, and show it there.
+
+    The flow run is named ``ACTION-STUDY`` and tagged with study and method, so that a list of runs sorts and filters
+    by them; every decision is a line of its log.
+
+    Args:
+        observers: further ones, after the log and the artifacts.
+    """
+    run = UUID(str(flow_run.id))
+    labels = ["hpo", session.name, session.spec.search.method]
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(run, name=f"{action}-{session.name}", tags=[*flow_run.tags, *labels])
+    shown: list[StudyArtifacts] = []
+
+    def artifacts(study: Study) -> StudyArtifacts:
+        shown.append(StudyArtifacts(study, run))
+        return shown[-1]
+
+    every: list[ObserverFactory] = [DecisionLog, artifacts, *observers]
+    for make in every:
+        session.add_observer(make)
+    with tags("hpo", session.name):
+        study, summary = session.run(_wrapper)
+    shown[-1].finish(summary.links)
+    return study, summary
+
+
 @flow(
     name="tune",
     flow_run_name="{action}-{study}",
@@ -63,7 +93,7 @@ def tune(
     home: str | None = None,
     journal: str | None = None,
 ) -> dict[str, Any]:
-    """Run or go on with a study.
+    """Run or go on with a study; the flow behind the command line. ``flows/deployed.py`` has those with a form.
 
     Args:
         study: Name of the study.
@@ -83,10 +113,7 @@ def tune(
         extend=extend,
     )
     try:
-        session.add_observer(DecisionLog)
-        with tags("hpo", study):
-            opened, summary = session.run(_wrapper)
-        write_artifacts(opened, summary.links)
+        _, summary = drive(session, action)
         if prepared is None and (warning := session.finish_tracking()):
             get_run_logger().warning(warning)
     finally:

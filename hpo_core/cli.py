@@ -277,6 +277,27 @@ def report(name: Name, home: HomeOption = None, journal: JournalOption = None) -
 
 
 @app.command()
+def compare(
+    names: Annotated[list[str], typer.Argument(help="Names of the studies; repeats of one search share a band.")],
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help="The HTML page; default: compared/ in the home folder.")
+    ] = None,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Studies side by side: incumbents over training and time, final quality, cost."""
+    from hpo_core.console import print_comparison
+    from hpo_core.report.compared import Comparison, write_comparison
+
+    place = Home(home, journal)
+    source = place.read_journal()
+    comparison = Comparison.of([list(source.entries(name)) for name in names])
+    page = write_comparison(comparison, out_file or place.comparison_path(names))
+    print_comparison(comparison.facts(), page, as_json)
+
+
+@app.command()
 def project(
     name: Name,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Make runs that were deleted in MLflow anew.")] = False,
@@ -290,6 +311,25 @@ def project(
     source = place.open_journal()
     found = project_study(place, source, name, rebuild=rebuild)
     out.print(found, soft_wrap=True)
+
+
+@app.command()
+def deploy(
+    file: Annotated[Path | None, typer.Option("--file", help="A prefect.yaml; default: that of deployments/.")] = None,
+) -> None:
+    """Register the deployments with the Prefect server of PREFECT_API_URL."""
+    from flows.register import POOL, deploy
+
+    deploy(file)
+    out.print(f"registered with work pool {POOL!r}; `hpo worker` runs what is started there", soft_wrap=True)
+
+
+@app.command()
+def worker() -> None:
+    """Run what is started from the Prefect UI, until interrupted (HPO_ALLOWED_OBJECTIVES says what it may)."""
+    from flows.register import start_worker
+
+    start_worker()
 
 
 def _drive(home: Home, name: str, action: str, as_json: bool, **how: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -164,6 +165,19 @@ def print_study(home: Home, name: str, at: int | None, as_json: bool, trial: int
     for job in state.wanted():
         rung = names.words(job.bracket, job.rung)
         out.print(Text(f"running: trial {job.trial} to {job.target} ({rung}, attempt {job.attempt})"))
+
+
+def print_comparison(facts: dict[str, Any], page: Path, as_json: bool) -> None:
+    """Studies side by side, and where the page is."""
+    if as_json:
+        print_json(facts | {"page": str(page)})
+        return
+    hidden = {"params", "mode", "jobs"}
+    if len(facts["groups"]) < len(facts["studies"]):
+        out.print(table_of(facts["groups"]))
+        out.print()
+    out.print(table_of([{k: v for k, v in row.items() if k not in hidden} for row in facts["studies"]]))
+    out.print(Text(f"\npage: {page}"), soft_wrap=True)
 
 
 def _plain_rungs(study: Study, views: list[BracketView]) -> list[dict[str, Any]]:

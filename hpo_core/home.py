@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +25,7 @@ class Home:
         studies/NAME/checkpoints/     trial-00007/rung-2-attempt-3.safetensors
         studies/NAME/logs/            output of every attempt
         studies/NAME/report.html
+        compared/                     pages of `hpo compare`
         mlflow.db  mlartifacts/       MLflow, unless another server is named
         prefect/                      the temporary Prefect API, unless another one is configured
     """
@@ -86,6 +89,12 @@ class Home:
 
     def report_path(self, name: str) -> Path:
         return self.study_folder(name) / "report.html"
+
+    def comparison_path(self, names: Sequence[str]) -> Path:
+        """Of the page that compares these studies; the same for the same names in any order."""
+        names = sorted(names)
+        digest = hashlib.sha256("/".join(names).encode()).hexdigest()[:8]
+        return self.folder / "compared" / f"{names[0]}-and-{len(names) - 1}-more-{digest}.html"
 
     def tracking_uri(self, spec: StudySpec) -> str | None:
         """MLflow tracking URI of a study; None where tracking is off."""

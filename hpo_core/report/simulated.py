@@ -12,12 +12,11 @@ from typing import Any
 from hpo_core.report.answers import SPREADS, Simulated, endings, table
 from hpo_core.report.scale import log_ticks, scale
 from hpo_core.report.sheet import card, sheet, write_sheet
+from hpo_core.report.spread import band, band_lines, color_of
 from hpo_core.report.style import INK, MUTED, Figure, axis, layout, number, rounded, text, time_axis
 from hpo_core.simulation.run import LOAD_BINS, Run, Scenario
 from hpo_core.simulation.summary import Spread, quantile
 
-COLORS = ("#1c6dd0", "#e8590c", "#2b8a3e", "#9c36b5", "#c79100", "#0b7285", "#d6336c", "#5c677d")
-POINTS = 240
 FEW = 5
 """So many scenarios are drawn over time; a table has them side by side."""
 LOG_FROM = 20
@@ -126,9 +125,9 @@ def incumbents(simulated: Simulated) -> Figure | None:
         across |= {"ticktext": [number(tick) for tick in ticks]}
     data: list[dict[str, Any]] = []
     for answer, color in zip(simulated.answers, _colors(simulated), strict=True):
-        times, least, middle, most = _band(answer.runs, sign, log)
+        times, least, middle, most = band([(run.steps, run.seconds) for run in answer.runs], sign, log=log)
         at = [rounded(time / divisor) for time in times]
-        data += _band_lines(answer.scenario.name, color, at, least, middle, most, len(answer.runs) > 1)
+        data += band_lines(answer.scenario.name, color, at, least, middle, most, len(answer.runs) > 1)
     shape = layout(430, xaxis=across, yaxis=drawn.axis(f"best {text(simulated.metric)} so far"))
     if simulated.target is not None and simulated.target_given:
         shape["shapes"] = [{
@@ -141,47 +140,6 @@ def incumbents(simulated: Simulated) -> Figure | None:
         "repeat ends."
     )
     return Figure("incumbents", "Best result over time", caption, data, shape)
-
-
-def _band(runs: Sequence[Run], sign: float, log: bool) -> tuple[list[float], list[float], list[float], list[float]]:
-    """(times, least, median, most) of the incumbents' metric, from when every repeat has one."""
-    known = [run for run in runs if run.steps]
-    if not known:
-        return [], [], [], []
-    begin, end = max(run.steps[0][0] for run in known), max(run.seconds for run in known)
-    shares = [k / (POINTS - 1) for k in range(POINTS)]
-    times = [begin * (end / begin) ** share if log else begin + (end - begin) * share for share in shares]
-    columns = [_held(run.steps, times, sign) for run in known]
-    ordered = [sorted(at) for at in zip(*columns, strict=True)]
-    return times, [o[0] for o in ordered], [quantile(o, 0.5) for o in ordered], [o[-1] for o in ordered]
-
-
-def _held(steps: Sequence[tuple[float, float]], times: Sequence[float], sign: float) -> list[float]:
-    """The metric of the latest step at each time."""
-    found = []
-    place = 0
-    for time in times:
-        while place + 1 < len(steps) and steps[place + 1][0] <= time:
-            place += 1
-        found.append(steps[place][1] * sign)
-    return found
-
-
-def _band_lines(
-    name: str, color: str, at: list[float], low: list[float], middle: list[float], high: list[float], band: bool
-) -> list[dict[str, Any]]:
-    line = {
-        "type": "scatter", "mode": "lines", "name": text(name, 60), "x": at, "y": [rounded(v) for v in middle],
-        "line": {"color": color, "width": 2.5, "shape": "hv"}, "legendgroup": name,
-    }  # fmt: skip
-    if not band:
-        return [line]
-    area = {
-        "type": "scatter", "mode": "lines", "x": at + at[::-1], "y": [rounded(v) for v in [*low, *high[::-1]]],
-        "fill": "toself", "fillcolor": _pale(color), "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False,
-        "legendgroup": name,
-    }  # fmt: skip
-    return [area, line]
 
 
 def load(simulated: Simulated) -> Figure | None:
@@ -203,7 +161,7 @@ def load(simulated: Simulated) -> Figure | None:
         ]
         at = [rounded(time / divisor) for time in times]
         low, middle, high = shares
-        data += _band_lines(answer.scenario.name, color, at, low, middle, high, len(answer.runs) > 1)
+        data += band_lines(answer.scenario.name, color, at, low, middle, high, len(answer.runs) > 1)
     for line in data:
         line["line"] = line["line"] | {"shape": "linear"}
     upward = axis("busy workers (%)", range=[0, 104])
@@ -246,9 +204,4 @@ def rungs(simulated: Simulated) -> Figure | None:
 
 
 def _colors(simulated: Simulated) -> list[str]:
-    return [COLORS[k % len(COLORS)] for k in range(len(simulated.answers))]
-
-
-def _pale(color: str) -> str:
-    red, green, blue = (int(color[k : k + 2], 16) for k in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.14)"
+    return [color_of(k) for k in range(len(simulated.answers))]

@@ -11,8 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import hpo_core
+from hpo_core import Study
+from tests.conftest import make_spec
 from tests.flows.conftest import Runner, prefect_api
 
 ROOT = Path(__file__).parents[2]
@@ -87,6 +90,15 @@ def test_exit_codes_named_are_those_of_the_code() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_searches_of_the_readme_are_valid() -> None:
+    table = README.split("<!-- searches -->")[1].split("\n\n")[0]
+    found = re.findall(r"`(\{method: .*?\})` \|", table)
+    assert len(found) >= 10
+    for text in found:
+        spec = make_spec(search=yaml.safe_load(text))
+        assert Study.create(spec).set_capacity(2)
+
+
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         if not target.startswith(("http://", "https://")):

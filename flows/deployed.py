@@ -1,0 +1,184 @@
+"""The flows with a form in the Prefect UI: tune, resume and rerun. Registered by ``deployments/prefect.yaml``.
+
+Where journal, checkpoints and reports lie is a setting of the worker (``HPO_HOME``, ``HPO_JOURNAL``), never a
+parameter: see ``flows/permits.py``.
+"""
+
+import os
+from collections.abc import Callable
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from prefect import flow, get_run_logger
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.runtime import flow_run
+from prefect.states import Completed, Failed
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from flows.form import Count, DaskScheduler, FilledIn, FromFile, LocalWorkers, Seed, StudyName, TrialNumber, study_spec
+from flows.permits import NotAllowedError, Permits
+from flows.session import Session, Summary
+from flows.suspend import Suspension
+from flows.tune import drive
+from hpo_core.console import best_line
+from hpo_core.errors import HpoError, SpecError, StudyNotFoundError
+from hpo_core.home import Home
+from hpo_core.journal.rerun import rerun_spec
+from hpo_core.naming import halt_words
+from hpo_core.spec import StudySpec
+from hpo_core.study import Study
+
+_BEGUN_BY = "flow-run"
+"""File in a study's folder: the flow run that began it, and that may go on with it when Prefect starts it again."""
+
+_settings: dict[str, Any] = {
+    "task_runner": ThreadPoolTaskRunner(max_workers=1024),
+    "persist_result": False,
+    "retries": 0,
+}
+
+
+@flow(name="tune", **_settings)
+def tune(
+    study: FromFile | FilledIn,
+    name: StudyName | None = None,
+    seed: Seed | None = None,
+    cluster: LocalWorkers | DaskScheduler | None = None,
+) -> State[Any]:
+    """Run a new study to its end.
+
+    The run's artifacts follow it while it runs; its log has a line per decision. Cancel ends it, Suspend and Resume
+    (or Retry) go on with the same study.
+
+    Args:
+        study: A study file of the deployment, or a study filled in here.
+        name: Name of the study. None: the file's, or "study", with date and time.
+        seed: All draws and training seeds follow from it. None: the file's, or 0.
+        cluster: Where jobs train. None: as the study file says, or two local workers.
+    """
+    permits = Permits.of_environment()
+    run = _this_flow_run()
+    chosen = name or _default_name(study, run)
+    spec = study_spec(study, chosen, permits, seed=seed, cluster=cluster)
+    return _begin(chosen, "tune", run, lambda _home: spec)
+
+
+@flow(name="resume", **_settings)
+def resume(study: StudyName, configs: Count = 0, take_over: bool = False) -> State[Any]:
+    """Go on with a study that was cancelled, halted, or whose flow run crashed.
+
+    Args:
+        study: Name of the study, as in the name of the run that began it.
+        configs: Ask for so many configurations more before going on.
+        take_over: Even if another run seems to drive it still; that one can then write nothing more.
+    """
+    session = Session(_home(), _known(study), force=take_over, extend=configs)
+    return _drive(session, "resume")
+
+
+@flow(name="rerun", **_settings)
+def rerun(study: StudyName, name: StudyName | None = None, trials: list[TrialNumber] = []) -> State[Any]:  # noqa: B006
+    """Train again along a study's recorded grants: same parameters, seeds and promotions.
+
+    Args:
+        study: Name of the study to train again.
+        name: Name of the new study. None: the old one's with date and time.
+        trials: Numbers of the trials to train, with what they went on from; empty: all.
+    """
+    run = _this_flow_run()
+    chosen = name or _dated(study, run)
+
+    def spec(home: Home) -> StudySpec:
+        journal = home.open_journal()
+        try:
+            return rerun_spec(list(journal.entries(_known(study))), chosen, trials=trials)
+        finally:
+            journal.close()
+
+    return _begin(chosen, "rerun", run, spec)
+
+
+def _begin(name: str, action: str, run: FlowRun, make_spec: Callable[[Home], StudySpec]) -> State[Any]:
+    """Begin a study, or go on with it where this very flow run began it (suspended, crashed and started again)."""
+    home = _home()
+    mark = home.study_folder(name) / _BEGUN_BY
+    if mark.is_file() and mark.read_text().strip() == str(run.id):
+        try:
+            return _drive(Session(home, _known(name), force=True), action)
+        except StudyNotFoundError:
+            pass  # it ended between the two lines below
+    spec = make_spec(home)
+    Permits.of_environment().check(spec)
+    session = Session(home, name, spec=spec)
+    mark.write_text(f"{run.id}\n")
+    return _drive(session, action)
+
+
+def _home() -> Home:
+    """A flow run's process may start in a folder of its own that is removed at its end."""
+    if not Path(os.environ.get("HPO_HOME", "")).is_absolute():
+        raise NotAllowedError(
+            "HPO_HOME is not set to an absolute path where this runs, so results would be lost. Set it for the worker; "
+            "`hpo worker` does."
+        )
+    return Home()
+
+
+def _known(study: str) -> str:
+    """A recorded study's name, once its objective is found to be allowed: other doors lead into the journal too."""
+    journal = _home().open_journal()
+    try:
+        Permits.of_environment().check(Study.open(study, journal, at=0).spec)
+    finally:
+        journal.close()
+    return study
+
+
+def _drive(session: Session, action: str) -> State[Any]:
+    run = UUID(str(flow_run.id))
+    try:
+        study, summary = drive(session, action, lambda study: Suspension(study, run))
+        if warning := session.finish_tracking():
+            get_run_logger().warning(warning)
+    finally:
+        session.close()
+    return _final_state(study, summary)
+
+
+def _final_state(study: Study, summary: Summary) -> State[Any]:
+    """A study that a rule of its own ended has done what was asked; one that gave up has not."""
+    halted = study.state.halted
+    jobs = f"{study.state.completed_jobs:,} jobs"
+    if summary.status != "finished" and halted is not None and not halted.rule:
+        return Failed(message=f"{halted.reason}. Mend that, then run `resume` with study {study.name}.")
+    if not study.state.completed_jobs:
+        failed = [trial.abandoned for trial in study.state.trials if trial.abandoned is not None]
+        last = f"; the last trial failed with: {failed[-1].reason}" if failed else ""
+        return Failed(message=f"Study {study.name!r} ended without a single result{last}")
+    words = "" if summary.status == "finished" or halted is None else f"{halt_words(study.spec, halted)}; "
+    return Completed(message=f"{words}best {best_line(study)}, {jobs}")
+
+
+def _this_flow_run() -> FlowRun:
+    if flow_run.id is None:
+        raise HpoError("This flow runs inside a flow run only; use the command line's `hpo tune` without Prefect.")
+    with get_client(sync_client=True) as client:
+        return client.read_flow_run(UUID(str(flow_run.id)))
+
+
+def _default_name(study: FromFile | FilledIn, run: FlowRun) -> str:
+    if isinstance(study, FilledIn):
+        return _dated("study", run)
+    file = Path(study.file)
+    return _dated(file.parent.name if file.stem == "study" and file.parent.name else file.stem, run)
+
+
+def _dated(stem: str, run: FlowRun) -> str:
+    """The same each time Prefect starts this flow run; sorts by time."""
+    if run.created is None:
+        raise SpecError("The flow run has no time of creation; give the study a name.")
+    begun = run.created.astimezone(UTC)
+    return f"{stem[:80]}-{begun:%Y%m%d-%H%M%S}-{str(run.id)[:4]}"

@@ -1,0 +1,164 @@
+"""What a person who may press Run may run: settings of the deployment, never of the run.
+
+Whoever fills in a form names an objective, a study file, a study or a cluster, and each of these names could stand
+for code: a module that is imported, a file outside the folder, a scheduler whose pickles are loaded. So each is
+compared with what the worker's own environment allows:
+
+========================  =============================================================================
+HPO_ALLOWED_OBJECTIVES    packages, modules or single functions, comma-separated: ``models, lab.train:fit``
+HPO_STUDY_FOLDER          the folder of the study files; unset: no study file can be chosen
+HPO_IMPORT_FOLDERS        folders that objectives are imported from, besides what is installed, ``:`` between
+HPO_ALLOWED_CLUSTERS      Dask scheduler addresses, comma-separated; unset: local workers only
+========================  =============================================================================
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpo_core.errors import HpoError, SpecError
+from hpo_core.spec import AddressClusterSpec, StudySpec, load_spec
+
+_SUFFIXES = (".yaml", ".yml")
+
+
+class NotAllowedError(HpoError):
+    """A deployment's settings do not allow what a run asks for."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Permits:
+    """Objectives, study files and clusters that deployed flows may use."""
+
+    objectives: tuple[str, ...] = ()
+    folder: Path | None = None
+    import_folders: tuple[Path, ...] = ()
+    clusters: tuple[str, ...] = ()
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str] | None = None) -> Permits:
+        """As the environment of this process says; whoever starts the worker decides it."""
+        found = os.environ if environment is None else environment
+        folder = found.get("HPO_STUDY_FOLDER", "").strip()
+        imports = found.get("HPO_IMPORT_FOLDERS", "").split(os.pathsep)
+        return cls(
+            objectives=_listed(found.get("HPO_ALLOWED_OBJECTIVES", "")),
+            folder=Path(folder).expanduser().resolve() if folder else None,
+            import_folders=tuple(Path(entry).expanduser().resolve() for entry in imports if entry.strip()),
+            clusters=_listed(found.get("HPO_ALLOWED_CLUSTERS", "")),
+        )
+
+    # What a form offers.
+
+    def study_files(self) -> list[str]:
+        """Paths of the study files, relative to the folder, sorted."""
+        if self.folder is None or not self.folder.is_dir():
+            return []
+        found = (path for path in self.folder.rglob("*") if path.suffix in _SUFFIXES)
+        names = sorted(path.relative_to(self.folder).as_posix() for path in found if path.is_file())
+        return [name for name in names if self._is_inside(self.folder / name) and self._spec(name) is not None]
+
+    def known_objectives(self) -> list[str]:
+        """Functions a form can list: those allowed by name, and those the study files use."""
+        named = {entry for entry in self.objectives if ":" in entry}
+        specs = [self._spec(name) for name in self.study_files()]
+        used = {spec.objective for spec in specs if spec is not None and spec.objective is not None}
+        return sorted(named | {objective for objective in used if self.allows_objective(objective)})
+
+    def _spec(self, name: str) -> StudySpec | None:
+        assert self.folder is not None
+        try:
+            return load_spec(self.folder / name)
+        except SpecError:
+            return None
+
+    # What a run may use.
+
+    def allows_objective(self, objective: str) -> bool:
+        """Whether an entry names it, its module, or a package above.
+
+        >>> permits = Permits(("models", "lab.train:fit"))
+        >>> [permits.allows_objective(o) for o in ("models.net:fit", "lab.train:fit", "lab.train:other", "modelsx:f")]
+        [True, True, False, False]
+        """
+        module = objective.partition(":")[0]
+        return any(
+            objective == entry or module == entry or (":" not in entry and module.startswith(f"{entry}."))
+            for entry in self.objectives
+        )
+
+    def load(self, name: str) -> StudySpec:
+        """Read a study file of the folder and check what it wants.
+
+        Raises:
+            NotAllowedError: it lies outside the folder, or wants what is not allowed.
+            SpecError: it is absent or describes no valid study.
+        """
+        spec = load_spec(self.path_of(name))
+        self.check(spec)
+        return spec
+
+    def path_of(self, name: str) -> Path:
+        """The study file of that name.
+
+        Raises:
+            NotAllowedError: no folder is set, or the name (or a link behind it) leads out of it.
+        """
+        if self.folder is None:
+            raise NotAllowedError(
+                "No study file can be chosen: HPO_STUDY_FOLDER is not set where this runs. Set it for the worker, "
+                "or fill in the study."
+            )
+        path = self.folder / name
+        if Path(name).is_absolute() or ".." in Path(name).parts or not self._is_inside(path):
+            raise NotAllowedError(
+                f"study file {name!r} does not lie in the deployment's folder of studies. Choose one of: "
+                f"{', '.join(self.study_files()) or 'none is there'}."
+            )
+        if path.suffix not in _SUFFIXES:
+            raise NotAllowedError(f"study file {name!r} must end in {' or '.join(_SUFFIXES)}.")
+        return path
+
+    def _is_inside(self, path: Path) -> bool:
+        assert self.folder is not None
+        return path.resolve().is_relative_to(self.folder)
+
+    def check(self, spec: StudySpec) -> None:
+        """Refuse a study that would import, or connect to, what is not allowed.
+
+        Raises:
+            NotAllowedError: names the value and the setting that would allow it.
+        """
+        if spec.objective is None:
+            raise NotAllowedError(f"Study {spec.study!r} has no objective: it can only be driven by hand.")
+        if not self.allows_objective(spec.objective):
+            raise NotAllowedError(
+                f"objective = {spec.objective!r} is not allowed here. Allowed: {', '.join(self.objectives) or 'none'}. "
+                "Whoever runs the worker can add its package to HPO_ALLOWED_OBJECTIVES."
+            )
+        for entry in spec.pythonpath:
+            self._check_import_folder(entry)
+        if isinstance(spec.cluster, AddressClusterSpec) and spec.cluster.address not in self.clusters:
+            raise NotAllowedError(
+                f"cluster.address = {spec.cluster.address!r} is not allowed here. Allowed: "
+                f"{', '.join(self.clusters) or 'none'}. Whoever runs the worker can add it to HPO_ALLOWED_CLUSTERS."
+            )
+
+    def _check_import_folder(self, entry: str) -> None:
+        """An allowed name means nothing if the run may say where it is imported from."""
+        folder = Path(entry).resolve()
+        if not any(folder.is_relative_to(root) for root in self.import_folders):
+            raise NotAllowedError(
+                f"pythonpath = {entry!r} is not allowed here: objectives are imported from "
+                f"{' or '.join(map(str, self.import_folders)) or 'installed packages alone'}. Whoever runs the worker "
+                "can add it to HPO_IMPORT_FOLDERS."
+            )
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(entry for entry in (part.strip() for part in text.split(",")) if entry)
