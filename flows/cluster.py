@@ -60,6 +60,7 @@ class DaskExecutor:
 
     def __init__(self, spec: StudySpec, folder: str) -> None:
         self._spec = spec
+        self._space = spec.plain()["space"] if spec.style == "optuna" else {}
         self._folder = folder
         self._cluster: Any = None
         self._client: Any = None
@@ -167,6 +168,8 @@ class DaskExecutor:
             timeout=spec.training.timeout,
             stall_timeout=spec.training.stall_timeout,
             grace=spec.training.grace,
+            style=spec.style,
+            space=self._space,
         )
         future = self._client.submit(
             _train,

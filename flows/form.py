@@ -225,7 +225,7 @@ class FilledIn(_Form):
         Raises:
             SpecError: a row cannot be read.
         """
-        rows = [*self.numbers, *self.choices]
+        rows: list[Number | Choice] = [*self.numbers, *self.choices]
         names = [row.name for row in rows]
         if not rows:
             raise SpecError("form: no hyperparameter is given; add a row to numbers or choices.")

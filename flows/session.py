@@ -208,7 +208,7 @@ class Session:
             return
         arguments = [
             sys.executable, "-m", "hpo_core.tracking.follow",
-            "--study", self.name, "--tracking-uri", uri,
+            "--study", self.name,
             "--experiment", self.spec.tracking.experiment, "--study-folder", str(self.folder),
             "--drain", str(DRAIN_SECONDS),
         ]  # fmt: skip
@@ -221,7 +221,7 @@ class Session:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env=os.environ | {"HPO_JOURNAL": self.journal.url},
+                env=os.environ | {"HPO_JOURNAL": self.journal.url, "HPO_FOLLOW_TRACKING_URI": uri},
             )
 
     def finish_tracking(self, seconds: float = DRAIN_SECONDS) -> str | None:

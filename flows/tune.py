@@ -1,5 +1,6 @@
 """The flow that runs a study: Prefect wraps, Dask carries, a child process trains."""
 
+import logging
 from typing import Any, Literal
 from uuid import UUID
 
@@ -49,6 +50,11 @@ def _wrapper(study: Study, executor: DaskExecutor) -> Wrapper:
     return kind(executor, study.spec.metric.name)
 
 
+def _is_news(record: logging.LogRecord) -> bool:
+    """Prefect's line at the end of a task run repeats what the decision's own line says."""
+    return not (record.levelno <= logging.INFO and str(record.msg).startswith("Finished in state"))
+
+
 def drive(session: Session, action: str, *observers: ObserverFactory) -> tuple[Study, Summary]:
     """Drive a session's study inside the present flow run, and show it there.
 
@@ -59,9 +65,10 @@ def drive(session: Session, action: str, *observers: ObserverFactory) -> tuple[S
         observers: further ones, after the log and the artifacts.
     """
     run = UUID(str(flow_run.id))
-    labels = ["hpo", session.name, session.spec.search.method]
+    labels = dict.fromkeys([*flow_run.tags, "hpo", session.name, session.spec.search.method])
     with get_client(sync_client=True) as client:
-        client.update_flow_run(run, name=f"{action}-{session.name}", tags=[*flow_run.tags, *labels])
+        client.update_flow_run(run, name=f"{action}-{session.name}", tags=list(labels))
+    logging.getLogger("prefect.task_runs").addFilter(_is_news)
     shown: list[StudyArtifacts] = []
 
     def artifacts(study: Study) -> StudyArtifacts:

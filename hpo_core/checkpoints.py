@@ -227,8 +227,7 @@ class Budget:
 
     Cost: some 0.1 ms more per report (promotion ASHA, 100,000 trials, 500 workers, room for 1,000 to 10,000
     checkpoints, one bracket or three: 0.11 to 0.15 ms of CPU per report in all, 0.03 without a limit); with two
-    objectives 1.0 ms, 0.24 without (4,000 trials, room for 400). Without a limit
-    nothing of this exists.
+    objectives 1.0 ms, and 0.24 without (4,000 trials, room for 400). Without a limit nothing of this exists.
     """
 
     def __init__(self, limits: CheckpointSpec, live: LiveCheckpoints) -> None:

@@ -172,7 +172,7 @@ def print_comparison(facts: dict[str, Any], page: Path, as_json: bool) -> None:
     if as_json:
         print_json(facts | {"page": str(page)})
         return
-    hidden = {"params", "mode", "jobs"}
+    hidden = {"params", "jobs", "trial", "at", "worker_seconds"}
     if len(facts["groups"]) < len(facts["studies"]):
         out.print(table_of(facts["groups"]))
         out.print()

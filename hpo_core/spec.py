@@ -442,6 +442,16 @@ class TrackingSpec(_Part):
     )
     experiment: str = Field(default="hpo", min_length=1, description="MLflow experiment that holds the runs.")
 
+    @model_validator(mode="after")
+    def _check_secrets(self) -> TrackingSpec:
+        """On the whole part, not the field: an error about a field repeats its value."""
+        if self.mlflow is not None and "@" in self.mlflow.partition("://")[2].partition("/")[0]:
+            raise ValueError(
+                "mlflow holds a user or a password, and journal, MLflow and Prefect keep what a study says; leave it "
+                "out and set MLFLOW_TRACKING_URI, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+            )
+        return self
+
 
 class PrefectSpec(_Part):
     grain: Literal["auto", "job", "rung"] = Field(
@@ -458,6 +468,11 @@ class StudySpec(_Part):
         default=None,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
         description="Training function as package.module:function; None for studies driven by hand.",
+    )
+    style: Literal["handle", "optuna"] = Field(
+        default="handle",
+        description="What the function is: handle, train(trial) with trial.steps(); optuna, an Optuna objective as it "
+        "is, whose suggestions must agree with the space. A promoted one is trained from its start again.",
     )
     metric: MetricSpec = Field(description="What is optimized; with several objectives, the first of ``metrics``.")
     metrics: list[MetricSpec] = Field(
@@ -510,6 +525,11 @@ class StudySpec(_Part):
                 Grid(self)
             except SpecError as error:
                 raise ValueError(str(error)) from None
+        if self.style == "optuna" and self.search.method == "pbt":
+            raise ValueError(
+                "style optuna cannot go on from another trial's weights, which pbt does; use another method, or write "
+                "the objective as train(trial) with trial.track() and trial.steps()"
+            )
         if self.search.method == "pbt":
             self._check_bounds(self.search)
         endless = getattr(self.search, "configs", 1) is None and self.search.method != "grid"

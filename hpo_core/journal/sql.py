@@ -80,6 +80,11 @@ def open_journal(url: str | Path) -> SqlJournal:
     return SqlJournal(text if "://" in text else f"sqlite:///{text}")
 
 
+def _masked(url: str) -> str:
+    """Nothing before an @: what is no URL may hold a password all the same."""
+    return f"...@{url.rpartition('@')[2]}" if "@" in url else url
+
+
 class SqlJournal:
     """Entries of many studies in one database.
 
@@ -95,7 +100,7 @@ class SqlJournal:
             self._url = sa.make_url(url)
         except sa.exc.ArgumentError:
             raise JournalError(
-                f"Journal URL {url!r} is no SQLAlchemy URL. Write sqlite:///PATH or postgresql+psycopg://HOST/DB."
+                f"Journal URL {_masked(url)!r} is no SQLAlchemy URL. Write sqlite:///PATH or postgresql+psycopg://HOST/DB."
             ) from None
         self._sqlite = self._url.get_backend_name() == "sqlite"
         if self._sqlite and self._url.database:

@@ -125,7 +125,9 @@ def write_comparison(comparison: Comparison, path: Path) -> Path:
 def _table(rows: Sequence[Sequence[str]]) -> str:
     head, *others = rows
     titles = "".join(f"<th>{text(cell, 80)}</th>" for cell in head)
-    lines = "".join("<tr>" + "".join(f'<td class="n">{text(cell, 80)}</td>' for cell in row) + "</tr>" for row in others)
+    lines = "".join(
+        "<tr>" + "".join(f'<td class="n">{text(cell, 80)}</td>' for cell in row) + "</tr>" for row in others
+    )
     return f"<table><tr>{titles}</tr>{lines}</table>"
 
 
@@ -245,6 +247,8 @@ def final_quality(comparison: Comparison) -> Figure | None:
         range=[-0.6, len(groups) - 0.4],
     )  # fmt: skip
     across = scale(values, maximize=comparison.maximize).axis(f"best {text(comparison.metric)}")
-    caption = "A dot is a study's best value; the line, where there are several seeds, their median. The best is on top."
+    caption = (
+        "A dot is a study's best value; the line, where there are several seeds, their median. The best is on top."
+    )
     shape = layout(120 + 44 * len(groups), xaxis=across, yaxis=upward, shapes=shapes)
     return Figure("final", "Final quality", caption, data, shape)

@@ -37,6 +37,9 @@ from hpo_core.trial import Metrics, Report
 Place = tuple[int | None, int]
 """A rung: (bracket, or None where all brackets share their rungs; place in its ladder)."""
 
+TRAINED_TO = "trained_to"
+"""Metric of a trial's run: the units of training behind its latest result."""
+
 
 class MetricPoint(NamedTuple):
     """One value of one metric."""
@@ -259,6 +262,8 @@ class StudyFold:
         for metric in self.spec.objectives:
             final = event.metrics.get(metric.name, math.nan)
             self._point(notes, MetricPoint(f"final_{metric.name}", final, notes.ended, event.resource))
+        if TRAINED_TO not in event.metrics:  # an axis beside the metric: results of different rungs do not compare
+            self._point(notes, MetricPoint(TRAINED_TO, float(event.resource), notes.ended, event.resource))
         self._rank(event.bracket, event.rung, event.loss, event.trial, event.losses)
 
     def _failed(self, event: AttemptFailed) -> None:

@@ -209,7 +209,12 @@ def _parser() -> argparse.ArgumentParser:
         help="URL of the journal (default: HPO_JOURNAL, where a password is not shown to every user of the machine)",
     )
     parser.add_argument("--study", required=True)
-    parser.add_argument("--tracking-uri", required=True)
+    parser.add_argument(
+        "--tracking-uri",
+        default=os.environ.get("HPO_FOLLOW_TRACKING_URI"),
+        required="HPO_FOLLOW_TRACKING_URI" not in os.environ,
+        help="of MLflow (default: HPO_FOLLOW_TRACKING_URI, for the same reason)",
+    )
     parser.add_argument("--experiment", required=True)
     parser.add_argument("--study-folder", required=True, help="checkpoints, report.html, lock")
     parser.add_argument("--artifact-location", help="for an experiment that does not exist yet")

@@ -31,7 +31,11 @@ def trial_name(number: int) -> str:
 
 
 def trial_params(spec: StudySpec, trial: TrialRecord) -> dict[str, str]:
-    """Parameters of a trial, and logarithms where the space is logarithmic: MLflow's axes are linear."""
+    """Parameters of a trial, and logarithms where the space is logarithmic: MLflow's axes are linear.
+
+    ``study`` tells trials apart on a page that compares several studies; within one it does not differ, and MLflow
+    leaves it out of the axes by itself.
+    """
     shown = {legal_key(name): param_value(value) for name, value in trial.params.items()}
     for name, value in trial.params.items():
         parameter = spec.space.get(name)
@@ -39,6 +43,7 @@ def trial_params(spec: StudySpec, trial: TrialRecord) -> dict[str, str]:
             continue
         if isinstance(value, int | float) and value > 0:
             shown.setdefault(legal_key(f"log10_{name}"), repr(round(math.log10(value), 6)))
+    shown.setdefault("study", spec.study)
     return shown
 
 

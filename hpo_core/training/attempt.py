@@ -13,6 +13,7 @@ from hpo_core.errors import CheckpointError, StorageError
 from hpo_core.training import checkpoint as checkpoints
 from hpo_core.training.generators import seed_all
 from hpo_core.training.handle import TrialHandle
+from hpo_core.training.optuna_trial import train_objective
 from hpo_core.training.request import JobRequest
 from hpo_core.trial import Outcome, Report
 
@@ -57,7 +58,10 @@ def attempt(
     handle = TrialHandle(request, state, progress)
     try:
         seed_all(request.seed)
-        function(handle)
+        if request.style == "optuna":
+            train_objective(function, handle, request)
+        else:
+            function(handle)
         metrics, curve, written = handle.finish()
     except BaseException as error:  # SystemExit and KeyboardInterrupt are the function's doing, too
         handle.discard()

@@ -171,6 +171,11 @@ class TrialHandle:
             stepping = self._phase is _Phase.STEPPING
             self._curve.add(self.resource + 1 if stepping else self.target, values)
 
+    def alive(self) -> None:
+        """Tell ``training.stall_timeout`` that the attempt goes on, where one step takes longer than that."""
+        if self._progress is not None:
+            self._progress(self.resource)
+
     def finish(self) -> tuple[Metrics, tuple[Point, ...], Checkpoint | None]:
         """Called by the system when the training function has returned: metrics, curve, checkpoint.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from hpo_core.trial import Job, Report
@@ -24,6 +26,10 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Folders put in front of ``sys.path`` before the objective is imported."""
     more_metrics: tuple[str, ...] = ()
     """Further objectives of the study; must be reported at the target as well."""
+    style: str = "handle"
+    """``handle``: the objective takes a TrialHandle; ``optuna``: it is an Optuna objective."""
+    space: dict[str, dict[str, Any]] = {}
+    """For an Optuna objective: the study's space as plain data, which its suggestions must agree with."""
     timeout: float | None = None
     stall_timeout: float | None = None
     grace: float = 5.0

@@ -209,6 +209,7 @@ def test_a_study_is_a_run_and_a_trial_is_a_child(tracker: Tracker) -> None:
     steps = [step for step, _, _ in tracker.history(run, "val_loss")]
     assert steps == list(range(1, trial.resource + 1))
     assert run.data.metrics["final_val_loss"] == trial.loss
+    assert run.data.metrics["trained_to"] == trial.resource and run.data.params["study"] == NAME
     assert run.data.tags["hpo.rung"] == str(trial.rung)
     assert run.data.tags["hpo.state"] == "paused"
     assert run.info.end_time == round(trial.results[-1].ended * 1000)
@@ -376,7 +377,7 @@ def test_many_metrics_and_parameters_are_split(tracker: Tracker) -> None:
     study = play(*start(MemoryJournal(), search=search, space=space), train)
     tracker.projection().project(entries_of(study))
     (run,) = tracker.runs()
-    assert len(run.data.params) == 133
+    assert len(run.data.params) == 134
     assert len(tracker.history(run, "m29")) == 60
     assert len(tracker.parent().data.params) > 133
 

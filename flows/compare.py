@@ -1,0 +1,90 @@
+"""The flow that puts studies side by side."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from prefect import flow, get_run_logger, tags
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+from prefect.runtime import flow_run
+from pydantic import Field
+
+from flows.artifacts import artifact_key
+from hpo_core.home import Home
+from hpo_core.report.compared import Comparison, write_comparison
+from hpo_core.study import Study
+
+
+def _run_name() -> str:
+    studies = flow_run.parameters["studies"]
+    return f"compare-{'-'.join(studies)}"[:120]
+
+
+@flow(name="compare", flow_run_name=_run_name, persist_result=False)
+def compare(
+    studies: Annotated[
+        list[str], Field(min_length=1, description="Names of the studies; they must optimize one metric.")
+    ],
+    home: Annotated[
+        str | None, Field(description="Folder of journal and reports; default: HPO_HOME, or .hpo here.")
+    ] = None,
+    journal: Annotated[str | None, Field(description="URL of the journal, where it is not in the home folder.")] = None,
+) -> dict[str, Any]:
+    """Put studies side by side: incumbents over training and time, final quality, cost.
+
+    Repeats of one search over several seeds (equal settings, names equal up to a number at their end) share a band.
+    """
+    place = Home(home, journal)
+    source = place.read_journal()
+    comparison = Comparison.of([list(source.entries(name)) for name in studies])
+    page = write_comparison(comparison, place.comparison_path(studies))
+    facts = comparison.facts()
+    links = {"Page": page.as_uri()} | _track(place, Study.open(studies[0], source, reading=True), facts, page)
+    with tags("hpo", *studies):
+        _show(facts, links)
+    get_run_logger().info("compared %s: %s", ", ".join(studies), page)
+    return facts | {"page": str(page), "links": links}
+
+
+def _track(home: Home, first: Study, facts: dict[str, Any], page: Path) -> dict[str, str]:
+    """MLflow is a copy for other eyes: where it cannot be reached, the comparison is there all the same."""
+    uri = home.tracking_uri(first.spec)
+    if uri is None:
+        return {}
+    from hpo_core.tracking.compared import log_comparison
+    from hpo_core.tracking.links import reason_of
+    from hpo_core.tracking.store import prepare_environment
+
+    prepare_environment()
+    try:
+        return log_comparison(facts, page, uri, first.spec.tracking.experiment, home.artifact_location(first.spec))
+    except Exception as error:
+        get_run_logger().warning("The comparison is not in MLflow (%s); its page is.", reason_of(error))
+        return {}
+
+
+def _show(facts: dict[str, Any], links: dict[str, str]) -> None:
+    metric = facts["metric"]
+    first = facts["groups"][0]
+    lines = [f"## {len(facts['studies'])} studies by {metric} ({facts['mode']})", ""]
+    if first["median"] is not None:
+        seeds = f" (median of {first['studies']} seeds)" if first["studies"] > 1 else ""
+        lines.append(f"Best: **{first['group']}**, {metric} = {first['median']:.5g}{seeds}.")
+    lines += ["", f"| search | seeds | {metric} | least – most | training | worker time | utilization |"]
+    lines.append(f"|{' --- |' * 7}")
+    for row in facts["groups"]:
+        cells = [row["group"], row["studies"], _words(row["median"]), f"{_words(row['least'])} – {_words(row['most'])}"]
+        share = "–" if row["utilization"] is None else f"{100 * row['utilization']:.0f}%"
+        cells += [f"{row['resource']:,.0f}", f"{row['worker_seconds']:.1f} s", share]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    lines += ["", *(f"- {title}: `{target}`" for title, target in links.items())]
+    key = artifact_key("-".join(row["study"] for row in facts["studies"])[:80], "compared")
+    create_markdown_artifact("\n".join(lines), key=key, description="Studies side by side")
+    rows = [{name: value for name, value in row.items() if name != "params"} for row in facts["studies"]]
+    create_table_artifact(rows, key=f"{key}-studies", description="Each study")
+    for title, target in links.items():
+        if target.startswith(("http://", "https://", "file://")):
+            create_link_artifact(target, link_text=title, key=f"{key}-{title.lower().replace(' ', '-')}")
+
+
+def _words(value: float | None) -> str:
+    return "–" if value is None else f"{value:.5g}"

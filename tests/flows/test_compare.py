@@ -1,0 +1,50 @@
+"""The compare flow with a real Prefect API and MLflow: page, artifacts, a run with links."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from urllib.parse import unquote
+
+from hpo_core.home import Home
+from tests.conftest import World, fresh, make_spec
+from tests.flows.conftest import ROOT, Runner
+from tests.flows.test_tune import api
+
+CODE = "import json, sys; from flows.compare import compare; print(json.dumps(compare(sys.argv[1:])))"
+
+
+def test_compare_shows_studies_everywhere(hpo: Runner) -> None:
+    journal = Home(hpo.home).open_journal()
+    for seed, name in ((1, "cmp-1"), (2, "cmp-2"), (1, "full")):
+        search = {"method": "random", "configs": 6, "max_resource": 9}
+        world = World(seed)
+        changes = {"search": search} if name == "full" else {}
+        world.play(fresh(make_spec(study=name, seed=seed, **changes), journal, world))
+    journal.close()
+    for name in ("cmp-1", "full"):
+        hpo("project", name)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, "cmp-1", "cmp-2", "full"],
+        env=hpo.environment | {"PYTHONPATH": str(ROOT)}, cwd=hpo.folder, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout.splitlines()[-1])
+    assert [row["studies"] for row in facts["groups"] if row["group"] == "cmp"] == [2]
+
+    names = {item["key"] for item in api(hpo, "artifacts/filter", {"limit": 200})}
+    assert {"cmp-1-cmp-2-full-compared", "cmp-1-cmp-2-full-compared-studies"} <= names
+    runs = api(hpo, "flow_runs/filter", {"flow_runs": {"name": {"any_": ["compare-cmp-1-cmp-2-full"]}}})
+    assert [run["state_name"] for run in runs] == ["Completed"]
+
+    import mlflow
+
+    client = mlflow.MlflowClient(f"sqlite:///{hpo.home / 'mlflow.db'}")
+    experiments = [found.experiment_id for found in client.search_experiments()]
+    (run,) = client.search_runs(experiments, "tags.`hpo.kind` = 'comparison'")
+    best = next(row["median"] for row in facts["groups"] if row["group"] == "full")
+    assert run.data.metrics["full/median_loss"] == best
+    files = {item.path for item in client.list_artifacts(run.info.run_id)}
+    assert "comparison.json" in files and any(name.endswith(".html") for name in files)
+    assert "mlflow ui" in unquote(facts["links"]["MLflow comparison"]), "an embedded store has no pages of its own"

@@ -1,0 +1,266 @@
+"""Deployments on a real server with a real process worker: registered, started by the API, watched to their end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.flows.conftest import ROOT, Runner
+
+FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+PLANTED = "pl4nted-s3cret"
+TOY: dict[str, Any] = {
+    "study": "toy", "objective": "tests.flows.objectives:good", "metric": {"name": "loss", "mode": "min"},
+    "space": {"x": {"type": "float", "low": -1.0, "high": 1.0}},
+    "search": {"method": "asha", "configs": 9, "min_resource": 1, "max_resource": 9, "reduction_factor": 3},
+    "pythonpath": [str(ROOT)],
+}  # fmt: skip
+
+
+class Deployed:
+    """A Prefect server with our deployments and a worker, asked as its UI asks it."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        studies = folder / "studies"
+        studies.mkdir()
+        slow = {"objective": "tests.flows.objectives:slow", "search": {"method": "random", "configs": 24,
+                "max_resource": 4}, "tracking": {"mlflow": "off"}}  # fmt: skip
+        (studies / "toy.yaml").write_text(json.dumps(TOY))
+        (studies / "slow.yaml").write_text(json.dumps(TOY | slow))
+        (studies / "evil.yaml").write_text(json.dumps(TOY | {"objective": "os:system"}))
+        self.environment = os.environ | environment | {
+            "HPO_HOME": str(self.home), "HOME": str(folder), "PREFECT_WORKER_QUERY_SECONDS": "1",
+            "HPO_ALLOWED_OBJECTIVES": "tests.flows.objectives", "HPO_STUDY_FOLDER": str(studies),
+            "HPO_IMPORT_FOLDERS": str(ROOT), "MLFLOW_TRACKING_PASSWORD": PLANTED, "MY_TOKEN": PLANTED,
+        }  # fmt: skip
+
+    def hpo(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "hpo_core.cli", *arguments]
+        return subprocess.run(
+            command, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=120
+        )
+
+    def api(self, path: str, body: Any = None, method: str | None = None) -> Any:
+        request = urllib.request.Request(
+            f"{self.environment['PREFECT_API_URL']}/{path}",
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json"},
+            method=method,
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read() or b"null")
+
+    def start(self, flow: str, **parameters: Any) -> str:
+        found = self.api(f"deployments/name/{flow}/{flow}")
+        state = {"type": "SCHEDULED"}
+        return str(
+            self.api(f"deployments/{found['id']}/create_flow_run", {"parameters": parameters, "state": state})["id"]
+        )
+
+    def run(self, run: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.api(f"flow_runs/{run}")
+        return found
+
+    def wait(self, run: str, until: Callable[[dict[str, Any]], bool], seconds: float = 120) -> dict[str, Any]:
+        deadline = time.monotonic() + seconds
+        while not until(found := self.run(run)):
+            assert time.monotonic() < deadline, (found["state"], self.logs(run)[-5:])
+            time.sleep(0.3)
+        return found
+
+    def ended(self, run: str) -> dict[str, Any]:
+        return self.wait(run, lambda found: found["state_type"] in FINAL)
+
+    def logs(self, run: str) -> list[str]:
+        wanted = {"logs": {"flow_run_id": {"any_": [run]}}, "sort": "TIMESTAMP_ASC", "limit": 200}
+        return [line["message"] for line in self.api("logs/filter", wanted)]
+
+    def artifacts(self, run: str) -> dict[str, Any]:
+        wanted = {"artifacts": {"flow_run_id": {"any_": [run]}}, "limit": 200}
+        return {item["key"]: item["data"] for item in self.api("artifacts/filter", wanted)}
+
+    def status(self, study: str) -> dict[str, Any]:
+        done = self.hpo("status", study, "--json")
+        return json.loads(done.stdout) if done.returncode == 0 else {"jobs": 0, "status": "absent"}
+
+    def begun(self, run: str, jobs: int) -> tuple[str, list[psutil.Process]]:
+        """Wait until the run's study has so many jobs done; its name, and every process of the flow run."""
+        found = self.wait(run, lambda found: found["state_type"] == "RUNNING" and found["name"].startswith("tune-"))
+        study = found["name"].removeprefix("tune-")
+        deadline = time.monotonic() + 60
+        while self.status(study)["jobs"] < jobs:
+            assert time.monotonic() < deadline, self.logs(run)
+        mine = [
+            process
+            for process in psutil.process_iter(["environ"])
+            if (process.info["environ"] or {}).get("PREFECT__FLOW_RUN_ID") == run
+        ]
+        assert mine
+        return study, mine
+
+
+def gone(processes: list[psutil.Process], seconds: float = 30) -> bool:
+    deadline = time.monotonic() + seconds
+    while any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory, prefect_api: dict[str, str]) -> Iterator[Deployed]:
+    made = Deployed(tmp_path_factory.mktemp("deployed"), prefect_api)
+    refused = made.hpo("worker")
+    assert refused.returncode == 2 and "`hpo deploy` makes it" in refused.stderr
+    done = made.hpo("deploy")
+    assert done.returncode == 0, done.stdout + done.stderr
+    with (made.folder / "worker.log").open("wb") as log:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "hpo_core.cli", "worker"],
+            env=made.environment,
+            cwd=made.folder,
+            stdout=log,
+            stderr=log,
+        )
+    yield made
+    worker.terminate()
+    try:
+        worker.wait(30)
+    except subprocess.TimeoutExpired:
+        worker.kill()
+
+
+def test_a_study_filled_in_runs_and_shows_itself(deployed: Deployed) -> None:
+    filled_in = {
+        "objective": "tests.flows.objectives:good", "metric": {"name": "loss", "mode": "min"},
+        "numbers": [{"name": "x", "low": -1, "high": 1, "whole": False, "log": False, "step": 0, "grid_points": 0}],
+        "choices": [{"name": "kind", "values": ["plain", "16"]}],
+        "method": {"method": "asha", "configs": 9, "max_resource": 9, "min_resource": None, "reduction_factor": 3,
+                   "brackets": None, "noise": None},
+    }  # fmt: skip
+    run = deployed.start("tune", study=filled_in, name="by-form", seed=3, cluster={"workers": 2})
+    ended = deployed.ended(run)
+    assert ended["state_type"] == "COMPLETED", deployed.logs(run)
+    assert ended["name"] == "tune-by-form" and {"hpo", "by-form", "asha"} <= set(ended["tags"])
+    assert "best loss" in ended["state"]["message"]
+
+    shown = deployed.artifacts(run)
+    assert {"by-form-progress", "by-form-rungs", "by-form-best", "by-form-report"} <= set(shown)
+    assert shown["by-form-progress"] == 100
+    assert json.loads(shown["by-form-rungs"])[0]["results"] == "9 of 9"
+    assert "| x |" in shown["by-form-best"]
+    decisions = [line for line in deployed.logs(run) if line.startswith("trial ")]
+    assert len(decisions) == deployed.status("by-form")["jobs"], "a line per decision"
+    assert any("promoted to rung 1" in line for line in decisions)
+
+    spec = json.loads(deployed.hpo("export", "by-form").stdout.splitlines()[0])["events"][0]["spec"]
+    assert spec["seed"] == 3 and spec["space"]["kind"]["choices"] == ["plain", 16]
+    assert_no_secret(deployed, "by-form")
+
+
+def assert_no_secret(deployed: Deployed, study: str) -> None:
+    """The worker's environment holds a planted one; nothing it wrote does."""
+    assert deployed.environment["MY_TOKEN"] == PLANTED
+    files = [path for path in deployed.folder.rglob("*") if path.is_file()]
+    files += Path(deployed.environment["PREFECT_HOME"]).glob("*.db*")
+    assert {"journal.db", "mlflow.db", "prefect.db", "report.html", "worker.log"} <= {path.name for path in files}
+    assert [str(path) for path in files if PLANTED.encode() in path.read_bytes()] == []
+
+
+def test_a_wrong_value_is_refused_before_a_run_is_made(deployed: Deployed) -> None:
+    for study in ({"file": "../toy.yaml"}, {"file": "evil.yaml", "more": 1}, {"objective": "os:system", "numbers": []}):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            deployed.start("tune", study=study)
+        assert caught.value.code in (409, 422)
+
+
+@pytest.mark.parametrize(
+    ("study", "says"),
+    [
+        ({"file": "evil.yaml"}, "objective = 'os:system' is not allowed here. Allowed: tests.flows.objectives"),
+        ({"objective": "tests.flows.objectives:good", "numbers": [{"name": "x", "low": 2, "high": 1}]},
+         "form: space.x: low = 2.0 is larger than high = 1.0"),
+    ],
+)  # fmt: skip
+def test_what_the_form_cannot_see_is_refused_at_once(deployed: Deployed, study: Any, says: str) -> None:
+    run = deployed.start("tune", study=study)
+    ended = deployed.ended(run)
+    assert ended["state_type"] == "FAILED" and says in ended["state"]["message"]
+    assert ended["total_run_time"] < 5
+
+
+def test_cancel_ends_children_and_resume_finishes(deployed: Deployed) -> None:
+    run = deployed.start("tune", study={"file": "slow.yaml"}, name="cancelled")
+    study, processes = deployed.begun(run, 3)
+    deployed.api(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}, "force": True})
+    assert deployed.ended(run)["state_type"] == "CANCELLED"
+    assert gone(processes), processes
+    before = deployed.status(study)
+    assert before["status"] == "halted" and before["reason"] == "interrupted" and before["running"] == []
+    again = deployed.start("resume", study=study)
+    assert deployed.ended(again)["state_type"] == "COMPLETED", deployed.logs(again)
+    after = deployed.status(study)
+    assert after["status"] == "finished" and after["trials"] == 24 and after["jobs"] > before["jobs"]
+    assert "clean" in deployed.hpo("audit", study).stdout
+
+
+def test_suspended_and_crashed_runs_go_on_with_their_study(deployed: Deployed) -> None:
+    run = deployed.start("tune", study={"file": "slow.yaml"})
+    study, processes = deployed.begun(run, 2)
+    assert study.startswith("slow-20"), "named by file, date and time"
+    details = {
+        "pause_reschedule": True,
+        "pause_timeout": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 300)),
+    }
+    suspended = {"type": "PAUSED", "name": "Suspended", "state_details": details}
+    deployed.api(f"flow_runs/{run}/set_state", {"state": suspended, "force": True})
+    assert gone(processes), "a suspended run holds no worker"
+    assert deployed.run(run)["state_name"] == "Suspended"
+    halted = deployed.status(study)
+    assert halted["status"] == "halted"
+
+    deployed.api(f"flow_runs/{run}/resume", {})
+    same, processes = deployed.begun(run, halted["jobs"] + 2)
+    assert same == study
+    for process in processes:
+        if "prefect.engine" in " ".join(process.cmdline()):
+            process.send_signal(signal.SIGKILL)
+    assert deployed.ended(run)["state_type"] == "CRASHED"
+    assert gone(processes), "workers and children end with a killed flow"
+    deployed.api(f"flow_runs/{run}/set_state", {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}, "force": True})
+    deployed.wait(run, lambda found: found["state_type"] in ("RUNNING", "COMPLETED"))
+    assert deployed.ended(run)["state_type"] == "COMPLETED", deployed.logs(run)
+    assert deployed.status(study)["status"] == "finished"
+    assert "clean" in deployed.hpo("audit", study).stdout
+
+
+def test_resume_looks_at_what_was_recorded(deployed: Deployed, tmp_path: Path) -> None:
+    """A study begun elsewhere, with an objective the deployment does not allow, does not come in by this door."""
+    runner = Runner(tmp_path, {name: deployed.environment[name] for name in ("PREFECT_API_URL", "PREFECT_HOME")})
+    runner.environment["HPO_JOURNAL"] = f"sqlite:///{deployed.home / 'journal.db'}"
+    file = runner.study(
+        study="elsewhere", objective="tests.core.test_rng:test", search={"method": "random", "configs": 1}
+    )
+    from hpo_core.journal.sql import open_journal
+    from hpo_core.spec import load_spec
+    from hpo_core.study import Study
+
+    Study.create(load_spec(file), open_journal(deployed.home / "journal.db"))
+    run = deployed.start("resume", study="elsewhere")
+    ended = deployed.ended(run)
+    assert ended["state_type"] == "FAILED" and "is not allowed here" in ended["state"]["message"]

@@ -1,0 +1,142 @@
+"""What a person who may press Run may run, and how a form becomes a study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from flows.form import FilledIn, FromFile, LocalWorkers, Method, study_spec
+from flows.permits import NotAllowedError, Permits
+from hpo_core.errors import SpecError
+
+STUDY = """
+study: inner
+objective: models.net:fit
+metric: {name: loss}
+space: {x: {type: float, low: 0, high: 1}}
+search: {method: random, configs: 3}
+pythonpath: [%s]
+"""
+
+
+@pytest.fixture
+def permits(tmp_path: Path) -> Permits:
+    folder = tmp_path / "studies"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "a.yaml").write_text(STUDY % tmp_path)
+    (folder / "notes.yaml").write_text("just: notes")
+    (tmp_path / "secret.yaml").write_text(STUDY % tmp_path)
+    (folder / "link.yaml").symlink_to(tmp_path / "secret.yaml")
+    (folder / "out").symlink_to(tmp_path)
+    return Permits(("models",), folder.resolve(), (tmp_path.resolve(),), ("tcp://dask:8786",))
+
+
+def test_only_study_files_inside_the_folder_are_offered(permits: Permits) -> None:
+    assert permits.study_files() == ["deep/a.yaml"]
+    assert permits.known_objectives() == ["models.net:fit"]
+    assert permits.load("deep/a.yaml").study == "inner"
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret.yaml", "deep/../../secret.yaml", "link.yaml", "out/secret.yaml", "/etc/hostname.yaml", "..", ""]
+)
+def test_paths_do_not_escape_the_folder(permits: Permits, name: str) -> None:
+    with pytest.raises(NotAllowedError):
+        permits.load(name)
+
+
+def test_no_folder_no_file() -> None:
+    with pytest.raises(NotAllowedError, match="HPO_STUDY_FOLDER is not set"):
+        Permits(("models",)).load("a.yaml")
+
+
+def test_nothing_is_allowed_unless_said() -> None:
+    permits = Permits.of_environment({})
+    assert not permits.allows_objective("os:system")
+    with pytest.raises(NotAllowedError, match="Allowed: none"):
+        study_spec(filled_in(), "s", permits)
+
+
+def test_settings_are_read_from_the_environment(tmp_path: Path) -> None:
+    permits = Permits.of_environment(
+        {"HPO_ALLOWED_OBJECTIVES": " a, b.c:f ,", "HPO_STUDY_FOLDER": str(tmp_path), "HPO_IMPORT_FOLDERS": "/x:/y"}
+    )
+    assert permits == Permits(("a", "b.c:f"), tmp_path.resolve(), (Path("/x"), Path("/y")))
+
+
+def test_where_an_allowed_name_is_imported_from_is_no_choice_of_the_run(permits: Permits, tmp_path: Path) -> None:
+    assert permits.folder is not None
+    (permits.folder / "deep" / "a.yaml").write_text(STUDY % "/var/tmp")
+    with pytest.raises(NotAllowedError, match="pythonpath = '/var/tmp' is not allowed"):
+        permits.load("deep/a.yaml")
+
+
+def filled_in(**changes: Any) -> FilledIn:
+    plain: dict[str, Any] = {
+        "objective": "models.net:fit",
+        "numbers": [{"name": "rate", "low": 1e-4, "high": 1, "log": True}],
+        "choices": [{"name": "kind", "values": ["sgd", "16", "true", "no", "1e-3", "'8'"]}],
+    }
+    return FilledIn.model_validate(plain | changes)
+
+
+def test_a_form_becomes_the_study_it_says(permits: Permits) -> None:
+    spec = study_spec(filled_in(), "named", permits, seed=4, cluster=LocalWorkers(workers=3))
+    assert (spec.study, spec.seed, spec.cluster.kind) == ("named", 4, "local")
+    assert spec.space["kind"].choices == ["sgd", 16, True, "no", 0.001, "8"]  # type: ignore[union-attr]
+    assert spec.space["rate"].type == "float" and spec.search.method == "asha"
+    assert spec.pythonpath == [str(permits.import_folders[0])]
+    from_file = study_spec(FromFile(file="deep/a.yaml"), "other", permits, seed=9)
+    assert (from_file.study, from_file.seed, from_file.search.method) == ("other", 9, "random")
+
+
+def test_conditions_whole_numbers_and_grids(permits: Permits) -> None:
+    numbers = [
+        {"name": "width", "low": 8, "high": 32, "whole": True, "step": 8},
+        {"name": "momentum", "low": 0, "high": 0.9, "grid_points": 4, "only_if": "kind = sgd, 16", "fixed": True},
+    ]
+    spec = study_spec(filled_in(numbers=numbers, method={"method": "grid"}), "g", permits)
+    assert spec.space["width"].step == 8 and spec.space["width"].type == "int"  # type: ignore[union-attr]
+    assert spec.space["momentum"].when == {"kind": ["sgd", 16]} and spec.space["momentum"].static
+    assert spec.search.points == {"momentum": 4}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"numbers": [], "choices": []}, "no hyperparameter is given"),
+        ({"choices": [{"name": "rate", "values": ["a"]}]}, "two rows for rate"),
+        ({"numbers": [{"name": "w", "low": 1.5, "high": 4, "whole": True}]}, "low = 1.5 is no whole number"),
+        ({"numbers": [{"name": "w", "low": 1, "high": 4, "only_if": "kind"}]}, "write PARAMETER = VALUE"),
+        ({"numbers": [{"name": "w", "low": 1, "high": 4, "grid_points": 3}]}, "method Grid alone"),
+    ],
+)
+def test_rows_that_make_no_study_say_why(permits: Permits, changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        study_spec(filled_in(**changes), "s", permits)
+
+
+def test_what_a_form_sends_means_what_a_study_file_says() -> None:
+    """A form sends defaults and nulls; given in a file they would count as chosen."""
+    read = TypeAdapter(Method).validate_python
+    sent = {"method": "asha", "configs": 30, "max_resource": 27, "min_resource": None, "reduction_factor": 4,
+            "variant": "promotion", "brackets": None, "noise": None}  # fmt: skip
+    assert read(sent) == read({"method": "asha", "configs": 30, "max_resource": 27})
+    assert read({"population": 8, "generations": 3}).method == "pbt"
+    with pytest.raises(ValidationError, match="method is required"):
+        read({"max_resource": 3})
+
+
+def test_schema_has_a_tab_for_each_method_and_no_mapping() -> None:
+    schema = FilledIn.model_json_schema()
+    tabs = [schema["$defs"][tab["$ref"].rsplit("/", 1)[1]] for tab in schema["properties"]["method"]["anyOf"]]
+    assert [tab["title"] for tab in tabs] == [
+        "ASHA", "Successive halving", "Hyperband", "PASHA", "Population", "Random", "Grid",
+    ]  # fmt: skip
+    assert not [name for tab in tabs for name, field in tab["properties"].items() if field.get("type") == "object"]
+    assert all(
+        field.get("description") for tab in tabs for name, field in tab["properties"].items() if name != "method"
+    )
