@@ -19,8 +19,9 @@ import distributed
 import msgspec
 from distributed.scheduler import KilledWorker
 
+from flows.cluster_kinds import start_cluster
 from hpo_core.errors import HpoError
-from hpo_core.spec import LocalClusterSpec, StudySpec
+from hpo_core.spec import KubernetesClusterSpec, LocalClusterSpec, LocalCudaClusterSpec, SlurmClusterSpec, StudySpec
 from hpo_core.training.request import JobRequest, decode_report, encode_request
 from hpo_core.training.worker import (
     cancel_job,
@@ -80,7 +81,12 @@ class DaskExecutor:
         logging.getLogger("tornado.application").setLevel(logging.CRITICAL)
         self._restore = dask.config.set(_DASK_SETTINGS)
         cluster = self._spec.cluster
-        if isinstance(cluster, LocalClusterSpec):
+        if isinstance(cluster, SlurmClusterSpec | KubernetesClusterSpec | LocalCudaClusterSpec):
+            self._cluster = start_cluster(self._spec, self._folder)
+            self._client = distributed.Client(self._cluster, set_as_default=False)  # type: ignore[no-untyped-call]
+            wait = _WORKERS_WITHIN if isinstance(cluster, LocalCudaClusterSpec) else cluster.wait
+            self._wait_for_workers(f"The {cluster.kind} cluster", wait, "see its own logs and queue")
+        elif isinstance(cluster, LocalClusterSpec):
             self._cluster = distributed.LocalCluster(  # type: ignore[no-untyped-call]
                 n_workers=cluster.workers,
                 threads_per_worker=1,
@@ -100,13 +106,10 @@ class DaskExecutor:
                     f"No Dask scheduler answers at {cluster.address} ({error}). Start one with `dask scheduler` and "
                     "`dask worker`, or mend cluster.address in the study."
                 ) from error
-            try:
-                self._client.wait_for_workers(1, timeout=_WORKERS_WITHIN)
-            except TimeoutError:
-                raise ClusterError(
-                    f"The Dask scheduler at {cluster.address} has no workers after {_WORKERS_WITHIN:.0f} s; start "
-                    "some with `dask worker`."
-                ) from None
+            self._wait_for_workers(
+                f"The Dask scheduler at {cluster.address}", _WORKERS_WITHIN, "start some with `dask worker`"
+            )
+        if not isinstance(cluster, LocalClusterSpec):
             self._client.run_on_scheduler(_no_repeats)
         self._address = str(self._client.scheduler.address)
         # Dask's client collects messages for 10 ms before it sends them; a job waits for its next one meanwhile.
@@ -124,9 +127,15 @@ class DaskExecutor:
                     "package and the objective's requirements in the workers' environment."
                 )
 
+    def _wait_for_workers(self, what: str, seconds: float, cure: str) -> None:
+        try:
+            self._client.wait_for_workers(1, timeout=seconds)
+        except TimeoutError:
+            raise ClusterError(f"{what} has no workers after {seconds:.0f} s; {cure}.") from None
+
     def take_over(self) -> None:
         """The study is ours now: attempts that a controller before us left on the cluster train in vain."""
-        if self._cluster is None:
+        if not isinstance(self._spec.cluster, LocalClusterSpec):
             self._client.run(cancel_study, self._folder, on_error="ignore")
 
     @property
@@ -212,7 +221,13 @@ class DaskExecutor:
             self._client.close(timeout=5)
             self._client = None
         if self._cluster is not None:
-            self._cluster.close(timeout=10)
+            # A cancelled flow run's workers got the signal too: their nannies, busy starting others, miss the time.
+            for name in ("distributed.nanny", "distributed.scheduler"):
+                logging.getLogger(name).setLevel(logging.CRITICAL)
+            try:
+                self._cluster.close(timeout=10)
+            except TimeoutError as error:
+                logging.getLogger(__name__).debug("closing the local cluster: %s", error)
             self._cluster = None
         if self._restore is not None:
             self._restore.__exit__(None, None, None)

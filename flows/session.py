@@ -20,6 +20,7 @@ from hpo_core.events import StudyExtended
 from hpo_core.home import Home
 from hpo_core.journal.base import Owner
 from hpo_core.journal.sql import SqlJournal, current_owner
+from hpo_core.journal.warm_start import with_past
 from hpo_core.overview import is_unlimited
 from hpo_core.search.base import create_method
 from hpo_core.spec import StudySpec
@@ -91,6 +92,7 @@ class Session:
             try:
                 self.journal.info(self.name)
             except StudyNotFoundError:
+                self._given = with_past(self._given, self.journal)
                 return self._given
             raise StudyExistsError(
                 f"Study {self.name!r} exists already in {self.journal}. `hpo resume {self.name}` goes on with it, "

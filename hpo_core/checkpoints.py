@@ -253,16 +253,17 @@ class Budget:
         elif event.loss is not None and self.largest is None:
             self.largest = 0
             self._saves = False  # an objective that tracks nothing
-        if event.loss is None:
-            return
         contest = self._method.contest(event.bracket, event.rung)
+        if contest is not None and event.loss is None:
+            return  # whoever compares has ruled it out
         rung = None if contest is None else contest.rung
         group = self._groups.get(rung)
         if group is None:
             group = _Group(event.bracket, event.rung, rung, several=bool(event.losses))
             groups = sorted([*self._groups.values(), group], key=_Group.level)
             self._groups = {group.rung: group for group in groups}
-        key = (loss_of(event), event.trial)
+        first = math.inf if event.loss is None else event.loss
+        key = (loss_of(event) if contest is not None else first, event.trial)
         self._places[event.trial] = (group, key)
         group.add(key, resting=event.trial in self.live.resting)
 

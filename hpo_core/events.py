@@ -193,7 +193,7 @@ class CheckpointRemoved(_Fact, frozen=True):
     """The trial's checkpoint at ``resource`` goes, to stay within the study's budget for checkpoints.
 
     ``chance`` is the estimated probability that the trial is promoted after all; it would then go back to an
-    older checkpoint, or start from scratch.
+    older checkpoint, or start from scratch. 0 for a trial's second newest: it keeps the newest.
     """
 
     trial: int

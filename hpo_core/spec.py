@@ -373,7 +373,72 @@ class AddressClusterSpec(_Part):
         return value
 
 
-Cluster = Annotated[LocalClusterSpec | AddressClusterSpec, Field(discriminator="kind")]
+_WAIT = "Seconds to wait for the first worker: the queue decides when it comes."
+
+
+class SlurmClusterSpec(_Part):
+    """Slurm jobs, submitted for the study and ended with it (dask-jobqueue); each is one worker with one slot.
+
+    The home folder and the Python environment must be on storage that all nodes see. A worker that ended, for
+    its walltime too, is submitted anew.
+    """
+
+    kind: Literal["slurm"] = "slurm"
+    workers: int = Field(default=2, ge=1, le=1024, description="Slurm jobs; each trains one thing at a time.")
+    cores: int = Field(default=1, ge=1, description="CPUs of one Slurm job (--cpus-per-task).")
+    memory: str = Field(default="4GB", pattern=r"^\d+(\.\d+)? ?[KMGT]i?B$", description="Memory of one, such as 16GB.")
+    walltime: str = Field(
+        default="01:00:00", pattern=r"^(\d+-)?\d+(:\d\d){0,2}$", description="How long one may run, as Slurm has it."
+    )
+    gpus: int = Field(default=0, ge=0, description="GPUs of one (--gres=gpu:N).")
+    partition: str | None = None
+    account: str | None = None
+    interface: str | None = Field(default=None, description="Network interface between nodes, such as ib0.")
+    directives: list[str] = Field(default_factory=list, description="Further #SBATCH lines, such as --qos=long.")
+    prologue: list[str] = Field(default_factory=list, description="Shell lines before the worker starts.")
+    wait: float = Field(default=3600.0, gt=0, description=_WAIT)
+
+
+class KubernetesClusterSpec(_Part):
+    """Pods of the Dask operator, made for the study and removed with it (dask-kubernetes); one slot each.
+
+    The controller and the pods must see the home folder under the same path: ``volume_claim`` is mounted there.
+    """
+
+    kind: Literal["kubernetes"] = "kubernetes"
+    workers: int = Field(default=2, ge=1, le=1024, description="Worker pods.")
+    image: str = Field(min_length=1, description="Container image with this package and the objective's requirements.")
+    namespace: str | None = Field(default=None, description="Default: the one of the current context.")
+    cpu: str = Field(default="1", description="CPUs of one pod, as Kubernetes has them: 2, 500m.")
+    memory: str = Field(default="4Gi", description="Memory of one pod.")
+    gpus: int = Field(default=0, ge=0, description="GPUs of one worker pod (nvidia.com/gpu).")
+    volume_claim: str | None = Field(default=None, description="PersistentVolumeClaim, ReadWriteMany.")
+    mount_path: str | None = Field(default=None, pattern=r"^/", description="Where it is mounted in the pods.")
+    idle_timeout: int = Field(
+        default=3600, ge=0, description="Seconds without a task after which pods of a dead controller go; 0: never."
+    )
+    wait: float = Field(default=600.0, gt=0, description=_WAIT)
+
+    @model_validator(mode="after")
+    def _check(self) -> KubernetesClusterSpec:
+        if (self.volume_claim is None) != (self.mount_path is None):
+            raise ValueError("volume_claim and mount_path belong together; give both or none")
+        return self
+
+
+class LocalCudaClusterSpec(_Part):
+    """One Dask worker for each NVIDIA GPU of this machine, which alone it sees, as device 0."""
+
+    kind: Literal["local_cuda"] = "local_cuda"
+    devices: list[Annotated[int, Field(ge=0)]] | None = Field(
+        default=None, min_length=1, description="Numbers of the GPUs to use; default: all that are visible."
+    )
+
+
+Cluster = Annotated[
+    LocalClusterSpec | AddressClusterSpec | SlurmClusterSpec | KubernetesClusterSpec | LocalCudaClusterSpec,
+    Field(discriminator="kind"),
+]
 
 
 class TrainingSpec(_Part):
@@ -430,7 +495,38 @@ class CheckpointSpec(_Part):
     """Limits of the study's checkpoints on disk (``hpo_core/checkpoints.py`` says which go first)."""
 
     max_bytes: int | None = Field(default=None, ge=1, description="Bytes of all checkpoints together.")
-    max_count: int | None = Field(default=None, ge=1, description="Number of all checkpoints together.")
+    max_count: int | None = Field(
+        default=None,
+        ge=1,
+        description="Number of all checkpoints together; 2 is the least that can work: the best and one being written.",
+    )
+
+
+class PastTrial(_Part):
+    """What an earlier study found for one configuration, as the journal of the new study keeps it."""
+
+    params: dict[str, Any]
+    losses: dict[int, list[float]] = Field(description="By units of training; one loss per objective.")
+    proposed: int | None = Field(default=None, description="The trial of the new study that tries it again.")
+
+
+class WarmStartSpec(_Part):
+    """Begin with what earlier studies found: their incumbents first, their results as decayed observations."""
+
+    studies: list[str] = Field(min_length=1, description="Names of earlier studies of this journal, the newest first.")
+    first: int = Field(default=3, ge=0, le=1000, description="So many of their best configurations are tried first.")
+    decay: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="Of their results a sampler is shown this share of the newest study's, its square of the next "
+        "one's, and so on; 0: none.",
+    )
+    most: int = Field(default=300, ge=0, le=10_000, description="So many results at most are shown to a sampler.")
+    proposals: list[dict[str, Any]] | None = Field(
+        default=None, description="Filled in from the journal when the study is created: what is tried first."
+    )
+    past: list[PastTrial] = Field(default_factory=list, description="Filled in likewise: what a sampler is shown.")
 
 
 class TrackingSpec(_Part):
@@ -488,6 +584,7 @@ class StudySpec(_Part):
     checkpoints: CheckpointSpec = CheckpointSpec()
     tracking: TrackingSpec = TrackingSpec()
     prefect: PrefectSpec = PrefectSpec()
+    warm_start: WarmStartSpec | None = Field(default=None, description="Earlier studies to begin from.")
     pythonpath: list[str] = Field(
         default_factory=list, description="Folders the objective is imported from, relative to the YAML file."
     )
@@ -532,6 +629,11 @@ class StudySpec(_Part):
             )
         if self.search.method == "pbt":
             self._check_bounds(self.search)
+        if self.warm_start is not None and self.search.method in ("grid", "recorded"):
+            raise ValueError(
+                f"warm_start: search {self.search.method} says itself which configurations are tried; drop warm_start, "
+                "or use another method"
+            )
         endless = getattr(self.search, "configs", 1) is None and self.search.method != "grid"
         if endless and self.stop == StopSpec(running=self.stop.running):
             raise ValueError(
@@ -659,7 +761,7 @@ def _lines(node: yaml.Node | None, at: tuple[Any, ...] = ()) -> dict[tuple[Any, 
 
 _TAGS = {
     "asha", "sha", "hyperband", "pasha", "pbt", "grid", "random", "recorded",
-    "local", "address", "float", "int", "categorical", "ordinal",
+    "local", "address", "slurm", "kubernetes", "local_cuda", "float", "int", "categorical", "ordinal",
 }  # fmt: skip
 
 

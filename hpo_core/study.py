@@ -124,6 +124,11 @@ class Study:
             StudyExistsError: the journal holds a study of that name.
         """
         valid = spec if isinstance(spec, StudySpec) else StudySpec.from_plain(dict(spec))
+        if valid.warm_start is not None and valid.warm_start.proposals is None:
+            raise SpecError(
+                f"Study {valid.study!r}: warm_start names {', '.join(valid.warm_start.studies)}, and nothing was read "
+                "from there yet. Fill it in first: hpo_core.journal.warm_start.with_past(spec, journal)."
+            )
         study = cls(valid, journal if journal is not None else MemoryJournal(), sampler=sampler, clock=clock)
         study._take(StudyRequested(valid.plain()))
         return study

@@ -25,12 +25,24 @@ class Sampler(Protocol):
 
 
 def is_pure(spec: StudySpec) -> bool:
-    """Whether the sampler's answers follow from the spec and the trial's number alone."""
+    """Whether the sampler's answers follow from the spec and the trial's number alone.
+
+    What a warm start proposes stands in the spec.
+    """
     return spec.search.method in ("recorded", "grid") or spec.sampler.name == "random"
 
 
 def create_sampler(spec: StudySpec) -> Sampler:
-    """The sampler a spec names."""
+    """The sampler a spec names; after the proposals of a warm start, where it has some."""
+    sampler = _create(spec)
+    if spec.warm_start is not None and spec.warm_start.proposals:
+        from hpo_core.samplers.warm_start import WarmStarted
+
+        return WarmStarted(sampler, spec.warm_start.proposals)
+    return sampler
+
+
+def _create(spec: StudySpec) -> Sampler:
     if spec.search.method == "recorded":
         from hpo_core.samplers.recorded import RecordedSampler
 

@@ -16,6 +16,10 @@ one objective all are PRUNED, which it ranks as above; the others know no full r
 The sampler is built anew for each trial with a seed derived from (study seed, trial number), so an answer
 depends on the recorded history and the number alone, not on what this process happened to draw before.
 Samplers whose seed names one fixed sequence (QMC, grid, brute force) keep the study's seed.
+
+With a warm start the storage begins with trials of earlier studies, a decayed share of them (the spec holds which).
+Their losses are not comparable where the data changed, so as soon as a configuration was trained in both, they are
+shifted at each resource by the median difference there, or at the nearest resource that has one.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ import math
 import warnings
 from collections.abc import Container
 from datetime import datetime
+from statistics import median
 from typing import Any
 
 import optuna
@@ -134,6 +139,39 @@ class OptunaSampler:
         self._created: dict[int, TrialCreated] = {}
         self._trial_ids: dict[int, int] = {}
         self._values: dict[int, dict[int, tuple[float, ...] | None]] = {}
+        self._past = list(spec.warm_start.past) if spec.warm_start is not None else []
+        self._shifts: dict[int, tuple[float, ...]] = {}
+        """By resource: how much larger losses are here than in the earlier studies."""
+        self._tried_again = {trial.proposed: -1 - i for i, trial in enumerate(self._past) if trial.proposed is not None}
+        self._remember_past()
+
+    def _remember_past(self) -> None:
+        """Trials of earlier studies, under negative numbers: told before all trials of this one."""
+        for index, trial in enumerate(self._past):
+            number = -1 - index
+            event = TrialCreated(number, 0, trial.params)
+            self._add(event)
+            self._created[number] = event
+            self._values[number] = {resource: tuple(losses) for resource, losses in trial.losses.items()}
+            for resource in trial.losses:
+                self._results_at[resource] = self._results_at.get(resource, 0) + 1
+        for resource in sorted(self._results_at):
+            self._raise_level(resource)
+        for number in self._values:
+            self._show_result(number)
+
+    def _learn_shift(self, resource: int) -> bool:
+        """Compare what was trained in both at this resource; whether that gave a (new) shift."""
+        pairs = [
+            tuple(new - old for new, old in zip(now, before, strict=True))
+            for here, there in self._tried_again.items()
+            if (now := self._values.get(here, {}).get(resource)) is not None
+            and (before := self._values[there].get(resource)) is not None
+        ]
+        if not pairs:
+            return False
+        self._shifts[resource] = tuple(median(column) for column in zip(*pairs, strict=True))
+        return True
 
     def _random_start(self) -> int:
         """How many complete trials the sampler wants before it builds a model."""
@@ -174,11 +212,13 @@ class OptunaSampler:
             values[event.resource] = None if event.loss is None else event.losses or (event.loss,)
             if event.loss is not None:
                 self._results_at[event.resource] = self._results_at.get(event.resource, 0) + 1
+            again = [event.trial]
+            if event.trial in self._tried_again and self._learn_shift(event.resource):
+                again += [number for number in self._values if number < 0]
             if self._raise_level(event.resource):
-                for number in self._values:
-                    self._show_result(number)
-            else:
-                self._show_result(event.trial)
+                again = list(self._values)
+            for number in again:
+                self._show_result(number)
         elif isinstance(event, TrialAbandoned) and event.trial not in self._values:
             self._show(event.trial, TrialState.FAIL)
 
@@ -191,6 +231,9 @@ class OptunaSampler:
         if self._spec.sampler.name in _STATEFUL:
             self.propose(event.trial)
             return
+        self._add(event)
+
+    def _add(self, event: TrialCreated) -> None:
         self._study.add_trial(
             optuna.trial.create_trial(
                 state=TrialState.RUNNING,
@@ -209,7 +252,7 @@ class OptunaSampler:
         return True
 
     def _show_result(self, number: int) -> None:
-        values = self._values[number]
+        values = self._seen(number)
         losses = values.get(self._level)
         if losses is not None:
             self._show(number, TrialState.COMPLETE, losses)
@@ -219,12 +262,26 @@ class OptunaSampler:
             last = values[max(values)]
             self._show(number, TrialState.PRUNED, last or (math.inf,))
 
+    def _seen(self, number: int) -> dict[int, tuple[float, ...] | None]:
+        """Results of a trial by resource; those of earlier studies shifted to the level of this one."""
+        values = self._values.get(number, {})
+        if number >= 0 or not self._shifts:
+            return values
+        return {
+            resource: None if losses is None else tuple(map(sum, zip(losses, self._shift_at(resource), strict=True)))
+            for resource, losses in values.items()
+        }
+
+    def _shift_at(self, resource: int) -> tuple[float, ...]:
+        """That of the nearest resource that has one."""
+        return self._shifts[min(self._shifts, key=lambda known: abs(math.log(known / resource)))]
+
     def _distributions(self, params: Params) -> dict[str, BaseDistribution]:
         return {name: self._space.parameters[name].distribution() for name in params}
 
     def _show(self, number: int, state: TrialState, losses: tuple[float, ...] | None = None) -> None:
         params = self._created[number].params
-        values = self._values.get(number, {})
+        values = self._seen(number)
         base = self._storage.get_trial(self._trial_ids[number])
         self._storage.view[base.number] = FrozenTrial(
             number=base.number,

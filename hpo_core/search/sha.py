@@ -62,13 +62,14 @@ class Tournament:
         self.rungs[rung].add(trial, loss)
         self.finite[rung] += loss is not None
         size = self._size(rung + 1)
+        over = [trial] if loss is None or not size else []
         if self.rungs[rung].size < self.wanted:
-            return [] if size else [trial]
+            return over
         ranking = self.rungs[rung].ranking()
         self.going = ranking[: min(size, self.finite[rung])]
         self.wanted = len(self.going)
         self.rung = rung + 1
-        return ranking[len(self.going) :] if size else [trial]
+        return over + (ranking[len(self.going) : self.finite[rung]] if size else [])
 
     def _size(self, rung: int) -> int:
         return self.sizes[rung] if rung < len(self.sizes) else 0

@@ -231,7 +231,9 @@ class OptunaTrial(Suggestions):
             values = []
         if len(values) != len(self._metrics):
             what = f"{len(self._metrics)} numbers ({', '.join(self._metrics)})" if several else "a number"
-            raise ObjectiveError(f"The objective returned {value!r} where {what} belongs. Return the value it is tuned by.")
+            raise ObjectiveError(
+                f"The objective returned {value!r} where {what} belongs. Return the value it is tuned by."
+            )
         return values
 
     def __getattr__(self, name: str) -> Any:

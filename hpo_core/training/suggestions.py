@@ -72,8 +72,8 @@ def answer(
         when = known.get("when") or {}
         found = ", ".join(f"{other} = {params[other]!r}" if other in params else f"no {other}" for other in when)
         raise ObjectiveError(
-            f"trial.{call}({name!r}): the study's space has it only when {_flow(when)}, and this trial has {found}. Ask "
-            f"for it under that condition only, or change space.{name}.when."
+            f"trial.{call}({name!r}): the study's space has it only when {_flow(when)}, and this trial has {found}. "
+            f"Ask for it under that condition only, or change space.{name}.when."
         )
     return params[name]
 

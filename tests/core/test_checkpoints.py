@@ -62,6 +62,7 @@ class Disk(World):
                 self.files.pop(uri, None)
             study.check()
             assert set(self.files) == live.uris
+            assert not set(study.method.ruled_out) & set(study.state.running), "ruled out, and goes on"
 
 
 def in_turn(study: Study, losses: list[float], size: int = 100) -> list[list[Any]]:
@@ -100,16 +101,40 @@ def test_without_a_limit_what_can_never_be_needed_goes_at_once(name: str) -> Non
         assert study.checkpoints.uris == best, "nobody goes on any more, whatever the extension"
 
 
-def test_an_extension_finds_the_checkpoints_it_promotes_from() -> None:
-    world = Disk(1)
-    study = fresh(make_spec(), MemoryJournal(), world)
+@pytest.mark.parametrize("name", [name for name in ALL if name != "grid"])  # a whole grid cannot be extended
+def test_an_extension_finds_every_checkpoint_it_needs(name: str) -> None:
+    world = Disk(1, nans=0.05)
+    study = fresh(spec_of(name), MemoryJournal(), world)
     world.through(study)
     before = study.seq
     world.through(study, study.extend(40))
-    later = list(study.journal.entries("world"))[before:]
-    promoted = [grant for grant in facts(later, JobGranted) if grant.rung]
-    assert any(grant.trial < 30 for grant in promoted), "the extension promoted none of the old trials"
-    assert all(grant.checkpoint is not None for grant in promoted)
+    later = facts(list(study.journal.entries("world"))[before:], JobGranted)
+    assert later and study.status == "finished"
+    again = [grant for grant in later if grant.trial < later[0].trial and grant.rung]
+    assert again or name not in ("asha", "asha-shared", "pasha"), "the extension promoted none of the old trials"
+    assert all(grant.checkpoint is not None for grant in again)
+
+
+def test_what_decides_a_promotion_is_told_by_each_method() -> None:
+    def told(search: dict[str, Any], results: int, rung: int = 0) -> tuple[Any, ...] | None:
+        study = fresh(make_spec(search=search, stop={"total_resource": 999}))
+        jobs = study.set_capacity(1)
+        for number in range(results):
+            (job,) = jobs
+            jobs = study.tell_report(good(job, float(number)))
+        found = study.method.contest(0, rung)
+        return None if found is None else (found.rung.size, found.expected, found.promotions, found.sure)
+
+    assert told(NINE, 3) == (3, 9, 3, 1) and told(NINE, 4, rung=1) == (1, 3, 1, 0) and told(NINE, 4, rung=2) is None
+    assert told(NINE | {"configs": None}, 3) == (3, None, 0, 1), "no end in sight"
+    assert told(NINE | {"method": "pasha"}, 4, rung=1) == (1, 3, 1, 0), "as if the ceiling were raised"
+    assert told(NINE | {"variant": "stopping"}, 3) is None
+    assert told(NINE | {"method": "sha"}, 3) == (3, 9, 3, 0), "nobody is sure before the barrier"
+    assert told(NINE | {"method": "sha"}, 9) is None and told(NINE | {"method": "sha"}, 10, rung=1) == (1, 3, 1, 0)
+    assert told(NINE | {"method": "sha", "configs": 4}, 5, rung=1) is None, "complete"
+    shared = NINE | {"brackets": [0, 1], "rung_system": "shared", "assignment": "loop", "configs": 14}
+    assert told(shared, 0, rung=1) == (0, 8, 2, 0), "3 of 9 from below, 5 that enter there"
+    assert told({"method": "random", "configs": 3}, 1) is None
 
 
 def test_a_beaten_incumbent_at_the_top_goes_at_once() -> None:
@@ -309,6 +334,18 @@ def test_the_rest_of_the_front_goes_rather_than_the_study_halts() -> None:
     assert study.status == "finished" and len(study.front) == 12
     kept = {member.trial for member, _ in study.state.front_checkpoints()}
     assert 0 in kept and 3 <= len(kept) <= 4, "the incumbent is pinned, the others go from the far end"
+
+
+def test_a_study_without_end_stays_within_its_limit() -> None:
+    world = Disk(8)
+    search = {"method": "asha", "configs": None, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
+    study = fresh(
+        make_spec(search=search, stop={"total_resource": 400}, checkpoints={"max_count": 9}), MemoryJournal(), world
+    )
+    world.through(study)
+    assert study.status == "halted" and world.most_files <= 9
+    chances = {event.chance for event in facts(study.journal.entries("world"), CheckpointRemoved)}
+    assert any(0 < chance < 1 for chance in chances) and max(chances) < 0.5
 
 
 def test_without_checkpoints_set_there_is_no_budget_at_all() -> None:

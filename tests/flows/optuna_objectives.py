@@ -17,8 +17,3 @@ def conditional(trial):
         if trial.should_prune():
             raise optuna.TrialPruned
     return loss
-
-
-def silent(trial):
-    """Reports nothing: one value at the end."""
-    return trial.suggest_float("x", -1.0, 1.0) ** 2

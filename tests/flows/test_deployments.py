@@ -17,7 +17,10 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.flows.conftest import ROOT, Runner
+from hpo_core.journal.sql import open_journal
+from hpo_core.spec import StudySpec
+from hpo_core.study import Study
+from tests.flows.conftest import ROOT
 
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 PLANTED = "pl4nted-s3cret"
@@ -61,8 +64,15 @@ class Deployed:
             headers={"Content-Type": "application/json"},
             method=method,
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.loads(answer.read() or b"null")
+        for tries_left in (4, 3, 2, 1, 0):
+            try:
+                with urllib.request.urlopen(request, timeout=30) as answer:
+                    return json.loads(answer.read() or b"null")
+            except urllib.error.HTTPError as error:
+                if error.code != 503 or not tries_left:  # SQLite is locked for the moment
+                    raise
+                time.sleep(1.0)
+        raise AssertionError("unreachable")
 
     def start(self, flow: str, **parameters: Any) -> str:
         found = self.api(f"deployments/name/{flow}/{flow}")
@@ -189,19 +199,27 @@ def test_a_wrong_value_is_refused_before_a_run_is_made(deployed: Deployed) -> No
         assert caught.value.code in (409, 422)
 
 
-@pytest.mark.parametrize(
-    ("study", "says"),
-    [
-        ({"file": "evil.yaml"}, "objective = 'os:system' is not allowed here. Allowed: tests.flows.objectives"),
-        ({"objective": "tests.flows.objectives:good", "numbers": [{"name": "x", "low": 2, "high": 1}]},
-         "form: space.x: low = 2.0 is larger than high = 1.0"),
-    ],
-)  # fmt: skip
-def test_what_the_form_cannot_see_is_refused_at_once(deployed: Deployed, study: Any, says: str) -> None:
-    run = deployed.start("tune", study=study)
-    ended = deployed.ended(run)
-    assert ended["state_type"] == "FAILED" and says in ended["state"]["message"]
-    assert ended["total_run_time"] < 5
+def test_what_the_form_cannot_see_is_refused_at_once(deployed: Deployed) -> None:
+    """Objectives of study files and of recorded studies are looked at as well: every door leads to a worker."""
+    recorded = TOY | {"study": "elsewhere", "objective": "os:system"}
+    Study.create(StudySpec.from_plain(recorded), open_journal(deployed.home / "journal.db"))
+    rows = [{"name": "x", "low": 2, "high": 1}]
+    refused = {
+        deployed.start(
+            "tune", study={"file": "evil.yaml"}
+        ): "objective = 'os:system' is not allowed here. Allowed: tests.",
+        deployed.start(
+            "tune", study={"objective": TOY["objective"], "numbers": rows}
+        ): "form: space.x: low = 2.0 is larger",
+        deployed.start("resume", study="elsewhere"): "objective = 'os:system' is not allowed here",
+        deployed.start("rerun", study="elsewhere"): "objective = 'os:system' is not allowed here",
+        deployed.start("resume", study="absent"): "Study 'absent' is not in sqlite:///",
+    }
+    for run, says in refused.items():
+        ended = deployed.ended(run)
+        assert ended["state_type"] == "FAILED" and says in ended["state"]["message"], ended["state"]
+        assert ended["total_run_time"] < 10
+    assert not (deployed.home / "studies" / "absent").exists()
 
 
 def test_cancel_ends_children_and_resume_finishes(deployed: Deployed) -> None:
@@ -211,7 +229,7 @@ def test_cancel_ends_children_and_resume_finishes(deployed: Deployed) -> None:
     assert deployed.ended(run)["state_type"] == "CANCELLED"
     assert gone(processes), processes
     before = deployed.status(study)
-    assert before["status"] == "halted" and before["reason"] == "interrupted" and before["running"] == []
+    assert before["status"] == "halted" and before["reason"] == "interrupted"
     again = deployed.start("resume", study=study)
     assert deployed.ended(again)["state_type"] == "COMPLETED", deployed.logs(again)
     after = deployed.status(study)
@@ -247,20 +265,3 @@ def test_suspended_and_crashed_runs_go_on_with_their_study(deployed: Deployed) -
     assert deployed.ended(run)["state_type"] == "COMPLETED", deployed.logs(run)
     assert deployed.status(study)["status"] == "finished"
     assert "clean" in deployed.hpo("audit", study).stdout
-
-
-def test_resume_looks_at_what_was_recorded(deployed: Deployed, tmp_path: Path) -> None:
-    """A study begun elsewhere, with an objective the deployment does not allow, does not come in by this door."""
-    runner = Runner(tmp_path, {name: deployed.environment[name] for name in ("PREFECT_API_URL", "PREFECT_HOME")})
-    runner.environment["HPO_JOURNAL"] = f"sqlite:///{deployed.home / 'journal.db'}"
-    file = runner.study(
-        study="elsewhere", objective="tests.core.test_rng:test", search={"method": "random", "configs": 1}
-    )
-    from hpo_core.journal.sql import open_journal
-    from hpo_core.spec import load_spec
-    from hpo_core.study import Study
-
-    Study.create(load_spec(file), open_journal(deployed.home / "journal.db"))
-    run = deployed.start("resume", study="elsewhere")
-    ended = deployed.ended(run)
-    assert ended["state_type"] == "FAILED" and "is not allowed here" in ended["state"]["message"]

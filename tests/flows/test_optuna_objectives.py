@@ -36,16 +36,3 @@ def test_asha_over_an_optuna_objective_with_conditions(hpo: Runner) -> None:
         np.random.seed(study.spec.training_seed(number) % 2**32)
         expected = optuna_objectives.conditional(optuna.trial.FixedTrial(trial.params))
         assert trial.results[-1].metrics["loss"] == pytest.approx(expected, abs=0)
-
-
-def test_an_objective_that_reports_nothing_runs_as_one_rung(hpo: Runner) -> None:
-    search = {"method": "random", "configs": 5}
-    facts = hpo.json("tune", hpo.study(**of_optuna("silent"), search=search))
-    assert (facts["status"], facts["jobs"]) == ("finished", 5)
-    assert facts["best"]["value"] == facts["best"]["params"]["x"] ** 2
-
-
-def test_a_range_that_differs_from_the_space_is_said(hpo: Runner) -> None:
-    space = SPACE | {"x": {"type": "float", "low": -2.0, "high": 1.0}}
-    said = hpo("tune", hpo.study(**of_optuna("conditional"), space=space), code=7)
-    assert "asks for `x: {type: float, low: -1.0, high: 1.0}`, the study's space has" in said

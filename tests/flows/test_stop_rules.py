@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 from tests.flows.conftest import Runner
@@ -15,11 +14,9 @@ def events(hpo: Runner, kind: str) -> list[dict[str, Any]]:
 
 
 def test_seconds_cancel_what_runs_and_a_resume_trains_it_again(hpo: Runner) -> None:
-    search = {"method": "random", "max_resource": 2000}  # five minutes each
+    search = {"method": "random", "max_resource": 2000}  # five minutes each, twice what the runner waits for
     file = hpo.study("slow", search=search, stop={"seconds": 3, "running": "cancel"})
-    began = time.monotonic()
     facts = hpo.json("tune", file, code=7)
-    assert time.monotonic() - began < 60, "what ran was not ended"
     assert (facts["status"], facts["rule"], facts["reason"]) == ("halted", "seconds", "3 seconds are over")
     assert [(e["trial"], e["outcome"]) for e in events(hpo, "AttemptFailed")] == [(0, "preempted"), (1, "preempted")]
     assert hpo.json("status", "toy")["waiting"] == [0, 1]

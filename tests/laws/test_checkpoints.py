@@ -44,9 +44,7 @@ class Watched(Study):
 def report_of(job: Job, result: float | Outcome, size: int) -> Report:
     if isinstance(result, Outcome):
         return failed(job, result)
-    report = completed(job, result)
-    if report.outcome is not Outcome.COMPLETED:
-        return report
+    report = completed(job, result)  # who drives a study by hand may keep the checkpoint of a diverged trial
     uri = f"t{job.trial}-r{job.rung}-a{job.attempt}"
     return msgspec.structs.replace(report, checkpoint=Checkpoint(uri, "", job.target, size))
 

@@ -1,0 +1,28 @@
+"""The incumbents of earlier studies first, then whatever the sampler proposes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpo_core.events import Event
+from hpo_core.samplers.base import Sampler
+from hpo_core.trial import Params
+
+
+class WarmStarted:
+    """Trials 0 to k - 1 get the proposals of the spec; the sampler is asked from trial k on.
+
+    It hears of all of them, as it hears of trials that were proposed before a resume.
+    """
+
+    def __init__(self, sampler: Sampler, proposals: Sequence[Params]) -> None:
+        self.sampler = sampler
+        self._proposals = proposals
+
+    def propose(self, number: int) -> Params:
+        if number < len(self._proposals):
+            return dict(self._proposals[number])
+        return self.sampler.propose(number)
+
+    def apply(self, event: Event) -> None:
+        self.sampler.apply(event)

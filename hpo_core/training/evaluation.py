@@ -1,0 +1,212 @@
+"""Evaluate trained models on other data: their checkpoints are loaded, nothing is trained, nothing is written.
+
+``python -m hpo_core.training.evaluation`` reads one :class:`EvaluationRequest` from standard input and writes
+:class:`Evaluated` values to the file it is given: the user's code runs in a process of its own, as in training.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpo_core.errors import ObjectiveError
+from hpo_core.training import checkpoint as checkpoints
+from hpo_core.training.attempt import traceback_tail
+from hpo_core.training.generators import put_state
+from hpo_core.training.handle import TrialHandle
+from hpo_core.training.objective import load_objective
+from hpo_core.training.request import JobRequest
+from hpo_core.trial import Checkpoint, Job, Metrics, Params
+
+MOST_LOSSES = 10_000
+"""Losses per example that are kept of one evaluation; of more, as many evenly spaced ones by size."""
+
+
+class Model(msgspec.Struct, frozen=True):
+    """A trained model: its parameters and the checkpoint below ``folder``."""
+
+    trial: int
+    params: Params
+    seed: int
+    folder: str
+    checkpoint: Checkpoint
+
+
+class EvaluationRequest(msgspec.Struct, frozen=True):
+    function: str
+    """``package.module:function``, called once per model."""
+    pythonpath: tuple[str, ...]
+    metric: str
+    """Must be reported by it."""
+    models: tuple[Model, ...]
+
+
+class Evaluated(msgspec.Struct, frozen=True):
+    """What one model came to."""
+
+    metrics: Metrics
+    losses: tuple[float, ...]
+    """Per example, ascending; what the drift check compares. Empty where the function returned none."""
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    done: tuple[Evaluated, ...] = ()
+    error: str = ""
+
+
+class EvaluationHandle(TrialHandle):
+    """What an evaluation function sees: a trial whose checkpoint is loaded and that has no step left.
+
+    ::
+
+        def evaluate(trial):
+            model = build_model(trial.params)
+            trial.track(model=model)          # weights are loaded; what is not tracked is left alone
+            losses = loss_of_each(model, load(trial.params["data"]))
+            trial.report(val_loss=losses.mean())
+            return losses                     # one per example, for the drift check
+    """
+
+    def track(self, **objects: Any) -> None:
+        assert self._state is not None
+        for name, item in objects.items():
+            if name not in self._state["tracked"]:
+                raise self._unlike_checkpoint(f"has no {name!r}")
+            try:
+                put_state(item, self._state["tracked"][name])
+            except Exception as error:
+                raise ObjectiveError(
+                    f"State of {name!r} in the model's checkpoint does not fit the object that was built "
+                    f"({type(error).__name__}: {error}). Build it from trial.params alone, as training did."
+                ) from error
+
+    def steps(self) -> Iterator[int]:
+        """No step: a function that trains may be used to evaluate, if it reports after its loop."""
+        return iter(())
+
+    def reported(self, metric: str) -> Metrics:
+        """What was reported.
+
+        Raises:
+            ObjectiveError: not the study's metric, or no finite value.
+        """
+        if not math.isfinite(self._metrics.get(metric, math.nan)):
+            raise ObjectiveError(
+                f"The evaluation function reported {metric} = {self._metrics.get(metric)} for trial {self.number} "
+                f"({self.params}); it must be one finite number. Call trial.report({metric}=...) in it, outside of "
+                "trial.steps()."
+            )
+        return dict(self._metrics)
+
+
+def evaluate_models(request: EvaluationRequest, *, timeout: float | None = None) -> list[Evaluated]:
+    """Evaluate models, one after the other, in one process of its own.
+
+    Raises:
+        ObjectiveError: the function raised, reported no metric, or its process died or took too long.
+    """
+    with tempfile.TemporaryDirectory(prefix="hpo-evaluation-") as folder:
+        out = Path(folder) / "answer"
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "hpo_core.training.evaluation", str(out)],
+                input=msgspec.msgpack.encode(request),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=timeout,
+            )
+        except subprocess.TimeoutExpired:
+            raise ObjectiveError(
+                f"Evaluation by {request.function} took longer than {timeout:g} s. Raise the limit, or use fewer data."
+            ) from None
+        answer = out.read_bytes() if out.exists() else b""
+    if not answer:
+        said = done.stdout.decode(errors="replace")[-2000:]
+        raise ObjectiveError(
+            f"The process that evaluates with {request.function} ended with code {done.returncode} and no answer. "
+            f"Run the function by hand on one checkpoint. Its output ended:\n{said}"
+        )
+    found = msgspec.msgpack.decode(answer, type=_Answer)
+    if found.error:
+        raise ObjectiveError(f"Evaluation by {request.function} failed: {found.error}")
+    return list(found.done)
+
+
+def evaluate_here(request: EvaluationRequest) -> list[Evaluated]:
+    """The same in this process.
+
+    Raises:
+        ObjectiveError: the function raised, or reported no metric.
+        CheckpointError: a checkpoint is absent or corrupt.
+    """
+    function = load_objective(request.function, request.pythonpath)
+    return [_evaluate(function, request, model) for model in request.models]
+
+
+def _evaluate(function: Any, request: EvaluationRequest, model: Model) -> Evaluated:
+    at = model.checkpoint.resource
+    handle = EvaluationHandle(
+        JobRequest(
+            study="evaluation",
+            job=Job(model.trial, 0, 0, 0, at, model.params, model.checkpoint),
+            objective=request.function,
+            metric=request.metric,
+            seed=model.seed,
+            folder=model.folder,
+        ),
+        checkpoints.load(model.folder, model.checkpoint),
+    )
+    _seed_all(model.seed)
+    found = function(handle)
+    return Evaluated(handle.reported(request.metric), _thinned(found))
+
+
+def _seed_all(seed: int) -> None:
+    import numpy
+
+    random.seed(seed)
+    numpy.random.seed(seed)
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(seed)
+
+
+def _thinned(losses: Any) -> tuple[float, ...]:
+    if losses is None:
+        return ()
+    if hasattr(losses, "detach"):
+        losses = losses.detach().cpu()
+    import numpy
+
+    ordered = numpy.sort(numpy.asarray(losses, dtype=float).ravel())
+    if not numpy.isfinite(ordered).all():
+        raise ObjectiveError(
+            "The evaluation function returned losses per example that are not all finite. Clip them, or leave them out."
+        )
+    if len(ordered) > MOST_LOSSES:
+        ordered = ordered[numpy.linspace(0, len(ordered) - 1, MOST_LOSSES).round().astype(int)]
+    return tuple(float(value) for value in ordered)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Answer one request."""
+    out = Path(arguments[0])
+    request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=EvaluationRequest)
+    try:
+        answer = _Answer(done=tuple(evaluate_here(request)))
+    except BaseException as error:
+        answer = _Answer(error=f"{type(error).__name__}: {error}\n{traceback_tail(error)}")
+    side = out.with_suffix(".part")
+    side.write_bytes(msgspec.msgpack.encode(answer))
+    side.replace(out)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,153 @@
+"""The kinds of clusters: as far as each one's own tools go here. Nothing in here talks to Slurm or Kubernetes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from flows.cluster import DaskExecutor
+from flows.cluster_kinds import kubernetes_resource, local_cuda_cluster, slurm_cluster, start_cluster, visible_devices
+from hpo_core import StudySpec
+from hpo_core.errors import SpecError
+from hpo_core.spec import KubernetesClusterSpec, SlurmClusterSpec
+from hpo_core.trial import Job, Outcome, Report
+from tests.conftest import make_spec
+
+SLURM = {
+    "kind": "slurm", "workers": 3, "cores": 4, "memory": "16GB", "walltime": "2-00:00:00", "gpus": 1,
+    "partition": "gpu", "account": "lab", "directives": ["--qos=long"], "prologue": ["module load cuda"],
+}  # fmt: skip
+KUBERNETES = {
+    "kind": "kubernetes", "workers": 3, "image": "registry.example/hpo:1", "cpu": "2", "memory": "8Gi", "gpus": 1,
+    "volume_claim": "shared", "mount_path": "/shared",
+}  # fmt: skip
+
+
+def study(**cluster: Any) -> StudySpec:
+    return make_spec(cluster=cluster, objective="tests.flows.objectives:good", pythonpath=[str(Path.cwd())])
+
+
+@pytest.mark.parametrize(
+    ("cluster", "module", "extra"), [(SLURM, "dask_jobqueue", "slurm"), (KUBERNETES, "dask_kubernetes", "kubernetes")]
+)
+def test_a_missing_package_is_said_with_its_extra(
+    cluster: dict[str, Any], module: str, extra: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(SpecError, match=rf"cluster.kind = '{extra}' needs .*pip install 'hpo-core\[{extra}\]'"):
+        start_cluster(study(**cluster), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "message"),
+    [
+        ({"kind": "slurm", "memory": "much"}, "cluster.memory: .*should match pattern"),
+        ({"kind": "slurm", "walltime": "1h"}, "cluster.walltime: .*should match pattern"),
+        ({"kind": "kubernetes"}, "cluster.image: is required"),
+        ({"kind": "kubernetes", "image": "i", "volume_claim": "c"}, "belong together"),
+        ({"kind": "local_cuda", "devices": []}, "cluster.devices"),
+        ({"kind": "cloud"}, "'local', 'address', 'slurm', 'kubernetes', 'local_cuda'"),
+    ],
+)
+def test_wrong_settings_are_refused(cluster: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        study(**cluster)
+
+
+def test_slurm_script_asks_for_what_the_study_says(tmp_path: Path) -> None:
+    pytest.importorskip("dask_jobqueue", reason="extra 'slurm' is not installed")
+    cluster = slurm_cluster(SlurmClusterSpec.model_validate(SLURM), "digits", str(tmp_path))
+    try:
+        script = cluster.job_script()
+    finally:
+        cluster.close()
+    asked = {line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")}
+    logs = tmp_path / "logs" / "slurm"
+    assert asked == {
+        "-J hpo-digits", f"-e {logs}/hpo-digits-%J.err", f"-o {logs}/hpo-digits-%J.out", "-p gpu", "-A lab", "-n 1",
+        "--cpus-per-task=4", "--mem=15G", "-t 2-00:00:00", "--gres=gpu:1", "--qos=long",
+    }  # fmt: skip
+    command = next(line for line in script.splitlines() if "dask_worker" in line)
+    assert "--nthreads 1" in command and script.index("module load cuda") < script.index(command)
+
+
+def test_slurm_workers_train_and_one_that_ended_is_submitted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for sbatch starts each script at once: all but Slurm's own queue is real."""
+    pytest.importorskip("dask_jobqueue", reason="extra 'slurm' is not installed")
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name, text in {
+        "sbatch": 'sh "$1" >> "$SUBMITTED.log" 2>&1 &\necho $! >> "$SUBMITTED"\necho "Submitted batch job $!"',
+        "scancel": 'kill "$@"',
+    }.items():
+        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    monkeypatch.setenv("SUBMITTED", str(tmp_path / "submitted"))
+    monkeypatch.setenv("PYTHONPATH", str(Path.cwd()))
+    executor = DaskExecutor(study(kind="slurm", workers=1, memory="1GB", interface="lo", wait=60), str(tmp_path))
+    reports: SimpleQueue[Report] = SimpleQueue()
+    try:
+        executor.start()
+        (first,) = submitted = (tmp_path / "submitted").read_text().split()
+        for process in psutil.Process(int(first)).children(recursive=True):
+            process.kill()
+        deadline = time.monotonic() + 60
+        while len(submitted) == 1 or executor.slots() == 0:
+            assert time.monotonic() < deadline, submitted
+            time.sleep(0.1)
+            submitted = (tmp_path / "submitted").read_text().split()
+        executor.submit(Job(0, 0, 0, 0, 2, {"x": 0.5}), lambda job, report: reports.put(report))
+        report = reports.get(timeout=60)
+        assert report.outcome is Outcome.COMPLETED, report
+    finally:
+        executor.close()
+    assert len(submitted) == 2
+
+
+def test_kubernetes_resource_is_what_the_operator_takes() -> None:
+    operator = pytest.importorskip("dask_kubernetes", reason="extra 'kubernetes' is not installed")
+    jsonschema = pytest.importorskip("jsonschema")
+    resource = kubernetes_resource(KubernetesClusterSpec.model_validate(KUBERNETES), "Digits_1")
+    (file,) = Path(operator.__file__).parent.rglob("crds/daskcluster.yaml")
+    definition = yaml.safe_load(file.read_text())
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    jsonschema.validate(resource, schema)
+    broken = resource | {"spec": resource["spec"] | {"worker": {"replicas": "three"}}}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(broken, schema)
+    (container,) = resource["spec"]["worker"]["spec"]["containers"]
+    amounts = {"cpu": "2", "memory": "8Gi", "nvidia.com/gpu": "1"}
+    assert resource["metadata"]["name"] == "hpo-digits-1" and resource["spec"]["worker"]["replicas"] == 3
+    assert container["args"][:3] == ["dask-worker", "--nthreads", "1"] and container["resources"]["limits"] == amounts
+    assert container["volumeMounts"] == [{"name": "home", "mountPath": "/shared"}]
+
+
+def test_every_gpu_has_a_worker_that_sees_it_alone() -> None:
+    """What CUDA itself makes of it is not tested here."""
+    import distributed
+
+    with local_cuda_cluster([0, 3]) as cluster, distributed.Client(cluster, set_as_default=False) as client:
+        client.wait_for_workers(2, timeout=30)
+        seen = client.run(lambda: (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["CUDA_DEVICE_ORDER"]))
+        threads = client.nthreads()
+    assert Counter(seen.values()) == {("0", "PCI_BUS_ID"): 1, ("3", "PCI_BUS_ID"): 1}
+    assert set(threads.values()) == {1}
+
+
+def test_devices_are_those_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 5")
+    assert visible_devices() == ["2", "5"]
