@@ -79,8 +79,9 @@ class DaskExecutor:
         for name in ("distributed", "distributed.scheduler", "distributed.nanny", "distributed.worker"):
             logging.getLogger(name).setLevel(logging.ERROR)
         logging.getLogger("tornado.application").setLevel(logging.CRITICAL)
-        self._restore = dask.config.set(_DASK_SETTINGS)
         cluster = self._spec.cluster
+        gone = {"distributed.deploy.lost-worker-timeout": "10s"} if isinstance(cluster, SlurmClusterSpec) else {}
+        self._restore = dask.config.set(_DASK_SETTINGS | gone)
         if isinstance(cluster, SlurmClusterSpec | KubernetesClusterSpec | LocalCudaClusterSpec):
             self._cluster = start_cluster(self._spec, self._folder)
             self._client = distributed.Client(self._cluster, set_as_default=False)  # type: ignore[no-untyped-call]
@@ -151,7 +152,11 @@ class DaskExecutor:
         """
         self._check_connection()
         info = self._client.scheduler_info(n_workers=-1)
-        return sum(worker["nthreads"] for worker in info.get("workers", {}).values())
+        count = sum(worker["nthreads"] for worker in info.get("workers", {}).values())
+        cluster = self._spec.cluster
+        if isinstance(cluster, SlurmClusterSpec) and count < cluster.workers:
+            self._cluster.scale(cluster.workers)  # those whose job ended, for its walltime say, are submitted again
+        return count
 
     def _check_connection(self) -> None:
         if self._client.status != "running":

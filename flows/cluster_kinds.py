@@ -32,8 +32,7 @@ def start_cluster(spec: StudySpec, folder: str) -> Any:
     """
     if isinstance(spec.cluster, SlurmClusterSpec):
         cluster = slurm_cluster(spec.cluster, spec.study, folder)
-        # not scale(): a job whose walltime ended would not be submitted again
-        cluster.adapt(minimum=spec.cluster.workers, maximum=spec.cluster.workers, interval="5s")
+        cluster.scale(spec.cluster.workers)
         return cluster
     if isinstance(spec.cluster, KubernetesClusterSpec):
         operator = _optional("dask_kubernetes.operator", "kubernetes", "kubernetes")

@@ -35,7 +35,8 @@ class Drift(msgspec.Struct, frozen=True):
         sure = "below" if self.p_value < self.level else "not below"
         return (
             f"{'drift' if self.drifted else 'no drift'}: Kolmogorov–Smirnov D = {self.statistic:.3f} is {large} "
-            f"{self.limit:g}, p = {self.p_value:.2g} {sure} {self.level:g} ({self.before} examples before, {self.now} now)"
+            f"{self.limit:g}, p = {self.p_value:.2g} {sure} {self.level:g} "
+            f"({self.before} examples before, {self.now} now)"
         )
 
 

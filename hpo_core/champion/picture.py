@@ -31,11 +31,11 @@ def picture(decision: Decision) -> str:
         f'<rect width="100%" height="100%" fill="#fff"/><text x="12" y="24" font-size="15" font-weight="600">'
         f"{escape(decision.headline())}</text>",
     ]
-    for tick in round_ticks(low, high):
-        parts.append(
-            f'<line x1="{x(tick)}" x2="{x(tick)}" y1="{_TOP}" y2="{bottom}" stroke="{GRID}"/>'
-            f'<text x="{x(tick)}" y="{bottom + 17}" text-anchor="middle" fill="{MUTED}">{number(tick)}</text>'
-        )
+    parts += [
+        f'<line x1="{x(tick)}" x2="{x(tick)}" y1="{_TOP}" y2="{bottom}" stroke="{GRID}"/>'
+        f'<text x="{x(tick)}" y="{bottom + 17}" text-anchor="middle" fill="{MUTED}">{number(tick)}</text>'
+        for tick in round_ticks(low, high)
+    ]
     for row, (label, losses) in enumerate(decision.rows):
         middle = _TOP + _ROW * (row + 0.5)
         color = BEST if label.startswith("challenger") else _BLUE

@@ -29,7 +29,10 @@ class Watcher(threading.Thread):
 
     def run(self) -> None:
         while not self._over.wait(0.002):
-            first, second = self._files(), self._files()
+            try:
+                first, second = self._files(), self._files()
+            except FileNotFoundError:
+                continue
             if first.keys() == second.keys():  # else files came or went meanwhile: no picture of one moment
                 self.most = max(self.most, sum(first.values()))
                 self.samples += 1
@@ -41,10 +44,7 @@ class Watcher(threading.Thread):
     def _files(self) -> dict[tuple[str, int], int]:
         found = {}
         for path in self.folder.glob("*/*"):
-            try:
-                status = path.stat()
-            except FileNotFoundError:
-                continue
+            status = path.stat()
             found[str(path), status.st_ino] = status.st_size
         return found
 

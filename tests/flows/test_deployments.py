@@ -22,6 +22,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from tests.flows.conftest import ROOT
 
+pytestmark = pytest.mark.timeout(400)
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 PLANTED = "pl4nted-s3cret"
 TOY: dict[str, Any] = {
@@ -66,7 +67,7 @@ class Deployed:
         )
         for tries_left in (4, 3, 2, 1, 0):
             try:
-                with urllib.request.urlopen(request, timeout=30) as answer:
+                with urllib.request.urlopen(request, timeout=90) as answer:
                     return json.loads(answer.read() or b"null")
             except urllib.error.HTTPError as error:
                 if error.code != 503 or not tries_left:  # SQLite is locked for the moment
@@ -85,7 +86,7 @@ class Deployed:
         found: dict[str, Any] = self.api(f"flow_runs/{run}")
         return found
 
-    def wait(self, run: str, until: Callable[[dict[str, Any]], bool], seconds: float = 120) -> dict[str, Any]:
+    def wait(self, run: str, until: Callable[[dict[str, Any]], bool], seconds: float = 180) -> dict[str, Any]:
         deadline = time.monotonic() + seconds
         while not until(found := self.run(run)):
             assert time.monotonic() < deadline, (found["state"], self.logs(run)[-5:])
@@ -111,7 +112,7 @@ class Deployed:
         """Wait until the run's study has so many jobs done; its name, and every process of the flow run."""
         found = self.wait(run, lambda found: found["state_type"] == "RUNNING" and found["name"].startswith("tune-"))
         study = found["name"].removeprefix("tune-")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while self.status(study)["jobs"] < jobs:
             assert time.monotonic() < deadline, self.logs(run)
         mine = [
@@ -123,7 +124,7 @@ class Deployed:
         return study, mine
 
 
-def gone(processes: list[psutil.Process], seconds: float = 30) -> bool:
+def gone(processes: list[psutil.Process], seconds: float = 60) -> bool:
     deadline = time.monotonic() + seconds
     while any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes):
         if time.monotonic() > deadline:
@@ -218,7 +219,7 @@ def test_what_the_form_cannot_see_is_refused_at_once(deployed: Deployed) -> None
     for run, says in refused.items():
         ended = deployed.ended(run)
         assert ended["state_type"] == "FAILED" and says in ended["state"]["message"], ended["state"]
-        assert ended["total_run_time"] < 10
+        assert ended["total_run_time"] < 15, "a second on an idle machine"
     assert not (deployed.home / "studies" / "absent").exists()
 
 

@@ -1,0 +1,366 @@
+"""The flow that keeps a champion: evaluate it on new data, retrain or tune, and promote what is really better.
+
+All policy is in ``hpo_core/champion``; here are its effects, each of which can be repeated: studies are named after
+the data's fingerprint and gone on with, the decision is uploaded before it is carried out, and what was carried out
+is found again by its tags. So the flow can be started any number of times for the same data, also after a crash.
+"""
+
+import base64
+import hashlib
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from prefect import flow, get_run_logger, tags, task
+from prefect.artifacts import create_image_artifact, create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.runtime import deployment, flow_run
+from pydantic import BaseModel, ConfigDict, Field
+
+from flows.artifacts import artifact_key
+from flows.permits import NotAllowedError, Permits
+from flows.tune import tune
+from hpo_core.champion.card import Candidate, Decision, ModelCard, Repeat, best_of
+from hpo_core.champion.drift import check_drift
+from hpo_core.champion.fingerprint import fingerprint, resolved
+from hpo_core.champion.picture import picture
+from hpo_core.champion.plan import first_step, second_step
+from hpo_core.champion.repeats import DATA, repeats_spec, trials_of_repeats, tuning_spec
+from hpo_core.champion.verdict import judge
+from hpo_core.errors import HpoError, SpecError, StudyNotFoundError
+from hpo_core.home import Home
+from hpo_core.journal.base import Journal
+from hpo_core.spec import StudySpec
+from hpo_core.study import Study
+from hpo_core.tracking.registry import ModelRegistry
+from hpo_core.tracking.store import KnownRun, prepare_environment
+from hpo_core.training.evaluation import Evaluated, EvaluationRequest, Model, evaluate_models
+
+
+class Rules(BaseModel):
+    """When to tune again, and what a challenger must show."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    repeats: int = Field(default=5, ge=2, le=50, description="Seeds that each configuration is trained with.")
+    drift_limit: float = Field(
+        default=0.2, gt=0, le=1, description="Kolmogorov-Smirnov distance of the champion's losses per example, from "
+        "which on parameters are tuned again instead of trained again.",
+    )  # fmt: skip
+    drift_level: float = Field(default=0.01, gt=0, lt=1, description="Level of significance of the drift check.")
+    level: float = Field(default=0.05, gt=0, lt=1, description="Level of the one-sided Welch test of a challenger.")
+    margin: float = Field(default=0.0, ge=0, description="A gain up to it is not worth a change; unit: the metric's.")
+    decay: float = Field(
+        default=0.5, ge=0, le=1, description="Share of the newest search's results shown to a new one."
+    )
+    first: int = Field(default=3, ge=0, le=1000, description="Incumbents of earlier searches that are tried first.")
+    timeout: float = Field(default=3600.0, gt=0, description="Seconds that one evaluation may take.")
+
+
+@flow(name="retrain", flow_run_name="retrain-{model}", persist_result=False)
+def retrain(
+    model: Annotated[
+        str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", description="Name in MLflow's model registry.")
+    ],
+    data: Annotated[
+        str, Field(min_length=1, description="The new data, as trial.params['data'] shows it to the training function.")
+    ],
+    evaluate: Annotated[
+        str | None,
+        Field(
+            pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+            description="package.module:function that evaluates a trained model; default: the champion's.",
+        ),
+    ] = None,
+    study: Annotated[
+        str | None, Field(description="Where there is no champion yet: the study whose best trial becomes the first.")
+    ] = None,
+    rules: Annotated[Rules, Field(description="When to tune again, what a challenger must show.")] = Rules(),  # noqa: B008
+    attempt: Annotated[
+        int, Field(ge=1, description="Raise it to do the work for the same data once more; else it is done once.")
+    ] = 1,
+    home: Annotated[str | None, Field(description="Folder of journal and checkpoints; default: HPO_HOME.")] = None,
+    journal: Annotated[str | None, Field(description="URL of the journal; default: in the home folder.")] = None,
+) -> dict[str, Any]:
+    """Retrain a champion on new data and replace it where a challenger is better by more than the noise of seeds.
+
+    Evaluate the champion on the new data; check for drift; train its parameters again along the recorded schedule, or
+    (after drift, or where that is not good enough) tune again, begun from earlier studies; test the challenger; move
+    the alias. A failed or partial run changes nothing.
+    """
+    place = Home(home, journal)
+    _check_permits(evaluate, home, journal)
+    prepare_environment()
+    with tags("hpo", model):
+        keeper = _Keeper(place, model, evaluate, rules)
+        content = fingerprint(data)
+        return keeper.retrain(resolved(data), content, _key(model, content, attempt), study)
+
+
+def _key(model: str, content: str, attempt: int) -> str:
+    return hashlib.sha256(f"{model}/{content}/{attempt}".encode()).hexdigest()[:10]
+
+
+def _check_permits(evaluate: str | None, home: str | None, journal: str | None) -> None:
+    """A run of a deployment may be started by anybody who can press Run (``flows/permits.py``)."""
+    if deployment.id is None:
+        return
+    if home is not None or journal is not None:
+        raise NotAllowedError("home and journal are settings of the worker (HPO_HOME, HPO_JOURNAL); leave them empty.")
+    permits = Permits.of_environment()
+    if evaluate is not None and not permits.allows_objective(evaluate):
+        raise NotAllowedError(
+            f"evaluate = {evaluate!r} is not allowed here. Allowed: {', '.join(permits.objectives) or 'none'}. "
+            "Whoever runs the worker can add its package to HPO_ALLOWED_OBJECTIVES."
+        )
+
+
+@task(name="evaluate", task_run_name="evaluate-{label}", cache_policy=NO_CACHE, persist_result=False)
+def evaluate_on(label: str, request: EvaluationRequest, timeout: float) -> list[Evaluated]:
+    """Evaluate models in a process of its own."""
+    return evaluate_models(request, timeout=timeout)
+
+
+class _Keeper:
+    """One run of the flow."""
+
+    def __init__(self, home: Home, model: str, evaluate: str | None, rules: Rules) -> None:
+        self.home = home
+        self.model = model
+        self.evaluate = evaluate
+        self.rules = rules
+        self.log = get_run_logger()
+        self.journal: Journal = home.read_journal()
+
+    def retrain(self, data: str, content: str, key: str, first_study: str | None) -> dict[str, Any]:
+        registry = self._registry(first_study)
+        if registry.champion() is None:
+            self._crown_first(registry, first_study)
+        known = registry.run_of(key)
+        if known is not None and known.status == "FINISHED":
+            decision = registry.decision_of(known)
+            assert decision is not None
+            self.log.info("done before for the same data: %s", decision.headline())
+            return self._result(registry, known, decision, int(known.tags["hpo.version"]), again=True)
+        run = registry.begin(key, f"retrain {self.model} {key}")
+        decision = registry.decision_of(run)
+        if decision is None:
+            decision = self._decide(registry, run, data, content, key)
+        return self._carry_out(registry, run, decision)
+
+    # The first champion.
+
+    def _registry(self, first_study: str | None) -> ModelRegistry:
+        """The registry lies where the studies are tracked."""
+        name = first_study or next((info.name for info in self.journal.studies()), None)
+        if name is None:
+            raise StudyNotFoundError(f"{self.home.journal_url} holds no study; tune one, then name it as `study`.")
+        spec = Study.open(name, self.journal, reading=True).spec
+        uri = self.home.tracking_uri(spec)
+        if uri is None:
+            raise SpecError(f"Study {name!r} has tracking off; the model registry is MLflow's. Turn it on.")
+        return ModelRegistry(self.model, uri, spec.tracking.experiment, self.home.artifact_location(spec))
+
+    def _crown_first(self, registry: ModelRegistry, name: str | None) -> None:
+        """The best trial of a study, trained with several seeds on its own data; there is nothing to compare."""
+        if name is None:
+            raise SpecError(
+                f"Model {self.model!r} has no version with the alias 'champion'. Name the study whose best trial "
+                "becomes the first one: study=NAME."
+            )
+        if self.evaluate is None:
+            raise SpecError("The first champion needs `evaluate`, package.module:function.")
+        source = Study.open(name, self.journal, reading=True)
+        if source.best is None:
+            raise SpecError(f"Study {name!r} has no finite result yet; go on with it: hpo resume {name}.")
+        own = str(source.state.trials[source.best.trial].params.get(DATA, ""))
+        repeats = f"{self.model}-first"
+        spec = self._repeats_of(name, source.best.trial, repeats, own or None)
+        print_of = fingerprint(own) if own else ""
+        card = self._trained(repeats, spec, (name,), own, print_of)
+        run = registry.begin(_key(self.model, "first", 0), f"first champion of {self.model}")
+        registry.upload(run, card, self.home.study_folder(repeats))
+        version = registry.register(run, {"hpo.study": repeats}, f"The best of study {name}; the first champion.")
+        registry.promote(version)
+        registry.finish(run, version)
+        self.log.info("version %d is the first champion of %s: the best trial of study %s", version, self.model, name)
+
+    # The decision.
+
+    def _decide(self, registry: ModelRegistry, run: KnownRun, data: str, content: str, key: str) -> Decision:
+        version = registry.champion()
+        assert version is not None
+        with tempfile.TemporaryDirectory(prefix="hpo-champion-") as folder:
+            card = registry.download(version, Path(folder))
+            found = self._evaluated(f"champion-version-{version}", card, Path(folder), data)
+        now = [result.metrics[card.metric] * card.sign for result in found]
+        rules = self.rules
+        drift = check_drift(
+            card.reference, found[card.serving].losses, limit=rules.drift_limit, level=rules.drift_level
+        )
+        step = first_step(drift)
+        steps, candidates = [step.reason], []
+        self.log.info(step.reason)
+        if step.branch == "retrain":
+            candidates.append(self._retrained(card, data, content, key))
+            further = second_step(card.losses, candidates[0].card.losses, level=rules.level)
+            steps.append(further.reason if further else "trained again they are as good as before: no tuning")
+            self.log.info(steps[-1])
+        else:
+            further = step
+        if further is not None:
+            candidates.append(self._tuned(card, data, content, key))
+        best = min(candidates, key=lambda candidate: candidate.mean)
+        verdict = judge(now, best.card.losses, margin=rules.margin, level=rules.level, looks=len(candidates))
+        if registry.champion() != version:
+            raise HpoError(
+                f"Model {self.model!r}: the champion was version {version} when this began and is another one now. "
+                "Nothing was changed; start again."
+            )
+        rows = [("champion, own data", tuple(card.losses)), ("champion, new data", tuple(now))]
+        rows += [(f"challenger, {candidate.branch}", tuple(candidate.card.losses)) for candidate in candidates]
+        decision = Decision(
+            model=self.model, key=key, data=data, fingerprint=content, metric=card.metric, mode=card.mode,
+            champion_version=version, promoted=verdict.wins, drift=drift, verdict=verdict, steps=tuple(steps),
+            rows=tuple(rows), challenger=best.card,
+        )  # fmt: skip
+        registry.upload(run, best.card, self.home.study_folder(best.card.study))
+        registry.keep_decision(run, decision, picture(decision))
+        return decision
+
+    def _retrained(self, card: ModelCard, data: str, content: str, key: str) -> Candidate:
+        name = f"{self.model}-{key}-again"
+        spec = self._repeats_of(card.study, card.repeats[0].trial, name, data)
+        return Candidate("trained again", self._trained(name, spec, card.searches, data, content))
+
+    def _tuned(self, card: ModelCard, data: str, content: str, key: str) -> Candidate:
+        name = f"{self.model}-{key}-tune"
+        source = Study.open(card.searches[0], self.journal, reading=True).spec
+        spec = tuning_spec(
+            source, name, data=data, studies=card.searches, decay=self.rules.decay, first=self.rules.first, key=key
+        )
+        found = self._driven(name, spec)
+        if found.best is None:
+            raise HpoError(f"Study {name!r} ended without a finite result; nothing was changed. See hpo show {name}.")
+        repeats = f"{self.model}-{key}-best"
+        best = self._repeats_of(name, found.best.trial, repeats, data)
+        searches = (name, *card.searches)[:5]
+        return Candidate("tuned", self._trained(repeats, best, searches, data, content))
+
+    # Studies.
+
+    def _repeats_of(self, source: str, trial: int, name: str, data: str | None) -> StudySpec:
+        changes = {} if data is None else {DATA: data}
+        entries = list(self.journal.entries(source))
+        return repeats_spec(entries, name, trial=trial, repeats=self.rules.repeats, changes=changes)
+
+    def _driven(self, name: str, spec: StudySpec) -> Study:
+        """The study, run to its end; one that was begun goes on, a finished one is only read."""
+        try:
+            self.journal.info(name)
+            known = Study.open(name, self.journal, reading=True)
+        except StudyNotFoundError:
+            known = None
+        if known is None or known.status != "finished":
+            if deployment.id is not None:
+                Permits.of_environment().check(spec)
+            tune(
+                study=name,
+                action="tune" if known is None else "resume",
+                spec=spec.plain() if known is None else None,
+                home=str(self.home.folder),
+                journal=self.home.journal_url,
+            )
+            known = Study.open(name, self.journal, reading=True)
+        if known.status != "finished":
+            reason = known.state.halted.reason if known.state.halted is not None else "it was interrupted"
+            raise HpoError(
+                f"Study {name!r} did not reach its end ({reason}); nothing was changed. Mend that and start the "
+                "retraining again: it goes on from here."
+            )
+        return known
+
+    def _trained(self, name: str, spec: StudySpec, searches: tuple[str, ...], data: str, content: str) -> ModelCard:
+        """The card of a configuration after all of its repeats were trained and evaluated on ``data``."""
+        study = self._driven(name, spec)
+        spec = study.spec
+        repeats = []
+        for number in trials_of_repeats(spec, self.rules.repeats):
+            trial = study.state.trials[number]
+            checkpoint = trial.checkpoint()
+            if trial.loss is None or checkpoint is None or checkpoint.resource != trial.resource:
+                raise HpoError(
+                    f"Study {name!r}: repeat {number} has no finite result with a checkpoint ({trial.status}); nothing "
+                    f"was changed. `hpo show {name} --trial {number}` says why; training functions must track their "
+                    "model (trial.track), and with another attempt=N all is trained anew."
+                )
+            repeats.append(Repeat(number, spec.training_seed(number), trial.params, checkpoint, 0.0))
+        evaluate = self.evaluate or self._evaluate_of_champion
+        card = ModelCard(
+            spec.metric.name, spec.metric.mode, name, searches, data, content, evaluate, tuple(spec.pythonpath),
+            tuple(repeats), (),
+        )  # fmt: skip
+        found = self._evaluated(name, card, self.home.study_folder(name), None)
+        losses = [result.metrics[card.metric] * card.sign for result in found]
+        filled = tuple(msgspec.structs.replace(r, loss=loss) for r, loss in zip(repeats, losses, strict=True))
+        return msgspec.structs.replace(card, repeats=filled, reference=found[best_of(losses)].losses)
+
+    _evaluate_of_champion = ""
+
+    def _evaluated(self, label: str, card: ModelCard, folder: Path, data: str | None) -> list[Evaluated]:
+        """A card's models, on their own data or on other data."""
+        self._evaluate_of_champion = self._evaluate_of_champion or card.evaluate
+        changes = {} if data is None else {DATA: data}
+        models = tuple(
+            Model(repeat.trial, repeat.params | changes, repeat.seed, str(folder), repeat.checkpoint)
+            for repeat in card.repeats
+        )
+        request = EvaluationRequest(self.evaluate or card.evaluate, card.pythonpath, card.metric, models)
+        return list(evaluate_on(label, request, self.rules.timeout))
+
+    # The effects.
+
+    def _carry_out(self, registry: ModelRegistry, run: KnownRun, decision: Decision) -> dict[str, Any]:
+        facts = {
+            "hpo.retraining": decision.key, "hpo.study": decision.challenger.study,
+            "hpo.data_fingerprint": decision.fingerprint, "hpo.promoted": str(decision.promoted).lower(),
+        }  # fmt: skip
+        version = registry.register(run, facts, decision.markdown())
+        if decision.promoted and registry.champion() in (decision.champion_version, version):
+            registry.promote(version)
+        elif decision.promoted:
+            raise HpoError(
+                f"Model {self.model!r}: the challenger won against version {decision.champion_version}, but the "
+                f"champion is version {registry.champion()} now. The alias was left alone; use attempt=N for a test "
+                "against it."
+            )
+        registry.finish(run, version)
+        self.log.info(decision.headline())
+        return self._result(registry, run, decision, version, again=False)
+
+    def _result(
+        self, registry: ModelRegistry, run: KnownRun, decision: Decision, version: int, *, again: bool
+    ) -> dict[str, Any]:
+        before = "\n\nThis was done before for the same data; nothing was done now." if again else ""
+        link = f"\n\nMLflow: `{registry.url(run)}`, version {version} of `{self.model}`."
+        svg = base64.b64encode(picture(decision).encode()).decode()
+        image = f"data:image/svg+xml;base64,{svg}"
+        words = f"{decision.markdown()}\n\n![what was compared]({image}){link}{before}"
+        create_markdown_artifact(words, key=artifact_key(self.model, "decision"), description=decision.headline())
+        create_image_artifact(image, key=artifact_key(self.model, "compared"), description=decision.headline())
+        return {
+            "model": self.model,
+            "promoted": decision.promoted,
+            "champion": registry.champion(),
+            "challenger": version,
+            "done_before": again,
+            "drift": decision.drift.statistic,
+            "drifted": decision.drift.drifted,
+            "p_value": decision.verdict.p_value,
+            "gain": decision.verdict.gain,
+            "branches": [label.removeprefix("challenger, ") for label, _ in decision.rows[2:]],
+            "study": decision.challenger.study,
+            "mlflow_run": run.run_id,
+            "flow_run": str(flow_run.id),
+        }

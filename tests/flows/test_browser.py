@@ -1,0 +1,129 @@
+"""The form in a real browser: filled in, started, watched to its end, artifacts opened.
+
+Slow, so not part of a plain run: ``pytest -m browser -n 0``. ``HPO_PICTURES=deployments/pictures`` keeps the
+screenshots there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flows.test_deployments import Deployed, deployed
+
+__all__ = ["deployed"]
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+QUIET = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PATIENCE = 60_000
+
+
+@pytest.fixture
+def page() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs the extra `browser`")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        opened = browser.new_page(viewport={"width": 1200, "height": 900})
+        opened.set_default_timeout(PATIENCE)
+        yield opened
+        browser.close()
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    folder = Path(os.environ.get("HPO_PICTURES", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def address(deployed: Deployed, path: str) -> str:
+    return deployed.environment["PREFECT_API_URL"].removesuffix("/api") + path
+
+
+def form_of(deployed: Deployed, flow: str) -> str:
+    return address(deployed, f"/deployments/deployment/{deployed.api(f'deployments/name/{flow}/{flow}')['id']}/run")
+
+
+def field(page: Any, label: str, nth: int = 0) -> Any:
+    """A property of the form by its label."""
+    inner = "ancestor::div[contains(concat(' ', @class, ' '), ' p-label ')][1]"
+    return page.locator(f"xpath=//label[normalize-space(.)='{label}']/{inner}").nth(nth)
+
+
+def fill(page: Any, label: str, value: str, nth: int = 0) -> None:
+    field(page, label, nth).locator("input, textarea").first.fill(value)
+
+
+def choose(page: Any, label: str, value: str) -> None:
+    field(page, label).locator(".p-select, .p-combobox, button, input").first.click()
+    page.locator(".p-select-option", has_text=value).first.click()
+
+
+def newest_run(deployed: Deployed, name: str) -> str:
+    wanted = {"deployments": {"name": {"any_": [name]}}, "sort": "EXPECTED_START_TIME_DESC", "limit": 1}
+    runs = deployed.api("flow_runs/filter", wanted)
+    assert runs, f"no run of {name} was made"
+    return str(runs[0]["id"])
+
+
+def test_fill_in_start_watch_and_open_artifacts(deployed: Deployed, page: Any, pictures: Path) -> None:
+    page.goto(form_of(deployed, "tune"))
+    page.get_by_text("Filled in here", exact=True).first.click()
+    choose(page, "Objective", "tests.flows.objectives:good")
+    fill(page, "Name (Optional)", "loss")
+    page.get_by_text("Add item", exact=True).first.click()
+    fill(page, "Name", "x")
+    fill(page, "Low", "-1")
+    fill(page, "High", "1")
+    page.screenshot(path=pictures / "form-parameters.png")
+    fill(page, "Configs (Optional)", "9")
+    fill(page, "Max Resource (Optional)", "9")
+    field(page, "Configs (Optional)").scroll_into_view_if_needed()
+    page.screenshot(path=pictures / "form-method.png")
+    page.get_by_role("button", name="Submit", exact=True).click()
+    page.wait_for_url("**/runs/flow-run/**")
+    run = newest_run(deployed, "tune")
+
+    deployed.wait(run, lambda found: found["state_type"] in ("RUNNING", "COMPLETED", "FAILED"))
+    ended = deployed.ended(run)
+    assert ended["state_type"] == "COMPLETED", deployed.logs(run)
+    page.goto(address(deployed, f"/runs/flow-run/{run}"))
+    page.get_by_text("best loss").first.wait_for()
+    page.get_by_text("promoted to rung").first.wait_for()
+    page.wait_for_timeout(2000)
+    page.screenshot(path=pictures / "run.png")
+
+    page.get_by_text("Artifacts", exact=True).first.click()
+    study = ended["name"].removeprefix("tune-")
+    page.get_by_text(f"{study}-rungs").first.wait_for()
+    page.wait_for_timeout(1000)
+    page.screenshot(path=pictures / "artifacts.png")
+    page.goto(address(deployed, f"/artifacts/key/{study}-best"))
+    page.get_by_text("units of training").first.wait_for()
+    page.screenshot(path=pictures / "best.png")
+
+
+def test_a_wrong_value_is_refused_by_the_form(deployed: Deployed, page: Any, pictures: Path) -> None:
+    page.goto(form_of(deployed, "tune"))
+    page.get_by_text("Filled in here", exact=True).first.click()
+    fill(page, "Configs (Optional)", "0")
+    page.get_by_role("button", name="Submit", exact=True).click()
+    page.get_by_text("less than the minimum", exact=False).first.wait_for()
+    field(page, "Configs (Optional)").scroll_into_view_if_needed()
+    page.screenshot(path=pictures / "form-refused.png")

@@ -1,0 +1,99 @@
+"""The files of deployments/ as far as tools that are here can judge them; what is absent is skipped."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.permits import Permits
+from tests.flows.conftest import ROOT
+
+FOLDER = ROOT / "deployments"
+
+
+def test_every_deployment_names_a_flow_that_can_be_imported() -> None:
+    listed = yaml.safe_load((FOLDER / "prefect.yaml").read_text())["deployments"]
+    assert {"tune", "resume", "rerun"} <= {entry["name"] for entry in listed}
+    for entry in listed:
+        module, _, name = entry["entrypoint"].partition(":")
+        found = getattr(importlib.import_module(module), name)
+        assert (found.name, entry["name"], entry["work_pool"]["name"]) == (entry["name"], found.name, "hpo")
+        assert entry["enforce_parameter_schema"] and entry["pull"] == []
+
+
+def test_the_pool_takes_no_code_from_a_run() -> None:
+    template = json.loads((FOLDER / "process-pool.json").read_text())
+    assert set(template["variables"]["properties"]) == {"name"}
+    assert "{{" not in json.dumps({**template["job_configuration"], "name": ""})
+
+
+def test_local_environment_allows_the_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    lines = (FOLDER / "local" / "environment").read_text().splitlines()
+    settings = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    permits = Permits.of_environment(settings | {"HPO_IMPORT_FOLDERS": str(ROOT)})
+    assert "digits/study.yaml" in permits.study_files()
+    assert permits.load("digits/study.yaml").objective in permits.known_objectives()
+    assert settings["PREFECT_SERVER_API_HOST"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("script", sorted([*FOLDER.glob("*/*.sbatch"), *FOLDER.glob("*/*.sh")]), ids=lambda p: p.name)
+def test_scripts_parse(script: Path) -> None:
+    assert subprocess.run(["bash", "-n", str(script)], capture_output=True).returncode == 0
+
+
+def services() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((FOLDER / "compose" / "compose.yaml").read_text())["services"]
+    return found
+
+
+def test_compose_publishes_on_this_machine_only() -> None:
+    ports = [port for service in services().values() for port in service.get("ports", [])]
+    assert len(ports) == 3 and all(port.startswith("127.0.0.1:") for port in ports)
+    commands = " ".join(str(service.get("command", "")) for service in services().values())
+    assert "PASSWORD" not in commands, "a command line is there for everybody to read"
+
+
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="no docker-compose on this machine")
+def test_compose_accepts_the_file_and_wants_a_password(tmp_path: Path) -> None:
+    (tmp_path / "settings").write_text("POSTGRES_PASSWORD=x\n")
+    for extra, code in ((["--env-file", str(tmp_path / "settings")], 0), (["--env-file", os.devnull], 1)):
+        command = ["docker-compose", *extra, "--file", str(FOLDER / "compose" / "compose.yaml"), "config", "--quiet"]
+        assert subprocess.run(command, capture_output=True).returncode == code
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on this machine")
+def test_kustomize_builds_what_kubernetes_takes() -> None:
+    command = ["kubectl", "kustomize", str(FOLDER / "kubernetes")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    objects = list(yaml.safe_load_all(done.stdout))
+    assert {"DaskCluster", "Deployment", "NetworkPolicy"} <= {item["kind"] for item in objects}
+    assert "image: hpo-core\n" not in done.stdout, "every image got its registry"
+    validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+    for item in objects:
+        if item["kind"] != "DaskCluster":  # the operator's own definition
+            validator.validate(item, "1.30", strict=True)
+
+
+def test_jobqueue_makes_the_job_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobqueue = pytest.importorskip("dask_jobqueue", reason="pip install dask-jobqueue")
+    import dask
+
+    settings = yaml.safe_load((FOLDER / "slurm" / "jobqueue.yaml").read_text())
+    settings["jobqueue"]["slurm"]["interface"] = "lo"
+    with (
+        dask.config.set(dask.config.merge(dask.config.config, settings)),
+        jobqueue.SLURMCluster(n_workers=0) as cluster,
+    ):
+        script = cluster.job_script()
+    assert "#SBATCH -J hpo-worker" in script and "#SBATCH --cpus-per-task=4" in script
+    assert script.rstrip().splitlines()[-1].count("--nthreads 1 --no-nanny") == 1
