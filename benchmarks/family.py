@@ -14,7 +14,7 @@ configurations in the same order per seed; where a method wants more than the ta
   tables won, tied and lost against its promotion variant by mean regret, and Wilcoxon's p over tables.
 - ``used``: share of the budget's worker time that was used. PASHA is the one that may stop before the budget ends.
 
-Writes results/family.json, family.png (mean over tables) and family-tables.png (each table) beside it.
+Writes results/family.json and family.md, family.png (mean over tables) and family-tables.png (each table).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 import plots
 import record
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from scipy.stats import rankdata, wilcoxon
 
@@ -54,7 +55,7 @@ SHOWN = (10, 25, 50, 100)
 """Percent of the budget."""
 
 
-class Rows(TableSampler):
+class Shuffled(TableSampler):
     """The rows of a table in a random order, and then in other ones."""
 
     def __init__(self, rows: int, seed: int) -> None:
@@ -98,7 +99,7 @@ def play(table: CurveTable, method: str, seed: int, *, until: float, workers: in
         "search": search_of(method, table),
         "seed": seed,
     }
-    study = Study.create(spec, sampler=Rows(rows, seed), clock=clock)
+    study = Study.create(spec, sampler=Shuffled(rows, seed), clock=clock)
     executor = SimulatedExecutor(
         study, clock, workers=workers, train=table.train, seconds=table.cost,
         curve=table.curve if study.method.reads_curves else None,
@@ -198,39 +199,58 @@ def label(method: str) -> str:
     return LOOKS[method][0]
 
 
-def show(tables: dict[str, dict[str, Any]], over: dict[str, Any]) -> None:
-    print("Mean regret at the end of the budget")
-    record.table(
-        ["table", *map(label, LOOKS)],
-        [[name, *(f"{found[m]['mean']:.3f} ±{found[m]['sem']:.3f}" for m in LOOKS)] for name, found in tables.items()],
-    )
-    print("\nAgainst random search, seeds won/tied/lost and p")
+def score(one: dict[str, Any]) -> str:
+    return f"{one['wins']}/{one['ties']}/{one['losses']} {one['p']:.1e}"
+
+
+Rows = list[list[Any]]
+
+
+def regret_rows(tables: dict[str, dict[str, Any]]) -> tuple[list[str], Rows]:
+    head = ["table", *map(label, LOOKS)]
+    return head, [
+        [name, *(f"{found[method]['mean']:.3f} ±{found[method]['sem']:.3f}" for method in LOOKS)]
+        for name, found in tables.items()
+    ]
+
+
+def random_rows(tables: dict[str, dict[str, Any]]) -> tuple[list[str], Rows]:
     others = [method for method in LOOKS if method != "random"]
-    rows = []
-    for name, found in tables.items():
-        row = [name]
-        for method in others:
-            one = found[method]["against_random"]
-            row.append(f"{one['wins']}/{one['ties']}/{one['losses']} {one['p']:.0e}")
-        rows.append(row)
-    record.table(["table", *map(label, others)], rows)
-    print("\nOver tables")
-    rows = []
-    for method in LOOKS:
-        one = over[method]
-        row = [label(method), *(f"{one['at'][f'{k} %']:.3f}" for k in SHOWN), one["rank"], one["used"], one["trials"]]
+    return ["table", *map(label, others)], [
+        [name, *(score(found[method]["against_random"]) for method in others)] for name, found in tables.items()
+    ]
+
+
+def method_rows(over: dict[str, Any]) -> tuple[list[str], Rows]:
+    rows: Rows = []
+    for method, one in over.items():
+        row: list[Any] = [label(method), *(f"{one['at'][f'{k} %']:.3f}" for k in SHOWN)]
+        row += [one["rank"], one["used"], one["trials"]]
         if method != "random":
             row += [f"{one['wins']}/{one['ties']}/{one['losses']}", f"{one['better']}/{one['worse']}"]
         else:
             row += [None, None]
-        one = one.get("against_asha")
-        rows.append([*row, f"{one['wins']}/{one['ties']}/{one['losses']} {one['p']:.2g}" if one else None])
+        rows.append([*row, score(one["against_asha"]) if method != "asha" else None])
     share = [f"at {k} %" for k in SHOWN]
-    head = ["", *share, "mean rank", "used", "trials", "w/t/l", "better/worse", "against ASHA, p"]
-    record.table(head, rows)
+    return ["", *share, "mean rank", "used", "trials", "w/t/l", "better/worse", "against ASHA, p"], rows
 
 
-def line(panel: plots.Axes, curve: NDArray[np.float64], method: str) -> None:
+def show(tables: dict[str, dict[str, Any]], over: dict[str, Any], path: Path | None = None) -> None:
+    """Print the tables, or write them to a Markdown file."""
+    parts = {
+        "Mean regret at the end of the budget": regret_rows(tables),
+        "Against random search: seeds won/tied/lost and p": random_rows(tables),
+        "Over tables": method_rows(over),
+    }
+    if path is not None:
+        path.write_text("\n".join(f"## {title}\n\n{record.markdown(*part)}" for title, part in parts.items()))
+        return
+    for title, part in parts.items():
+        print(f"\n{title}")
+        record.table(*part)
+
+
+def line(panel: Axes, curve: NDArray[np.float64], method: str) -> None:
     name, colour, style = LOOKS[method]
     x = np.linspace(0, 100, len(curve))
     panel.plot(x, curve, color=colour, linestyle=style, label=name, drawstyle="steps-post")
@@ -240,7 +260,6 @@ def draw_mean(curves: dict[str, NDArray[np.float64]], tables: int, seeds: int, p
     figure, [[panel]] = plots.panels(1, 1, 8.5, 4.8)
     for method in LOOKS:
         line(panel, curves[method], method)
-    panel.set_yscale("log")
     plots.log_axis(panel.yaxis)
     panel.set_xlim(0, 100)
     panel.set_xlabel("budget used (% of worker time)")
@@ -300,6 +319,7 @@ def main() -> None:
     print(f"\n{len(LOOKS) * given.seeds * len(tables)} searches in {seconds} s")
     figures = {"seeds": given.seeds, "seconds": seconds, "methods": over, "tables": tables}
     out = record.write("family", facts, figures, given.out)
+    show(tables, over, out.with_suffix(".md"))
     draw_mean(means, len(tables), given.seeds, out.with_suffix(".png"))
     draw_tables(curves, out.with_name(f"{out.stem}-tables.png"))
 

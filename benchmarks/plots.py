@@ -42,6 +42,11 @@ matplotlib.rcParams.update(
 )
 
 
+def blank(width: float, height: float) -> Figure:
+    """A figure without panels; width and height in inches."""
+    return pyplot.figure(figsize=(width, height), layout="constrained")
+
+
 def panels(rows: int, columns: int, width: float, height: float, **more: object) -> tuple[Figure, list[list[Axes]]]:
     """A figure of ``rows`` times ``columns`` panels; width and height in inches."""
     figure, axes = pyplot.subplots(rows, columns, figsize=(width, height), squeeze=False, layout="constrained", **more)  # type: ignore[call-overload]
@@ -50,7 +55,8 @@ def panels(rows: int, columns: int, width: float, height: float, **more: object)
 
 def log_axis(axis: Axis, subs: tuple[int, ...] = (1, 2, 5)) -> None:
     """A logarithmic axis with plain numbers at ``subs`` times powers of ten."""
-    getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
+    panel = axis.axes
+    (panel.set_xscale if axis is panel.xaxis else panel.set_yscale)("log")
     axis.set_major_locator(LogLocator(subs=subs))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())

@@ -79,3 +79,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         print(text.rstrip())
         if not i:
             print("  ".join("-" * width for width in widths))
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """The same as a Markdown table."""
+    lines = [list(head), ["---"] * len(head), *[["-" if cell is None else str(cell) for cell in row] for row in rows]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"

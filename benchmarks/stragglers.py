@@ -17,7 +17,7 @@ Where no trial reaches R within the limit, the clock runs on to ten times the li
 that, and the JSON says how often. ``more``, ``sooner``: the means differ by more than two standard errors of the
 difference; of 48 comparisons with nothing behind them about one would come out in favour of each side.
 
-Writes results/stragglers.json, results/stragglers.png and results/stragglers-worlds.png.
+Writes results/stragglers.json and stragglers.md, stragglers.png (the first world) and stragglers-worlds.png.
 """
 
 from __future__ import annotations
@@ -45,6 +45,11 @@ WORLDS: dict[str, dict[str, Any]] = {
     "retry": {"resume": False, "drop": "retry"},
     "resume": {"resume": True, "drop": "retry"},
     "abandon": {"resume": False, "drop": "abandon"},
+}
+NAMES = {
+    "retry": "A dropped job begins anew; every job trains from scratch",
+    "resume": "A dropped job begins anew; promoted trials resume from their checkpoints",
+    "abandon": "A dropped job's configuration is lost; every job trains from scratch",
 }
 SDS = (0.10, 0.24, 0.56, 1.33)
 DROPS = (0.0, 0.002, 0.004, 0.006, 0.008, 0.010)
@@ -90,37 +95,29 @@ def cell_of(world: str, sd: float, drop: float, repeats: int, limit: float) -> d
     return cell
 
 
-def show(world: str, cells: list[dict[str, Any]]) -> None:
-    print(f"\n{world}: configurations trained to R within the limit, and time until the first one")
+def rows_of(cells: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     words = {1: "yes", 0: "no difference", -1: "opposite"}
-    rows = []
+    rows: list[list[Any]] = []
     for cell in cells:
         sha, asha = cell["sha"], cell["asha"]
-        late = f"{sha['none_within_limit']}/{asha['none_within_limit']}"
-        rows.append(
-            [f"sd {cell['sd']:.2f}, p {cell['p']:.3f}"]
-            + [f"{one['completed']:.1f} ±{one['completed_sem']:.1f}" for one in (sha, asha)]
-            + [cell["completed_ratio"], words[cell["more"]]]
-            + [f"{one['first']:.0f} ±{one['first_sem']:.0f}" for one in (sha, asha)]
-            + [cell["first_ratio"], words[cell["sooner"]], late, f"{sha['started']:,.0f}/{asha['started']:,.0f}"]
-        )
-    both = ["ratio", "more", "SHA first", "ASHA first", "ratio", "sooner", "none in limit", "started"]
-    record.table(["", "SHA to R", "ASHA to R", *both], rows)
+        row: list[Any] = [f"{cell['sd']:.2f}", f"{cell['p']:.3f}"]
+        row += [f"{one['completed']:.1f} ±{one['completed_sem']:.1f}" for one in (sha, asha)]
+        row += [cell["completed_ratio"], words[cell["more"]]]
+        row += [f"{one['first']:.0f} ±{one['first_sem']:.0f}" for one in (sha, asha)]
+        row += [cell["first_ratio"], words[cell["sooner"]], f"{sha['none_within_limit']}/{asha['none_within_limit']}"]
+        rows.append([*row, f"{sha['started']:,.0f}/{asha['started']:,.0f}"])
+    first = ["sd", "p", "SHA to R", "ASHA to R", "ratio", "more"]
+    return [*first, "SHA first", "ASHA first", "ratio", "sooner", "none in limit", "started"], rows
 
 
 def draw(worlds: dict[str, list[dict[str, Any]]], limit: float, path: Path) -> None:
     """Per world a row of counts and a row of times, a column per sd."""
-    names = {
-        "retry": "A dropped job begins anew; every job trains from scratch",
-        "resume": "A dropped job begins anew; promoted trials resume from their checkpoints",
-        "abandon": "A dropped job's configuration is lost; every job trains from scratch",
-    }
     sds = sorted({cell["sd"] for cells in worlds.values() for cell in cells})
     step = max(cell["p"] for cells in worlds.values() for cell in cells) / 120
-    figure = plots.pyplot.figure(figsize=(11.5, 5.6 * len(worlds)), layout="constrained")
+    figure = plots.blank(11.5, 5.6 * len(worlds))
     parts = figure.subfigures(len(worlds), 1, squeeze=False, hspace=0.04)
     for part, (world, cells) in zip(parts[:, 0], worlds.items(), strict=True):
-        part.suptitle(names[world], x=0.01, ha="left", fontsize=12, fontweight="bold")
+        part.suptitle(NAMES[world], x=0.01, ha="left", fontsize=12, fontweight="bold")
         axes = part.subplots(2, len(sds), sharex=True, sharey="row", squeeze=False)
         for j, sd in enumerate(sds):
             own = [cell for cell in cells if cell["sd"] == sd]
@@ -159,7 +156,8 @@ def main() -> None:
     worlds: dict[str, list[dict[str, Any]]] = {}
     for world in given.worlds:
         worlds[world] = [cell_of(world, sd, drop, given.repeats, given.limit) for sd in given.sd for drop in given.p]
-        show(world, worlds[world])
+        print(f"\n{NAMES[world]}: trained to R within the limit, and time until the first one")
+        record.table(*rows_of(worlds[world]))
     seconds = round(time.monotonic() - began, 1)
     counts = {
         world: {
@@ -178,6 +176,8 @@ def main() -> None:
         "seconds": seconds, "verdicts": counts, "worlds": worlds,
     }  # fmt: skip
     out = record.write("stragglers", facts, figures, given.out)
+    parts = [f"## {NAMES[world]}\n\n{record.markdown(*rows_of(cells))}" for world, cells in worlds.items()]
+    out.with_suffix(".md").write_text("\n".join(parts))
     first, *others = worlds
     draw({first: worlds[first]}, given.limit, out.with_suffix(".png"))
     if others:

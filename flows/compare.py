@@ -9,6 +9,7 @@ from prefect.runtime import flow_run
 from pydantic import Field
 
 from flows.artifacts import artifact_key
+from flows.permits import refuse_places
 from hpo_core.home import Home
 from hpo_core.report.compared import Comparison, write_comparison
 from hpo_core.study import Study
@@ -32,7 +33,13 @@ def compare(
     """Put studies side by side: incumbents over training and time, final quality, cost.
 
     Repeats of one search over several seeds (equal settings, names equal up to a number at their end) share a band.
+
+    Args:
+        studies: Names of the studies; they must optimize one metric.
+        home: Leave it empty in a deployment. Folder of journal and reports; default: HPO_HOME, or .hpo here.
+        journal: Leave it empty in a deployment. URL of the journal, where it is not in the home folder.
     """
+    refuse_places(home, journal)
     place = Home(home, journal)
     source = place.read_journal()
     comparison = Comparison.of([list(source.entries(name)) for name in studies])

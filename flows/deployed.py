@@ -1,11 +1,10 @@
-"""The flows with a form in the Prefect UI: tune, resume and rerun. Registered by ``deployments/prefect.yaml``.
+"""The flows with a form in the Prefect UI: tune, tune-file, resume, rerun; ``deployments/prefect.yaml`` lists them.
 
 Where journal, checkpoints and reports lie is a setting of the worker (``HPO_HOME``, ``HPO_JOURNAL``), never a
 parameter: see ``flows/permits.py``.
 """
 
 import os
-from collections.abc import Callable
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,24 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.form import Count, DaskScheduler, FilledIn, FromFile, LocalWorkers, Seed, StudyName, TrialNumber, study_spec
+from flows.form import (
+    DEFAULT_METHOD,
+    Choice,
+    Cluster,
+    Count,
+    Limits,
+    Method,
+    Metric,
+    Number,
+    Objective,
+    Sampler,
+    Seed,
+    StudyFile,
+    StudyName,
+    TrialNumber,
+    filled_in,
+    with_changes,
+)
 from flows.permits import NotAllowedError, Permits
 from flows.session import Session, Summary
 from flows.suspend import Suspension
@@ -34,6 +50,8 @@ from hpo_core.study import Study
 _BEGUN_BY = "flow-run"
 """File in a study's folder: the flow run that began it, and that may go on with it when Prefect starts it again."""
 
+_METRIC, _LIMITS = Metric(), Limits()
+
 _settings: dict[str, Any] = {
     "task_runner": ThreadPoolTaskRunner(max_workers=1024),
     "persist_result": False,
@@ -43,27 +61,62 @@ _settings: dict[str, Any] = {
 
 @flow(name="tune", **_settings)
 def tune(
-    study: FromFile | FilledIn,
+    objective: Objective,
+    metric: Metric = _METRIC,
+    numbers: list[Number] = [],  # noqa: B006
+    choices: list[Choice] = [],  # noqa: B006
+    method: Method = DEFAULT_METHOD,
+    sampler: Sampler = "random",
+    limits: Limits = _LIMITS,
+    seed: Seed = 0,
+    cluster: Cluster = None,
+    experiment: str = "hpo",
     name: StudyName | None = None,
-    seed: Seed | None = None,
-    cluster: LocalWorkers | DaskScheduler | None = None,
 ) -> State[Any]:
-    """Run a new study to its end.
+    """Run a new study, described here, to its end.
 
-    The run's artifacts follow it while it runs; its log has a line per decision. Cancel ends it, Suspend and Resume
+    The run's artifacts follow it while it runs; its log has a line per decision. Cancel ends it, Pause and Resume
     (or Retry) go on with the same study.
 
     Args:
-        study: A study file of the deployment, or a study filled in here.
-        name: Name of the study. None: the file's, or "study", with date and time.
-        seed: All draws and training seeds follow from it. None: the file's, or 0.
-        cluster: Where jobs train. None: as the study file says, or two local workers.
+        objective: The training function, package.module:function.
+        metric: What is optimized.
+        numbers: Hyperparameters that are numbers in a range, a row each.
+        choices: Hyperparameters that take one of several values, a row each.
+        method: The search method and its budget.
+        sampler: Proposes configurations; all but random are Optuna's.
+        limits: Rules that end the study before its search does; `resume` goes on with it.
+        seed: All draws and all training seeds follow from it.
+        cluster: Where jobs train. None: on two workers of the machine that runs this.
+        experiment: MLflow experiment that holds the runs.
+        name: Name of the study. None: "study" with date and time.
     """
     permits = Permits.of_environment()
     run = _this_flow_run()
-    chosen = name or _default_name(study, run)
-    spec = study_spec(study, chosen, permits, seed=seed, cluster=cluster)
-    return _begin(chosen, "tune", run, lambda _home: spec)
+    described = filled_in(
+        permits, objective=objective, metric=metric, numbers=numbers, choices=choices, method=method, sampler=sampler,
+        limits=limits, experiment=experiment,
+    )  # fmt: skip
+    spec = with_changes(described, name or _dated("study", run), permits, seed=seed, cluster=cluster)
+    return _begin("tune", run, spec)
+
+
+@flow(name="tune-file", **_settings)
+def tune_file(
+    file: StudyFile, name: StudyName | None = None, seed: Seed | None = None, cluster: Cluster = None
+) -> State[Any]:
+    """Run a new study, described by a study file of the deployment, to its end.
+
+    Args:
+        file: Everything not given below comes from it.
+        name: Name of the study. None: the file's name with date and time.
+        seed: All draws and all training seeds follow from it. None: the file's.
+        cluster: Where jobs train. None: as the file says.
+    """
+    permits = Permits.of_environment()
+    run = _this_flow_run()
+    chosen = name or _dated(_stem(file), run)
+    return _begin("tune", run, with_changes(permits.load(file), chosen, permits, seed=seed, cluster=cluster))
 
 
 @flow(name="resume", **_settings)
@@ -89,30 +142,25 @@ def rerun(study: StudyName, name: StudyName | None = None, trials: list[TrialNum
         trials: Numbers of the trials to train, with what they went on from; empty: all.
     """
     run = _this_flow_run()
-    chosen = name or _dated(study, run)
-
-    def spec(home: Home) -> StudySpec:
-        journal = home.open_journal()
-        try:
-            return rerun_spec(list(journal.entries(_known(study))), chosen, trials=trials)
-        finally:
-            journal.close()
-
-    return _begin(chosen, "rerun", run, spec)
+    journal = _home().open_journal()
+    try:
+        spec = rerun_spec(list(journal.entries(_known(study))), name or _dated(study, run), trials=trials)
+    finally:
+        journal.close()
+    return _begin("rerun", run, spec)
 
 
-def _begin(name: str, action: str, run: FlowRun, make_spec: Callable[[Home], StudySpec]) -> State[Any]:
+def _begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
     """Begin a study, or go on with it where this very flow run began it (suspended, crashed and started again)."""
     home = _home()
-    mark = home.study_folder(name) / _BEGUN_BY
+    Permits.of_environment().check(spec)
+    mark = home.study_folder(spec.study) / _BEGUN_BY
     if mark.is_file() and mark.read_text().strip() == str(run.id):
         try:
-            return _drive(Session(home, _known(name), force=True), action)
+            return _drive(Session(home, _known(spec.study), force=True), action)
         except StudyNotFoundError:
             pass  # it ended between the two lines below
-    spec = make_spec(home)
-    Permits.of_environment().check(spec)
-    session = Session(home, name, spec=spec)
+    session = Session(home, spec.study, spec=spec)
     mark.write_text(f"{run.id}\n")
     return _drive(session, action)
 
@@ -169,11 +217,10 @@ def _this_flow_run() -> FlowRun:
         return client.read_flow_run(UUID(str(flow_run.id)))
 
 
-def _default_name(study: FromFile | FilledIn, run: FlowRun) -> str:
-    if isinstance(study, FilledIn):
-        return _dated("study", run)
-    file = Path(study.file)
-    return _dated(file.parent.name if file.stem == "study" and file.parent.name else file.stem, run)
+def _stem(file: str) -> str:
+    """What a study file is about: its folder where it is called study.yaml, as most are."""
+    path = Path(file)
+    return path.parent.name if path.stem == "study" and path.parent.name else path.stem
 
 
 def _dated(stem: str, run: FlowRun) -> str:

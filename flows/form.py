@@ -41,7 +41,11 @@ _METHODS: dict[str, tuple[str, type[BaseModel]]] = {
 _ONLY_IN_FILES = frozenset({"points", "bounds", "random"})
 """Settings that are mappings by parameter; a form would ask for JSON."""
 
-_ASHA: dict[str, Any] = {"method": "asha", "configs": 30, "max_resource": 27}
+_FILLED = {"configs": 30, "max_resource": 27}
+"""What stands in a form where a method needs a value and has no default."""
+DEFAULT_METHOD: Any = {"method": "asha", **_FILLED}
+"""Plain, for a model would say what it resolved (the brackets) as if somebody had chosen it."""
+_BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minItems"})
 
 
 @dataclass(frozen=True)
@@ -61,17 +65,26 @@ class Offered:
 
 @dataclass(frozen=True)
 class AsTabs:
-    """A union of the search methods as both of Prefect's UIs draw it: a tab for each, by its name."""
+    """A union as both of Prefect's UIs draw it: a tab for each of its models, by name.
+
+    Bounds are left to the run, which names field, value and rule. Prefect would say of the whole union that it is
+    "not valid under any of the given schemas".
+    """
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         schema = handler(core)
         tabs = schema.get("oneOf") or schema["anyOf"]
         for tab in tabs:
             definition = handler.resolve_ref_schema(tab)
-            properties = definition["properties"]
-            definition["title"] = _METHODS[properties["method"]["const"]][0]
-            # The tab says it; a constant without a default would have to be typed.
-            definition["required"] = [name for name in definition.get("required", []) if name != "brackets"]
+            properties = definition.get("properties")
+            if properties is None:  # of None
+                continue
+            if "method" in properties:
+                definition["title"] = _METHODS[properties["method"]["const"]][0]
+                definition.pop("required", None)
+                for name in _FILLED.keys() & properties.keys():
+                    if properties[name].get("default") is None:
+                        properties[name]["default"] = _FILLED[name]
             if "brackets" in properties:
                 brackets = properties["brackets"]
                 properties["brackets"] = {
@@ -82,7 +95,16 @@ class AsTabs:
                 }
             for name in _ONLY_IN_FILES & properties.keys():
                 del properties[name]
+            definition["properties"] = _without_bounds(properties)
         return {"anyOf": tabs}
+
+
+def _without_bounds(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_bounds(item) for item in schema]
+    if isinstance(schema, dict):
+        return {key: _without_bounds(value) for key, value in schema.items() if key not in _BOUNDS}
+    return schema
 
 
 def _as_written(data: Any) -> Any:
@@ -174,6 +196,7 @@ Objective = Annotated[str, Offered(lambda: Permits.of_environment().known_object
 ClusterAddress = Annotated[
     str, Offered(lambda: list(Permits.of_environment().clusters), otherwise="(HPO_ALLOWED_CLUSTERS lists none)")
 ]
+Sampler = Literal["random", "TPESampler", "GPSampler", "CmaEsSampler", "QMCSampler"]
 StudyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Seed = Annotated[int, Field(ge=0)]
 TrialNumber = Annotated[int, Field(ge=0)]
@@ -181,7 +204,7 @@ Count = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
 class Metric(_Form):
-    """What is optimized."""
+    """The metric's name and direction."""
 
     name: str = Field(default="val_loss", min_length=1, description="As the training function reports it.")
     mode: Literal["min", "max"] = Field(default="min", description="Whether smaller or larger is better.")
@@ -193,29 +216,15 @@ class Limits(StopSpec):
     model_config = ConfigDict(title="Limits")
 
 
-class FromFile(_Form):
-    """A study file of the deployment's folder."""
-
-    model_config = ConfigDict(title="Study file")
-    file: StudyFile = Field(description="Metric, search space, method and limits come from this file.")
-
-
 class FilledIn(_Form):
-    """A study described here."""
+    """A study described in a form."""
 
-    model_config = ConfigDict(title="Filled in here")
     objective: Objective = Field(description="The training function, package.module:function.")
     metric: Metric = Field(default=Metric(), description="What is optimized.")
     numbers: list[Number] = Field(default=[], description="Hyperparameters that are numbers in a range.")
     choices: list[Choice] = Field(default=[], description="Hyperparameters that take one of several values.")
-    method: Method = Field(
-        default_factory=lambda: AshaSearch.model_validate(_ASHA),
-        description="The search method and its budget.",
-        json_schema_extra={"default": dict(_ASHA)},
-    )
-    sampler: Literal["random", "TPESampler", "GPSampler", "CmaEsSampler", "QMCSampler"] = Field(
-        default="random", description="Proposes configurations; all but random are Optuna's."
-    )
+    method: Method = Field(description="The search method and its budget.")
+    sampler: Sampler = Field(default="random", description="Proposes configurations; all but random are Optuna's.")
     limits: Limits = Field(default=Limits(), description="Limits besides the method's own budget.")
     experiment: str = Field(default="hpo", min_length=1, description="MLflow experiment that holds the runs.")
 
@@ -262,40 +271,38 @@ class DaskScheduler(_Form):
     address: ClusterAddress = Field(description="One of those the deployment allows.")
 
 
-def study_spec(
-    study: FromFile | FilledIn,
-    name: str,
-    permits: Permits,
-    *,
-    seed: int | None = None,
-    cluster: LocalWorkers | DaskScheduler | None = None,
-) -> StudySpec:
-    """The study a form describes.
+Cluster = Annotated[LocalWorkers | DaskScheduler | None, AsTabs()]
 
-    Args:
-        name: its name, whatever the file says.
-        seed: in place of the file's.
-        cluster: in place of the file's; a study filled in runs on two local workers otherwise.
+
+def with_changes(
+    spec: StudySpec, name: str, permits: Permits, *, seed: int | None, cluster: LocalWorkers | DaskScheduler | None
+) -> StudySpec:
+    """A study under another name, and perhaps with another seed and on another cluster.
 
     Raises:
         NotAllowedError: the deployment's settings forbid it.
+    """
+    changes: dict[str, Any] = {"study": name}
+    if seed is not None:
+        changes["seed"] = seed
+    if isinstance(cluster, LocalWorkers):
+        changes["cluster"] = LocalClusterSpec(workers=cluster.workers).model_dump()
+    elif cluster is not None:
+        changes["cluster"] = {"kind": "address", "address": cluster.address}
+    made = StudySpec.from_plain(spec.plain() | changes, "form")
+    permits.check(made)
+    return made
+
+
+def filled_in(permits: Permits, **fields: Any) -> StudySpec:
+    """The study that the fields of a form describe (see :class:`FilledIn`), by the name ``study``.
+
+    Raises:
         SpecError: it is no valid study; a line for each thing that is wrong.
     """
-    if isinstance(study, FromFile):
-        plain = permits.load(study.file).plain()
-        where = study.file
-    else:
-        plain, where = study.plain() | {"pythonpath": [str(folder) for folder in permits.import_folders]}, "form"
-    plain["study"] = name
-    if seed is not None:
-        plain["seed"] = seed
-    if isinstance(cluster, LocalWorkers):
-        plain["cluster"] = LocalClusterSpec(workers=cluster.workers).model_dump()
-    elif cluster is not None:
-        plain["cluster"] = {"kind": "address", "address": cluster.address}
-    spec = StudySpec.from_plain(plain, where)
-    permits.check(spec)
-    return spec
+    plain = FilledIn.model_validate(fields).plain()
+    folders = [str(folder) for folder in permits.import_folders]
+    return StudySpec.from_plain(plain | {"study": "study", "pythonpath": folders}, "form")
 
 
 def _whole(name: str, field: str, value: float) -> int:

@@ -160,5 +160,17 @@ class Permits:
             )
 
 
+def refuse_places(home: str | None, journal: str | None) -> None:
+    """For flows with these parameters: a run of a deployment writes and reads where the worker's settings say.
+
+    Raises:
+        NotAllowedError: it names another place.
+    """
+    from prefect.runtime import deployment
+
+    if deployment.id is not None and (home is not None or journal is not None):
+        raise NotAllowedError("home and journal are settings of the worker (HPO_HOME, HPO_JOURNAL); leave them empty.")
+
+
 def _listed(text: str) -> tuple[str, ...]:
     return tuple(entry for entry in (part.strip() for part in text.split(",")) if entry)

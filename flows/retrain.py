@@ -88,6 +88,16 @@ def retrain(
     Evaluate the champion on the new data; check for drift; train its parameters again along the recorded schedule, or
     (after drift, or where that is not good enough) tune again, begun from earlier studies; test the challenger; move
     the alias. A failed or partial run changes nothing.
+
+    Args:
+        model: Name in MLflow's model registry.
+        data: The new data, as trial.params['data'] shows it to the training function.
+        evaluate: package.module:function that evaluates a trained model; default: the champion's.
+        study: Where there is no champion yet: the study whose best trial becomes the first.
+        rules: When to tune again, what a challenger must show.
+        attempt: Raise it to do the work for the same data once more; else it is done once.
+        home: Leave it empty in a deployment. Folder of journal and checkpoints; default: HPO_HOME.
+        journal: Leave it empty in a deployment. URL of the journal; default: in the home folder.
     """
     place = Home(home, journal)
     _check_permits(evaluate, home, journal)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Home:
     """A folder (``--home``, ``HPO_HOME``, or ``.hpo`` here) and the journal (``--journal``, ``HPO_JOURNAL``).
 
-    Layout::
+    ``HPO_DATABASE`` is one PostgreSQL database for both journal and MLflow, in place of two SQLite files. Layout::
 
         journal.db                    all studies
         studies/NAME/checkpoints/     trial-00007/rung-2-attempt-3.safetensors
@@ -37,7 +37,8 @@ class Home:
                 f"Home folder {self.folder} has a '?' in its path, which no database URL can carry. "
                 "Choose another with --home or HPO_HOME."
             )
-        self._journal = journal or os.environ.get("HPO_JOURNAL")
+        self._database = os.environ.get("HPO_DATABASE")
+        self._journal = journal or os.environ.get("HPO_JOURNAL") or self._database
 
     @property
     def journal_url(self) -> str:
@@ -100,10 +101,11 @@ class Home:
         """MLflow tracking URI of a study; None where tracking is off."""
         if spec.tracking.mlflow == "off":
             return None
-        return spec.tracking.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self.folder / 'mlflow.db'}"
+        given = spec.tracking.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or self._database
+        return given or f"sqlite:///{self.folder / 'mlflow.db'}"
 
     def artifact_location(self, spec: StudySpec) -> str | None:
         """Artifact folder for an embedded MLflow; None where a server decides."""
         uri = self.tracking_uri(spec)
-        embedded = uri is not None and uri.startswith("sqlite:")
+        embedded = uri is not None and (uri == self._database or uri.startswith("sqlite:"))
         return (self.folder / "mlartifacts").as_uri() if embedded else None

@@ -319,6 +319,7 @@ class RecordedSearch(_Part):
     numbers: list[int] = Field(
         default_factory=list, description="Their numbers in the source, whose training seeds they keep; default: equal."
     )
+    keep_last: bool = Field(default=False, description="Keep the last checkpoint of every trial.")
     min_resource: int = 1
     max_resource: int = Field(ge=1)
     reduction_factor: float = 4

@@ -1,1 +1,1 @@
-"""Handwritten digits again, shifted about, with a learning rate that has to change while it trains."""
+"""Digits with missing pixels, and a learning rate that has to change while the network trains (torch)."""

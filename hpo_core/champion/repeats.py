@@ -47,6 +47,7 @@ def repeats_spec(
         ],
         "params": [params for params in search["params"] for _ in range(repeats)],
         "numbers": [number + repeat * stride for number in numbers for repeat in range(repeats)],
+        "keep_last": True,
     }
     return StudySpec.from_plain(once | {"search": search | many}, "repeats")
 

@@ -71,7 +71,7 @@ class Recorded:
 
     def _used(self, trial: int) -> None:
         self._uses[trial] -= 1
-        if not self._uses[trial]:
+        if not self._uses[trial] and not self.settings.keep_last:
             self.ruled_out.append(trial)
 
     def apply(self, event: Event) -> None:

@@ -7,9 +7,10 @@ costs half of ``update_run`` and takes any status.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -70,24 +71,47 @@ def open_client(tracking_uri: str) -> MlflowClient:
     """A client whose store exists and is ready.
 
     Six processes that open a new SQLite store at once break each other's migrations (five crashed), so
-    the first use is made by one at a time.
+    the first use is made by one at a time; on PostgreSQL by one on all machines.
     """
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
     from mlflow import MlflowClient
 
     for name in ("mlflow", "alembic"):  # after the import, which sets levels of its own
         logging.getLogger(name).setLevel(logging.ERROR)
-    database = sqlite_path(tracking_uri)
-    if database is None:
-        return MlflowClient(tracking_uri=tracking_uri)
-    lock = ProcessLock(database.with_name(f".{database.name}.first-use.lock"))
-    lock.take(wait=True)
-    try:
+    with _alone(tracking_uri):
         client = MlflowClient(tracking_uri=tracking_uri)  # this alone migrates the store
-        client.search_experiments(max_results=1)
-    finally:
-        lock.free()
+        if is_database(tracking_uri):
+            client.search_experiments(max_results=1)
     return client
+
+
+def is_database(tracking_uri: str) -> bool:
+    """Whether MLflow's tables are used without a server in between."""
+    return urlsplit(tracking_uri).scheme.partition("+")[0] in ("sqlite", "postgresql")
+
+
+@contextlib.contextmanager
+def _alone(tracking_uri: str) -> Iterator[None]:
+    database = sqlite_path(tracking_uri)
+    if database is not None:
+        lock = ProcessLock(database.with_name(f".{database.name}.first-use.lock"))
+        lock.take(wait=True)
+        try:
+            yield
+        finally:
+            lock.free()
+    elif is_database(tracking_uri):
+        import sqlalchemy as sa
+
+        engine = sa.create_engine(tracking_uri, poolclass=sa.NullPool)
+        try:
+            with engine.connect() as connection:  # its end frees the lock
+                connection.execute(sa.text("SELECT pg_advisory_lock(hashtext('hpo: first use of MLflow'))"))
+                yield
+        finally:
+            engine.dispose()
+    else:
+        yield
 
 
 class RunStore:

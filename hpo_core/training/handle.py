@@ -196,8 +196,8 @@ class TrialHandle:
                 )
             self._curve.add(self.target, self._metrics)
         metrics = self._curve.at(self.target)
-        if not metrics and self._state is not None and self._request.job.checkpoint == self._written:
-            metrics = dict(self._state["metrics"])  # the job asked for what was reached before
+        if self._state is not None and self._request.job.checkpoint == self._written:
+            metrics = self._state["metrics"] | metrics  # the job asked for what was reached before
         missing = [name for name in self._request.metrics if name not in metrics]
         if missing:
             seen = ", ".join(map(repr, metrics)) or "nothing"

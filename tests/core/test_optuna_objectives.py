@@ -160,7 +160,7 @@ def test_suggestions_are_the_trials_parameters(job):
 @pytest.mark.parametrize(
     ("ask", "message"),
     [
-        (lambda t: t.suggest_float("x", 0, 2), "{type: float, low: 0.0, high: 2.0}.*{type: float, low: 0.0, high: 1.0}"),
+        (lambda t: t.suggest_float("x", 0, 2), "low: 0.0, high: 2.0}.*{type: float, low: 0.0, high: 1.0}"),
         (lambda t: t.suggest_float("x", 0, 1, step=0.5), "step: 0.5"),
         (lambda t: t.suggest_int("x", 0, 1), "type: int.*type: float"),
         (lambda t: t.suggest_int("n", 2, 8), "high: 8}.*step: 2}"),

@@ -76,11 +76,13 @@ class Deployed:
         raise AssertionError("unreachable")
 
     def start(self, flow: str, **parameters: Any) -> str:
+        return self.start_with(flow, {}, **parameters)
+
+    def start_with(self, flow: str, more: dict[str, Any], **parameters: Any) -> str:
+        """With what else the API takes."""
         found = self.api(f"deployments/name/{flow}/{flow}")
-        state = {"type": "SCHEDULED"}
-        return str(
-            self.api(f"deployments/{found['id']}/create_flow_run", {"parameters": parameters, "state": state})["id"]
-        )
+        body = {"parameters": parameters, "state": {"type": "SCHEDULED"}} | more
+        return str(self.api(f"deployments/{found['id']}/create_flow_run", body)["id"])
 
     def run(self, run: str) -> dict[str, Any]:
         found: dict[str, Any] = self.api(f"flow_runs/{run}")
@@ -157,14 +159,16 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, prefect_api: dict[str, st
 
 
 def test_a_study_filled_in_runs_and_shows_itself(deployed: Deployed) -> None:
-    filled_in = {
-        "objective": "tests.flows.objectives:good", "metric": {"name": "loss", "mode": "min"},
-        "numbers": [{"name": "x", "low": -1, "high": 1, "whole": False, "log": False, "step": 0, "grid_points": 0}],
-        "choices": [{"name": "kind", "values": ["plain", "16"]}],
-        "method": {"method": "asha", "configs": 9, "max_resource": 9, "min_resource": None, "reduction_factor": 3,
-                   "brackets": None, "noise": None},
-    }  # fmt: skip
-    run = deployed.start("tune", study=filled_in, name="by-form", seed=3, cluster={"workers": 2})
+    run = deployed.start(
+        "tune",
+        objective="tests.flows.objectives:good",
+        metric={"name": "loss", "mode": "min"},
+        numbers=[{"name": "x", "low": -1, "high": 1, "whole": False, "log": False, "step": 0, "grid_points": 0}],
+        choices=[{"name": "kind", "values": ["plain", "16"]}],
+        method={"method": "asha", "configs": 9, "max_resource": 9, "min_resource": None, "reduction_factor": 3,
+                "brackets": None, "noise": None},
+        name="by-form", seed=3, cluster={"workers": 2},
+    )  # fmt: skip
     ended = deployed.ended(run)
     assert ended["state_type"] == "COMPLETED", deployed.logs(run)
     assert ended["name"] == "tune-by-form" and {"hpo", "by-form", "asha"} <= set(ended["tags"])
@@ -194,10 +198,19 @@ def assert_no_secret(deployed: Deployed, study: str) -> None:
 
 
 def test_a_wrong_value_is_refused_before_a_run_is_made(deployed: Deployed) -> None:
-    for study in ({"file": "../toy.yaml"}, {"file": "evil.yaml", "more": 1}, {"objective": "os:system", "numbers": []}):
+    good = TOY["objective"]
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        ("tune-file", {"file": "../toy.yaml"}),
+        ("tune-file", {"file": "toy.yaml", "home": "/tmp"}),
+        ("tune", {"objective": "os:system"}),
+        ("tune", {"objective": good, "numbers": [{"name": "x", "low": 0}]}),
+        ("tune", {"objective": good, "method": {"method": "asha", "variant": "other"}}),
+        ("resume", {"study": "../../elsewhere"}),
+    ]
+    for flow, parameters in wrong:
         with pytest.raises(urllib.error.HTTPError) as caught:
-            deployed.start("tune", study=study)
-        assert caught.value.code in (409, 422)
+            deployed.start(flow, **parameters)
+        assert caught.value.code in (409, 422), flow
 
 
 def test_what_the_form_cannot_see_is_refused_at_once(deployed: Deployed) -> None:
@@ -205,6 +218,8 @@ def test_what_the_form_cannot_see_is_refused_at_once(deployed: Deployed) -> None
     recorded = TOY | {"study": "elsewhere", "objective": "os:system"}
     Study.create(StudySpec.from_plain(recorded), open_journal(deployed.home / "journal.db"))
     rows = [{"name": "x", "low": 2, "high": 1}]
+    grabbed = deployed.folder / "grabbed"
+    grab = {"env": {"HPO_ALLOWED_OBJECTIVES": "os"}, "command": f"touch {grabbed}", "working_dir": "/"}
     refused = {
         deployed.start(
             "tune", study={"file": "evil.yaml"}
@@ -212,20 +227,25 @@ def test_what_the_form_cannot_see_is_refused_at_once(deployed: Deployed) -> None
         deployed.start(
             "tune", study={"objective": TOY["objective"], "numbers": rows}
         ): "form: space.x: low = 2.0 is larger",
+        deployed.start("tune", objective=TOY["objective"], numbers=rows[:0], choices=[]): "no hyperparameter is given",
         deployed.start("resume", study="elsewhere"): "objective = 'os:system' is not allowed here",
         deployed.start("rerun", study="elsewhere"): "objective = 'os:system' is not allowed here",
         deployed.start("resume", study="absent"): "Study 'absent' is not in sqlite:///",
+        deployed.start_with("resume", {"enforce_parameter_schema": False}, study="../../out"): "should match pattern",
+        deployed.start_with("tune-file", {"job_variables": grab}, file="evil.yaml"): "'os:system' is not allowed here",
     }
     for run, says in refused.items():
         ended = deployed.ended(run)
         assert ended["state_type"] == "FAILED" and says in ended["state"]["message"], ended["state"]
         assert ended["total_run_time"] < 15, "a second on an idle machine"
-    assert not (deployed.home / "studies" / "absent").exists()
+    assert not grabbed.exists() and not (deployed.home / "studies" / "absent").exists()
 
 
 def test_cancel_ends_children_and_resume_finishes(deployed: Deployed) -> None:
-    run = deployed.start("tune", study={"file": "slow.yaml"}, name="cancelled")
+    run = deployed.start("tune-file", file="slow.yaml", name="cancelled")
     study, processes = deployed.begun(run, 3)
+    shown = deployed.artifacts(run)
+    assert 0 <= shown["cancelled-progress"] < 100, "artifacts are there, and change, while it runs"
     deployed.api(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}, "force": True})
     assert deployed.ended(run)["state_type"] == "CANCELLED"
     assert gone(processes), processes
@@ -239,7 +259,7 @@ def test_cancel_ends_children_and_resume_finishes(deployed: Deployed) -> None:
 
 
 def test_suspended_and_crashed_runs_go_on_with_their_study(deployed: Deployed) -> None:
-    run = deployed.start("tune", study={"file": "slow.yaml"})
+    run = deployed.start("tune-file", file="slow.yaml")
     study, processes = deployed.begun(run, 2)
     assert study.startswith("slow-20"), "named by file, date and time"
     details = {

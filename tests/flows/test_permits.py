@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prefect.utilities.callables import parameter_schema
 from pydantic import TypeAdapter, ValidationError
 
-from flows.form import FilledIn, FromFile, LocalWorkers, Method, study_spec
+from flows.deployed import tune
+from flows.form import DEFAULT_METHOD, LocalWorkers, Method, filled_in, with_changes
 from flows.permits import NotAllowedError, Permits
 from hpo_core.errors import SpecError
+from hpo_core.spec import StudySpec
 
 STUDY = """
 study: inner
@@ -57,7 +60,7 @@ def test_nothing_is_allowed_unless_said() -> None:
     permits = Permits.of_environment({})
     assert not permits.allows_objective("os:system")
     with pytest.raises(NotAllowedError, match="Allowed: none"):
-        study_spec(filled_in(), "s", permits)
+        made(permits)
 
 
 def test_settings_are_read_from_the_environment(tmp_path: Path) -> None:
@@ -74,23 +77,29 @@ def test_where_an_allowed_name_is_imported_from_is_no_choice_of_the_run(permits:
         permits.load("deep/a.yaml")
 
 
-def filled_in(**changes: Any) -> FilledIn:
-    plain: dict[str, Any] = {
+def made(permits: Permits, **changes: Any) -> StudySpec:
+    """The study of a form, as the flow makes it."""
+    fields: dict[str, Any] = {
         "objective": "models.net:fit",
         "numbers": [{"name": "rate", "low": 1e-4, "high": 1, "log": True}],
         "choices": [{"name": "kind", "values": ["sgd", "16", "true", "no", "1e-3", "'8'"]}],
+        "method": DEFAULT_METHOD,
     }
-    return FilledIn.model_validate(plain | changes)
+    spec = filled_in(permits, **(fields | changes))
+    return with_changes(spec, "named", permits, seed=4, cluster=LocalWorkers(workers=3))
 
 
 def test_a_form_becomes_the_study_it_says(permits: Permits) -> None:
-    spec = study_spec(filled_in(), "named", permits, seed=4, cluster=LocalWorkers(workers=3))
-    assert (spec.study, spec.seed, spec.cluster.kind) == ("named", 4, "local")
+    spec = made(permits)
+    assert (spec.study, spec.seed, spec.cluster.workers) == ("named", 4, 3)  # type: ignore[union-attr]
     assert spec.space["kind"].choices == ["sgd", 16, True, "no", 0.001, "8"]  # type: ignore[union-attr]
     assert spec.space["rate"].type == "float" and spec.search.method == "asha"
     assert spec.pythonpath == [str(permits.import_folders[0])]
-    from_file = study_spec(FromFile(file="deep/a.yaml"), "other", permits, seed=9)
-    assert (from_file.study, from_file.seed, from_file.search.method) == ("other", 9, "random")
+
+
+def test_a_study_file_keeps_what_is_not_changed(permits: Permits) -> None:
+    spec = with_changes(permits.load("deep/a.yaml"), "other", permits, seed=None, cluster=None)
+    assert (spec.study, spec.seed, spec.search.method, spec.cluster.kind) == ("other", 0, "random", "local")
 
 
 def test_conditions_whole_numbers_and_grids(permits: Permits) -> None:
@@ -98,7 +107,7 @@ def test_conditions_whole_numbers_and_grids(permits: Permits) -> None:
         {"name": "width", "low": 8, "high": 32, "whole": True, "step": 8},
         {"name": "momentum", "low": 0, "high": 0.9, "grid_points": 4, "only_if": "kind = sgd, 16", "fixed": True},
     ]
-    spec = study_spec(filled_in(numbers=numbers, method={"method": "grid"}), "g", permits)
+    spec = made(permits, numbers=numbers, method={"method": "grid"})
     assert spec.space["width"].step == 8 and spec.space["width"].type == "int"  # type: ignore[union-attr]
     assert spec.space["momentum"].when == {"kind": ["sgd", 16]} and spec.space["momentum"].static
     assert spec.search.points == {"momentum": 4}  # type: ignore[union-attr]
@@ -116,7 +125,7 @@ def test_conditions_whole_numbers_and_grids(permits: Permits) -> None:
 )
 def test_rows_that_make_no_study_say_why(permits: Permits, changes: dict[str, Any], says: str) -> None:
     with pytest.raises(SpecError, match=says):
-        study_spec(filled_in(**changes), "s", permits)
+        made(permits, **changes)
 
 
 def test_what_a_form_sends_means_what_a_study_file_says() -> None:
@@ -130,13 +139,18 @@ def test_what_a_form_sends_means_what_a_study_file_says() -> None:
         read({"max_resource": 3})
 
 
-def test_schema_has_a_tab_for_each_method_and_no_mapping() -> None:
-    schema = FilledIn.model_json_schema()
-    tabs = [schema["$defs"][tab["$ref"].rsplit("/", 1)[1]] for tab in schema["properties"]["method"]["anyOf"]]
+def test_schema_has_a_tab_for_each_method_and_asks_for_no_mapping() -> None:
+    schema = parameter_schema(tune).model_dump()
+    fields = schema["properties"]
+    tabs = [schema["definitions"][tab["$ref"].rsplit("/", 1)[1]] for tab in fields["method"]["anyOf"]]
     assert [tab["title"] for tab in tabs] == [
         "ASHA", "Successive halving", "Hyperband", "PASHA", "Population", "Random", "Grid",
     ]  # fmt: skip
-    assert not [name for tab in tabs for name, field in tab["properties"].items() if field.get("type") == "object"]
-    assert all(
-        field.get("description") for tab in tabs for name, field in tab["properties"].items() if name != "method"
-    )
+    inner = [item for tab in tabs for item in tab["properties"].items()]
+    assert not [name for name, field in inner if field.get("type") == "object"]
+    assert all(field.get("description") for name, field in inner if name != "method")
+    assert all(field.get("description") for field in fields.values())
+    assert schema["required"] == ["objective"]
+    for tab in tabs:  # a tab as it opens is a search
+        opened = {name: field["default"] for name, field in tab["properties"].items() if "default" in field}
+        assert TypeAdapter(Method).validate_python(opened).method == opened["method"]

@@ -1,0 +1,1 @@
+"""A champion that is kept on data that drift."""

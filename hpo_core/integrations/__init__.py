@@ -1,0 +1,1 @@
+"""Callbacks that bring other training loops under a trial handle. Each module needs its own optional package."""

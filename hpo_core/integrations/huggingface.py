@@ -1,0 +1,106 @@
+"""Hugging Face's Trainer under a trial handle: reports, saves and resumes, epoch by epoch.
+
+::
+
+    def train(trial):
+        arguments = TrainingArguments(
+            output_dir=trial.folder, num_train_epochs=27, seed=trial.seed, eval_strategy="epoch", save_strategy="no",
+            report_to="none", disable_tqdm=True, learning_rate=trial.params["learning_rate"],
+        )
+        train_to_target(trial, Trainer(model=build(trial.params), args=arguments, ...))
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+from hpo_core.integrations.epochs import Epochs, refuse
+from hpo_core.training.handle import TrialHandle
+
+try:
+    from transformers import TrainerCallback, TrainerState
+    from transformers.trainer_utils import get_last_checkpoint  # noqa: F401  (torch and accelerate are there, too)
+except ImportError as error:
+    raise ImportError(
+        "hpo_core.integrations.huggingface needs transformers and accelerate: pip install 'hpo-core[huggingface]'"
+    ) from error
+
+_ABOUT_SPEED = ("_runtime", "_per_second", "_flops", "_flos")
+_OF_TRAINING = ("loss", "grad_norm", "learning_rate")
+
+
+def train_to_target(trial: TrialHandle, trainer: Any) -> None:
+    """``trainer.train()`` from where the trial stands to its target; one epoch is one step.
+
+    ``num_train_epochs`` stays the length of a full training (``max_resource``), for the trainer's learning rate
+    schedule spans it; the callback ends the training at the target. Metrics of each evaluation are reported
+    (``eval_loss``, ...), and the last logged ``loss``, ``grad_norm`` and ``learning_rate``. Model, optimizer and
+    schedule are tracked; the trainer's own checkpoints are not needed (``save_strategy="no"``). One process.
+
+    Raises:
+        ObjectiveError: the trainer has ``max_steps``, fewer epochs than the target, or several processes.
+    """
+    arguments = trainer.args
+    refuse(arguments.max_steps > 0, f"max_steps = {arguments.max_steps}:", "a step of a trial is an epoch; drop it.")
+    refuse(
+        arguments.num_train_epochs < trial.target,
+        f"num_train_epochs = {arguments.num_train_epochs} is below the target {trial.target}:",
+        "set it to the study's max_resource.",
+    )
+    refuse(arguments.world_size > 1, f"{arguments.world_size} processes:", "train in one.")
+    refuse(
+        arguments.load_best_model_at_end, "load_best_model_at_end:", "the trial's state is the last epoch's; drop it."
+    )
+    trainer.add_callback(TrialCallback(trial))
+    if trial.resource == 0:
+        trainer.train()
+        return
+    folder = Path(trial.folder) / "resume"
+    shutil.rmtree(folder, ignore_errors=True)
+    trainer.save_model(str(folder))  # the trainer wants a file there; the callback restores what counts
+    updates = math.ceil(len(trainer.get_train_dataloader()) / arguments.gradient_accumulation_steps)
+    state = TrainerState(global_step=trial.resource * updates, epoch=float(trial.resource))
+    state.train_batch_size = arguments.train_batch_size
+    state.compute_steps(arguments, math.ceil(arguments.num_train_epochs * updates))
+    state.save_to_json(str(folder / "trainer_state.json"))
+    try:
+        trainer.train(resume_from_checkpoint=str(folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class TrialCallback(TrainerCallback):  # type: ignore[misc]
+    """What :func:`train_to_target` adds to the trainer."""
+
+    def __init__(self, trial: TrialHandle) -> None:
+        self._trial = trial
+        self._epochs = Epochs(trial)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        optimizer = objects["optimizer"]
+        optimizer = getattr(optimizer, "optimizer", optimizer)  # without accelerate's wrapper
+        schedule = objects["lr_scheduler"]
+        going_on = self._epochs.begin(model=objects["model"], optimizer=optimizer, schedule=schedule)
+        control.should_training_stop = not going_on
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if state.epoch is not None and round(state.epoch) > self._trial.resource:
+            self._epochs.next()  # what follows the end of an epoch (evaluation, a schedule that looks at it) is done
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if round(state.epoch) >= self._trial.target:
+            control.should_training_stop = True
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **objects: Any) -> None:
+        shown = {name: value for name, value in metrics.items() if not name.endswith(_ABOUT_SPEED)}
+        self._epochs.report({name: value for name, value in shown.items() if name != "epoch"})
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **objects: Any) -> None:
+        self._epochs.report({name: logs[name] for name in _OF_TRAINING if name in logs})
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        if round(state.epoch) > self._trial.resource:
+            self._epochs.next()

@@ -1,0 +1,55 @@
+"""HPO_DATABASE: journal and MLflow in one PostgreSQL database, by one setting."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from hpo_core import Study
+from hpo_core.home import Home
+from hpo_core.journal.audit import audit
+from hpo_core.tracking.once import project_study
+from hpo_core.tracking.store import open_client
+from tests.conftest import World, fresh, make_spec
+
+pytestmark = pytest.mark.postgresql
+
+
+@pytest.fixture
+def database(postgresql_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A database of our own on the tests' server, named by the one setting."""
+    server = sa.create_engine(postgresql_url, isolation_level="AUTOCOMMIT")
+    with server.connect() as connection:
+        connection.execute(sa.text("DROP DATABASE IF EXISTS hpo_one WITH (FORCE)"))
+        connection.execute(sa.text("CREATE DATABASE hpo_one"))
+    server.dispose()
+    url = postgresql_url.rpartition("/")[0] + "/hpo_one"
+    monkeypatch.setenv("HPO_DATABASE", url)
+    return url
+
+
+def test_journal_and_mlflow_live_in_it_together(database: str, tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    study = fresh(make_spec(), home.open_journal(), World(2))
+    World(2).play(study)
+    journal = home.open_journal()
+    assert audit(journal.entries("world")).clean and Study.open("world", journal).status == "finished"
+    said = project_study(home, journal, "world")
+    assert f"of {study.seq} copied" in said and "0 new entries" in project_study(home, journal, "world")
+    client = open_client(database)
+    (experiment,) = [e for e in client.search_experiments() if e.name == "hpo"]
+    assert experiment.artifact_location == (tmp_path / "mlartifacts").as_uri()
+    assert len(client.search_runs([experiment.experiment_id])) == 1 + len(study.state.trials)
+    assert not list(tmp_path.glob("*.db")), "no SQLite file beside it"
+
+
+def test_two_first_users_at_once_do_not_break_its_migrations(database: str) -> None:
+    use = "import sys; from hpo_core.tracking.store import open_client; open_client(sys.argv[1])"
+    processes = [subprocess.Popen([sys.executable, "-c", use, database], stderr=subprocess.PIPE) for _ in range(2)]
+    for process in processes:
+        _, said = process.communicate(timeout=120)
+        assert process.returncode == 0, said.decode()[-2000:]
