@@ -152,7 +152,7 @@ class DaskExecutor:
         """
         self._check_connection()
         info = self._client.scheduler_info(n_workers=-1)
-        count = sum(worker["nthreads"] for worker in info.get("workers", {}).values())
+        count: int = sum(worker["nthreads"] for worker in info.get("workers", {}).values())
         cluster = self._spec.cluster
         if isinstance(cluster, SlurmClusterSpec) and count < cluster.workers:
             self._cluster.scale(cluster.workers)  # those whose job ended, for its walltime say, are submitted again
@@ -182,6 +182,7 @@ class DaskExecutor:
             timeout=spec.training.timeout,
             stall_timeout=spec.training.stall_timeout,
             grace=spec.training.grace,
+            checkpoint_base=spec.checkpoint_base,
             style=spec.style,
             space=self._space,
         )

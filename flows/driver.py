@@ -17,7 +17,7 @@ from typing import Protocol
 from hpo_core.errors import HpoError, JournalError
 from hpo_core.journal.base import Owner
 from hpo_core.study import Study
-from hpo_core.training.request import files_of_attempt
+from hpo_core.training.storage import all_files, files_of, remove
 from hpo_core.trial import Job, Report
 
 RENEW_SECONDS = 10.0
@@ -192,9 +192,9 @@ class Driver:
     def _remove_rest_of(self, report: Report) -> None:
         """Of an attempt that failed or came too late, files may be left that no result names."""
         if report.checkpoint is None or report.checkpoint.uri not in self.study.checkpoints:
-            for path in self._folder.glob(files_of_attempt(report.trial, report.attempt)):
-                if path.relative_to(self._folder).as_posix() not in self.study.checkpoints:
-                    _remove(path)
+            for uri in files_of(self._folder, self.study.spec.checkpoint_base, report.trial, report.attempt):
+                if uri not in self.study.checkpoints:
+                    remove(self._folder, uri)
 
     def _reconcile(self) -> None:
         """Remove checkpoints that nothing needs any more, then dispatch what the state wants and is not yet under way.
@@ -202,7 +202,7 @@ class Driver:
         In this order: the jobs were granted for the room that the removed ones leave.
         """
         for uri in self.study.checkpoints.take_dead():
-            _remove(self._folder / uri)
+            remove(self._folder, uri)
         for job in self.study.state.wanted():
             if (job.trial, job.attempt) not in self._dispatched:
                 self._dispatched.add((job.trial, job.attempt))
@@ -231,16 +231,10 @@ class Driver:
     def sweep(self) -> None:
         """Remove every checkpoint file that nothing can need, recorded or not."""
         live = self.study.checkpoints
+        for uri in all_files(self._folder, self.study.spec.checkpoint_base):
+            if uri not in live:
+                remove(self._folder, uri)
         root = self._folder / "checkpoints"
-        for path in root.glob("*/*"):
-            if path.relative_to(self._folder).as_posix() not in live:
-                _remove(path)
         for folder in root.glob("*"):
             if folder.is_dir() and not any(folder.iterdir()):
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove(path: Path) -> None:
-    """Housekeeping must not end a study: what cannot be removed now is swept the next time."""
-    with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)

@@ -194,7 +194,11 @@ StudyFile = Annotated[
 ]
 Objective = Annotated[str, Offered(lambda: Permits.of_environment().known_objectives())]
 ClusterAddress = Annotated[
-    str, Offered(lambda: list(Permits.of_environment().clusters), otherwise="(HPO_ALLOWED_CLUSTERS lists none)")
+    str,
+    Offered(
+        lambda: [c for c in Permits.of_environment().clusters if "://" in c],
+        otherwise="(HPO_ALLOWED_CLUSTERS lists none)",
+    ),
 ]
 Sampler = Literal["random", "TPESampler", "GPSampler", "CmaEsSampler", "QMCSampler"]
 StudyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]

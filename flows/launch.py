@@ -103,7 +103,9 @@ def _quiet_prefect() -> None:
 
 def _cluster_words(session: Session) -> str:
     cluster = session.spec.cluster
-    return f"{cluster.workers} local Dask workers" if cluster.kind == "local" else f"Dask cluster {cluster.address}"
+    if cluster.kind == "local":
+        return f"{cluster.workers} local Dask workers"
+    return f"Dask cluster {cluster.address}" if cluster.kind == "address" else f"Dask workers ({cluster.kind})"
 
 
 def _say(as_json: bool, line: str) -> None:
@@ -136,7 +138,7 @@ def _finish(session: Session, summary: dict[str, Any], as_json: bool) -> None:
         },
         "front": front_facts(study.spec, study.state),
         "mlflow": None if place is None else place.url,
-        "checkpoint": None if checkpoint is None else str(session.folder / checkpoint.uri),
+        "checkpoint": None if checkpoint is None else summary["links"].get("Checkpoint", checkpoint.uri),
         "report": summary["report"],
     }
     if as_json:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpo_core.errors import HpoError, SpecError
-from hpo_core.spec import AddressClusterSpec, StudySpec, load_spec
+from hpo_core.spec import AddressClusterSpec, KubernetesClusterSpec, SlurmClusterSpec, StudySpec, load_spec
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -147,6 +147,15 @@ class Permits:
             raise NotAllowedError(
                 f"cluster.address = {spec.cluster.address!r} is not allowed here. Allowed: "
                 f"{', '.join(self.clusters) or 'none'}. Whoever runs the worker can add it to HPO_ALLOWED_CLUSTERS."
+            )
+        # their settings hold shell lines, container images and other people's machines
+        if (
+            isinstance(spec.cluster, SlurmClusterSpec | KubernetesClusterSpec)
+            and spec.cluster.kind not in self.clusters
+        ):
+            raise NotAllowedError(
+                f"cluster.kind = {spec.cluster.kind!r} is not allowed here. Whoever runs the worker can add "
+                f"{spec.cluster.kind!r} to HPO_ALLOWED_CLUSTERS, beside the addresses of schedulers."
             )
 
     def _check_import_folder(self, entry: str) -> None:

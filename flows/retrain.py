@@ -19,7 +19,7 @@ from prefect.runtime import deployment, flow_run
 from pydantic import BaseModel, ConfigDict, Field
 
 from flows.artifacts import artifact_key
-from flows.permits import NotAllowedError, Permits
+from flows.permits import NotAllowedError, Permits, refuse_places
 from flows.tune import tune
 from hpo_core.champion.card import Candidate, Decision, ModelCard, Repeat, best_of
 from hpo_core.champion.drift import check_drift
@@ -100,7 +100,9 @@ def retrain(
         journal: Leave it empty in a deployment. URL of the journal; default: in the home folder.
     """
     place = Home(home, journal)
-    _check_permits(evaluate, home, journal)
+    refuse_places(home, journal)
+    if evaluate is not None:
+        _check_function(evaluate)
     prepare_environment()
     with tags("hpo", model):
         keeper = _Keeper(place, model, evaluate, rules)
@@ -112,14 +114,12 @@ def _key(model: str, content: str, attempt: int) -> str:
     return hashlib.sha256(f"{model}/{content}/{attempt}".encode()).hexdigest()[:10]
 
 
-def _check_permits(evaluate: str | None, home: str | None, journal: str | None) -> None:
-    """A run of a deployment may be started by anybody who can press Run (``flows/permits.py``)."""
+def _check_function(evaluate: str) -> None:
+    """In a run of a deployment: only what the worker allows is imported, also where a registered model names it."""
     if deployment.id is None:
         return
-    if home is not None or journal is not None:
-        raise NotAllowedError("home and journal are settings of the worker (HPO_HOME, HPO_JOURNAL); leave them empty.")
     permits = Permits.of_environment()
-    if evaluate is not None and not permits.allows_objective(evaluate):
+    if not permits.allows_objective(evaluate):
         raise NotAllowedError(
             f"evaluate = {evaluate!r} is not allowed here. Allowed: {', '.join(permits.objectives) or 'none'}. "
             "Whoever runs the worker can add its package to HPO_ALLOWED_OBJECTIVES."
@@ -185,7 +185,7 @@ class _Keeper:
         if source.best is None:
             raise SpecError(f"Study {name!r} has no finite result yet; go on with it: hpo resume {name}.")
         own = str(source.state.trials[source.best.trial].params.get(DATA, ""))
-        repeats = f"{self.model}-first"
+        repeats = f"{self.model}-crowned"
         spec = self._repeats_of(name, source.best.trial, repeats, own or None)
         print_of = fingerprint(own) if own else ""
         card = self._trained(repeats, spec, (name,), own, print_of)
@@ -272,6 +272,12 @@ class _Keeper:
             known = Study.open(name, self.journal, reading=True)
         except StudyNotFoundError:
             known = None
+        if known is not None and (known.spec.search, known.spec.seed) != (spec.search, spec.seed):
+            raise HpoError(
+                f"Study {name!r} is in the journal and is not the one that this retraining would make there. Was "
+                "the search before it extended or its model renamed meanwhile? Use another attempt=N, or another model "
+                "name."
+            )
         if known is None or known.status != "finished":
             if deployment.id is not None:
                 Permits.of_environment().check(spec)
@@ -308,9 +314,8 @@ class _Keeper:
             repeats.append(Repeat(number, spec.training_seed(number), trial.params, checkpoint, 0.0))
         evaluate = self.evaluate or self._evaluate_of_champion
         card = ModelCard(
-            spec.metric.name, spec.metric.mode, name, searches, data, content, evaluate, tuple(spec.pythonpath),
-            tuple(repeats), (),
-        )  # fmt: skip
+            spec.metric.name, spec.metric.mode, name, searches, data, content, evaluate, tuple(repeats), ()
+        )
         found = self._evaluated(name, card, self.home.study_folder(name), None)
         losses = [result.metrics[card.metric] * card.sign for result in found]
         filled = tuple(msgspec.structs.replace(r, loss=loss) for r, loss in zip(repeats, losses, strict=True))
@@ -321,12 +326,17 @@ class _Keeper:
     def _evaluated(self, label: str, card: ModelCard, folder: Path, data: str | None) -> list[Evaluated]:
         """A card's models, on their own data or on other data."""
         self._evaluate_of_champion = self._evaluate_of_champion or card.evaluate
+        function = self.evaluate or card.evaluate
+        spec = Study.open(card.study, self.journal, reading=True).spec
+        _check_function(function)
+        if deployment.id is not None:
+            Permits.of_environment().check(spec)
         changes = {} if data is None else {DATA: data}
         models = tuple(
             Model(repeat.trial, repeat.params | changes, repeat.seed, str(folder), repeat.checkpoint)
             for repeat in card.repeats
         )
-        request = EvaluationRequest(self.evaluate or card.evaluate, card.pythonpath, card.metric, models)
+        request = EvaluationRequest(function, tuple(spec.pythonpath), card.metric, models)
         return list(evaluate_on(label, request, self.rules.timeout))
 
     # The effects.

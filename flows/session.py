@@ -264,7 +264,7 @@ class Session:
             links["MLflow"] = place.url
         best = study.state.best_checkpoint()
         if best is not None:
-            links["Checkpoint"] = str(self.folder / best.uri)
+            links["Checkpoint"] = best.uri if "://" in best.uri else str(self.folder / best.uri)
         links["Study folder"] = str(self.folder)
         path = write_report(list(self.journal.entries(self.name)), self.home.report_path(self.name), links=links)
         links["Report"] = path.as_uri()

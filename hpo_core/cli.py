@@ -178,6 +178,19 @@ def simulate_study(
     simulate(question, Home(home, journal), picture=picture, as_json=as_json)
 
 
+@app.command()
+def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, package.module:function.")]) -> None:
+    """Write the space of an Optuna objective, found by calling it up to its first report."""
+    from hpo_core.training.dry_call import find_space
+    from hpo_core.training.objective import load_objective
+    from hpo_core.training.suggestions import in_yaml
+
+    found, unclear = find_space(load_objective(objective, [str(Path.cwd())]))
+    sys.stdout.write("space:\n" + "".join(f"  {name}: {in_yaml(item)}\n" for name, item in found.items()))
+    if unclear:
+        err.print(f"Suggested under some choices only, which more than one parameter decides: {', '.join(unclear)}.")
+
+
 @app.command("list")
 def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json: AsJson = False) -> None:
     """All studies of the journal."""
@@ -259,6 +272,37 @@ def export(name: Name, home: HomeOption = None, journal: JournalOption = None) -
 
     for entry in Home(home, journal).read_journal().entries(name):
         sys.stdout.write(encode_entry(entry) + "\n")
+
+
+@app.command()
+def schedule(
+    name: Name,
+    trial: Annotated[int | None, typer.Option(help="Whose schedule; default: the best trial's.")] = None,
+    to: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+) -> None:
+    """Write the parameters along the training that led to a trial as JSON, for a plain training script."""
+    from hpo_core.errors import StorageError
+    from hpo_core.lineage import read_lineage
+    from hpo_core.study import Study
+
+    record = Home(home, journal).read_journal()
+    lineage, resource = read_lineage(record.entries(name)), None
+    if trial is None:
+        best = Study.open(name, record, reading=True).best
+        if best is None:
+            raise HpoError(f"Study {name!r} has no finite result yet; name a trial with --trial, or wait for one.")
+        trial, resource = best.trial, best.resource
+    found = lineage.schedule(trial, resource)
+    if to is None:
+        sys.stdout.write(found.to_json())
+        return
+    try:
+        found.to_json(to)
+    except OSError as error:
+        raise StorageError(f"{to} cannot be written: {error.strerror or error}. Choose another file.") from error
+    out.print(f"{to}: {', '.join(found.names)} over {found.end} units, {len(found.segments)} trials", soft_wrap=True)
 
 
 @app.command()

@@ -24,7 +24,14 @@ from hpo_core.simulation.past import PastStudy, read_past
 from hpo_core.simulation.past_curves import RULES, PastCurves
 from hpo_core.simulation.run import Scenario, World, play
 from hpo_core.simulation.summary import Answer, Spread, common_target
-from hpo_core.spec import LocalClusterSpec, StudySpec, load_spec
+from hpo_core.spec import (
+    AddressClusterSpec,
+    KubernetesClusterSpec,
+    LocalClusterSpec,
+    SlurmClusterSpec,
+    StudySpec,
+    load_spec,
+)
 from hpo_core.spec_changes import changed, settings_of, split_change
 
 MOST_SCENARIOS = 24
@@ -196,9 +203,10 @@ def _spec(question: Question, past: PastStudy | None, changes: Sequence[str]) ->
 
 
 def _own_workers(spec: StudySpec) -> int:
-    if isinstance(spec.cluster, LocalClusterSpec):
+    if isinstance(spec.cluster, LocalClusterSpec | SlurmClusterSpec | KubernetesClusterSpec):
         return spec.cluster.workers
-    raise SpecError(f"Study {spec.study!r} runs on {spec.cluster.address}; say how many workers with --workers.")
+    where = spec.cluster.address if isinstance(spec.cluster, AddressClusterSpec) else "the GPUs of a machine"
+    raise SpecError(f"Study {spec.study!r} runs on {where}; say how many workers with --workers.")
 
 
 def _short(change: str) -> str:

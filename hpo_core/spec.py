@@ -493,13 +493,19 @@ class StopSpec(_Part):
 
 
 class CheckpointSpec(_Part):
-    """Limits of the study's checkpoints on disk (``hpo_core/checkpoints.py`` says which go first)."""
+    """Where the study's checkpoints lie, and their limits (``hpo_core/checkpoints.py`` says which go first)."""
 
     max_bytes: int | None = Field(default=None, ge=1, description="Bytes of all checkpoints together.")
     max_count: int | None = Field(
         default=None,
         ge=1,
         description="Number of all checkpoints together; 2 is the least that can work: the best and one being written.",
+    )
+    folder: str | None = Field(
+        default=None,
+        pattern=r"^[a-z][a-z0-9+.-]*://[^@?#*\[\]]+$",
+        description="URL for the files that fsspec knows, such as s3://bucket/hpo; each study makes a folder there, so "
+        "one URL belongs to one journal. Default: below the study's folder.",
     )
 
 
@@ -659,6 +665,12 @@ class StudySpec(_Part):
     def objectives(self) -> tuple[MetricSpec, ...]:
         """All metrics that are optimized, the first one first."""
         return tuple(self.metrics) or (self.metric,)
+
+    @property
+    def checkpoint_base(self) -> str:
+        """Folder of the checkpoints, relative to the study's, or a URL."""
+        place = self.checkpoints.folder
+        return "checkpoints" if place is None else f"{place.rstrip('/')}/{self.study}"
 
     def training_seed(self, trial: int) -> int:
         """Seed of a trial's training, the same for each of its attempts, and for a rerun of it."""

@@ -36,7 +36,6 @@ class ModelCard(msgspec.Struct, frozen=True):
     data: str
     fingerprint: str
     evaluate: str
-    pythonpath: tuple[str, ...]
     repeats: tuple[Repeat, ...]
     reference: tuple[float, ...]
     """Losses per example of the repeat that serves, on the model's own data."""

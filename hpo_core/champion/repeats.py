@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpo_core.errors import SpecError
-from hpo_core.events import Entry, TrialCreated
+from hpo_core.events import Entry
 from hpo_core.journal.rerun import rerun_spec
 from hpo_core.rng import derive_seed
 from hpo_core.spec import StudySpec
@@ -31,9 +31,8 @@ def repeats_spec(
     """
     once = rerun_spec(entries, name, trials=[trial], changes=changes).plain()
     search = once["search"]
-    size = len(search["params"])
-    stride = 1 + sum(1 for entry in entries for event in entry.events if isinstance(event, TrialCreated))
-    numbers = search["numbers"] or list(range(size))
+    numbers = search["numbers"]
+    stride = 1 + max(numbers)
     many = {  # interleaved: repeats of a chain of ancestors train side by side
         "grants": [
             grant

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hpo_core.errors import ObjectiveError
@@ -15,7 +15,7 @@ class Epochs:
 
     def __init__(self, trial: TrialHandle) -> None:
         self._trial = trial
-        self._steps = iter(())
+        self._steps: Iterator[int] = iter(())
         self._open = False
 
     def begin(self, **objects: Any) -> bool:

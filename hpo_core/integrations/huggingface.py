@@ -22,7 +22,6 @@ from hpo_core.training.handle import TrialHandle
 
 try:
     from transformers import TrainerCallback, TrainerState
-    from transformers.trainer_utils import get_last_checkpoint  # noqa: F401  (torch and accelerate are there, too)
 except ImportError as error:
     raise ImportError(
         "hpo_core.integrations.huggingface needs transformers and accelerate: pip install 'hpo-core[huggingface]'"

@@ -47,15 +47,23 @@ def rerun_spec(
         raise SpecError(f"Study {source.get('study')!r} granted no job yet; there is nothing to train again.")
     wanted = _with_ancestors(created, trials) if trials else list(range(len(created)))
     number = {old: new for new, old in enumerate(wanted)}
+    seeded = source["search"].get("numbers") or list(range(len(created)))  # a rerun has the seeds of its own source
     search = {
         "method": "recorded",
         "source": source["study"],
         "grants": [_grant(event, created, born, number) for event in granted if event.trial in number],
         "params": [created[old].params | dict(changes or {}) for old in wanted],
-        "numbers": wanted,
+        "numbers": [seeded[old] for old in wanted],
         "max_resource": max(event.target for event in granted if event.trial in number),
     }
-    rest = {"study": name, "search": search, "sampler": {"name": "random"}, "stop": {}, "checkpoints": {}}
+    rest = {
+        "study": name,
+        "search": search,
+        "sampler": {"name": "random"},
+        "stop": {},
+        "checkpoints": {"folder": source.get("checkpoints", {}).get("folder")},
+        "warm_start": None,
+    }
     return StudySpec.from_plain(source | rest, "rerun")
 
 

@@ -13,7 +13,7 @@ from hpo_core.report.series import Series, read_series
 from hpo_core.report.spread import Track
 from hpo_core.state import StudyState
 
-_REPEAT = re.compile(r"[-_.]?(?:seed|run|rep|repeat|s|r)?[-_.]?\d+$")
+_REPEAT = re.compile(r"[-_.](?:seed|run|repeat|rep|s|r)?[-_.]?\d+$")
 
 
 @dataclass(frozen=True, slots=True)

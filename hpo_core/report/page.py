@@ -44,25 +44,42 @@ def write_report(entries: Sequence[Entry], path: Path, *, links: Mapping[str, st
 
 def figures(series: Series) -> list[Figure]:
     """All figures that this study has something to show in, in reading order."""
-    found = importances(series)
-    order = list(found.shares) if found else []
     drawn = [
         front_figure(series),
         incumbent(series),
-        population_fitness(series),
-        schedules(series),
-        lineage_tree(series),
-        *([] if series.lineage is not None else [learning_curves(series), climbing(series), rung_counts(series)]),
+        *(_of_rungs(series) if series.lineage is None else _of_pbt(series)),
+    ]
+    found = [figure for figure in drawn if figure is not None]
+    for figure in found:
+        if figure.zoom:
+            _make_room(figure)
+    return found
+
+
+def _of_rungs(series: Series) -> list[Figure | None]:
+    found = importances(series)
+    return [
+        learning_curves(series),
+        climbing(series),
+        rung_counts(series),
         jobs_over_time(series),
         importance_bars(found) if found else None,
         panels(series, found) if found else None,
-        parallel_coordinates(series, order),
+        parallel_coordinates(series, list(found.shares) if found else []),
     ]
-    found_ = [figure for figure in drawn if figure is not None]
-    for figure in found_:
-        if figure.zoom:
-            _make_room(figure)
-    return found_
+
+
+def _of_pbt(series: Series) -> list[Figure | None]:
+    """Parameters are compared in the first generation alone: later ones were chosen and changed, not drawn."""
+    found = importances(series)
+    drawn = found is not None and found.resource == series.levels[0]
+    return [
+        population_fitness(series),
+        schedules(series),
+        lineage_tree(series),
+        jobs_over_time(series),
+        importance_bars(found) if found is not None and drawn else None,
+    ]
 
 
 def _make_room(figure: Figure) -> None:

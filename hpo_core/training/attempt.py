@@ -55,6 +55,8 @@ def attempt(
             raise CheckpointError(f"Checkpoint {job.checkpoint} holds no training state of this package.")
     except CheckpointError as error:
         return failed(Outcome.CHECKPOINT_BAD, str(error), "")
+    except StorageError as error:
+        return failed(Outcome.STORAGE, str(error), "")
     handle = TrialHandle(request, state, progress)
     try:
         seed_all(request.seed)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpo_core.errors import CheckpointError, StorageError
+from hpo_core.training.storage import fetched, local_path, write
 from hpo_core.training.tree import Block, Flattener, unflatten
 from hpo_core.trial import Checkpoint
 
@@ -35,7 +36,7 @@ _WIDTH = {
 
 
 def save(folder: str | Path, relative_path: str, tree: Any, *, resource: int, parent: str | None = None) -> Checkpoint:
-    """Write ``tree`` durably to ``folder / relative_path`` and return the reference to it.
+    """Write ``tree`` durably to ``folder / relative_path`` (or to a URL) and return the reference to it.
 
     Raises:
         CheckpointError: the tree holds a value that cannot be stored.
@@ -50,7 +51,15 @@ def save(folder: str | Path, relative_path: str, tree: Any, *, resource: int, pa
         ) from error
     blocks = sorted(flattener.blocks.items(), key=lambda item: -_WIDTH.get(item[1].dtype, 1))
     head = _header(structure, blocks)
-    path = Path(folder) / relative_path
+    path = local_path(folder, relative_path)
+    if path is None:
+        views = [memoryview(chunk).cast("B") for chunk in (head, *(block.data for _, block in blocks))]
+        whole = hashlib.sha256()
+        for view in views:
+            whole.update(view)
+        length = sum(map(len, views))
+        write(relative_path, views, length)
+        return Checkpoint(uri=relative_path, digest=whole.hexdigest(), resource=resource, size=length, parent=parent)
     side = path.with_name(path.name + ".part")
     digest = hashlib.sha256()
     size = 0
@@ -83,12 +92,14 @@ def load(folder: str | Path, checkpoint: Checkpoint) -> Any:
         CheckpointError: missing, truncated, corrupt, or of a newer format.
         StorageError: the study's folder cannot be read at the moment; says nothing about the checkpoint.
     """
-    if "://" in checkpoint.uri:
-        raise CheckpointError(
-            f"Checkpoint {checkpoint.uri} lies behind a protocol this version does not read; "
-            "checkpoints are files below the study's folder."
-        )
-    path = Path(folder) / checkpoint.uri
+    path = local_path(folder, checkpoint.uri)
+    if path is not None:
+        return _load(path, checkpoint, Path(folder) if "://" not in checkpoint.uri else path.parent.parent)
+    with fetched(checkpoint.uri) as copy:
+        return _load(copy, checkpoint, copy.parent)
+
+
+def _load(path: Path, checkpoint: Checkpoint, folder: Path) -> Any:
     cure = "The trial must go back to an older checkpoint or start from 0."
     try:
         with path.open("rb") as file:
@@ -97,7 +108,7 @@ def load(folder: str | Path, checkpoint: Checkpoint) -> Any:
                 raise CheckpointError(f"Checkpoint {path} has {size} bytes, {checkpoint.size} were written. {cure}")
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError as error:
-        if not Path(folder).is_dir():
+        if not folder.is_dir():
             raise StorageError(
                 f"Study folder {folder} is not there on this worker. Mount it, then resume the study."
             ) from error

@@ -16,6 +16,7 @@ from hpo_core.training import checkpoint as checkpoints
 from hpo_core.training.curve import Curve
 from hpo_core.training.generators import can_track, capture_all, put_state, restore_all, state_of
 from hpo_core.training.request import JobRequest
+from hpo_core.training.storage import remove
 from hpo_core.training.warm_start import WarmStart, built_state, describe, is_built_late
 from hpo_core.trial import Checkpoint, Metrics, Params, Point
 
@@ -215,7 +216,7 @@ class TrialHandle:
     def discard(self) -> None:
         """Remove the checkpoint this attempt wrote, for nobody will continue from it."""
         if self._written is not None and self._written != self._request.job.checkpoint:
-            (Path(self._request.folder) / self._written.uri).unlink(missing_ok=True)
+            remove(self._request.folder, self._written.uri)
         self._written = None
 
     def _loop(self) -> Iterator[int]:

@@ -24,6 +24,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Absolute folder of the study; checkpoints, logs and scratch space lie below it."""
     pythonpath: tuple[str, ...] = ()
     """Folders put in front of ``sys.path`` before the objective is imported."""
+    checkpoint_base: str = "checkpoints"
+    """Folder of the study's checkpoints, relative to ``folder``, or a URL."""
     more_metrics: tuple[str, ...] = ()
     """Further objectives of the study; must be reported at the target as well."""
     style: str = "handle"
@@ -60,14 +62,14 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def checkpoint_path(self) -> str:
-        """Where the attempt's checkpoint goes, relative to ``folder``."""
+        """Where the attempt's checkpoint goes, relative to ``folder``, or a URL."""
         job = self.job
-        return f"checkpoints/trial-{job.trial:05d}/rung-{job.rung}-attempt-{job.attempt}.safetensors"
+        return f"{self.checkpoint_base}/trial-{job.trial:05d}/rung-{job.rung}-attempt-{job.attempt}.safetensors"
 
 
-def files_of_attempt(trial: int, attempt: int) -> str:
-    """Pattern of the checkpoint files, whole or begun, that an attempt may have written, relative to the folder."""
-    return f"checkpoints/trial-{trial:05d}/rung-*-attempt-{attempt}.safetensors*"
+def files_of_attempt(trial: int, attempt: int, base: str = "checkpoints") -> str:
+    """Pattern of the checkpoint files, whole or begun, that an attempt may have written."""
+    return f"{base}/trial-{trial:05d}/rung-*-attempt-{attempt}.safetensors*"
 
 
 def encode_request(request: JobRequest) -> bytes:

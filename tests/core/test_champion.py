@@ -20,6 +20,7 @@ from hpo_core.champion.plan import first_step, is_good_enough, second_step
 from hpo_core.champion.repeats import repeats_spec, trials_of_repeats, tuning_spec
 from hpo_core.champion.verdict import judge
 from hpo_core.errors import SpecError
+from hpo_core.journal.rerun import rerun_spec
 from hpo_core.trial import Checkpoint
 from tests.conftest import World, fresh, make_spec
 
@@ -122,6 +123,9 @@ def test_repeats_follow_the_record_with_seeds_of_their_own() -> None:
     assert seeds[0] == study.spec.training_seed(best.number) and len(set(seeds)) == 3
     assert again.method.ruled_out == [], "every repeat keeps its last checkpoint"
 
+    once_more = rerun_spec(list(again.journal.entries("again")), "more", trials=[1])
+    assert once_more.training_seed(0) == seeds[1], "a rerun of a rerun keeps its seeds too"
+
 
 def test_repeats_of_a_chain_of_ancestors() -> None:
     journal = MemoryJournal()
@@ -170,7 +174,7 @@ def decision(**changes: object) -> Decision:
     repeats = tuple(
         Repeat(k, k, {"lr": 0.1, "<b>": 1}, Checkpoint(f"r{k}", "d", 9, 1), loss) for k, loss in enumerate((-0.8, -0.9))
     )
-    card = ModelCard("acc", "max", "m-best", ("m-tune",), "d", "f", "a:b", (), repeats, (0.1,) * 20)
+    card = ModelCard("acc", "max", "m-best", ("m-tune",), "d", "f", "a:b", repeats, (0.1,) * 20)
     verdict = judge([-0.5, -0.6], card.losses)
     made = Decision(
         model="m", key="k", data="<script>", fingerprint="f" * 64, metric="acc", mode="max", champion_version=3,

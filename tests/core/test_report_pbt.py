@@ -35,7 +35,7 @@ def trace(figure: Figure | None, words: str) -> dict[str, Any]:
 
 def test_generations_instead_of_rungs(played: Series) -> None:
     assert [figure.key for figure in figures(played)][:4] == ["incumbent", "population", "schedules", "lineage"]
-    assert not {"ladder", "rungs", "curves"} & {figure.key for figure in figures(played)}
+    assert not {"ladder", "rungs", "curves", "panels", "parallel"} & {figure.key for figure in figures(played)}
     assert [label for label, _, _ in key_numbers(played) if label == "saving"] == []
     assert next_command(played) == "hpo extend evolved --configs 8"
 

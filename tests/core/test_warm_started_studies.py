@@ -10,6 +10,7 @@ import pytest
 from hpo_core import MemoryJournal, Study, StudySpec
 from hpo_core.errors import SpecError, StudyNotFoundError
 from hpo_core.journal.audit import audit
+from hpo_core.journal.rerun import rerun_spec
 from hpo_core.journal.warm_start import with_past
 from hpo_core.samplers.optuna import OptunaSampler
 from hpo_core.samplers.warm_start import WarmStarted
@@ -135,3 +136,14 @@ def test_what_cannot_be_is_refused() -> None:
         Study.create(make_spec(warm_start={"studies": ["a"]}))
     with pytest.raises(SpecError, match="search grid says itself"):
         make_spec(warm_start={"studies": ["a"]}, search={"method": "grid", "points": {"x": 2, "d": 2}})
+
+
+def test_a_rerun_of_a_warm_started_study_follows_its_record_alone() -> None:
+    journal = earlier("a")
+    World(5).play(fresh(warm(journal, "a"), journal))
+    spec = rerun_spec(list(journal.entries("new")), "again")
+    assert spec.warm_start is None
+    again = fresh(spec)
+    World(6).play(again)
+    new = Study.open("new", journal, reading=True)
+    assert [t.params for t in again.state.trials] == [t.params for t in new.state.trials]

@@ -9,12 +9,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import optuna
 import pytest
 import yaml
 
 import hpo_core
-from hpo_core import Study
+from hpo_core import Study, load_spec
+from hpo_core.training.attempt import attempt
+from hpo_core.training.request import JobRequest
 from tests.conftest import make_spec
 from tests.flows.conftest import Runner, prefect_api
 
@@ -55,6 +59,30 @@ def test_example_runs_as_written(tmp_path: Path, prefect_api: dict[str, str]) ->
     facts = Runner(tmp_path, prefect_api).json("tune", tmp_path / "study.yaml")
     assert facts["status"] == "finished" and facts["trials"] == 30
     assert facts["best"]["value"] < 0.3
+
+
+def test_optuna_objective_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for language in ("python", "yaml"):
+        for name, text in blocks(language):
+            if name in ("objective.py", "optuna.yaml"):
+                (tmp_path / name).write_text(text)
+    study = Study.create(load_spec(tmp_path / "optuna.yaml"))
+    spec, objective = study.spec, importlib.import_module("objective").objective
+    fixed: dict[str, Any] = {
+        "study": spec.study,
+        "objective": "objective:objective",
+        "metric": "loss",
+        "style": "optuna",
+    }
+    fixed |= {"folder": str(tmp_path), "space": spec.plain()["space"]}
+    while (job := study.ask()) is not None:
+        study.tell_report(attempt(objective, JobRequest(job=job, seed=spec.training_seed(job.trial), **fixed)))
+    assert study.status == "finished"
+    full = [trial for trial in study.state.trials if trial.results and trial.results[-1].resource == 27]
+    assert full
+    for trial in full:
+        assert trial.results[-1].loss == objective(optuna.trial.FixedTrial(trial.params))
 
 
 def test_simulation_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,5 +144,7 @@ MODULES = [m.name for m in pkgutil.walk_packages(hpo_core.__path__, "hpo_core.")
 
 @pytest.mark.parametrize("name", MODULES)
 def test_doctests(name: str) -> None:
+    if name in ("hpo_core.integrations.lightning", "hpo_core.integrations.huggingface"):
+        pytest.importorskip(name, reason="its optional package is not installed", exc_type=ImportError)
     result = doctest.testmod(importlib.import_module(name))
     assert result.failed == 0

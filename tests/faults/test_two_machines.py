@@ -68,7 +68,10 @@ def test_one_worker_dies_and_another_comes(
 ) -> None:
     first, _ = worker("one"), worker("two")
     search = {"method": "asha", "configs": 60, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}
-    real = Real(tmp_path, cluster={"kind": "address", "address": address}, search=search)
+    shared = f"local://{tmp_path}/shared"  # by its URL, so that all goes through fsspec
+    real = Real(
+        tmp_path, cluster={"kind": "address", "address": address}, search=search, checkpoints={"folder": shared}
+    )
     controller = real.start()
     real.wait_for_entries(8, controller)
     first.send_signal(signal.SIGKILL)
@@ -88,8 +91,8 @@ def test_one_worker_dies_and_another_comes(
     assert len(late) == 2 and workers - late, "the third one after it came, the first one not any more"
     resumed = [event for event in done if event.resource > 1]
     assert resumed and all(event.checkpoint is not None for event in resumed)
-    folder = real.home.study_folder("real")
-    best = study.state.best_checkpoint()
-    assert best is not None and (folder / best.uri).is_file()
+    kept = {f"{shared}/{path.relative_to(tmp_path / 'shared')}" for path in tmp_path.glob("shared/real/*/*")}
+    assert kept == study.checkpoints.uris and study.state.best_checkpoint().uri in kept
     for name in ("one", "two", "three"):
-        assert not list((tmp_path / name).rglob("*.safetensors")), "checkpoints lie in the shared folder alone"
+        assert not list((tmp_path / name).rglob("*.safetensors")), "checkpoints lie in the shared place alone"
+    assert not list(real.home.folder.rglob("*.safetensors"))
