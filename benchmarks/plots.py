@@ -64,7 +64,8 @@ def log_axis(axis: Axis, subs: tuple[int, ...] = (1, 2, 5)) -> None:
 
 def few_ticks(axis: Axis) -> None:
     """Three or so numbers, for narrow panels."""
-    axis.set_major_locator(MaxNLocator(2))
+    axis.set_major_locator(MaxNLocator(2, steps=[1, 5, 10]))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def keep(figure: Figure, path: Path) -> None:

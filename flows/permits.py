@@ -9,6 +9,7 @@ HPO_ALLOWED_OBJECTIVES    packages, modules or single functions, comma-separated
 HPO_STUDY_FOLDER          the folder of the study files; unset: no study file can be chosen
 HPO_IMPORT_FOLDERS        folders that objectives are imported from, besides what is installed, ``:`` between
 HPO_ALLOWED_CLUSTERS      Dask scheduler addresses, comma-separated; unset: local workers only
+HPO_ALLOWED_CHECKPOINTS   URLs for ``checkpoints.folder``, comma-separated; unset: the home folder only
 ========================  =============================================================================
 """
 
@@ -39,6 +40,7 @@ class Permits:
     folder: Path | None = None
     import_folders: tuple[Path, ...] = ()
     clusters: tuple[str, ...] = ()
+    checkpoint_folders: tuple[str, ...] = ()
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] | None = None) -> Permits:
@@ -51,6 +53,7 @@ class Permits:
             folder=Path(folder).expanduser().resolve() if folder else None,
             import_folders=tuple(Path(entry).expanduser().resolve() for entry in imports if entry.strip()),
             clusters=_listed(found.get("HPO_ALLOWED_CLUSTERS", "")),
+            checkpoint_folders=_listed(found.get("HPO_ALLOWED_CHECKPOINTS", "")),
         )
 
     # What a form offers.
@@ -156,6 +159,13 @@ class Permits:
             raise NotAllowedError(
                 f"cluster.kind = {spec.cluster.kind!r} is not allowed here. Whoever runs the worker can add "
                 f"{spec.cluster.kind!r} to HPO_ALLOWED_CLUSTERS, beside the addresses of schedulers."
+            )
+        place = spec.checkpoints.folder
+        if place is not None and place not in self.checkpoint_folders:  # files are removed there, too
+            raise NotAllowedError(
+                f"checkpoints.folder = {place!r} is not allowed here. Allowed: "
+                f"{', '.join(self.checkpoint_folders) or 'none'}. Whoever runs the worker can add it to "
+                "HPO_ALLOWED_CHECKPOINTS."
             )
 
     def _check_import_folder(self, entry: str) -> None:

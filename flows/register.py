@@ -18,6 +18,10 @@ DEPLOYMENTS = Path(__file__).resolve().parents[1] / "deployments" / "prefect.yam
 POOL = "hpo"
 
 
+_DOORS = ("command", "env", "working_dir")
+"""What of a process a run must not choose."""
+
+
 class DeployError(HpoError):
     """The deployments could not be registered."""
 
@@ -101,7 +105,11 @@ def _make_pool(template: dict[str, Any]) -> None:
 
 
 def _check_pool() -> None:
-    """A pool with Prefect's own template lets whoever starts a run choose its command and environment."""
+    """A pool with Prefect's own template lets whoever starts a run choose its command and environment.
+
+    One whose job has a mapping ``env`` does so too, even where no variable of the template names it: Prefect's worker
+    (3.8.8) merges the environment of a run's job variables into it.
+    """
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
 
@@ -110,8 +118,10 @@ def _check_pool() -> None:
             pool = client.read_work_pool(POOL)
         except ObjectNotFound:
             raise NotAllowedError(f"There is no work pool {POOL!r} yet; `hpo deploy` makes it.") from None
+    job = pool.base_job_template.get("job_configuration", {})
     variables = set(pool.base_job_template.get("variables", {}).get("properties", {}))
-    if open_doors := sorted(variables & {"command", "env", "working_dir"}):
+    set_by_run = {name for name in _DOORS if name in variables or "{{" in str(job.get(name))}
+    if open_doors := sorted(set_by_run | ({"env"} & job.keys())):
         raise NotAllowedError(
             f"Work pool {POOL!r} lets a run set {', '.join(open_doors)}, and with them run any code. "
             "`hpo deploy` sets it right."

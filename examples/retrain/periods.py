@@ -1,6 +1,6 @@
 """Handwritten digits as they arrive period by period: later ones are turned further, as from another scanner.
 
-``python -m examples.retrain.periods data`` writes ``data/period-0.npz`` to ``data/period-3.npz``.
+``python -m examples.retrain.periods data`` writes ``data/period-0.npz`` to ``data/period-2.npz``.
 """
 
 import sys
@@ -10,8 +10,8 @@ import numpy as np
 from scipy.ndimage import rotate
 from sklearn.datasets import load_digits
 
-DEGREES = (0, 0, 45, 45)  # period 1 is like period 0; then the scanner is replaced
-EXAMPLES = 449
+DEGREES = (0, 0, 45)  # period 1 is like period 0; then the scanner is replaced
+EXAMPLES = 599
 
 
 def digits_of(period):

@@ -15,7 +15,7 @@ def load(data):
     else:
         images, labels = digits_of(0)
     images, labels = torch.from_numpy(images), torch.from_numpy(labels).long()
-    return images[120:], labels[120:], images[:120], labels[:120]
+    return images[250:], labels[250:], images[:250], labels[:250]
 
 
 def build(params):

@@ -121,9 +121,12 @@ class Run:
 
 
 def simulated_spec(scenario: Scenario, repeat: int) -> StudySpec:
-    """The scenario's spec with the repeat's own seed; made faults neither halt nor exhaust a study."""
+    """The scenario's spec with the repeat's own seed; made faults neither halt nor exhaust a study.
+
+    Simulated curves know nothing of earlier studies, so a warm start says nothing here and is left out.
+    """
     spec = scenario.spec
-    changes: dict[str, Any] = {"seed": spec.seed + repeat}
+    changes: dict[str, Any] = {"seed": spec.seed + repeat, "warm_start": None}
     if scenario.faults.drops or any(worker.leaves < float("inf") for worker in scenario.workers):
         retries = spec.training.retries | {Outcome.LOST: ENDLESS}
         training: dict[str, Any] = {"retries": retries}

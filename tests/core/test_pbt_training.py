@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,15 @@ def test_five_hundred_members_are_simulated_in_seconds() -> None:
     began = time.process_time()
     study, _ = play(spec, lambda job: {"loss": job.params["x"]}, workers=100)
     assert len(study.state.trials) == 3000 and time.process_time() - began < 10
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """As in a training process: on a busy machine two threads take a hundred times as long for such small tensors."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -286,3 +286,15 @@ def test_requests_cross_borders_exactly(request_of):
     first = attempt(counting, request_of(target=2)).checkpoint
     request = request_of(checkpoint=first, rate=0.1, units=3, name="x", flag=True, none=None)
     assert decode_request(encode_request(request)) == request
+
+
+def test_a_long_step_can_say_that_it_goes_on(request_of):
+    said = []
+
+    def train(trial):
+        for _ in trial.steps():
+            trial.alive()
+            trial.report(loss=1)
+
+    attempt(train, request_of(target=2), said.append)
+    assert said == [0, 1, 1, 2]

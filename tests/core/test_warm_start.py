@@ -40,6 +40,15 @@ SCHEDULES = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """As in a training process; more of them only get in each other's way with such small tensors."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def run(tmp_path):
     """Train one trial to ``target`` in this process, from the report of another one where it is given."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
+from typer.testing import CliRunner
 
 from hpo_core import MemoryJournal, Study, StudySpec
+from hpo_core.cli import app
 from hpo_core.errors import SpecError, StudyNotFoundError
 from hpo_core.journal.audit import audit
 from hpo_core.journal.rerun import rerun_spec
@@ -147,3 +151,10 @@ def test_a_rerun_of_a_warm_started_study_follows_its_record_alone() -> None:
     World(6).play(again)
     new = Study.open("new", journal, reading=True)
     assert [t.params for t in again.state.trials] == [t.params for t in new.state.trials]
+
+
+def test_a_study_with_a_warm_start_can_be_simulated(tmp_path: Path) -> None:
+    file = tmp_path / "study.yaml"
+    file.write_text(json.dumps(make_spec(search=SMALL).plain() | {"warm_start": {"studies": ["a"]}}))
+    result = CliRunner().invoke(app, ["simulate", str(file), "--repeat", "2", "--picture", "off", "--json"])
+    assert result.exit_code == 0, result.output

@@ -143,3 +143,17 @@ def test_what_is_missing_is_said_beside_its_field(deployed: Deployed, page: Any,
     assert not page.get_by_text("'low' is a required property").count()
     field(page, "High").scroll_into_view_if_needed()
     page.screenshot(path=pictures / "form-refused.png")
+
+
+def test_the_newer_ui_draws_the_same_form(deployed: Deployed, page: Any, pictures: Path) -> None:
+    page.goto(form_of(deployed, "tune").replace("/deployments/", "/v2/deployments/", 1))
+    for tab in ("ASHA", "Successive halving", "Hyperband", "PASHA", "Population", "Random", "Grid"):
+        page.get_by_text(tab, exact=True).first.wait_for()
+    page.get_by_text("Population", exact=True).first.click()
+    page.get_by_text("Units of training of one session.").wait_for()
+    page.get_by_text("Add item").first.click()
+    page.get_by_text("Largest value.").wait_for()
+    assert not page.locator(".cm-editor").count(), "nothing has to be typed as JSON"
+    page.set_viewport_size({"width": 1200, "height": 2400})
+    page.wait_for_timeout(1000)
+    page.screenshot(path=pictures / "form-newer-ui.png")

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from prefect.workers.process import ProcessWorker as Worker
 
 from hpo_core.journal.sql import open_journal
 from hpo_core.spec import StudySpec
@@ -138,8 +139,11 @@ def gone(processes: list[psutil.Process], seconds: float = 60) -> bool:
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory, prefect_api: dict[str, str]) -> Iterator[Deployed]:
     made = Deployed(tmp_path_factory.mktemp("deployed"), prefect_api)
+    made.api(
+        "work_pools/", {"name": "hpo", "type": "process", "base_job_template": Worker.get_default_base_job_template()}
+    )
     refused = made.hpo("worker")
-    assert refused.returncode == 2 and "`hpo deploy` makes it" in refused.stderr
+    assert refused.returncode == 2 and "lets a run set command, env, working_dir" in refused.stderr
     done = made.hpo("deploy")
     assert done.returncode == 0, done.stdout + done.stderr
     with (made.folder / "worker.log").open("wb") as log:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import yaml
 
+from hpo_core import Schedule
 from tests.flows.conftest import ROOT, Runner
 from tests.flows.test_tune import metrics
 
@@ -19,6 +20,22 @@ def test_digits_and_its_rerun(hpo: Runner) -> None:
     assert again["status"] == "finished"
     assert metrics(hpo, "digits") == metrics(hpo, "digits-again"), "identical metrics at every rung"
     assert {resource for _, resource in metrics(hpo, "digits")} >= {1, 3, 9}
+
+
+def test_pbt_its_schedule_and_the_replay_of_the_winner(hpo: Runner) -> None:
+    plain = yaml.safe_load((ROOT / "examples/pbt/study.yaml").read_text())
+    plain["search"] |= {"population": 4, "generations": 4}  # the demo's 8 x 12 take most of a minute
+    plain |= {"pythonpath": [str(ROOT)], "tracking": {"mlflow": "off"}}
+    first = hpo.json("tune", hpo.study(**plain))
+    assert first["status"] == "finished" and first["trials"] == 16
+    best = first["best"]
+    schedule = Schedule.from_json(hpo("schedule", "pbt-digits"))
+    assert schedule.end == best["resource"] and schedule.names == ("learning_rate", "momentum")
+    hpo("schedule", "pbt-digits", "--trial", str(best["trial"]), "--to", hpo.folder / "schedule.json")
+    assert Schedule.from_json(hpo.folder / "schedule.json") == schedule
+    again = hpo.json("rerun", "pbt-digits", "--trial", str(best["trial"]), "--as", "replay")
+    assert again["status"] == "finished" and again["trials"] == len(schedule.segments)
+    assert again["best"]["value"] == best["value"], "the winner's training again, to the bit"
 
 
 def test_the_demo_is_what_the_readme_says() -> None:

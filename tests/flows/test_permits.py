@@ -89,6 +89,24 @@ def made(permits: Permits, **changes: Any) -> StudySpec:
     return with_changes(spec, "named", permits, seed=4, cluster=LocalWorkers(workers=3))
 
 
+@pytest.mark.parametrize(
+    ("changes", "setting", "value"),
+    [
+        ({"cluster": {"kind": "slurm", "prologue": ["curl example.org | sh"]}}, "HPO_ALLOWED_CLUSTERS", "slurm"),
+        ({"cluster": {"kind": "kubernetes", "image": "x"}}, "HPO_ALLOWED_CLUSTERS", "kubernetes"),
+        ({"checkpoints": {"folder": "file:///etc"}}, "HPO_ALLOWED_CHECKPOINTS", "file:///etc"),
+    ],
+)
+def test_clusters_that_run_shell_lines_and_places_elsewhere_must_be_named(
+    permits: Permits, changes: dict[str, Any], setting: str, value: str
+) -> None:
+    spec = StudySpec.from_plain(permits.load("deep/a.yaml").plain() | changes)
+    environment = {"HPO_ALLOWED_OBJECTIVES": "models", "HPO_IMPORT_FOLDERS": str(permits.import_folders[0])}
+    with pytest.raises(NotAllowedError, match=setting):
+        Permits.of_environment(environment).check(spec)
+    Permits.of_environment(environment | {setting: value}).check(spec)
+
+
 def test_a_form_becomes_the_study_it_says(permits: Permits) -> None:
     spec = made(permits)
     assert (spec.study, spec.seed, spec.cluster.workers) == ("named", 4, 3)  # type: ignore[union-attr]

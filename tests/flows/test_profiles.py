@@ -32,7 +32,9 @@ def test_every_deployment_names_a_flow_that_can_be_imported() -> None:
 def test_the_pool_takes_no_code_from_a_run() -> None:
     template = json.loads((FOLDER / "process-pool.json").read_text())
     assert set(template["variables"]["properties"]) == {"name"}
-    assert "{{" not in json.dumps({**template["job_configuration"], "name": ""})
+    job = template["job_configuration"]
+    assert "{{" not in json.dumps({**job, "name": ""})
+    assert "env" not in job, "Prefect's worker merges the environment a run asks for into a mapping that is there"
 
 
 def test_local_environment_allows_the_examples(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from hpo_core.home import Home
 from hpo_core.spec import load_spec
 from hpo_core.study import Study
@@ -14,6 +16,7 @@ from tests.flows.test_interrupt import dask_cluster  # noqa: F401 - a fixture
 from tests.flows.test_tune import api
 
 
+@pytest.mark.timeout(300)
 def test_a_champion_over_five_data_sets(hpo: Runner, dask_cluster: str) -> None:  # noqa: F811
     file = hpo.study(
         study="line",
@@ -33,7 +36,7 @@ def test_a_champion_over_five_data_sets(hpo: Runner, dask_cluster: str) -> None:
     journal.close()
     done = subprocess.run(
         [sys.executable, "-m", "tests.flows.retraining", str(hpo.folder)],
-        env=hpo.environment | {"PYTHONPATH": str(ROOT)}, cwd=hpo.folder, capture_output=True, text=True, timeout=170,
+        env=hpo.environment | {"PYTHONPATH": str(ROOT)}, cwd=hpo.folder, capture_output=True, text=True, timeout=270,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

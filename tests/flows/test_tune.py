@@ -119,10 +119,15 @@ def test_task_runs_of_rungs_that_are_over_are_ended(hpo: Runner) -> None:
 
 
 def test_mlflow_unreachable_does_not_stop_the_study(hpo: Runner) -> None:
-    process = hpo.start("tune", hpo.study(tracking={"mlflow": "http://127.0.0.1:9"}))
+    hpo.environment["MLFLOW_TRACKING_URI"] = "http://me:pl4nted-s3cret@127.0.0.1:9"
+    process = hpo.start("tune", hpo.study(tracking={}))
     out, err = process.communicate(timeout=150)
     assert process.returncode == 0 and "toy finished" in out
     assert "hpo project toy" in err and "nothing is lost" in err
+    kept = [path for folder in (hpo.folder, Path(hpo.environment["PREFECT_HOME"])) for path in folder.rglob("*")]
+    assert {"journal.db", "mlflow.log", "prefect.db"} <= {path.name for path in kept}
+    assert [path for path in kept if path.is_file() and b"pl4nted" in path.read_bytes()] == []
+    assert "pl4nted" not in out + err
 
 
 def test_failed_attempts_show_as_failed(hpo: Runner) -> None:
