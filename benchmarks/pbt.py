@@ -9,16 +9,19 @@
   nobody chose by stands beside it. ``fixed``: random search with 4 times the resource. ``plain``: the winner's
   schedule, exported and trained along from scratch by a plain loop with 5 other seeds; ``its end``: the same with the
   schedule's last setting from the beginning on.
+- ``steady``: ``examples/digits`` in the same way, where one setting serves from beginning to end: population 8 x 27
+  against ASHA (eta 3, r 1, R 27) and random search with 216 units. Width and optimizer are static for PBT.
 - ``scaling``: generations an hour on the simulator against population (5 workers) and workers (population 20), jobs of
   60 s on average whose lengths vary by a fifth, asynchronous and with a barrier (Li et al. 2019, figure 12); and the
   CPU seconds of simulating 500 members for 30 generations.
 
-Writes results/pbt.json and pbt-toy.png, pbt-digits.png, pbt-scaling.png.
+Writes results/pbt.json (parts not asked for stay as they were) and pbt-toy.png, pbt-digits.png, pbt-scaling.png.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import statistics
 import sys
@@ -44,10 +47,11 @@ from hpo_core.simulation import SimulatedExecutor, VirtualClock
 from hpo_core.spec import StudySpec, load_spec
 from hpo_core.study import Study
 from hpo_core.training.attempt import attempt
+from hpo_core.training.objective import load_objective
 from hpo_core.training.request import JobRequest
 from hpo_core.trial import Checkpoint, Job, Metrics, Outcome
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "pbt" / "study.yaml"
+EXAMPLES = Path(__file__).parents[1] / "examples"
 POPULATION, UNITS = 8, 24
 Train = Callable[[Job], Metrics | Outcome]
 
@@ -147,14 +151,14 @@ def draw_toy(found: list[tuple[float, float]], fixed: list[list[tuple[float, flo
 
 def real_training(spec: StudySpec, folder: str) -> Train:
     """The example's training function in this process; checkpoints are files, as anywhere."""
-    from examples.pbt.train import train
-
+    assert spec.objective is not None
+    train = load_objective(spec.objective, spec.pythonpath)
     files: dict[str, Checkpoint | None] = {}
 
     def run(job: Job) -> Metrics | Outcome:
         start = files[job.checkpoint.uri] if job.checkpoint is not None else None
         report = attempt(train, JobRequest(
-            study=spec.study, job=msgspec.structs.replace(job, checkpoint=start), objective="examples.pbt.train:train",
+            study=spec.study, job=msgspec.structs.replace(job, checkpoint=start), objective=spec.objective,
             metric=spec.metric.name, seed=spec.training_seed(job.trial), folder=folder,
         ))  # fmt: skip
         if report.outcome not in (Outcome.COMPLETED, Outcome.DIVERGED):
@@ -165,8 +169,12 @@ def real_training(spec: StudySpec, folder: str) -> Train:
     return run
 
 
-def searched(search: dict[str, Any], seed: int, budget: int) -> tuple[Study, list[Entry]]:
-    plain = load_spec(EXAMPLE).plain()
+def searched(
+    search: dict[str, Any], seed: int, budget: int, example: str = "pbt", static: Sequence[str] = ()
+) -> tuple[Study, list[Entry]]:
+    plain = load_spec(EXAMPLES / example / "study.yaml").plain()
+    for name in static:
+        plain["space"][name]["static"] = True
     spec = StudySpec.from_plain(plain | {"search": search, "seed": seed, "stop": {"total_resource": budget}})
     with tempfile.TemporaryDirectory() as folder:
         study, entries, _ = play(
@@ -253,9 +261,27 @@ def digits(seeds: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def steady(seeds: int) -> dict[str, Any]:
+    top, rows = 27, dict[str, list[dict[str, Any]]]()
+    searches: dict[str, dict[str, Any]] = {
+        "pbt": {"method": "pbt", "population": POPULATION, "generations": top},
+        "asha": {"method": "asha", "min_resource": 1, "max_resource": top, "reduction_factor": 3},
+        "random": {"method": "random", "configs": POPULATION, "max_resource": top},
+    }
+    for seed in range(seeds):
+        for name, search in searches.items():
+            static = ("width", "optimizer") if name == "pbt" else ()
+            study, _ = searched(search, seed, POPULATION * top, "digits", static)
+            assert study.best is not None
+            rows.setdefault(name, []).append({"seed": seed, "val": study.best.loss, "units": study.state.resource_used})
+            print(f"  seed {seed}, {name}: {study.best.loss:.4f}", flush=True)
+    wins = {o: sum(a["val"] < b["val"] for a, b in zip(rows["pbt"], rows[o], strict=True)) for o in ("asha", "random")}
+    return {"summary": {name: spread(found) for name, found in rows.items()}, "seeds_won_by_pbt": wins, "runs": rows}
+
+
 def spread(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     found: dict[str, float] = {"runs": len(rows)}
-    for key in ("val", "test"):
+    for key in ("val", "test") if "test" in rows[0] else ("val",):
         values = [row[key] for row in rows]
         found |= {
             f"{key}_mean": statistics.fmean(values),
@@ -352,14 +378,15 @@ def show(figures: dict[str, Any]) -> None:
         rows = [["fixed (1, 0)", f"{one['fixed'][0]:.3f}"], ["fixed (0, 1)", f"{one['fixed'][1]:.3f}"]]
         rows += [["PBT, worst and best seed", f"{min(one['pbt']):.3f} {max(one['pbt']):.3f}"], ["optimum", "1.200"]]
         record.table(("two quadratics", "reached"), rows)
-    if "digits" in figures:
-        print()
-        rows = [
-            [name, row["runs"], *(f"{row[f'{part}_mean']:.3f} ± {row[f'{part}_sd']:.3f}" for part in ("val", "test"))]
-            for name, row in figures["digits"]["summary"].items()
-        ]
-        record.table(("digits", "runs", "validation loss", "test loss"), rows)
-        print(f"seeds that PBT won: {figures['digits']['seeds_won_by_pbt']}")
+    for part, keys in (("digits", ("val", "test")), ("steady", ("val",))):
+        if part in figures:
+            print()
+            rows = [
+                [name, row["runs"], *(f"{row[f'{key}_mean']:.3f} ± {row[f'{key}_sd']:.3f}" for key in keys)]
+                for name, row in figures[part]["summary"].items()
+            ]
+            record.table((part, "runs", *(f"{key} loss" for key in keys)), rows)
+            print(f"seeds that PBT won: {figures[part]['seeds_won_by_pbt']}")
     if "scaling" in figures:
         print()
         for key in ("population", "workers"):
@@ -373,18 +400,21 @@ def show(figures: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=["toy", "digits", "scaling", []], help="default: all")
+    parser.add_argument("parts", nargs="*", choices=["toy", "digits", "steady", "scaling", []], help="default: all")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", help="JSON file (default benchmarks/results/pbt.json)")
     given = parser.parse_args()
     facts = record.machine()
     began = time.monotonic()
-    run = {"toy": toy, "digits": digits, "scaling": scaling}
-    figures = {name: run[name](given.seeds) for name in given.parts or run}
-    show(figures)
-    record.write(
-        "pbt", facts, {"seeds": given.seeds, "seconds": round(time.monotonic() - began, 1), **figures}, given.out
-    )
+    run = {"toy": toy, "digits": digits, "steady": steady, "scaling": scaling}
+    before = Path(given.out) if given.out else record.RESULTS / "pbt.json"
+    known = json.loads(before.read_text()) if before.exists() else {}
+    figures = {name: known[name] for name in run if name in known and given.parts and name not in given.parts}
+    for name in given.parts or run:
+        figures[name] = run[name](given.seeds)
+    seconds = round(time.monotonic() - began, 1)
+    show({name: figures[name] for name in given.parts or run})
+    record.write("pbt", facts, {"seeds": given.seeds, "seconds": seconds, **figures}, given.out)
 
 
 if __name__ == "__main__":

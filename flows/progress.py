@@ -90,6 +90,9 @@ class ResultLines:
             text = f"trial {report.trial} at {last.resource} ({names.words(last.bracket, last.rung)}): {reached}"
             if trial.stopped is not None and trial.stopped.rung == last.rung:
                 text += f", {names.stopped(trial.stopped)}"
+            if report.unrestored:
+                more = f", and more: hpo show {study.name} --trial {report.trial}" if len(report.unrestored) > 1 else ""
+                text += f"; not restored from its parent: {report.unrestored[0]}{more}"
         else:
             text = f"trial {report.trial}: {report.outcome}: {report.message}"
         for event in study.state.ceilings[self._ceilings :]:
@@ -100,6 +103,8 @@ class ResultLines:
     def _granted(self, job: Job) -> str:
         if job.retry:
             return f"trial {job.trial} tried again"
+        if job.parent is not None:
+            return f"trial {job.trial} goes on from trial {job.parent}, trains to {job.target}"
         if job.rung:
             went = "goes on" if self._stopping else "promoted"
             return f"trial {job.trial} {went} to {self._names.words(job.bracket, job.rung)}, trains to {job.target}"

@@ -7,6 +7,7 @@ is found again by its tags. So the flow can be started any number of times for t
 
 import base64
 import hashlib
+import os
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any
@@ -162,14 +163,17 @@ class _Keeper:
     # The first champion.
 
     def _registry(self, first_study: str | None) -> ModelRegistry:
-        """The registry lies where the studies are tracked."""
+        """The registry lies where the studies are tracked, or where MLFLOW_TRACKING_URI says if they are not."""
         name = first_study or next((info.name for info in self.journal.studies()), None)
         if name is None:
             raise StudyNotFoundError(f"{self.home.journal_url} holds no study; tune one, then name it as `study`.")
         spec = Study.open(name, self.journal, reading=True).spec
-        uri = self.home.tracking_uri(spec)
+        uri = self.home.tracking_uri(spec) or os.environ.get("MLFLOW_TRACKING_URI")
         if uri is None:
-            raise SpecError(f"Study {name!r} has tracking off; the model registry is MLflow's. Turn it on.")
+            raise SpecError(
+                f"Study {name!r} has tracking off, and the model registry is MLflow's. Turn it on, or set "
+                "MLFLOW_TRACKING_URI."
+            )
         return ModelRegistry(self.model, uri, spec.tracking.experiment, self.home.artifact_location(spec))
 
     def _crown_first(self, registry: ModelRegistry, name: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpo_core.errors import HpoError
+from hpo_core.events import AttemptReported, Entry
 from hpo_core.front_view import front_facts, front_rows
 from hpo_core.home import Home
 from hpo_core.journal.base import StudyInfo
@@ -90,6 +92,14 @@ def print_summary(facts: dict[str, Any]) -> None:
     out.print(Text(f"  next        {more}   (also: hpo show {name}, hpo audit {name})"))
 
 
+def _left_as_built(entries: Iterable[Entry], trial: int) -> Iterator[str]:
+    """What the trial's attempts could not restore from another trial's checkpoint."""
+    for entry in entries:
+        if isinstance(entry.stimulus, AttemptReported) and entry.stimulus.report.trial == trial:
+            report = entry.stimulus.report
+            yield from (f"attempt {report.attempt} left as built: {line}" for line in report.unrestored)
+
+
 def print_study(home: Home, name: str, at: int | None, as_json: bool, trial: int | None = None) -> None:
     """A study as of an entry, or the story of one trial."""
     source = home.read_journal()
@@ -101,7 +111,7 @@ def print_study(home: Home, name: str, at: int | None, as_json: bool, trial: int
     if trial is not None:
         if trial >= len(state.trials):
             raise HpoError(f"--trial {trial}: study {name!r} has trials 0 to {len(state.trials) - 1} at that entry.")
-        for line in state.story(trial):
+        for line in [*state.story(trial), *_left_as_built(source.entries(name, 0, study.seq), trial)]:
             out.print(Text(line), soft_wrap=True)
         return
     views = bracket_views(study, details=True)

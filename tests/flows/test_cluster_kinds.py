@@ -105,7 +105,7 @@ def test_slurm_workers_train_and_one_that_ended_is_submitted_again(
         (first,) = submitted = (tmp_path / "submitted").read_text().split()
         for process in psutil.Process(int(first)).children(recursive=True):
             process.kill()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while executor.slots() == 0 or len(submitted) == 1:
             assert time.monotonic() < deadline, submitted
             time.sleep(0.1)

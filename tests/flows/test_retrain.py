@@ -27,16 +27,17 @@ def test_a_champion_over_five_data_sets(hpo: Runner, dask_cluster: str) -> None:
         },
         search={"method": "asha", "configs": 8, "min_resource": 2, "max_resource": 8, "reduction_factor": 2},
         cluster={"kind": "address", "address": dask_cluster},
-        tracking={},
     )
     journal = Home(hpo.home).open_journal()
     first = Study.create(load_spec(file), journal)  # by hand: what is trained again is the record
     while (job := first.ask()) is not None:
         first.tell(job, {"loss": (job.params["offset"] - 0.2) ** 2 + 0.01 / job.target})
     journal.close()
+    registry = {"MLFLOW_TRACKING_URI": f"sqlite:///{hpo.home / 'mlflow.db'}"}  # the studies themselves are not tracked
     done = subprocess.run(
         [sys.executable, "-m", "tests.flows.retraining", str(hpo.folder)],
-        env=hpo.environment | {"PYTHONPATH": str(ROOT)}, cwd=hpo.folder, capture_output=True, text=True, timeout=270,
+        env=hpo.environment | registry | {"PYTHONPATH": str(ROOT)},
+        cwd=hpo.folder, capture_output=True, text=True, timeout=270,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
