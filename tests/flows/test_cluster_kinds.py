@@ -90,7 +90,8 @@ def test_slurm_workers_train_and_one_that_ended_is_submitted_again(
     tools = tmp_path / "bin"
     tools.mkdir()
     for name, text in {
-        "sbatch": 'sh "$1" >> "$SUBMITTED.log" 2>&1 &\necho $! >> "$SUBMITTED"\necho "Submitted batch job $!"',
+        "sbatch": 'cp "$1" "$SUBMITTED.$$"\nsh "$SUBMITTED.$$" >> "$SUBMITTED.log" 2>&1 &\n'
+        'echo $! >> "$SUBMITTED"\necho "Submitted batch job $!"',
         "scancel": 'kill "$@"',
     }.items():
         (tools / name).write_text(f"#!/bin/sh\n{text}\n")
