@@ -56,6 +56,4 @@ def train(trial):
         train_one_unit(model, optimizer)
         val_loss, val_accuracy = evaluate(model, valid)
         test_loss, test_accuracy = evaluate(model, test)  # for the report; nothing is chosen by it
-        trial.report(
-            val_loss=val_loss, val_accuracy=val_accuracy, test_loss=test_loss, test_accuracy=test_accuracy
-        )
+        trial.report(val_loss=val_loss, val_accuracy=val_accuracy, test_loss=test_loss, test_accuracy=test_accuracy)
