@@ -10,6 +10,7 @@ HPO_STUDY_FOLDER          the folder of the study files; unset: no study file ca
 HPO_IMPORT_FOLDERS        folders that objectives are imported from, besides what is installed, ``:`` between
 HPO_ALLOWED_CLUSTERS      Dask scheduler addresses, comma-separated; unset: local workers only
 HPO_ALLOWED_CHECKPOINTS   URLs for ``checkpoints.folder``, comma-separated; unset: the home folder only
+HPO_DATA_FOLDER           where the data files of ``retrain`` lie; unset: names of data only, no paths
 ========================  =============================================================================
 """
 
@@ -41,12 +42,14 @@ class Permits:
     import_folders: tuple[Path, ...] = ()
     clusters: tuple[str, ...] = ()
     checkpoint_folders: tuple[str, ...] = ()
+    data_folder: Path | None = None
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] | None = None) -> Permits:
         """As the environment of this process says; whoever starts the worker decides it."""
         found = os.environ if environment is None else environment
         folder = found.get("HPO_STUDY_FOLDER", "").strip()
+        data = found.get("HPO_DATA_FOLDER", "").strip()
         imports = found.get("HPO_IMPORT_FOLDERS", "").split(os.pathsep)
         return cls(
             objectives=_listed(found.get("HPO_ALLOWED_OBJECTIVES", "")),
@@ -54,6 +57,7 @@ class Permits:
             import_folders=tuple(Path(entry).expanduser().resolve() for entry in imports if entry.strip()),
             clusters=_listed(found.get("HPO_ALLOWED_CLUSTERS", "")),
             checkpoint_folders=_listed(found.get("HPO_ALLOWED_CHECKPOINTS", "")),
+            data_folder=Path(data).expanduser().resolve() if data else None,
         )
 
     # What a form offers.
@@ -130,6 +134,21 @@ class Permits:
     def _is_inside(self, path: Path) -> bool:
         assert self.folder is not None
         return path.resolve().is_relative_to(self.folder)
+
+    def check_data(self, data: str) -> None:
+        """Refuse data that is a path outside the folder of data; a plain name is the training function's affair.
+
+        Raises:
+            NotAllowedError: names the value and the setting that would allow it.
+        """
+        if not (os.sep in data or data in (".", "..") or Path(data).exists()):
+            return
+        if self.data_folder is None or not Path(data).resolve().is_relative_to(self.data_folder):
+            where = "no folder is set" if self.data_folder is None else f"the folder is {self.data_folder}"
+            raise NotAllowedError(
+                f"data = {data!r} is a path outside the deployment's folder of data ({where}). Choose a file in it; "
+                "whoever runs the worker sets HPO_DATA_FOLDER."
+            )
 
     def check(self, spec: StudySpec) -> None:
         """Refuse a study that would import, or connect to, what is not allowed.

@@ -104,6 +104,8 @@ def retrain(
     refuse_places(home, journal)
     if evaluate is not None:
         _check_function(evaluate)
+    if deployment.id is not None:
+        Permits.of_environment().check_data(data)
     prepare_environment()
     with tags("hpo", model):
         keeper = _Keeper(place, model, evaluate, rules)

@@ -161,7 +161,8 @@ class StudyState:
         self.resource_running = 0
         """Units that running jobs will add to it."""
         self.ceilings: list[CeilingRaised] = []
-        self._has_members = False
+        self.has_members = False
+        """Whether trials are sessions of a population's members (PBT, or a rerun of it)."""
         self.reproduced: dict[int, Reproduced] = {}
         """By child: how it came to be (PBT)."""
         self._appliers = {
@@ -192,7 +193,7 @@ class StudyState:
         self.spec = StudySpec.from_plain(event.spec, "journal")
         search = self.spec.search
         again = search.method == "recorded" and any(grant.initiator is not None for grant in search.grants)
-        self._has_members = search.method == "pbt" or again
+        self.has_members = search.method == "pbt" or again
 
     def _controller_changed(self, event: ControllerChanged) -> None:
         self.controller = event.controller
@@ -320,7 +321,7 @@ class StudyState:
         if grant.checkpoint is not None and self.trials[grant.trial].parent is not None:
             owner = self.owner_of(grant.trial, grant.checkpoint)
             parent = owner if owner != grant.trial else None
-        if self._has_members:
+        if self.has_members:
             member = self.reproduced[grant.trial].member if grant.trial in self.reproduced else grant.trial
         return Job(
             grant.trial, grant.attempt, grant.bracket, grant.rung, grant.target,

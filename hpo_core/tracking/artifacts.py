@@ -44,11 +44,35 @@ def best_table(fold: StudyFold) -> dict[str, Any]:
     }
 
 
+def lineage_table(fold: StudyFold) -> dict[str, Any]:
+    """Who went on from whom (PBT): every trial with its parent, its parameters and what it reached."""
+    state = fold.state
+    rows = []
+    for trial in state.trials:
+        born = state.reproduced.get(trial.number)
+        rows.append(
+            {
+                "trial": trial.number,
+                "generation": born.generation if born is not None else 0,
+                "member": born.member if born is not None else trial.number,
+                "parent": trial.parent,
+                "initiator": born.initiator if born is not None else None,
+                "opponent": born.opponent if born is not None else None,
+                "params": trial.params,
+                "resource": trial.resource if trial.results else None,
+                fold.spec.metric.name: None if trial.loss is None else trial.loss * fold.spec.metric.sign,
+            }
+        )
+    return {"study": fold.spec.study, "about": "parent: whose weights it went on from", "trials": rows}
+
+
 def write_tables(store: RunStore, run: KnownRun, fold: StudyFold) -> None:
-    """Write ``promotions.json``, ``best_params.json`` and, with several objectives, ``front.json``."""
+    """``promotions.json``, ``best_params.json``; with several objectives ``front.json``, in PBT ``lineage.json``."""
     tables = {"promotions.json": promotions_table(fold), "best_params.json": best_table(fold)}
     if len(fold.spec.objectives) > 1:
         tables["front.json"] = {"study": fold.spec.study, "front": front_facts(fold.spec, fold.state)}
+    if fold.state.has_members:
+        tables["lineage.json"] = lineage_table(fold)
     for name, table in tables.items():
         store.client.log_text(run.run_id, json.dumps(table, indent=1), name)
 

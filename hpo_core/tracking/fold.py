@@ -264,6 +264,10 @@ class StudyFold:
             self._point(notes, MetricPoint(f"final_{metric.name}", final, notes.ended, event.resource))
         if TRAINED_TO not in event.metrics:  # an axis beside the metric: results of different rungs do not compare
             self._point(notes, MetricPoint(TRAINED_TO, float(event.resource), notes.ended, event.resource))
+        if self.state.has_members:  # parameters change along a line of trials, and MLflow's params cannot
+            for name, value in trial.params.items():
+                if isinstance(value, int | float) and not isinstance(value, bool):
+                    self._point(notes, MetricPoint(f"param_{name}", float(value), notes.ended, event.resource))
         self._rank(event.bracket, event.rung, event.loss, event.trial, event.losses)
 
     def _failed(self, event: AttemptFailed) -> None:

@@ -61,6 +61,14 @@ def trial_tags(fold: StudyFold, number: int, parent_run: str) -> dict[str, str]:
         "hpo.resource": str(trial.resource),
         "hpo.state": trial.status,
     }
+    if fold.state.has_members:
+        born = fold.state.reproduced.get(number)
+        tags["hpo.generation"] = str(born.generation if born is not None else 0)
+        tags["hpo.member"] = str(born.member if born is not None else number)
+        if born is not None:
+            tags["hpo.initiator"] = str(born.initiator)
+        if born is not None and born.opponent is not None:
+            tags["hpo.opponent"] = str(born.opponent)
     optional = {
         "hpo.parent": None if trial.parent is None else str(trial.parent),
         "hpo.worker": notes.worker,

@@ -9,6 +9,7 @@ import pytest
 
 from hpo_core import MemoryJournal, Study
 from hpo_core.events import CeilingRaised, JobGranted
+from hpo_core.tracking.artifacts import lineage_table
 from hpo_core.tracking.fold import StudyFold
 from hpo_core.tracking.runs import study_params, study_tags, trial_run_status, trial_tags
 from tests.conftest import World, fresh, make_spec
@@ -108,3 +109,17 @@ def test_a_stop_rule_is_a_tag() -> None:
     tags = study_tags(fold, "halted", None)
     assert tags["hpo.stop_rule"] == "total_resource" and "a resume grants 7 more" in tags["mlflow.note.content"]
     assert study_params(fold.spec)["stop.total_resource"] == "7"
+
+
+def test_a_population_shows_its_lineage_and_its_parameters_over_steps() -> None:
+    study, fold = folded(spec_of("pbt"))
+    child = next(iter(study.state.reproduced.values()))
+    tags = trial_tags(fold, child.child, "run")
+    assert tags["hpo.generation"] == str(child.generation) and tags["hpo.member"] == str(child.member)
+    assert tags["hpo.initiator"] == str(child.initiator)
+    trial = next(t for t in study.state.trials if t.results and t.number in study.state.reproduced)
+    points = {(p.key, p.step): p.value for p in fold.trials[trial.number].points}
+    assert points["param_x", trial.results[-1].resource] == trial.params["x"]
+    rows = lineage_table(fold)["trials"]
+    assert [row["parent"] for row in rows] == [trial.parent for trial in study.state.trials]
+    assert {row["generation"] for row in rows} == {0, 1, 2, 3}

@@ -172,3 +172,19 @@ def test_schema_has_a_tab_for_each_method_and_asks_for_no_mapping() -> None:
     for tab in tabs:  # a tab as it opens is a search
         opened = {name: field["default"] for name, field in tab["properties"].items() if "default" in field}
         assert TypeAdapter(Method).validate_python(opened).method == opened["method"]
+
+
+def test_data_lies_in_its_folder_or_is_a_name(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "may.npz").touch()
+    (tmp_path / "secret").touch()
+    (folder / "link").symlink_to(tmp_path / "secret")
+    permits = Permits.of_environment({"HPO_DATA_FOLDER": str(folder)})
+    permits.check_data(str(folder / "may.npz"))
+    permits.check_data("period-3")
+    for bad in (str(tmp_path / "secret"), f"{folder}/../secret", str(folder / "link"), "..", "/etc/passwd"):
+        with pytest.raises(NotAllowedError, match="outside the deployment's folder of data"):
+            permits.check_data(bad)
+    with pytest.raises(NotAllowedError, match="no folder is set"):
+        Permits().check_data("/etc/passwd")
