@@ -135,20 +135,23 @@ class Permits:
         assert self.folder is not None
         return path.resolve().is_relative_to(self.folder)
 
-    def check_data(self, data: str) -> None:
-        """Refuse data that is a path outside the folder of data; a plain name is the training function's affair.
+    def data_of(self, data: str) -> str:
+        """The data a run may read: a file of the folder of data, or a name that the training function understands.
 
         Raises:
-            NotAllowedError: names the value and the setting that would allow it.
+            NotAllowedError: it is a path outside that folder; names the setting that would allow it.
         """
-        if not (os.sep in data or data in (".", "..") or Path(data).exists()):
-            return
-        if self.data_folder is None or not Path(data).resolve().is_relative_to(self.data_folder):
-            where = "no folder is set" if self.data_folder is None else f"the folder is {self.data_folder}"
-            raise NotAllowedError(
-                f"data = {data!r} is a path outside the deployment's folder of data ({where}). Choose a file in it; "
-                "whoever runs the worker sets HPO_DATA_FOLDER."
-            )
+        inside = self.data_folder / data if self.data_folder is not None else None
+        if self.data_folder is not None and inside is not None and inside.exists():
+            if inside.resolve().is_relative_to(self.data_folder):
+                return str(inside.resolve())
+        elif not (os.sep in data or data in (".", "..") or Path(data).exists()):
+            return data
+        where = "no folder is set" if self.data_folder is None else f"the folder is {self.data_folder}"
+        raise NotAllowedError(
+            f"data = {data!r} is no file of the deployment's folder of data ({where}). Choose one in it; whoever runs "
+            "the worker sets HPO_DATA_FOLDER."
+        )
 
     def check(self, spec: StudySpec) -> None:
         """Refuse a study that would import, or connect to, what is not allowed.

@@ -77,6 +77,8 @@ def settled_environment() -> dict[str, str]:
     found["HPO_IMPORT_FOLDERS"] = os.pathsep.join(map(str, permits.import_folders))
     if permits.folder is not None:
         found["HPO_STUDY_FOLDER"] = str(permits.folder)
+    if permits.data_folder is not None:
+        found["HPO_DATA_FOLDER"] = str(permits.data_folder)
     return found
 
 

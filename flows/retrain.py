@@ -105,7 +105,7 @@ def retrain(
     if evaluate is not None:
         _check_function(evaluate)
     if deployment.id is not None:
-        Permits.of_environment().check_data(data)
+        data = Permits.of_environment().data_of(data)
     prepare_environment()
     with tags("hpo", model):
         keeper = _Keeper(place, model, evaluate, rules)

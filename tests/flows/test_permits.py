@@ -181,10 +181,10 @@ def test_data_lies_in_its_folder_or_is_a_name(tmp_path: Path) -> None:
     (tmp_path / "secret").touch()
     (folder / "link").symlink_to(tmp_path / "secret")
     permits = Permits.of_environment({"HPO_DATA_FOLDER": str(folder)})
-    permits.check_data(str(folder / "may.npz"))
-    permits.check_data("period-3")
+    assert permits.data_of(str(folder / "may.npz")) == permits.data_of("may.npz") == str(folder / "may.npz")
+    assert permits.data_of("period-3") == "period-3"
     for bad in (str(tmp_path / "secret"), f"{folder}/../secret", str(folder / "link"), "..", "/etc/passwd"):
-        with pytest.raises(NotAllowedError, match="outside the deployment's folder of data"):
-            permits.check_data(bad)
+        with pytest.raises(NotAllowedError, match="no file of the deployment's folder of data"):
+            permits.data_of(bad)
     with pytest.raises(NotAllowedError, match="no folder is set"):
-        Permits().check_data("/etc/passwd")
+        Permits().data_of("/etc/passwd")
