@@ -207,10 +207,14 @@ class DaskExecutor:
 
     def cancel_all(self) -> None:
         """End every running attempt: SIGTERM, grace, SIGKILL in its worker."""
-        if self._client is None or not self._futures or self._client.status != "running":
+        self.cancel(list(self._futures))
+
+    def cancel(self, attempts: list[tuple[int, int]]) -> None:
+        """End these attempts (trial, attempt) likewise, wherever they run."""
+        if self._client is None or not attempts or self._client.status != "running":
             return
         try:
-            self._client.run(_cancel_each, self._folder, list(self._futures), on_error="ignore")
+            self._client.run(_cancel_each, self._folder, attempts, on_error="ignore")
         except Exception as error:  # we are ending anyway; what cannot be reached cannot be cancelled
             logging.getLogger(__name__).debug("cancelling: %s", error)
 

@@ -34,6 +34,8 @@ class Executor(Protocol):
 
     def cancel_all(self) -> None: ...
 
+    def cancel(self, attempts: list[tuple[int, int]]) -> None: ...
+
 
 class Wrapper(Protocol):
     """How a job is shown while it runs (Prefect task runs, or nothing)."""
@@ -203,6 +205,9 @@ class Driver:
         """
         for uri in self.study.checkpoints.take_dead():
             remove(self._folder, uri)
+        if len(self._dispatched) > len(self.study.state.running):  # the search stopped trials while they train
+            running = {(grant.trial, grant.attempt) for grant in self.study.state.running.values()}
+            self._executor.cancel(sorted(self._dispatched - running))
         for job in self.study.state.wanted():
             if (job.trial, job.attempt) not in self._dispatched:
                 self._dispatched.add((job.trial, job.attempt))

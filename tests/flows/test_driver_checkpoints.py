@@ -36,10 +36,14 @@ class Here:
     def cancel_all(self) -> None:
         """Nothing runs when this is called."""
 
+    def cancel(self, attempts: list[tuple[int, int]]) -> None:
+        raise AssertionError(f"{attempts} were cancelled although the study wants them")
+
     def submit(self, job: Job, done: Callable[[Job, Report], None]) -> None:
         self.jobs += 1
         if job.checkpoint is not None:
-            assert checkpoints.load(self.folder, job.checkpoint)["trial"] == job.trial
+            owner = job.trial if job.parent is None else job.parent
+            assert checkpoints.load(self.folder, job.checkpoint)["trial"] == owner
         written = self._write(job)
         self.most = max(self.most, sum(path.stat().st_size for path in self.folder.glob("checkpoints/*/*")))
         if self.crash_every and self.jobs % self.crash_every == 0:  # it was written, but nobody heard of it
@@ -85,3 +89,29 @@ def test_the_pattern_of_an_attempt_names_its_files_and_no_others(tmp_path: Path)
     assert sorted(path.name for path in tmp_path.glob(files_of_attempt(7, 1))) == [
         "rung-2-attempt-1.safetensors", "rung-2-attempt-1.safetensors.part",
     ]  # fmt: skip
+
+
+class Slow(Here):
+    """The first trial trains until it is cancelled."""
+
+    cancelled: list[tuple[int, int]]
+
+    def submit(self, job: Job, done: Callable[[Job, Report], None]) -> None:
+        if job.trial == 0:
+            self.cancelled = []
+            self._end = lambda: done(job, failed(job, Outcome.PREEMPTED))
+        else:
+            super().submit(job, done)
+
+    def cancel(self, attempts: list[tuple[int, int]]) -> None:
+        self.cancelled += attempts
+        self._end()
+
+
+def test_a_trial_that_the_search_stops_while_it_trains_is_cancelled(tmp_path: Path) -> None:
+    executor = Slow(tmp_path, 100)
+    search = {"method": "pbt", "population": 3, "generations": 6, "stragglers": 3}
+    study = drive(tmp_path, executor, search=search)
+    assert set(executor.cancelled) == {(0, 0)}
+    assert study.state.trials[0].status == "stopped" and study.state.ignored_reports >= 1
+    assert len(study.state.trials) == 18, "its member went on"
