@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint setup lock clean
+.PHONY: demo test test-slow lint setup lock clean
 
 setup: $(READY)
 
@@ -20,6 +20,9 @@ demo: $(READY)  ## the main job: ASHA over a small network on handwritten digits
 
 test: $(READY) lint
 	$(BIN)/python -m pytest
+
+test-slow: $(READY)  ## deployments, retraining, two machines, every method killed for real
+	$(BIN)/python -m pytest -m slow
 
 lint: $(READY)
 	$(BIN)/ruff check .

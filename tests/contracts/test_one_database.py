@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 import subprocess
 import sys
 from pathlib import Path
@@ -22,12 +23,12 @@ pytestmark = pytest.mark.postgresql
 @pytest.fixture
 def database(postgresql_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """A database of our own on the tests' server, named by the one setting."""
+    name = f"hpo_{uuid.uuid4().hex}"
     server = sa.create_engine(postgresql_url, isolation_level="AUTOCOMMIT")
     with server.connect() as connection:
-        connection.execute(sa.text("DROP DATABASE IF EXISTS hpo_one WITH (FORCE)"))
-        connection.execute(sa.text("CREATE DATABASE hpo_one"))
+        connection.execute(sa.text(f"CREATE DATABASE {name}"))
     server.dispose()
-    url = postgresql_url.rpartition("/")[0] + "/hpo_one"
+    url = postgresql_url.rpartition("/")[0] + f"/{name}"
     monkeypatch.setenv("HPO_DATABASE", url)
     return url
 

@@ -59,7 +59,7 @@ def test_every_method_is_shown(name: str, tmp_path: Path) -> None:
 def test_brackets_are_named_and_shared_rungs_explained(tmp_path: Path) -> None:
     played(tmp_path / "own", spec_of("asha-brackets"), 30)
     text = hpo(tmp_path / "own", "show", "world")
-    assert text.splitlines()[2].split()[0] == "bracket" and "of bracket 1" in text
+    assert any(line.split()[:1] == ["bracket"] for line in text.splitlines()) and "of bracket 1" in text
     played(tmp_path / "shared", spec_of("asha-shared"), 30)
     text = hpo(tmp_path / "shared", "show", "world")
     assert "their trials enter at 1 (bracket 0), 3 (bracket 1), 9 (bracket 2), 27 (bracket 3)" in text

@@ -149,6 +149,7 @@ def test_controller_killed_at_twenty_random_moments(tmp_path: Path) -> None:
 LADDER = {"min_resource": 1, "max_resource": 9, "reduction_factor": 3}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "search",

@@ -19,6 +19,8 @@ from tests.faults.test_real_study import ROOT, Real
 
 Start = Callable[..., subprocess.Popen[bytes]]
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
@@ -40,7 +42,11 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for process in running:
         process.terminate()
     for process in running:
-        process.wait(20)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:  # a worker whose scheduler is gone already may not hear it
+            process.kill()
+            process.wait()
 
 
 @pytest.fixture

@@ -238,6 +238,7 @@ def test_what_the_form_cannot_see_is_refused_at_once(deployed: Deployed) -> None
     assert not grabbed.exists(), "the work pool takes no command from a run"
 
 
+@pytest.mark.slow
 def test_cancel_ends_children_and_resume_finishes(deployed: Deployed) -> None:
     run = deployed.start("tune-file", file="slow.yaml", name="cancelled")
     study, processes = deployed.begun(run, 3)
@@ -255,6 +256,7 @@ def test_cancel_ends_children_and_resume_finishes(deployed: Deployed) -> None:
     assert "clean" in deployed.hpo("audit", study).stdout
 
 
+@pytest.mark.slow
 def test_suspended_and_crashed_runs_go_on_with_their_study(deployed: Deployed) -> None:
     run = deployed.start("tune-file", file="slow.yaml")
     study, processes = deployed.begun(run, 2)

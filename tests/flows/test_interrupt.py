@@ -65,6 +65,18 @@ def dask_cluster() -> Iterator[str]:
         process.wait(15)
 
 
+def children_called(word: str) -> list[psutil.Process]:
+    """Our living children whose command line holds a word."""
+    found = []
+    for child in psutil.Process().children():
+        try:
+            if any(word in part for part in child.cmdline()):
+                found.append(child)
+        except psutil.Error:  # it ended just now
+            continue
+    return found
+
+
 def test_cluster_by_address_outlives_a_killed_controller(hpo: Runner, dask_cluster: str, tmp_path: Path) -> None:
     file = hpo.study(
         "slow",
@@ -78,7 +90,7 @@ def test_cluster_by_address_outlives_a_killed_controller(hpo: Runner, dask_clust
     facts = hpo.json("resume", "toy")
     assert facts["status"] == "finished" and facts["trials"] == 12
     assert "clean" in hpo("audit", "toy")
-    workers = [p for p in psutil.Process().children() if "dask_worker" in " ".join(p.cmdline())]
+    workers = children_called("dask_worker")
     assert len(workers) == 2, "the user's workers are not ours to end"
     for worker in workers:
         stand_in = subprocess.Popen.__new__(subprocess.Popen)
@@ -94,7 +106,7 @@ def test_scheduler_that_dies_is_said(hpo: Runner, dask_cluster: str) -> None:
     )
     process = hpo.start("tune", file)
     wait_for_entries(hpo, "toy", 3, process)
-    scheduler = next(p for p in psutil.Process().children() if "dask_scheduler" in " ".join(p.cmdline()))
+    scheduler = children_called("dask_scheduler")[0]
     scheduler.kill()
     out, err = process.communicate(timeout=90)
     assert process.returncode == 1, out + err

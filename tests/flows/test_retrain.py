@@ -16,6 +16,7 @@ from tests.flows.test_interrupt import dask_cluster  # noqa: F401 - a fixture
 from tests.flows.test_tune import api
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_champion_over_five_data_sets(hpo: Runner, dask_cluster: str) -> None:  # noqa: F811
     file = hpo.study(
