@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
