@@ -82,6 +82,7 @@ def test_slurm_script_asks_for_what_the_study_says(tmp_path: Path) -> None:
     assert "--nthreads 1" in command and script.index("module load cuda") < script.index(command)
 
 
+@pytest.mark.slow
 def test_slurm_workers_train_and_one_that_ended_is_submitted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

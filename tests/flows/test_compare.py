@@ -7,6 +7,8 @@ import subprocess
 import sys
 from urllib.parse import unquote
 
+import pytest
+
 from hpo_core.home import Home
 from tests.conftest import World, fresh, make_spec
 from tests.flows.conftest import ROOT, Runner
@@ -15,6 +17,7 @@ from tests.flows.test_tune import api
 CODE = "import json, sys; from flows.compare import compare; print(json.dumps(compare(sys.argv[1:])))"
 
 
+@pytest.mark.slow
 def test_compare_shows_studies_everywhere(hpo: Runner) -> None:
     journal = Home(hpo.home).open_journal()
     for seed, name in ((1, "cmp-1"), (2, "cmp-2"), (1, "full")):

@@ -18,12 +18,13 @@ def test_seconds_cancel_what_runs_and_a_resume_trains_it_again(hpo: Runner) -> N
     file = hpo.study("slow", search=search, stop={"seconds": 3, "running": "cancel"})
     facts = hpo.json("tune", file, code=7)
     assert (facts["status"], facts["rule"], facts["reason"]) == ("halted", "seconds", "3 seconds are over")
-    assert [(e["trial"], e["outcome"]) for e in events(hpo, "AttemptFailed")] == [(0, "preempted"), (1, "preempted")]
-    assert hpo.json("status", "toy")["waiting"] == [0, 1]
+    failed = sorted((e["trial"], e["outcome"]) for e in events(hpo, "AttemptFailed"))
+    assert failed == [(0, "preempted"), (1, "preempted")]
+    assert sorted(hpo.json("status", "toy")["waiting"]) == [0, 1]
     text = hpo("resume", "toy", code=7)
     assert "stop rule met: 3 seconds are over" in text and "next        hpo resume toy" in text
     granted = [(e["trial"], e["attempt"]) for e in events(hpo, "JobGranted")]
-    assert granted == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert granted[:2] == [(0, 0), (1, 0)] and sorted(granted[2:]) == [(0, 1), (1, 1)]
     assert [e["rule"] for e in events(hpo, "StudyHalted")] == ["seconds", "seconds"]
     assert "clean" in hpo("audit", "toy")
 
