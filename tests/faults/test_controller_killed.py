@@ -113,7 +113,8 @@ def test_one_kill_at_every_entry(folder: Path, before: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["asha-shared", "stopping-brackets", "sha", "hyperband", "pasha", "grid-drawn", "pareto-asha-brackets"]
+    "name",
+    ["asha-shared", "stopping-brackets", "sha", "hyperband", "pasha", "pbt", "grid-drawn", "pareto-asha-brackets"],
 )
 def test_one_kill_after_every_entry_of_every_method(folder: Path, name: str) -> None:
     spec = spec_of(name)
