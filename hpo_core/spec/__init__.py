@@ -1,0 +1,77 @@
+"""StudySpec: what a YAML file, Python, the command line and a UI form all fill in.
+
+Unknown keys, wrong types and impossible ranges are refused here, once, with the place and the cure;
+everything behind this package may trust what it gets.
+"""
+
+from hpo_core.spec.cluster import (
+    AddressClusterSpec,
+    Cluster,
+    KubernetesClusterSpec,
+    LocalClusterSpec,
+    LocalCudaClusterSpec,
+    SlurmClusterSpec,
+)
+from hpo_core.spec.file import (
+    load_spec,
+)
+from hpo_core.spec.part import (
+    MetricSpec,
+)
+from hpo_core.spec.parts import (
+    DEFAULT_RETRIES,
+    CheckpointSpec,
+    PastTrial,
+    PrefectSpec,
+    SamplerSpec,
+    StopSpec,
+    TrackingSpec,
+    TrainingSpec,
+    WarmStartSpec,
+)
+from hpo_core.spec.search import (
+    AshaSearch,
+    GridSearch,
+    HyperbandSearch,
+    PashaSearch,
+    PbtSearch,
+    RandomSearch,
+    RecordedGrant,
+    RecordedSearch,
+    Search,
+    ShaSearch,
+)
+from hpo_core.spec.study import (
+    StudySpec,
+)
+
+__all__ = [
+    "DEFAULT_RETRIES",
+    "AddressClusterSpec",
+    "AshaSearch",
+    "CheckpointSpec",
+    "Cluster",
+    "GridSearch",
+    "HyperbandSearch",
+    "KubernetesClusterSpec",
+    "LocalClusterSpec",
+    "LocalCudaClusterSpec",
+    "MetricSpec",
+    "PashaSearch",
+    "PastTrial",
+    "PbtSearch",
+    "PrefectSpec",
+    "RandomSearch",
+    "RecordedGrant",
+    "RecordedSearch",
+    "SamplerSpec",
+    "Search",
+    "ShaSearch",
+    "SlurmClusterSpec",
+    "StopSpec",
+    "StudySpec",
+    "TrackingSpec",
+    "TrainingSpec",
+    "WarmStartSpec",
+    "load_spec",
+]

@@ -1,0 +1,23 @@
+"""What all parts of a study's description share."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Part(BaseModel):
+    """Unknown keys, NaN and infinities are refused; nothing changes after it was read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class MetricSpec(Part):
+    name: str = Field(min_length=1, description="The metric the training function reports and the study optimizes.")
+    mode: Literal["min", "max"] = Field(default="min", description="Whether smaller or larger is better.")
+
+    @property
+    def sign(self) -> float:
+        """Factor that turns the metric into a loss (smaller is better)."""
+        return 1.0 if self.mode == "min" else -1.0
