@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,9 @@ def start_worker() -> None:
         )
     _check_pool()
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
+    # begun in the background of a script it would inherit an ignored SIGINT, and Prefect's worker sends itself one when
+    # SIGTERM tells it to end: it would run on
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.stdout.flush()
     os.execve(sys.executable, command, environment)
 

@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from hpo_core.checkpoints import Budget, LiveCheckpoints
+from hpo_core.checkpoint_budget import Budget
+from hpo_core.checkpoints import LiveCheckpoints
 from hpo_core.errors import HpoError, JournalError, ObjectiveError, SpecError
 from hpo_core.events import (
     AttemptFailed,

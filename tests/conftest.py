@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,12 @@ import pytest
 from hpo_core import Job, Outcome, Report, Study, StudySpec
 from hpo_core.journal.base import Journal
 from hpo_core.trial import CURVE_POINTS, Point
+
+
+def pytest_configure() -> None:
+    """Begun in the background of a script, tests would inherit an ignored Ctrl-C, and pass it on to what they start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -92,3 +92,19 @@ def test_what_a_killed_controller_left_behind_is_swept(tmp_path: Path) -> None:
 def files_of(real: Real) -> set[str]:
     folder = real.home.study_folder("real")
     return {path.relative_to(folder).as_posix() for path in (folder / "checkpoints").glob("*/*")}
+
+
+def test_disk_use_of_a_population_does_not_grow_with_its_generations(tmp_path: Path) -> None:
+    """Two generations to meet, the one that fills, the best, and what two jobs write."""
+    members, generations = 4, 15
+    search = {"method": "pbt", "population": members, "generations": generations}
+    real = Real(tmp_path, "heavy", search=search)
+    watcher = Watcher(real.home.folder / "studies" / "real" / "checkpoints")
+    watcher.start()
+    study = real.finish(members * generations)
+    watcher.stop()
+    assert watcher.samples > 100 and 4 * SIZE < watcher.most <= 15 * SIZE, (watcher.most, watcher.samples)
+    best = study.best
+    assert best is not None
+    left = {path.parent.name for path in (real.home.folder / "studies" / "real" / "checkpoints").glob("*/*")}
+    assert f"trial-{best.trial:05d}" in left and len(left) <= 13, left

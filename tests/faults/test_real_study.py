@@ -160,8 +160,10 @@ LADDER = {"min_resource": 1, "max_resource": 9, "reduction_factor": 3}
         {"method": "hyperband", **LADDER},
         {"method": "pasha", "configs": 14, **LADDER},
         {"method": "grid", "points": {"x": 12}, "max_resource": 3},
+        {"method": "pbt", "population": 4, "generations": 5, "steps_per_generation": 2},
+        {"method": "pbt", "population": 5, "generations": 4, "selection": "truncation", "barrier": True},
     ],
-    ids=["stopping", "shared", "sha", "hyperband", "pasha", "grid"],
+    ids=["stopping", "shared", "sha", "hyperband", "pasha", "grid", "tournament", "truncation"],
 )
 def test_controller_killed_at_random_moments_of_every_method(tmp_path: Path, search: dict[str, Any]) -> None:
     """Two moments each; HPO_TEST_KILLS asks for more."""

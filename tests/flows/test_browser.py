@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.flows.test_deployments import Deployed, deployed
+from tests.flows.deployed import Deployed, deployed
 
 __all__ = ["deployed"]
 
