@@ -20,6 +20,7 @@ from prefect.runtime import deployment, flow_run
 from pydantic import BaseModel, ConfigDict, Field
 
 from flows.artifacts import artifact_key
+from flows.orphan import end_with_worker
 from flows.permits import NotAllowedError, Permits, refuse_places
 from flows.tune import tune
 from hpo_core.champion.card import Candidate, Decision, ModelCard, Repeat, best_of
@@ -100,6 +101,7 @@ def retrain(
         home: Leave it empty in a deployment. Folder of journal and checkpoints; default: HPO_HOME.
         journal: Leave it empty in a deployment. URL of the journal; default: in the home folder.
     """
+    end_with_worker()
     place = Home(home, journal)
     refuse_places(home, journal)
     if evaluate is not None:

@@ -13,6 +13,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from flows.artifacts import StudyArtifacts
 from flows.cluster import DaskExecutor
 from flows.driver import Wrapper
+from flows.orphan import end_with_worker
 from flows.progress import ResultLines
 from flows.session import ObserverFactory, Session, Summary, grain
 from flows.tasks import TaskPerJob, TaskPerRung
@@ -64,6 +65,7 @@ def drive(session: Session, action: str, *observers: ObserverFactory) -> tuple[S
     Args:
         observers: further ones, after the log and the artifacts.
     """
+    end_with_worker()
     run = UUID(str(flow_run.id))
     labels = dict.fromkeys([*flow_run.tags, "hpo", session.name, session.spec.search.method])
     with get_client(sync_client=True) as client:
