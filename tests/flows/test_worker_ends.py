@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +22,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
 def alone(tmp_path_factory: pytest.TempPathFactory, prefect_api: dict[str, str]) -> Deployed:
     """Deployments without a worker."""
     made = Deployed(tmp_path_factory.mktemp("alone"), prefect_api)
+    long = json.loads((made.folder / "studies" / "slow.yaml").read_text())
+    long["search"] = {"method": "random", "configs": 2, "max_resource": 2000}
+    (made.folder / "studies" / "long.yaml").write_text(json.dumps(long))
     for _ in range(2):  # twice changes nothing
         done = made.hpo("deploy")
         assert done.returncode == 0, done.stdout + done.stderr
@@ -69,9 +74,12 @@ def test_a_worker_that_is_told_to_end_halts_its_studies_first(alone: Deployed, n
 
 
 def test_flow_processes_end_with_a_killed_worker(alone: Deployed) -> None:
-    run = alone.start("tune-file", file="slow.yaml", name="orphan")
+    """Trials of five minutes: nothing is logged meanwhile, which would end the process at the broken pipe."""
+    run = alone.start("tune-file", file="long.yaml", name="orphan")
     with worker_of(alone) as worker:
-        study, processes = alone.begun(run, 3)
+        study, processes = alone.begun(run, 0)
+        while alone.status(study)["status"] != "running":
+            time.sleep(0.5)
         worker.kill()
         assert gone(processes, 50), processes
     assert alone.run(run)["state_type"] == "CRASHED"
