@@ -97,15 +97,22 @@ class Home:
         digest = hashlib.sha256("/".join(names).encode()).hexdigest()[:8]
         return self.folder / "compared" / f"{names[0]}-and-{len(names) - 1}-more-{digest}.html"
 
+    @property
+    def default_tracking_uri(self) -> str:
+        """MLflow where no study says otherwise; the model registry is always there."""
+        given = os.environ.get("MLFLOW_TRACKING_URI") or self._database
+        return given or f"sqlite:///{self.folder / 'mlflow.db'}"
+
     def tracking_uri(self, spec: StudySpec) -> str | None:
         """MLflow tracking URI of a study; None where tracking is off."""
-        if spec.tracking.mlflow == "off":
-            return None
-        given = spec.tracking.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or self._database
-        return given or f"sqlite:///{self.folder / 'mlflow.db'}"
+        return None if spec.tracking.mlflow == "off" else spec.tracking.mlflow or self.default_tracking_uri
 
     def artifact_location(self, spec: StudySpec) -> str | None:
         """Artifact folder for an embedded MLflow; None where a server decides."""
         uri = self.tracking_uri(spec)
-        embedded = uri is not None and (uri == self._database or uri.startswith("sqlite:"))
+        return None if uri is None else self.artifacts_at(uri)
+
+    def artifacts_at(self, tracking_uri: str) -> str | None:
+        """Artifact folder for the MLflow at ``tracking_uri`` where it is embedded; None where a server decides."""
+        embedded = tracking_uri == self._database or tracking_uri.startswith("sqlite:")
         return (self.folder / "mlartifacts").as_uri() if embedded else None
