@@ -16,6 +16,7 @@ from hpo_core.errors import HpoError
 from hpo_core.home import Home
 
 DEPLOYMENTS = Path(__file__).resolve().parents[1] / "deployments" / "prefect.yaml"
+POOL_TEMPLATE = DEPLOYMENTS.with_name("process-pool.json")
 POOL = "hpo"
 
 
@@ -30,6 +31,8 @@ class DeployError(HpoError):
 def deploy(file: Path | None = None) -> None:
     """Make (or mend) the work pool and register every deployment of ``file``; doing it twice changes nothing.
 
+    A file of one's own adds deployments, such as a flow with parameters and a schedule, to the same work pool.
+
     The forms list study files, objectives and clusters as they are now: run it again when those change.
 
     Raises:
@@ -41,7 +44,7 @@ def deploy(file: Path | None = None) -> None:
     if not file.is_file():
         raise DeployError(f"{file}: no such file. Name the project's prefect.yaml with --file.")
     environment = settled_environment()
-    _make_pool(json.loads((file.parent / "process-pool.json").read_text()))
+    _make_pool(json.loads(POOL_TEMPLATE.read_text()))
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
     done = subprocess.run(command, cwd=file.parent, env=environment, capture_output=True, text=True)
     if done.returncode:
