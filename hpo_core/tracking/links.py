@@ -17,10 +17,15 @@ def run_url(tracking_uri: str, experiment_id: str, run_id: str) -> str:
     return _page(tracking_uri, f"/experiments/{experiment_id}/runs/{run_id}?{_KIND}")
 
 
-def compare_url(tracking_uri: str, experiment_id: str, run_ids: Sequence[str]) -> str:
-    """The page that compares runs (parallel coordinates, scatter, contour), or the command as above."""
+def compare_url(tracking_uri: str, experiment_ids: str | Sequence[str], run_ids: Sequence[str]) -> str:
+    """The page that compares runs (parallel coordinates, scatter, contour), or the command as above.
+
+    Args:
+        experiment_ids: all experiments the runs are in.
+    """
+    ids = [experiment_ids] if isinstance(experiment_ids, str) else list(experiment_ids)
     runs = quote(json.dumps(list(run_ids), separators=(",", ":")))
-    experiments = quote(json.dumps([experiment_id]))
+    experiments = quote(json.dumps(ids, separators=(",", ":")))
     return _page(tracking_uri, f"/compare-runs?runs={runs}&experiments={experiments}&{_KIND}")
 
 

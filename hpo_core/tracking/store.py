@@ -145,6 +145,11 @@ class RunStore:
             )
         return str(found.experiment_id)
 
+    def experiment_of(self, name: str) -> str | None:
+        """Id of another experiment of this store; None where it has none of this name, or it was deleted."""
+        found = self.client.get_experiment_by_name(name)
+        return None if found is None or found.lifecycle_stage != "active" else str(found.experiment_id)
+
     def find(self, tags: Mapping[str, str], *, deleted: bool) -> list[KnownRun]:
         """Runs with all these tags; with ``deleted`` also those a user deleted."""
         from mlflow.entities import ViewType
