@@ -35,7 +35,7 @@ from hpo_core.journal.base import Journal
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.tracking.registry import ModelRegistry
-from hpo_core.tracking.store import KnownRun, prepare_environment
+from hpo_core.tracking.store import KnownRun, errors_without_credentials, prepare_environment
 from hpo_core.training.evaluation import Evaluated, EvaluationRequest, Model, evaluate_models
 
 
@@ -107,7 +107,7 @@ def retrain(
     if deployment.id is not None:
         data = Permits.of_environment().data_of(data)
     prepare_environment()
-    with tags("hpo", model):
+    with tags("hpo", model), errors_without_credentials():
         keeper = _Keeper(place, model, evaluate, rules)
         content = fingerprint(data)
         return keeper.retrain(resolved(data), content, _key(model, content, attempt), study)
@@ -168,7 +168,7 @@ class _Keeper:
         """The registry lies where the studies are tracked, or where MLFLOW_TRACKING_URI says if they are not."""
         name = first_study or next((info.name for info in self.journal.studies()), None)
         if name is None:
-            raise StudyNotFoundError(f"{self.home.journal_url} holds no study; tune one, then name it as `study`.")
+            raise StudyNotFoundError(f"{self.home.shown_journal} holds no study; tune one, then name it as `study`.")
         spec = Study.open(name, self.journal, reading=True).spec
         uri = self.home.tracking_uri(spec) or os.environ.get("MLFLOW_TRACKING_URI")
         if uri is None:
@@ -292,7 +292,7 @@ class _Keeper:
                 action="tune" if known is None else "resume",
                 spec=spec.plain() if known is None else None,
                 home=str(self.home.folder),
-                journal=self.home.journal_url,
+                journal=self.home.given_journal,
             )
             known = Study.open(name, self.journal, reading=True)
         if known.status != "finished":
