@@ -13,7 +13,7 @@ from typing import Any
 from flows.permits import NotAllowedError, Permits
 from flows.server import check_api, configured_api
 from hpo_core.errors import HpoError
-from hpo_core.home import Home
+from hpo_core.home import DATABASES, Home, settled_database
 
 DEPLOYMENTS = Path(__file__).resolve().parents[1] / "deployments" / "prefect.yaml"
 POOL_TEMPLATE = DEPLOYMENTS.with_name("process-pool.json")
@@ -80,6 +80,7 @@ def settled_environment() -> dict[str, str]:
     found["HPO_HOME"] = str(Home().folder)
     found.setdefault("HPO_IMPORT_FOLDERS", str(Path.cwd()))
     found.setdefault("PREFECT_WORKER_QUERY_SECONDS", "2")
+    found |= {name: settled_database(found[name]) for name in DATABASES if name in found}
     permits = Permits.of_environment(found)
     found["HPO_IMPORT_FOLDERS"] = os.pathsep.join(map(str, permits.import_folders))
     if permits.folder is not None:

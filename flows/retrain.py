@@ -14,7 +14,7 @@ from flows.keeper import Keeper, Rules, check_function
 from flows.permits import Permits, refuse_places
 from hpo_core.champion.fingerprint import resolved
 from hpo_core.home import Home
-from hpo_core.tracking.store import prepare_environment
+from hpo_core.tracking.store import errors_without_credentials, prepare_environment
 
 __all__ = ["Rules", "retrain"]
 
@@ -67,5 +67,5 @@ def retrain(
     if deployment.id is not None:
         data = Permits.of_environment().data_of(data)
     prepare_environment()
-    with tags("hpo", model):
+    with tags("hpo", model), errors_without_credentials():
         return Keeper(place, model, evaluate, rules, attempt).retrain(resolved(data), study)
