@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 
 from hpo_core.tracking.registry import ModelRegistry
-from tests.flows.test_mlflow import empty_store
-
-__all__ = ["empty_store"]
 
 
 @pytest.fixture
