@@ -40,8 +40,9 @@ from flows.session import Session, Summary
 from flows.suspend import Suspension
 from flows.tune import drive
 from hpo_core.console import best_line
+from hpo_core.credentials import without_credentials
 from hpo_core.errors import HpoError, SpecError, StudyNotFoundError
-from hpo_core.home import Home
+from hpo_core.home import DATABASES, Home, settled_database
 from hpo_core.journal.rerun import rerun_spec
 from hpo_core.naming import halt_words
 from hpo_core.spec import StudySpec
@@ -172,6 +173,14 @@ def _home() -> Home:
             "HPO_HOME is not set to an absolute path where this runs, so results would be lost. Set it for the worker; "
             "`hpo worker` does."
         )
+    for name in DATABASES:
+        value = os.environ.get(name, "")
+        if settled_database(value) != value:
+            raise NotAllowedError(
+                f"{name} = {without_credentials(value)!r} is a file relative to the folder where this runs, so results "
+                "would be lost. Write its path in full (sqlite:////srv/hpo/journal.db) for the worker; `hpo worker` "
+                "does."
+            )
     return Home()
 
 

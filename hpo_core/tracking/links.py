@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Sequence
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit
+
+from hpo_core.credentials import without_credentials, without_urls_credentials
 
 _KIND = "workflowType=machine_learning"
 """MLflow 3 opens in its GenAI mode, where runs are hard to find, unless a link says otherwise."""
@@ -31,15 +32,12 @@ def compare_url(tracking_uri: str, experiment_ids: str | Sequence[str], run_ids:
 
 def shown_uri(tracking_uri: str) -> str:
     """A tracking URI fit for a log: without its user and password."""
-    parts = urlsplit(tracking_uri)
-    if "@" not in parts.netloc:
-        return tracking_uri
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    return without_credentials(tracking_uri)
 
 
 def reason_of(error: BaseException) -> str:
     """An error on one line of bounded length, without the credentials that MLflow's messages repeat."""
-    text = re.sub(r"://[^/@\s]+@", "://", " ".join(str(error).split()))
+    text = without_urls_credentials(" ".join(str(error).split()))
     return f"{type(error).__name__}: {text[:300]}"
 
 

@@ -20,7 +20,7 @@ import msgspec
 from hpo_core.errors import HpoError
 from hpo_core.tracking.fold import MetricPoint
 from hpo_core.tracking.keys import legal_key, milliseconds
-from hpo_core.tracking.links import shown_uri
+from hpo_core.tracking.links import reason_of, shown_uri
 from hpo_core.tracking.lock import ProcessLock
 
 if TYPE_CHECKING:
@@ -83,6 +83,25 @@ def open_client(tracking_uri: str) -> MlflowClient:
         if is_database(tracking_uri):
             client.search_experiments(max_results=1)
     return client
+
+
+@contextlib.contextmanager
+def errors_without_credentials() -> Iterator[None]:
+    """For callers whose errors others read: the text of MLflow's repeats the tracking URI with its password.
+
+    Raises:
+        HpoError: in place of any error of MLflow or of its database.
+    """
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError) as error:
+        raise HpoError(
+            f"MLflow cannot be reached, or refuses ({reason_of(error)}). Check that it runs and that "
+            "MLFLOW_TRACKING_URI is right, then start this again."
+        ) from None
 
 
 def is_database(tracking_uri: str) -> bool:
