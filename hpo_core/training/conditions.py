@@ -27,63 +27,61 @@ def same_place(value: Any, asked: Description) -> int | None:
     return next((place for place, known in enumerate(values or ()) if same(value, known)), None)
 
 
-def condition_of(name: str, space: Mapping[str, Description], calls: Calls) -> dict[str, Any] | None:
-    """``{other: value or values}``, with one or two others; None where the calls show no such rule.
+class Conditions:
+    """What the calls show so far."""
 
-    Every value of the others must have been tried, and of two others every pair that the rule allows.
-    """
-    present = [call for call in calls if name in call]
-    others = [other for other in space if values_of(space[other]) is not None and _before(other, name, present)]
-    for other in others:
-        found = _by_one(name, other, space, calls)
-        if found is not None:
-            return found
-    for one, two in combinations(others, 2):
-        found = _by_two(name, one, two, space, calls)
-        if found is not None:
-            return found
-    return None
+    def __init__(self, space: Mapping[str, Description], calls: Calls) -> None:
+        self._space = space
+        self._calls = calls
+        self._order = [{name: place for place, name in enumerate(call)} for call in calls]
+        self._places = {  # of the values of each call, where a parameter has a list of values
+            name: [same_place(call[name], asked) if name in call else None for call in calls]
+            for name, asked in space.items()
+            if values_of(asked) is not None
+        }
+        self._tried = {
+            name: set(places) - {None} for name, places in self._places.items() if self._went_through(name, places)
+        }
 
+    def of(self, name: str) -> dict[str, Any] | None:
+        """``{other: value or values}``, with one or two others; None where the calls show no such rule.
 
-def _before(other: str, name: str, calls: Calls) -> bool:
-    """Whether it is suggested earlier each time: nothing depends on what is not known yet."""
-    return other != name and all(other in call and _order(call, other) < _order(call, name) for call in calls)
-
-
-def _order(call: Mapping[str, Any], name: str) -> int:
-    return list(call).index(name)
-
-
-def _by_one(name: str, other: str, space: Mapping[str, Description], calls: Calls) -> dict[str, Any] | None:
-    seen: dict[int | None, set[bool]] = {}
-    for call in calls:
-        if other in call:
-            seen.setdefault(same_place(call[other], space[other]), set()).add(name in call)
-    if len(seen) < len(values_of(space[other]) or ()) or any(len(there) > 1 for there in seen.values()):
+        Every value of the others must have been tried, and of two others every pair that the rule allows.
+        """
+        present = [k for k, call in enumerate(self._calls) if name in call]
+        rules: dict[str, set[int | None]] = {}
+        for other in self._tried:
+            if other == name or not all(other in self._order[k] for k in present):
+                continue
+            if any(self._order[k][other] > self._order[k][name] for k in present):
+                continue  # nothing depends on what is not known yet
+            wanted = {self._places[other][k] for k in present}
+            if self._tells(name, {other: wanted}):
+                return {other: self._values(other, wanted)}
+            if wanted != self._tried[other]:
+                rules[other] = wanted
+        for one, two in combinations(rules, 2):
+            rule = {one: rules[one], two: rules[two]}
+            if self._tells(name, rule) and self._has_seen(rule):
+                return {other: self._values(other, wanted) for other, wanted in rule.items()}
         return None
-    return {other: _values(space[other], {place for place, there in seen.items() if there == {True}})}
 
+    def _went_through(self, name: str, places: Sequence[int | None]) -> bool:
+        return len(set(places) - {None}) == len(values_of(self._space[name]) or ())
 
-def _by_two(name: str, one: str, two: str, space: Mapping[str, Description], calls: Calls) -> dict[str, Any] | None:
-    seen = {
-        (same_place(call[one], space[one]), same_place(call[two], space[two])): name in call
-        for call in calls
-        if one in call and two in call
-    }
-    first, second = ({places[k] for places, there in seen.items() if there} for k in (0, 1))
-    told = all(
-        (name in call) == (same_place(call[one], space[one]) in first and same_place(call[two], space[two]) in second)
-        for call in calls
-        if one in call and two in call
-    )
-    tried = all(
-        len({places[k] for places in seen}) == len(values_of(space[other]) or ()) for k, other in enumerate((one, two))
-    )
-    if not told or not tried or not first or any(pair not in seen for pair in product(first, second)):
-        return None
-    return {one: _values(space[one], first), two: _values(space[two], second)}
+    def _tells(self, name: str, rule: Mapping[str, set[int | None]]) -> bool:
+        """Whether exactly the calls that the rule allows have the parameter, of those that have all of the others."""
+        return all(
+            (name in call) == all(self._places[other][k] in wanted for other, wanted in rule.items())
+            for k, call in enumerate(self._calls)
+            if all(other in call for other in rule)
+        )
 
+    def _has_seen(self, rule: Mapping[str, set[int | None]]) -> bool:
+        one, two = rule
+        seen = set(zip(self._places[one], self._places[two], strict=True))
+        return all(pair in seen for pair in product(rule[one], rule[two]))
 
-def _values(asked: Description, places: set[Any]) -> Any:
-    values = [value for place, value in enumerate(values_of(asked) or ()) if place in places]
-    return values[0] if len(values) == 1 else values
+    def _values(self, name: str, places: set[int | None]) -> Any:
+        values = [value for place, value in enumerate(values_of(self._space[name]) or ()) if place in places]
+        return values[0] if len(values) == 1 else values

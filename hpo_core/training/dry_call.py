@@ -19,13 +19,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpo_core.errors import ObjectiveError
-from hpo_core.training.conditions import condition_of, same_place, values_of
+from hpo_core.training.conditions import Conditions, same_place, values_of
 from hpo_core.training.suggestions import Description, Suggestions, agree, in_yaml
 
 MOST_CALLS = 200
 MOST_VALUES = 10
 """Integers with more values (numbers of layers have fewer) are gone through only where something hinges on them."""
 DRAWS = 30
+CHECKS = 40
+"""Calls kept to check conditions on two parameters: a few draws agree with such a rule by chance."""
 MOST_SECONDS = 60.0
 """After that only what comes under 1 is called: an objective that never reports is trained in full by each call."""
 
@@ -103,10 +105,12 @@ def find_space(objective: Callable[[Any], Any]) -> FoundSpace:
     search.draws()
     search.long_integers()
     search.pairs()
+    checked = search.checked()
     unclear = []
+    conditions = search.conditions()
     for name in search.conditional():
-        when = condition_of(name, search.space, [call.params for call in search.calls])
-        if when is None:
+        when = conditions.of(name)
+        if when is None or (len(when) > 1 and checked.get(name) != when):
             unclear.append(name)
         else:
             search.space[name]["when"] = when
@@ -127,7 +131,7 @@ class _Search:
         self.drawn = 0
         self.raised: list[str] = []
         self.reserve = DRAWS
-        """Calls kept for the draws."""
+        """Calls kept for later."""
         self.deadline = time.monotonic() + MOST_SECONDS
 
     def spent(self, *, optional: bool = True) -> bool:
@@ -175,7 +179,7 @@ class _Search:
 
     def draws(self) -> None:
         pairs_suffice = len(self.space) < 3 and all(map(_few, self.space.values()))
-        while self.reserve and not pairs_suffice and not self.spent():
+        while self.reserve and not pairs_suffice and time.monotonic() <= self.deadline:
             self.reserve -= 1
             self.call({}, random.Random(self.drawn))
             self.drawn += 1
@@ -198,7 +202,8 @@ class _Search:
         """Such an integer, and the first parameter without a condition that it stands before."""
         left = MOST_CALLS - self.called
         params = [call.params for call in self.calls]
-        open_ends = [name for name in self.conditional() if condition_of(name, self.space, params) is None]
+        conditions = self.conditions()
+        open_ends = [name for name in self.conditional() if conditions.of(name) is None]
         for name, asked in self.space.items():
             values = None if name in done or _few(asked) else values_of(asked)
             if values is None or len(values) > left:
@@ -210,6 +215,7 @@ class _Search:
 
     def pairs(self) -> None:
         """Each pair of values of any two parameters; of ranges, their ends."""
+        self.reserve = CHECKS
         for one, two in itertools.combinations(list(self.space), 2):
             base = self.contexts[one] | self.contexts[two]
             if any(base[name] != value for name, value in self.contexts[one].items()):
@@ -225,6 +231,42 @@ class _Search:
                     self.call(base | dict(zip((one, two), values, strict=True)))
                     self.singles()
 
+    def checked(self) -> dict[str, dict[str, Any]]:
+        """Conditions on two parameters that held when calls were made to refute them."""
+        self.reserve = 0
+        held: dict[str, dict[str, Any]] = {}
+        for name in self.conditional():
+            for turn in range(3):  # where one is refuted, there may be another one
+                rule = self.conditions().of(name)
+                if rule is None or len(rule) == 1 or not self._test(name, rule, turn):
+                    break
+                if self.conditions().of(name) == rule:
+                    held[name] = rule
+                    break
+        return held
+
+    def _test(self, name: str, rule: Mapping[str, Any], turn: int) -> bool:
+        """Where the parameter was found, with a value the rule forbids; and draws within the rule. False: no time."""
+        wanted = {other: value if isinstance(value, list) else [value] for other, value in rule.items()}
+        flipped = [
+            self.contexts[name] | {other: value}
+            for other, values in wanted.items()
+            for value in values_of(self.space[other]) or ()
+            if value not in values
+        ]
+        draws = [random.Random(1000 * turn + k) for k in range(6)]
+        if self.called + len(flipped) + len(draws) > MOST_CALLS:
+            return False
+        for chosen in flipped:
+            self.call(chosen)
+        for draw in draws:
+            self.call({other: draw.choice(values) for other, values in wanted.items()}, draw)
+        self.singles()
+        return not self.spent()
+
+    def conditions(self) -> Conditions:
+        return Conditions(self.space, [call.params for call in self.calls])
+
     def conditional(self) -> list[str]:
         """Parameters that not every call suggested."""
         return [name for name in self.space if not all(name in call.params for call in self.calls)]
@@ -233,11 +275,11 @@ class _Search:
         found = []
         if self.waiting:
             names = dict.fromkeys(next(reversed(chosen)) for chosen in self.waiting)
-            found.append(f"some values of {', '.join(names)}")
+            found.append(f"some values of {_listed(list(names))}")
         ranges = [name for name, asked in self.space.items() if not self._went_through(name, asked)]
         draws = f" but for {self.drawn} random draws" if self.drawn else ""
         if ranges:
-            found.append(f"values between the ends of {', '.join(ranges)}{draws}")
+            found.append(f"values between the ends of {_listed(ranges)}{draws}")
         if self.missed_pairs:
             found.append(f"{self.missed_pairs} pairs of values")
         if len(self.space) > 2:
@@ -253,6 +295,10 @@ class _Search:
         if _few(asked) or values is None:
             return values is not None
         return {call.params[name] for call in self.calls if name in call.params} >= set(values)
+
+
+def _listed(names: list[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _until(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
