@@ -13,70 +13,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
-from prefect import get_run_logger, task
+from prefect import get_run_logger
 from prefect.artifacts import create_image_artifact, create_markdown_artifact
-from prefect.cache_policies import NO_CACHE
 from prefect.runtime import deployment, flow_run
-from pydantic import BaseModel, ConfigDict, Field
 
 from flows.artifacts import artifact_key
-from flows.permits import NotAllowedError, Permits
-from flows.tune import tune
-from hpo_core.champion.card import Candidate, Decision, ModelCard, Repeat, best_of
+from flows.candidates import Candidates, Rules
+from flows.permits import Permits
+from hpo_core.champion.card import Candidate, Decision, ModelCard
 from hpo_core.champion.drift import FEWEST, check_drift
 from hpo_core.champion.fingerprint import fingerprint
 from hpo_core.champion.picture import picture
 from hpo_core.champion.plan import first_step, second_step
-from hpo_core.champion.repeats import DATA, repeats_spec, trials_of_repeats, tuning_spec
+from hpo_core.champion.repeats import DATA, tuning_spec
 from hpo_core.champion.verdict import judge
-from hpo_core.errors import HpoError, SpecError, StudyNotFoundError
+from hpo_core.errors import HpoError, SpecError
 from hpo_core.home import Home
 from hpo_core.journal.base import Journal
-from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.tracking.registry import DATA as DATA_TAG
 from hpo_core.tracking.registry import SPOILED, ModelRegistry
 from hpo_core.tracking.store import KnownRun
-from hpo_core.training.evaluation import Evaluated, EvaluationRequest, Model, evaluate_models
-
-
-class Rules(BaseModel):
-    """When to tune again, and what a challenger must show."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    repeats: int = Field(default=5, ge=2, le=50, description="Seeds that each configuration is trained with.")
-    drift_limit: float = Field(
-        default=0.2, gt=0, le=1, description="Kolmogorov-Smirnov distance of the champion's losses per example, from "
-        "which on parameters are tuned again instead of trained again.",
-    )  # fmt: skip
-    drift_level: float = Field(default=0.01, gt=0, lt=1, description="Level of significance of the drift check.")
-    level: float = Field(default=0.05, gt=0, lt=1, description="Level of the one-sided Welch test of a challenger.")
-    margin: float = Field(default=0.0, ge=0, description="A gain up to it is not worth a change; unit: the metric's.")
-    decay: float = Field(
-        default=0.5, ge=0, le=1, description="Share of the newest search's results shown to a new one."
-    )
-    first: int = Field(default=3, ge=0, le=1000, description="Incumbents of earlier searches that are tried first.")
-    timeout: float = Field(default=3600.0, gt=0, description="Seconds that one evaluation may take.")
-
-
-def check_function(evaluate: str) -> None:
-    """In a run of a deployment: only what the worker allows is imported, also where a registered model names it."""
-    if deployment.id is None:
-        return
-    permits = Permits.of_environment()
-    if not permits.allows_objective(evaluate):
-        raise NotAllowedError(
-            f"evaluate = {evaluate!r} is not allowed here. Allowed: {', '.join(permits.objectives) or 'none'}. "
-            "Whoever runs the worker can add its package to HPO_ALLOWED_OBJECTIVES."
-        )
-
-
-@task(name="evaluate", task_run_name="evaluate-{label}", cache_policy=NO_CACHE, persist_result=False)
-def evaluate_on(label: str, request: EvaluationRequest, timeout: float) -> list[Evaluated]:
-    """Evaluate models in a process of its own."""
-    return evaluate_models(request, timeout=timeout)
 
 
 class Keeper:
@@ -89,9 +46,8 @@ class Keeper:
         self.attempt = attempt
         self.log = get_run_logger()
         self.journal: Journal = home.read_journal()
+        self.candidates = Candidates(home, self.journal, rules, evaluate or "")
         self._asked = evaluate
-        self._evaluate = evaluate or ""
-        """The evaluation function: what was asked for, else the champion's."""
 
     def retrain(self, data: str, first_study: str | None) -> dict[str, Any]:
         uri = self.home.default_tracking_uri
@@ -163,6 +119,11 @@ class Keeper:
         if self._asked is None:
             raise SpecError("The first champion needs `evaluate`, package.module:function.")
         source = Study.open(name, self.journal, reading=True)
+        if source.spec.style == "optuna":
+            raise SpecError(
+                f"Study {name!r} trains an Optuna objective as it is (style: optuna), whose checkpoints hold no model "
+                "to register. Write it as train(trial) with trial.track(model=...), and name a study of that."
+            )
         if source.best is None:
             raise SpecError(f"Study {name!r} has no finite result yet; go on with it: hpo resume {name}.")
         trial = source.best.trial
@@ -170,26 +131,15 @@ class Keeper:
         content = fingerprint(own) if own else ""
         key = self._key(f"first/{name}/{trial}/{self.rules.repeats}/{content}")
         repeats = f"{self.model}-{key}-first"
-        spec = self._repeats_of(name, trial, repeats, own or None)
+        spec = self.candidates.repeats_of(name, trial, repeats, own or None)
         run = registry.begin(key, f"first champion of {self.model}", own)
         with self._failing(registry, run):
-            card = self._trained(repeats, spec, (self._search_behind(name),), own, content)
+            card = self.candidates.trained(repeats, spec, (self.candidates.search_behind(name),), own, content)
             registry.upload(run, card, self.home.study_folder(repeats))
             version = registry.register(run, {"hpo.study": repeats}, f"The best of study {name}; the first champion.")
             registry.promote(version)
             registry.finish(run, version)
         self.log.info("version %d is the first champion of %s: the best trial of study %s", version, self.model, name)
-
-    def _search_behind(self, name: str) -> str:
-        """A rerun has no search to begin anew; the study whose record it trained along has."""
-        search = Study.open(name, self.journal, at=0).spec.search
-        while search.method == "recorded":
-            try:
-                found = Study.open(search.source, self.journal, at=0).spec
-            except StudyNotFoundError:
-                break
-            name, search = found.study, found.search
-        return name
 
     # The decision.
 
@@ -198,7 +148,7 @@ class Keeper:
         assert version is not None
         with tempfile.TemporaryDirectory(prefix="hpo-champion-") as folder:
             card = self._seen_by(registry.download(version, Path(folder)), version, Path(folder))
-            found = self._evaluated(f"champion-version-{version}", card, Path(folder), data)
+            found = self.candidates.evaluated(f"champion-version-{version}", card, Path(folder), data)
         now = [result.metrics[card.metric] * card.sign for result in found]
         rules = self.rules
         drift = check_drift(
@@ -243,21 +193,23 @@ class Keeper:
     def _seen_by(self, card: ModelCard, version: int, folder: Path) -> ModelCard:
         """The card as the evaluation function of this run sees it: losses of another one compare with nothing."""
         if self._asked in (None, card.evaluate) and len(card.reference) >= FEWEST:
-            self._evaluate = card.evaluate
+            self.candidates.evaluate = card.evaluate
             return card
         if card.data and not self._is_still(card.data, card.fingerprint):
             raise HpoError(
                 f"Version {version} of model {self.model!r} was evaluated with {card.evaluate}, and its own data "
-                f"{card.data!r}, on which {self._evaluate or 'it'} would have to be run again, are gone or changed. "
+                f"{card.data!r}, on which {self._asked or 'it'} would have to be run again, are gone or changed. "
                 f"Leave `evaluate` empty, or put them back."
             )
-        self._evaluate = self._asked or card.evaluate
-        return self._with_losses(card, self._evaluated(f"champion-version-{version}-own-data", card, folder, None))
+        self.candidates.evaluate = self._asked or card.evaluate
+        return self.candidates.with_losses(
+            card, self.candidates.evaluated(f"champion-version-{version}-own-data", card, folder, None)
+        )
 
     def _retrained(self, card: ModelCard, data: str, content: str, key: str) -> Candidate:
         name = f"{self.model}-{key}-again"
-        spec = self._repeats_of(card.study, card.repeats[0].trial, name, data)
-        return Candidate("trained again", self._trained(name, spec, card.searches, data, content))
+        spec = self.candidates.repeats_of(card.study, card.repeats[0].trial, name, data)
+        return Candidate("trained again", self.candidates.trained(name, spec, card.searches, data, content))
 
     def _tuned(self, card: ModelCard, data: str, content: str, key: str) -> Candidate:
         name = f"{self.model}-{key}-tune"
@@ -265,100 +217,13 @@ class Keeper:
         spec = tuning_spec(
             source, name, data=data, studies=card.searches, decay=self.rules.decay, first=self.rules.first, key=key
         )
-        found = self._driven(name, spec)
+        found = self.candidates.driven(name, spec)
         if found.best is None:
             raise HpoError(f"Study {name!r} ended without a finite result; nothing was changed. See hpo show {name}.")
         repeats = f"{self.model}-{key}-best"
-        best = self._repeats_of(name, found.best.trial, repeats, data)
+        best = self.candidates.repeats_of(name, found.best.trial, repeats, data)
         searches = (name, *card.searches)[:5]
-        return Candidate("tuned", self._trained(repeats, best, searches, data, content))
-
-    # Studies.
-
-    def _repeats_of(self, source: str, trial: int, name: str, data: str | None) -> StudySpec:
-        changes = {} if data is None else {DATA: data}
-        entries = list(self.journal.entries(source))
-        return repeats_spec(entries, name, trial=trial, repeats=self.rules.repeats, changes=changes)
-
-    def _driven(self, name: str, spec: StudySpec) -> Study:
-        """The study, run to its end; one that was begun goes on, a finished one is only read."""
-        try:
-            self.journal.info(name)
-            known = Study.open(name, self.journal, reading=True)
-        except StudyNotFoundError:
-            known = None
-        if known is not None and (known.spec.search, known.spec.seed) != (spec.search, spec.seed):
-            raise HpoError(
-                f"Study {name!r} is in the journal and is not the one that this retraining would make there. Was "
-                "the search before it extended or its model renamed meanwhile? Use another attempt=N, or another model "
-                "name."
-            )
-        if known is None or not _has_ended(known):
-            if deployment.id is not None:
-                Permits.of_environment().check(spec)
-            tune(
-                study=name,
-                action="tune" if known is None else "resume",
-                spec=spec.plain() if known is None else None,
-                home=str(self.home.folder),
-                journal=self.home.given_journal,
-            )
-            known = Study.open(name, self.journal, reading=True)
-        if not _has_ended(known):
-            reason = known.state.halted.reason if known.state.halted is not None else "it was interrupted"
-            raise HpoError(
-                f"Study {name!r} did not reach its end ({reason}); nothing was changed. Mend that and start the "
-                "retraining again: it goes on from here."
-            )
-        return known
-
-    def _trained(self, name: str, spec: StudySpec, searches: tuple[str, ...], data: str, content: str) -> ModelCard:
-        """The card of a configuration after all of its repeats were trained and evaluated on ``data``."""
-        study = self._driven(name, spec)
-        spec = study.spec
-        repeats = []
-        for number in trials_of_repeats(spec, self.rules.repeats):
-            trial = study.state.trials[number]
-            checkpoint = trial.checkpoint()
-            if trial.loss is None or checkpoint is None or checkpoint.resource != trial.resource:
-                raise HpoError(
-                    f"Study {name!r}: repeat {number} has no finite result with a checkpoint ({trial.status}); nothing "
-                    f"was changed. `hpo show {name} --trial {number}` says why; training functions must track their "
-                    "model (trial.track), and with another attempt=N all is trained anew, with other seeds."
-                )
-            repeats.append(Repeat(number, spec.training_seed(number), trial.params, checkpoint, 0.0))
-        card = ModelCard(
-            spec.metric.name, spec.metric.mode, name, searches, data, content, self._evaluate, tuple(repeats), ()
-        )
-        return self._with_losses(card, self._evaluated(name, card, self.home.study_folder(name), None))
-
-    def _with_losses(self, card: ModelCard, found: list[Evaluated]) -> ModelCard:
-        """The card with what an evaluation on its own data came to."""
-        losses = [result.metrics[card.metric] * card.sign for result in found]
-        reference = found[best_of(losses)].losses
-        if len(reference) < FEWEST:
-            raise SpecError(
-                f"{self._evaluate} returned {len(reference)} losses per example on {card.data or 'its own data'!r}; "
-                f"the drift check of the next data needs {FEWEST} at least. Return one loss per example; then start "
-                "again, nothing is trained twice."
-            )
-        filled = [msgspec.structs.replace(repeat, loss=loss) for repeat, loss in zip(card.repeats, losses, strict=True)]
-        return msgspec.structs.replace(card, repeats=tuple(filled), evaluate=self._evaluate, reference=reference)
-
-    def _evaluated(self, label: str, card: ModelCard, folder: Path, data: str | None) -> list[Evaluated]:
-        """A card's models, on their own data or on other data."""
-        function = self._evaluate
-        spec = Study.open(card.study, self.journal, reading=True).spec
-        check_function(function)
-        if deployment.id is not None:
-            Permits.of_environment().check(spec)
-        changes = {} if data is None else {DATA: data}
-        models = tuple(
-            Model(repeat.trial, repeat.params | changes, repeat.seed, str(folder), repeat.checkpoint)
-            for repeat in card.repeats
-        )
-        request = EvaluationRequest(function, tuple(spec.pythonpath), card.metric, models)
-        return list(evaluate_on(label, request, self.rules.timeout))
+        return Candidate("tuned", self.candidates.trained(repeats, best, searches, data, content))
 
     # The effects.
 
@@ -405,9 +270,3 @@ class Keeper:
             "mlflow_run": run.run_id,
             "flow_run": str(flow_run.id),
         }
-
-
-def _has_ended(study: Study) -> bool:
-    """Nothing is left to do: its search is done, or a stop rule of its own has ended it."""
-    halted = study.state.halted
-    return study.status == "finished" or (halted is not None and bool(halted.rule))

@@ -1,7 +1,7 @@
 """The flow that keeps a champion: evaluate it on new data, retrain or tune, and promote what is really better.
 
-All policy is in ``hpo_core/champion``; its effects, each of which can be repeated, are in ``flows/keeper.py``. So the
-flow can be started any number of times for the same data, also after a crash.
+All policy is in ``hpo_core/champion``; its effects are in ``flows/keeper.py`` and ``flows/candidates.py``, and each of
+them can be repeated. So the flow can be started any number of times for the same data, also after a crash.
 """
 
 from typing import Annotated, Any
@@ -10,7 +10,8 @@ from prefect import flow, tags
 from prefect.runtime import deployment
 from pydantic import Field
 
-from flows.keeper import Keeper, Rules, check_function
+from flows.candidates import Rules, check_function
+from flows.keeper import Keeper
 from flows.permits import Permits, refuse_places
 from hpo_core.champion.fingerprint import resolved
 from hpo_core.home import Home

@@ -11,7 +11,7 @@ from typing import Any
 
 from mlflow import MlflowClient
 
-from flows.keeper import Keeper
+from flows.candidates import Candidates
 from flows.retrain import Rules, retrain
 from hpo_core import Study
 from hpo_core.home import Home
@@ -57,6 +57,7 @@ def main(folder: Path) -> None:
     found["nobody"] = attempt(data=write("similar", offset=0.2, seed=1))
     bare = {"evaluate": "tests.flows.retrain_objectives:bare", "study": "line"}
     found["bare"] = attempt(data=write("similar", offset=0.2, seed=1), **bare)
+    found["optuna"] = attempt(data=str(folder / "similar.json"), evaluate=FUNCTION, study="unchanged")
     found["similar"] = attempt(data=write("similar", offset=0.2, seed=1), evaluate=FUNCTION, study="line")
     found["broken"] = attempt(data=write("broken", broken=True))
     found["fragile"] = attempt(data=write("fragile", offset=0.2, seed=3))
@@ -74,13 +75,13 @@ def main(folder: Path) -> None:
         found["half"] = attempt(data=moving)
     found["copied"] = attempt(data=write("copy", offset=0.9, seed=4))
     unstable = write("unstable", offset=0.9, seed=5)
-    evaluated = Keeper._evaluated
+    evaluated = Candidates.evaluated
 
-    def evaluated_and_changed(self: Keeper, *arguments: Any) -> Any:
+    def evaluated_and_changed(self: Candidates, *arguments: Any) -> Any:
         write("unstable", offset=0.9, seed=6)
         return evaluated(self, *arguments)
 
-    with changed(Keeper, "_evaluated", evaluated_and_changed):
+    with changed(Candidates, "evaluated", evaluated_and_changed):
         found["unstable"] = attempt(data=unstable)
     Path(write("unstable", offset=0.9, seed=5)).rename(folder / "stable.json")
     found["stable"] = attempt(data=str(folder / "stable.json"))

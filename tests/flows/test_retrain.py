@@ -37,7 +37,8 @@ def test_a_champion_over_many_data_sets(hpo: Runner, dask_cluster: str) -> None:
     urls = {"folder": (hpo.folder / "far away").as_uri()}
     endless = {"study": "endless", "search": asha, "stop": {"total_resource": 60}, "checkpoints": urls}
     journal = Home(hpo.home).open_journal()
-    for changes in ({}, endless):
+    unchanged = {"study": "unchanged", "style": "optuna"}
+    for changes in ({}, endless, unchanged):
         first = Study.create(load_spec(hpo.study(**line | changes)), journal)  # by hand: the record is trained again
         while (job := first.ask()) is not None:
             first.tell(job, {"loss": (job.params["offset"] - 0.2) ** 2 + 0.01 / job.target})
@@ -53,6 +54,7 @@ def test_a_champion_over_many_data_sets(hpo: Runner, dask_cluster: str) -> None:
 
     assert "study=NAME" in found["nobody"]["error"]
 
+    assert "checkpoints hold no model" in found["optuna"]["error"]
     assert "returned 0 losses per example" in found["bare"]["error"]
 
     similar = found["similar"]
