@@ -4,7 +4,6 @@ Where journal, checkpoints and reports lie is a setting of the worker (``HPO_HOM
 parameter: see ``flows/permits.py``.
 """
 
-import os
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -35,14 +34,13 @@ from flows.form import (
     filled_in,
     with_changes,
 )
-from flows.permits import NotAllowedError, Permits
+from flows.permits import Permits, refuse_relative_places
 from flows.session import Session, Summary
 from flows.suspend import Suspension
 from flows.tune import drive
 from hpo_core.console import best_line
-from hpo_core.credentials import without_credentials
 from hpo_core.errors import HpoError, SpecError, StudyNotFoundError
-from hpo_core.home import DATABASES, Home, settled_database
+from hpo_core.home import Home
 from hpo_core.journal.rerun import rerun_spec
 from hpo_core.naming import halt_words
 from hpo_core.spec import StudySpec
@@ -167,20 +165,7 @@ def _begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
 
 
 def _home() -> Home:
-    """A flow run's process may start in a folder of its own that is removed at its end."""
-    if not Path(os.environ.get("HPO_HOME", "")).is_absolute():
-        raise NotAllowedError(
-            "HPO_HOME is not set to an absolute path where this runs, so results would be lost. Set it for the worker; "
-            "`hpo worker` does."
-        )
-    for name in DATABASES:
-        value = os.environ.get(name, "")
-        if settled_database(value) != value:
-            raise NotAllowedError(
-                f"{name} = {without_credentials(value)!r} is a file relative to the folder where this runs, so results "
-                "would be lost. Write its path in full (sqlite:////srv/hpo/journal.db) for the worker; `hpo worker` "
-                "does."
-            )
+    refuse_relative_places()
     return Home()
 
 

@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from hpo_core.champion.repeats import DATA
+from hpo_core.credentials import without_credentials
 from hpo_core.errors import HpoError, SpecError
+from hpo_core.home import DATABASES, settled_database
 from hpo_core.spec import (
     AddressClusterSpec,
     KubernetesClusterSpec,
@@ -223,12 +225,36 @@ def refuse_places(home: str | None, journal: str | None) -> None:
     """For flows with these parameters: a run of a deployment writes and reads where the worker's settings say.
 
     Raises:
-        NotAllowedError: it names another place.
+        NotAllowedError: it names another place, or the worker names none that lasts.
     """
     from prefect.runtime import deployment
 
-    if deployment.id is not None and (home is not None or journal is not None):
+    if deployment.id is None:
+        return
+    if home is not None or journal is not None:
         raise NotAllowedError("home and journal are settings of the worker (HPO_HOME, HPO_JOURNAL); leave them empty.")
+    refuse_relative_places()
+
+
+def refuse_relative_places() -> None:
+    """A flow run's process may start in a folder of its own that is removed at its end.
+
+    Raises:
+        NotAllowedError: home, journal or MLflow would lie in it.
+    """
+    if not Path(os.environ.get("HPO_HOME", "")).is_absolute():
+        raise NotAllowedError(
+            "HPO_HOME is not set to an absolute path where this runs, so results would be lost. Set it for the worker; "
+            "`hpo worker` does."
+        )
+    for name in DATABASES:
+        value = os.environ.get(name, "")
+        if settled_database(value) != value:
+            raise NotAllowedError(
+                f"{name} = {without_credentials(value)!r} is a file relative to the folder where this runs, so results "
+                "would be lost. Write its path in full (sqlite:////srv/hpo/journal.db) for the worker; `hpo worker` "
+                "does."
+            )
 
 
 def _data_values(spec: StudySpec) -> set[str]:

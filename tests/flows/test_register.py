@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from flows.deployed import _home
-from flows.permits import NotAllowedError
+from flows.permits import NotAllowedError, refuse_places
 from flows.register import settled_environment
 from hpo_core.home import DATABASES, settled_database
 
@@ -32,10 +33,13 @@ def test_a_file_named_from_here_is_named_in_full(
     assert {found[name] for name in DATABASES} == {settled.format(here=tmp_path.resolve())}
     assert found["HPO_HOME"] == str(tmp_path.resolve() / ".hpo")
     monkeypatch.setenv("HPO_HOME", found["HPO_HOME"])
+    monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", str(uuid4()))
     for name in DATABASES:
-        with pytest.raises(NotAllowedError, match=f"{name} = .* is a file relative to the folder where this runs"):
-            _home()
+        for asked in (_home, lambda: refuse_places(None, None)):
+            with pytest.raises(NotAllowedError, match=f"{name} = .* is a file relative to the folder where this runs"):
+                asked()
         monkeypatch.setenv(name, found[name])
+    refuse_places(None, None)
     assert _home().journal_url == settled.format(here=tmp_path.resolve())
 
 
