@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import msgspec
 from prefect import flow, get_run_logger
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State
@@ -34,20 +35,19 @@ from flows.form import (
     filled_in,
     with_changes,
 )
+from flows.marks import Mark, read_mark, run_of, write_mark
 from flows.permits import Permits, refuse_relative_places
 from flows.session import Session, Summary
 from flows.suspend import Suspension
 from flows.tune import drive
 from hpo_core.console import best_line
-from hpo_core.errors import HpoError, SpecError, StudyNotFoundError
+from hpo_core.errors import HpoError, SpecError, StudyBusyError, StudyNotFoundError
 from hpo_core.home import Home
+from hpo_core.journal.base import Owner
 from hpo_core.journal.rerun import rerun_spec
 from hpo_core.naming import halt_words
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-
-_BEGUN_BY = "flow-run"
-"""File in a study's folder: the flow run that began it, and that may go on with it when Prefect starts it again."""
 
 _METRIC, _LIMITS = Metric(), Limits()
 
@@ -124,11 +124,10 @@ def resume(study: StudyName, configs: Count = 0, take_over: bool = False) -> Sta
 
     Args:
         study: Name of the study, as in the name of the run that began it.
-        configs: Ask for so many configurations more before going on.
+        configs: Ask for so many configurations more before going on; once, however often this run is started again.
         take_over: Even if another run seems to drive it still; that one can then write nothing more.
     """
-    session = Session(_home(), _known(study), force=take_over, extend=configs)
-    return _drive(session, "resume")
+    return _drive(_resumed(study, _this_flow_run().id, configs, take_over), "resume")
 
 
 @flow(name="rerun", **_settings)
@@ -143,7 +142,8 @@ def rerun(study: StudyName, name: StudyName | None = None, trials: list[TrialNum
     run = _this_flow_run()
     journal = _home().open_journal()
     try:
-        spec = rerun_spec(list(journal.entries(_known(study))), name or _dated(study, run), trials=trials)
+        _known(study)
+        spec = rerun_spec(list(journal.entries(study)), name or _dated(study, run), trials=trials)
     finally:
         journal.close()
     return _begin("rerun", run, spec)
@@ -153,15 +153,54 @@ def _begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
     """Begin a study, or go on with it where this very flow run began it (suspended, crashed and started again)."""
     home = _home()
     Permits.of_environment().check(spec)
-    mark = home.study_folder(spec.study) / _BEGUN_BY
-    if mark.is_file() and mark.read_text().strip() == str(run.id):
+    folder = home.study_folder(spec.study)
+    mark = read_mark(folder, run.id)
+    if mark is not None and mark.began:
         try:
-            return _drive(Session(home, _known(spec.study), force=True), action)
+            return _drive(_resumed(spec.study, run.id, 0, False), action)
         except StudyNotFoundError:
-            pass  # it ended between the two lines below
+            pass  # it ended between its mark and the study's first entry
     session = Session(home, spec.study, spec=spec)
-    mark.write_text(f"{run.id}\n")
+    write_mark(folder, run.id, Mark(began=True, owner=session.owner))
     return _drive(session, action)
+
+
+def _resumed(study: str, run: UUID, configs: int, take_over: bool) -> Session:
+    """Claim a recorded study for a flow run that may have been here before.
+
+    Raises:
+        StudyBusyError: somebody else drives it. Only what a former process of this run still holds is taken over
+            unasked, and ``take_over`` is heeded the first time: the run may be retried long afterwards.
+    """
+    home = _home()
+    folder = home.study_folder(study)
+    known = read_mark(folder, run)
+    mark = known or Mark()
+    asked = _known(study).state.extra_configs
+    target = asked + configs if mark.configs is None else mark.configs
+    extend = max(0, target - asked)
+    try:
+        session = Session(home, study, force=take_over and known is None, extend=extend)
+    except StudyBusyError:
+        journal = home.open_journal()
+        owner = journal.info(study).owner
+        journal.close()
+        if owner is None or owner != mark.owner:
+            raise StudyBusyError(_busy_words(study, owner, folder)) from None
+        session = Session(home, study, force=True, extend=extend)
+    write_mark(folder, run, msgspec.structs.replace(mark, owner=session.owner, configs=target))
+    return session
+
+
+def _busy_words(study: str, owner: Owner | None, folder: Path) -> str:
+    if owner is None:
+        return f"Study {study!r} was let go at this moment; Retry."
+    other = run_of(folder, owner)
+    who = f"flow run {other}" if other is not None else "a command, or a deployment of another server"
+    return (
+        f"Study {study!r} is driven by {who} (process {owner.pid} on {owner.host}). Wait for its end or cancel it; "
+        "if you know that it is gone, run `resume` with take_over: it can then write nothing more."
+    )
 
 
 def _home() -> Home:
@@ -169,14 +208,14 @@ def _home() -> Home:
     return Home()
 
 
-def _known(study: str) -> str:
-    """A recorded study's name, once its objective is found to be allowed: other doors lead into the journal too."""
+def _known(study: str) -> Study:
+    """A recorded study, once its objective is found to be allowed: other doors lead into the journal too."""
     journal = _home().open_journal()
     try:
         Permits.of_environment().check(Study.open(study, journal, at=0).spec)
+        return Study.open(study, journal, reading=True)
     finally:
         journal.close()
-    return study
 
 
 def _drive(session: Session, action: str) -> State[Any]:

@@ -6,6 +6,7 @@ import os
 import signal
 from typing import Any
 
+import msgspec
 import typer
 from rich.text import Text
 
@@ -71,6 +72,7 @@ def launch(
 def _run_flow(
     session: Session, action: str, board: bool, as_json: bool, home: Home, force: bool, extend: int
 ) -> dict[str, Any]:
+    from flows.patience import leave, look
     from flows.progress import LiveBoard, PlainLines
     from flows.tune import run_prepared
 
@@ -78,15 +80,24 @@ def _run_flow(
         session.add_observer(lambda study: LiveBoard(study, out))
     elif not as_json:
         session.add_observer(lambda study: PlainLines(study, lambda line: print(line, flush=True)))
-    summary = run_prepared(
-        session,
-        action=action,
-        spec=session.given_spec,
-        extend=extend,
-        force=force,
-        home=str(home.folder),
-        journal=str(session.journal),
-    )
+    try:
+        summary = run_prepared(
+            session,
+            action=action,
+            spec=session.given_spec,
+            extend=extend,
+            force=force,
+            home=str(home.folder),
+            journal=str(session.journal),
+        )
+    except HpoError:
+        raise
+    except Exception:
+        if session.summary is None or look():
+            raise
+        leave(0 if session.summary.status == "finished" else HALTED)
+        err.print("The Prefect server is gone: its pages do not show the end of this study.", style="yellow")
+        return dict(msgspec.to_builtins(session.summary))
     if not settle(summary["flow_run"], summary["task_runs"]):
         _say(as_json, "Prefect has not recorded the final state of every task run; the journal has them all.")
     return summary

@@ -12,6 +12,7 @@ from typing import Any
 
 from flows.permits import NotAllowedError, Permits
 from flows.server import check_api, configured_api
+from flows.silence import HEARTBEAT_SECONDS, make_automation
 from hpo_core.errors import HpoError
 from hpo_core.home import DATABASES, Home, settled_database
 
@@ -49,10 +50,11 @@ def deploy(file: Path | None = None) -> None:
     done = subprocess.run(command, cwd=file.parent, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise DeployError(f"`prefect deploy` refused {file}:\n{(done.stdout + done.stderr)[-3000:].strip()}")
+    make_automation()
 
 
 def start_worker() -> None:
-    """Become a worker of the pool: this process is replaced by Prefect's own.
+    """Become a worker of the pool: this process is replaced by that of ``flows/worker.py``.
 
     Raises:
         PrefectServerError: no API answers.
@@ -66,9 +68,8 @@ def start_worker() -> None:
             "functions may be run, for example HPO_ALLOWED_OBJECTIVES=my_models."
         )
     _check_pool()
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
-    # begun in the background of a script it would inherit an ignored SIGINT, and Prefect's worker sends itself one when
-    # SIGTERM tells it to end: it would run on
+    command = [sys.executable, "-m", "flows.worker", POOL]
+    # begun in the background of a script it would inherit an ignored SIGINT, and so would all that it starts
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.stdout.flush()
     os.execve(sys.executable, command, environment)
@@ -80,6 +81,7 @@ def settled_environment() -> dict[str, str]:
     found["HPO_HOME"] = str(Home().folder)
     found.setdefault("HPO_IMPORT_FOLDERS", str(Path.cwd()))
     found.setdefault("PREFECT_WORKER_QUERY_SECONDS", "2")
+    found.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", str(HEARTBEAT_SECONDS))
     found |= {name: settled_database(found[name]) for name in DATABASES if name in found}
     permits = Permits.of_environment(found)
     found["HPO_IMPORT_FOLDERS"] = os.pathsep.join(map(str, permits.import_folders))

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from flows.candidates import Rules, check_function
 from flows.keeper import Keeper
+from flows.orphan import end_with_worker
 from flows.permits import Permits, refuse_places
 from hpo_core.champion.fingerprint import resolved
 from hpo_core.home import Home
@@ -61,6 +62,7 @@ def retrain(
         home: Leave it empty in a deployment. Folder of journal and checkpoints; default: HPO_HOME.
         journal: Leave it empty in a deployment. URL of the journal; default: in the home folder.
     """
+    end_with_worker()
     place = Home(home, journal)
     refuse_places(home, journal)
     if evaluate is not None:

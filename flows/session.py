@@ -85,6 +85,8 @@ class Session:
         self._starting: threading.Thread | None = None
         self._start_error: BaseException | None = None
         self._follower: subprocess.Popen[bytes] | None = None
+        self.summary: Summary | None = None
+        """Once the study was driven to its end."""
 
     def _find_spec(self) -> StudySpec:
         """Refuse early what cannot go well; nothing has been started or written yet."""
@@ -176,7 +178,7 @@ class Session:
             report = str(self.home.report_path(self.name))
         except StorageError as error:  # the study's end matters more than its picture
             links, report = {"Report": f"not written: {error}"}, ""
-        summary = Summary(
+        self.summary = Summary(
             self.name,
             status,
             halted.reason if halted and status != "finished" else "",
@@ -186,7 +188,7 @@ class Session:
             links,
             wrapper.task_runs,
         )
-        return study, summary
+        return study, self.summary
 
     def _open(self) -> Study:
         if self._given is not None:

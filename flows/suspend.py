@@ -13,7 +13,9 @@ from uuid import UUID
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Pause
+from prefect.states import Running
 
+from flows.silence import SILENT
 from hpo_core.study import Study
 from hpo_core.trial import Job, Report
 
@@ -53,6 +55,9 @@ class Suspension:
         try:
             with get_client(sync_client=True) as client:
                 state = client.read_flow_run(self._flow_run).state
+                if state is not None and state.is_crashed() and state.message == SILENT:
+                    # the server was away for long, and took its own silence for ours
+                    client.set_flow_run_state(self._flow_run, Running(), force=True)
         except Exception as error:
             logging.getLogger(__name__).debug("asking for the flow run's state: %s", error)
             return

@@ -17,15 +17,18 @@ from typing import Any
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
-from prefect.futures import PrefectFuture
+from prefect.futures import PrefectFuture, wait
 from prefect.logging import get_run_logger
 from prefect.states import Completed, Crashed, Failed
 
 from flows.driver import Executor
+from flows.patience import gone, look
 from hpo_core.trial import RESULTS, Job, Outcome, Report
 
 _REPORT_SECONDS = 10.0
 """How long the end of a flow waits for reports of attempts that were cancelled."""
+_STATES_SECONDS = 30.0
+"""How long it waits for the final states of all task runs together."""
 OPEN_RUNGS = 32
 """So many task runs of rungs stay open at once."""
 _AWAY = frozenset({Outcome.LOST, Outcome.PREEMPTED})
@@ -87,6 +90,9 @@ class TaskPerJob:
         return len(self._futures)
 
     def dispatch(self, job: Job, done: Callable[[Job, Report], None]) -> None:
+        if gone():
+            self._executor.submit(job, done)
+            return
         answer: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self._unanswered[job.trial, job.attempt] = (job, answer)
 
@@ -142,7 +148,8 @@ class TaskPerRung:
     """One long task run per bracket and rung, whose log has a line per job.
 
     Each holds a thread while it is open, and a study of many brackets has thousands of rungs: past ``OPEN_RUNGS`` of
-    them those without a job under way are ended. A later job there opens another task run.
+    them those without a job under way are ended. Generations are ended once the population is past them. A later job
+    there opens another task run.
     """
 
     def __init__(self, executor: Executor, metric: str) -> None:
@@ -160,7 +167,12 @@ class TaskPerRung:
     def dispatch(self, job: Job, done: Callable[[Job, Report], None]) -> None:
         key = (job.bracket, job.rung)
         if key not in self._rungs:
+            if gone():
+                self._executor.submit(job, done)
+                return
             self._make_room()
+            if job.member is not None:
+                self._end_generations_before(job)
             self._rungs[key] = _Rung()
             self._futures.append(self._open(job, self._rungs[key].reports))
         rung = self._rungs[key]
@@ -180,6 +192,13 @@ class TaskPerRung:
             return
         with self._lock:
             for key in [key for key, rung in self._rungs.items() if not rung.under_way]:
+                self._rungs.pop(key).reports.put(None)
+
+    def _end_generations_before(self, job: Job) -> None:
+        """A population goes on: no generation below the lowest one under way gets another job, but one that is lost."""
+        with self._lock:
+            lowest = min([job.rung, *(number for (_, number), rung in self._rungs.items() if rung.under_way)])
+            for key in [key for key in self._rungs if key[1] < lowest]:
                 self._rungs.pop(key).reports.put(None)
 
     def _open(self, job: Job, reports: queue.SimpleQueue[tuple[Job, Report] | None]) -> PrefectFuture[Any]:
@@ -215,8 +234,11 @@ class TaskPerRung:
 
 def _wait(futures: list[PrefectFuture[Any]]) -> None:
     """Wait for final states; an API that is gone costs the picture, not the study: the journal is the record."""
-    for future in futures:
-        try:
-            future.wait(timeout=30)
-        except Exception as error:
-            logging.getLogger(__name__).warning("Prefect task run without a final state: %s", error)
+    seconds = _STATES_SECONDS if look() else _STATES_SECONDS / 3
+    try:
+        late = wait(futures, timeout=seconds).not_done
+    except Exception as error:
+        logging.getLogger(__name__).warning("Prefect task runs without a final state: %s", error)
+    else:
+        if late:
+            logging.getLogger(__name__).warning("%d Prefect task runs without a final state", len(late))

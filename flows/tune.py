@@ -13,6 +13,8 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from flows.artifacts import StudyArtifacts
 from flows.cluster import DaskExecutor
 from flows.driver import Wrapper
+from flows.orphan import end_with_worker
+from flows.patience import ApiWatch, gone, leave, wait_for_return
 from flows.progress import ResultLines
 from flows.session import ObserverFactory, Session, Summary, grain
 from flows.tasks import TaskPerJob, TaskPerRung
@@ -64,6 +66,7 @@ def drive(session: Session, action: str, *observers: ObserverFactory) -> tuple[S
     Args:
         observers: further ones, after the log and the artifacts.
     """
+    end_with_worker()
     run = UUID(str(flow_run.id))
     labels = dict.fromkeys([*flow_run.tags, "hpo", session.name, session.spec.search.method])
     with get_client(sync_client=True) as client:
@@ -75,12 +78,18 @@ def drive(session: Session, action: str, *observers: ObserverFactory) -> tuple[S
         shown.append(StudyArtifacts(study, run))
         return shown[-1]
 
-    every: list[ObserverFactory] = [DecisionLog, artifacts, *observers]
+    every: list[ObserverFactory] = [DecisionLog, artifacts, lambda study: ApiWatch(), *observers]
     for make in every:
         session.add_observer(make)
-    with tags("hpo", session.name):
-        study, summary = session.run(_wrapper)
-    shown[-1].finish(summary.links)
+    try:
+        with tags("hpo", session.name):
+            study, summary = session.run(_wrapper)
+    except BaseException as error:
+        if gone():
+            leave(130 if isinstance(error, KeyboardInterrupt) else 1)
+        raise
+    if wait_for_return():
+        shown[-1].finish(summary.links)
     return study, summary
 
 

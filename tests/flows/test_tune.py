@@ -118,6 +118,19 @@ def test_task_runs_of_rungs_that_are_over_are_ended(hpo: Runner) -> None:
     assert sum(run["end_time"] < last for run in runs) >= 25, "they were ended when the 33rd was opened"
 
 
+@pytest.mark.slow
+def test_task_runs_of_generations_that_are_over_are_ended(hpo: Runner) -> None:
+    """A population shown as eight generations at once would be read as one that hangs."""
+    search = {"method": "pbt", "population": 2, "generations": 8, "steps_per_generation": 6}
+    facts = hpo.json("tune", hpo.study("slow", study="generations", search=search, prefect={"grain": "rung"}))
+    assert facts["status"] == "finished" and facts["jobs"] == 16
+    runs = task_runs(hpo, "generations")
+    assert sorted(run["name"] for run in runs) == [f"generation-{k:03d}" for k in range(8)]
+    assert {run["state_name"] for run in runs} == {"Completed"}
+    last = max(run["start_time"] for run in runs)
+    assert sum(run["end_time"] < last for run in runs) >= 5
+
+
 def test_mlflow_unreachable_does_not_stop_the_study(hpo: Runner) -> None:
     hpo.environment["MLFLOW_TRACKING_URI"] = "http://me:pl4nted-s3cret@127.0.0.1:9"
     process = hpo.start("tune", hpo.study(tracking={}))

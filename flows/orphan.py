@@ -1,0 +1,46 @@
+"""A flow process notices the end of the worker that started it, and halts its study as an interrupt does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import psutil
+
+GRACE_SECONDS = 45.0
+"""How long a study may take to halt. The profiles give their worker 60 seconds and more."""
+LOOK_SECONDS = 0.2
+WATCHED = "HPO_WORKER"
+"""Environment of a flow process: pid and start time of its worker."""
+
+
+def end_with_worker() -> None:
+    """In a flow process: halt as by an interrupt once the worker that started it is gone.
+
+    Without a worker of ours (the command line, another work pool) nothing is watched.
+    """
+    if WATCHED not in os.environ:
+        return
+    pid, born = os.environ.pop(WATCHED).split()  # once; and nothing that is started from here is the worker's child
+    threading.Thread(target=_watch, args=(int(pid), float(born)), name="worker-watch", daemon=True).start()
+
+
+def _watch(pid: int, born: float) -> None:
+    while _lives(pid, born):
+        time.sleep(LOOK_SECONDS)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):  # pipes that the worker read: a line written now would raise where nobody expects it
+        os.dup2(nowhere, stream)
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+    time.sleep(GRACE_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _lives(pid: int, born: float) -> bool:
+    try:
+        process = psutil.Process(pid)
+        return abs(process.create_time() - born) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
