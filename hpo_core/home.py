@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpo_core.credentials import without_credentials
 from hpo_core.errors import StorageError
 from hpo_core.spec import StudySpec
 
@@ -67,11 +66,6 @@ class Home:
     @property
     def journal_url(self) -> str:
         return self._journal or f"sqlite:///{self.folder / 'journal.db'}"
-
-    @property
-    def shown_journal(self) -> str:
-        """The journal's URL for a message: without user and password."""
-        return without_credentials(self.journal_url)
 
     def open_journal(self) -> SqlJournal:
         """The journal of all studies.

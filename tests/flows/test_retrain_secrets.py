@@ -60,10 +60,10 @@ def test_no_password_of_the_settings_is_kept_or_said(hpo: Runner, dask_cluster: 
     journal.close()
     (hpo.folder / "similar.json").write_text(json.dumps({"offset": 0.2, "seed": 1}))
 
-    def retrained(code: int, study: str | None = "line", **settings: str) -> str:
+    def retrained(code: int, **settings: str) -> str:
         command = (
             "import json, sys; from flows.retrain import Rules, retrain; found = retrain(model='line', "
-            f"data={str(hpo.folder / 'similar.json')!r}, study={study!r}, rules=Rules(repeats=2), "
+            f"data={str(hpo.folder / 'similar.json')!r}, study='line', rules=Rules(repeats=2), "
             "evaluate='tests.flows.retrain_objectives:evaluate'); print(json.dumps(found))"
         )
         done = subprocess.run(
@@ -79,10 +79,10 @@ def test_no_password_of_the_settings_is_kept_or_said(hpo: Runner, dask_cluster: 
     assert found["champion"] == 1 and found["challenger"] == 2 and found["branches"] == ["trained again"]
     down = retrained(1, HPO_DATABASE=url, MLFLOW_TRACKING_URI=f"http://me:{PLANTED}@127.0.0.1:9")
     assert "MLflow cannot be reached" in down and "127.0.0.1:9/" in down
-    assert "holds no study" in retrained(1, None, HPO_JOURNAL=database(postgresql_url))
+    assert "password=*** (it holds: no study)" in retrained(1, HPO_JOURNAL=database(postgresql_url))
 
     tables = kept_in(url)
-    assert "line-crowned" in tables["hpo_entries"] and "retrain line" in tables["runs"]
+    assert found["study"] in tables["hpo_entries"] and found["mlflow_run"] in tables["runs"]
     assert [table for table, rows in tables.items() if PLANTED in rows] == []
     files = [path for path in hpo.folder.rglob("*") if path.is_file()]
     files += [path for path in Path(hpo.environment["PREFECT_HOME"]).rglob("*") if path.is_file()]
