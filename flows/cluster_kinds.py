@@ -6,6 +6,7 @@ none: dask-cuda pins an older Dask, and what it adds (memory pools, spilling, UC
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import logging
 import os
@@ -19,6 +20,10 @@ import pynvml
 
 from hpo_core.errors import SpecError
 from hpo_core.spec import KubernetesClusterSpec, LocalCudaClusterSpec, SlurmClusterSpec, StudySpec
+
+KUBERNETES_WORKER = ["dask", "worker", "--nthreads", "1"]
+KUBERNETES_SCHEDULER = ["dask", "scheduler", "--host", "0.0.0.0"]
+"""dask-kubernetes (2026.3.0) would start the scripts dask-worker and dask-scheduler, which distributed has no more."""
 
 
 def start_cluster(spec: StudySpec, folder: str) -> Any:
@@ -121,9 +126,10 @@ def kubernetes_resource(cluster: KubernetesClusterSpec, study: str) -> dict[str,
         n_workers=cluster.workers,
         resources={"requests": dict(amounts), "limits": dict(amounts)},
         env={},
-        worker_command="dask-worker --nthreads 1",
+        worker_command=KUBERNETES_WORKER,
         idle_timeout=cluster.idle_timeout,
     )
+    resource["spec"]["scheduler"]["spec"]["containers"][0]["args"] = KUBERNETES_SCHEDULER
     worker = resource["spec"]["worker"]["spec"]
     if cluster.gpus:
         gpus = {"nvidia.com/gpu": str(cluster.gpus)}
@@ -135,12 +141,16 @@ def kubernetes_resource(cluster: KubernetesClusterSpec, study: str) -> dict[str,
 
 
 def kubernetes_name(study: str) -> str:
-    """A study's name as Kubernetes takes it: lower case, letters, digits and dashes, at most 50 with the prefix.
+    """A study's name as Kubernetes takes it: lower case, letters, digits and dashes, at most 50 in all.
+
+    The digits at its end are of the whole name: what is left of two names may be equal, and a study connects to a
+    cluster of its name, and removes it at its end.
 
     >>> kubernetes_name("Digits_2026.v1")
-    'hpo-digits-2026-v1'
+    'hpo-digits-2026-v1-9db85a4d'
     """
-    return "hpo-" + re.sub(r"[^a-z0-9]+", "-", study.lower()).strip("-")[:46].rstrip("-")
+    stem = re.sub(r"[^a-z0-9]+", "-", study.lower()).strip("-")[:37].rstrip("-")
+    return f"hpo-{stem}-{hashlib.sha256(study.encode()).hexdigest()[:8]}"
 
 
 def _optional(module: str, kind: str, extra: str) -> Any:

@@ -11,8 +11,12 @@ from pydantic import Field
 from flows.artifacts import artifact_key
 from flows.permits import refuse_places
 from hpo_core.home import Home
+from hpo_core.journal.base import Journal
 from hpo_core.report.compared import Comparison, write_comparison
-from hpo_core.study import Study
+from hpo_core.spec import StudySpec
+from hpo_core.tracking.compared import Tracked, log_comparison
+from hpo_core.tracking.links import reason_of
+from hpo_core.tracking.store import prepare_environment
 
 
 def _run_name() -> str:
@@ -32,7 +36,8 @@ def compare(
 ) -> dict[str, Any]:
     """Put studies side by side: incumbents over training and time, final quality, cost.
 
-    Repeats of one search over several seeds (equal settings, names equal up to a number at their end) share a band.
+    Repeats of one search over several seeds (equal settings, names equal up to a number or date at their end) share
+    a band.
 
     Args:
         studies: Names of the studies; they must optimize one metric.
@@ -45,28 +50,36 @@ def compare(
     comparison = Comparison.of([list(source.entries(name)) for name in studies])
     page = write_comparison(comparison, place.comparison_path(studies))
     facts = comparison.facts()
-    links = {"Page": page.as_uri()} | _track(place, Study.open(studies[0], source, reading=True), facts, page)
+    specs = {member.name: member.series.study.spec for member in comparison.contenders}
+    tracked = [_tracked(place, source, specs[name]) for name in studies]
+    links = {"Page": page.as_uri()} | _track(facts, page, tracked)
     with tags("hpo", *studies):
         _show(facts, links)
     get_run_logger().info("compared %s: %s", ", ".join(studies), page)
     return facts | {"page": str(page), "links": links}
 
 
-def _track(home: Home, first: Study, facts: dict[str, Any], page: Path) -> dict[str, str]:
-    """MLflow is a copy for other eyes: where it cannot be reached, the comparison is there all the same."""
-    uri = home.tracking_uri(first.spec)
-    if uri is None:
-        return {}
-    from hpo_core.tracking.compared import log_comparison
-    from hpo_core.tracking.links import reason_of
-    from hpo_core.tracking.store import prepare_environment
+def _tracked(home: Home, journal: Journal, spec: StudySpec) -> Tracked:
+    return Tracked(
+        study=spec.study,
+        created=journal.info(spec.study).created,
+        tracking_uri=home.tracking_uri(spec),
+        experiment=spec.tracking.experiment,
+        artifact_location=home.artifact_location(spec),
+    )
 
+
+def _track(facts: dict[str, Any], page: Path, studies: list[Tracked]) -> dict[str, str]:
+    """MLflow is a copy for other eyes: where it cannot be reached, the comparison is there all the same."""
     prepare_environment()
     try:
-        return log_comparison(facts, page, uri, first.spec.tracking.experiment, home.artifact_location(first.spec))
+        logged = log_comparison(facts, page, studies)
     except Exception as error:
         get_run_logger().warning("The comparison is not in MLflow (%s); its page is.", reason_of(error))
         return {}
+    for study, reason in logged.missing.items():
+        get_run_logger().warning("%s is not on MLflow's own comparison page: %s", study, reason)
+    return logged.links
 
 
 def _show(facts: dict[str, Any], links: dict[str, str]) -> None:

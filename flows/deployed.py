@@ -4,7 +4,6 @@ Where journal, checkpoints and reports lie is a setting of the worker (``HPO_HOM
 parameter: see ``flows/permits.py``.
 """
 
-import os
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ from flows.form import (
     with_changes,
 )
 from flows.marks import Mark, read_mark, run_of, write_mark
-from flows.permits import NotAllowedError, Permits
+from flows.permits import Permits, refuse_relative_places
 from flows.session import Session, Summary
 from flows.suspend import Suspension
 from flows.tune import drive
@@ -205,12 +204,7 @@ def _busy_words(study: str, owner: Owner | None, folder: Path) -> str:
 
 
 def _home() -> Home:
-    """A flow run's process may start in a folder of its own that is removed at its end."""
-    if not Path(os.environ.get("HPO_HOME", "")).is_absolute():
-        raise NotAllowedError(
-            "HPO_HOME is not set to an absolute path where this runs, so results would be lost. Set it for the worker; "
-            "`hpo worker` does."
-        )
+    refuse_relative_places()
     return Home()
 
 

@@ -10,7 +10,7 @@ HPO_STUDY_FOLDER          the folder of the study files; unset: no study file ca
 HPO_IMPORT_FOLDERS        folders that objectives are imported from, besides what is installed, ``:`` between
 HPO_ALLOWED_CLUSTERS      Dask scheduler addresses, comma-separated; unset: local workers only
 HPO_ALLOWED_CHECKPOINTS   URLs for ``checkpoints.folder``, comma-separated; unset: the home folder only
-HPO_DATA_FOLDER           where the data files of ``retrain`` lie; unset: names of data only, no paths
+HPO_DATA_FOLDER           where the files lie that a parameter ``data`` may name; unset: names only, no paths
 ========================  =============================================================================
 """
 
@@ -20,9 +20,20 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from hpo_core.champion.repeats import DATA
+from hpo_core.credentials import without_credentials
 from hpo_core.errors import HpoError, SpecError
-from hpo_core.spec import AddressClusterSpec, KubernetesClusterSpec, SlurmClusterSpec, StudySpec, load_spec
+from hpo_core.home import DATABASES, settled_database
+from hpo_core.spec import (
+    AddressClusterSpec,
+    KubernetesClusterSpec,
+    RecordedSearch,
+    SlurmClusterSpec,
+    StudySpec,
+    load_spec,
+)
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -153,6 +164,14 @@ class Permits:
             "the worker sets HPO_DATA_FOLDER."
         )
 
+    def _check_data(self, spec: StudySpec) -> None:
+        """Training functions open what the parameter ``data`` says, whoever says it."""
+        for value in sorted(_data_values(spec)):
+            folder = self.data_folder
+            inside = folder is not None and Path(value).is_absolute() and Path(value).resolve().is_relative_to(folder)
+            if not inside:  # what is may be gone by now: a champion outlives the file it was trained on
+                self.data_of(value)
+
     def check(self, spec: StudySpec) -> None:
         """Refuse a study that would import, or connect to, what is not allowed.
 
@@ -168,6 +187,7 @@ class Permits:
             )
         for entry in spec.pythonpath:
             self._check_import_folder(entry)
+        self._check_data(spec)
         if isinstance(spec.cluster, AddressClusterSpec) and spec.cluster.address not in self.clusters:
             raise NotAllowedError(
                 f"cluster.address = {spec.cluster.address!r} is not allowed here. Allowed: "
@@ -205,12 +225,49 @@ def refuse_places(home: str | None, journal: str | None) -> None:
     """For flows with these parameters: a run of a deployment writes and reads where the worker's settings say.
 
     Raises:
-        NotAllowedError: it names another place.
+        NotAllowedError: it names another place, or the worker names none that lasts.
     """
     from prefect.runtime import deployment
 
-    if deployment.id is not None and (home is not None or journal is not None):
+    if deployment.id is None:
+        return
+    if home is not None or journal is not None:
         raise NotAllowedError("home and journal are settings of the worker (HPO_HOME, HPO_JOURNAL); leave them empty.")
+    refuse_relative_places()
+
+
+def refuse_relative_places() -> None:
+    """A flow run's process may start in a folder of its own that is removed at its end.
+
+    Raises:
+        NotAllowedError: home, journal or MLflow would lie in it.
+    """
+    if not Path(os.environ.get("HPO_HOME", "")).is_absolute():
+        raise NotAllowedError(
+            "HPO_HOME is not set to an absolute path where this runs, so results would be lost. Set it for the worker; "
+            "`hpo worker` does."
+        )
+    for name in DATABASES:
+        value = os.environ.get(name, "")
+        if settled_database(value) != value:
+            raise NotAllowedError(
+                f"{name} = {without_credentials(value)!r} is a file relative to the folder where this runs, so results "
+                "would be lost. Write its path in full (sqlite:////srv/hpo/journal.db) for the worker; `hpo worker` "
+                "does."
+            )
+
+
+def _data_values(spec: StudySpec) -> set[str]:
+    """Every text that the parameter ``data`` of a study can be."""
+    parameter = spec.space.get(DATA)
+    found: list[Any] = list(getattr(parameter, "choices", ()))
+    configurations: list[dict[str, Any]] = []
+    if isinstance(spec.search, RecordedSearch):
+        configurations += spec.search.params
+    if spec.warm_start is not None:
+        configurations += spec.warm_start.proposals or []
+    found += [params.get(DATA) for params in configurations]
+    return {value for value in found if isinstance(value, str) and value}
 
 
 def _listed(text: str) -> tuple[str, ...]:

@@ -14,9 +14,10 @@ from flows.permits import NotAllowedError, Permits
 from flows.server import check_api, configured_api
 from flows.silence import HEARTBEAT_SECONDS, make_automation
 from hpo_core.errors import HpoError
-from hpo_core.home import Home
+from hpo_core.home import DATABASES, Home, settled_database
 
 DEPLOYMENTS = Path(__file__).resolve().parents[1] / "deployments" / "prefect.yaml"
+POOL_TEMPLATE = DEPLOYMENTS.with_name("process-pool.json")
 POOL = "hpo"
 
 
@@ -31,6 +32,8 @@ class DeployError(HpoError):
 def deploy(file: Path | None = None) -> None:
     """Make (or mend) the work pool and register every deployment of ``file``; doing it twice changes nothing.
 
+    A file of one's own adds deployments, such as a flow with parameters and a schedule, to the same work pool.
+
     The forms list study files, objectives and clusters as they are now: run it again when those change.
 
     Raises:
@@ -42,7 +45,7 @@ def deploy(file: Path | None = None) -> None:
     if not file.is_file():
         raise DeployError(f"{file}: no such file. Name the project's prefect.yaml with --file.")
     environment = settled_environment()
-    _make_pool(json.loads((file.parent / "process-pool.json").read_text()))
+    _make_pool(json.loads(POOL_TEMPLATE.read_text()))
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
     done = subprocess.run(command, cwd=file.parent, env=environment, capture_output=True, text=True)
     if done.returncode:
@@ -79,6 +82,7 @@ def settled_environment() -> dict[str, str]:
     found.setdefault("HPO_IMPORT_FOLDERS", str(Path.cwd()))
     found.setdefault("PREFECT_WORKER_QUERY_SECONDS", "2")
     found.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", str(HEARTBEAT_SECONDS))
+    found |= {name: settled_database(found[name]) for name in DATABASES if name in found}
     permits = Permits.of_environment(found)
     found["HPO_IMPORT_FOLDERS"] = os.pathsep.join(map(str, permits.import_folders))
     if permits.folder is not None:

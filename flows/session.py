@@ -25,7 +25,7 @@ from hpo_core.overview import is_unlimited
 from hpo_core.search.base import create_method
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.tracking.place import ProjectionPlace, read_place
+from hpo_core.tracking.place import ProjectionPlace, in_trouble, read_place
 
 JOB_GRAIN_LIMIT = 300
 """Above so many expected jobs a Prefect timeline of one task run per job is a grey line."""
@@ -248,10 +248,13 @@ class Session:
         )
 
     def place(self, wait: float = 0.0) -> ProjectionPlace | None:
-        """Where the study's MLflow run is; ``wait`` seconds at most for the follower to make it."""
+        """Where the study's MLflow run is; ``wait`` seconds at most for the follower to make it, if it can at all."""
         deadline = time.monotonic() + wait
         while (place := read_place(self.folder)) is None:
-            if self._follower is None or self._follower.poll() is not None or time.monotonic() >= deadline:
+            follower = self._follower
+            if follower is None or follower.poll() is not None or time.monotonic() >= deadline:
+                return None
+            if in_trouble(self.folder):
                 return None
             time.sleep(0.1)
         return place
@@ -261,7 +264,7 @@ class Session:
         from hpo_core.report import write_report
 
         links: dict[str, str] = {}
-        place = self.place(wait=10.0)
+        place = self.place(wait=30.0)
         if place is not None:
             links["MLflow"] = place.url
         best = study.state.best_checkpoint()

@@ -185,10 +185,15 @@ def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, pa
     from hpo_core.training.objective import load_objective
     from hpo_core.training.suggestions import in_yaml
 
-    found, unclear = find_space(load_objective(objective, [str(Path.cwd())]))
-    sys.stdout.write("space:\n" + "".join(f"  {name}: {in_yaml(item)}\n" for name, item in found.items()))
-    if unclear:
-        err.print(f"Suggested under some choices only, which more than one parameter decides: {', '.join(unclear)}.")
+    found = find_space(load_objective(objective, [str(Path.cwd())]))
+    sys.stdout.write("space:\n" + "".join(f"  {name}: {in_yaml(item)}\n" for name, item in found.space.items()))
+    if found.unclear:
+        names = ", ".join(found.unclear)
+        err.print(f"Suggested under some choices only, which one or two parameters do not explain: {names}.")
+    if found.gaps:
+        gaps = "; ".join(found.gaps)
+        line = f"Called {found.calls} times. Not gone through: {gaps}. What is suggested only there is missing."
+        err.print(line, soft_wrap=True)
 
 
 @app.command("list")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,26 @@ from hpo_core.spec import StudySpec
 if TYPE_CHECKING:
     from hpo_core.journal.base import Journal
     from hpo_core.journal.sql import SqlJournal
+
+
+DATABASES = ("HPO_JOURNAL", "HPO_DATABASE", "MLFLOW_TRACKING_URI")
+"""Settings that name a database, and so may name a file."""
+
+_SQLITE = re.compile(r"(?P<scheme>sqlite(\+\w+)?:///(file:)?)(?P<path>[^?]*)(?P<rest>.*)")
+_NO_PATHS = frozenset({"", ":memory:", "databricks", "databricks-uc", "uc"})
+
+
+def settled_database(value: str) -> str:
+    """A setting's value with the path of a SQLite file (or of MLflow's folder) made absolute; any other as it is.
+
+    >>> settled_database("sqlite:////srv/journal.db"), settled_database("http://mlflow:5000")
+    ('sqlite:////srv/journal.db', 'http://mlflow:5000')
+    """
+    found = _SQLITE.fullmatch(value)
+    scheme, path, rest = ("", value, "") if found is None else found.group("scheme", "path", "rest")
+    if path in _NO_PATHS or Path(path).is_absolute() or (found is None and ":" in value):
+        return value
+    return f"{scheme}{Path(path).resolve()}{rest}"
 
 
 class Home:
@@ -37,6 +58,8 @@ class Home:
                 f"Home folder {self.folder} has a '?' in its path, which no database URL can carry. "
                 "Choose another with --home or HPO_HOME."
             )
+        self.given_journal = journal
+        """What the caller named; None where the environment or the folder decides."""
         self._database = os.environ.get("HPO_DATABASE")
         self._journal = journal or os.environ.get("HPO_JOURNAL") or self._database
 
@@ -97,15 +120,22 @@ class Home:
         digest = hashlib.sha256("/".join(names).encode()).hexdigest()[:8]
         return self.folder / "compared" / f"{names[0]}-and-{len(names) - 1}-more-{digest}.html"
 
+    @property
+    def default_tracking_uri(self) -> str:
+        """MLflow where no study says otherwise; the model registry is always there."""
+        given = os.environ.get("MLFLOW_TRACKING_URI") or self._database
+        return given or f"sqlite:///{self.folder / 'mlflow.db'}"
+
     def tracking_uri(self, spec: StudySpec) -> str | None:
         """MLflow tracking URI of a study; None where tracking is off."""
-        if spec.tracking.mlflow == "off":
-            return None
-        given = spec.tracking.mlflow or os.environ.get("MLFLOW_TRACKING_URI") or self._database
-        return given or f"sqlite:///{self.folder / 'mlflow.db'}"
+        return None if spec.tracking.mlflow == "off" else spec.tracking.mlflow or self.default_tracking_uri
 
     def artifact_location(self, spec: StudySpec) -> str | None:
         """Artifact folder for an embedded MLflow; None where a server decides."""
         uri = self.tracking_uri(spec)
-        embedded = uri is not None and (uri == self._database or uri.startswith("sqlite:"))
+        return None if uri is None else self.artifacts_at(uri)
+
+    def artifacts_at(self, tracking_uri: str) -> str | None:
+        """Artifact folder for the MLflow at ``tracking_uri`` where it is embedded; None where a server decides."""
+        embedded = tracking_uri == self._database or tracking_uri.startswith("sqlite:")
         return (self.folder / "mlartifacts").as_uri() if embedded else None

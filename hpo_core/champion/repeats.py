@@ -20,8 +20,9 @@ def repeats_spec(
 ) -> StudySpec:
     """Train one trial (and what it went on from) again along its recorded grants, ``repeats`` times.
 
-    The first repeat has the recorded training seeds, the others have seeds of their own. :func:`trials_of_repeats`
-    says which trials of the new study are the repeats of the one that was asked for.
+    Every repeat has training seeds of its own, which follow from ``name``: the recorded ones belong to a training that
+    was chosen for its result, and would bring its luck into the test. :func:`trials_of_repeats` says which trials of
+    the new study are the repeats of the one that was asked for.
 
     Args:
         changes: parameters set in every trial, such as the data.
@@ -48,7 +49,8 @@ def repeats_spec(
         "numbers": [number + repeat * stride for number in numbers for repeat in range(repeats)],
         "keep_last": True,
     }
-    return StudySpec.from_plain(once | {"search": search | many}, "repeats")
+    seed = derive_seed(once["seed"], f"repeats/{name}", 0)
+    return StudySpec.from_plain(once | {"search": search | many, "seed": seed}, "repeats")
 
 
 def trials_of_repeats(spec: StudySpec, repeats: int) -> list[int]:
@@ -61,7 +63,7 @@ def trials_of_repeats(spec: StudySpec, repeats: int) -> list[int]:
 def tuning_spec(
     source: StudySpec, name: str, *, data: str, studies: Sequence[str], decay: float, first: int, key: str
 ) -> StudySpec:
-    """The search of ``source`` again, on other data, begun from what earlier studies found.
+    """The search of ``source`` again, on other data, begun from what earlier studies found (a grid: just again).
 
     Args:
         source: a study with a search of its own (a rerun has none).
@@ -71,14 +73,15 @@ def tuning_spec(
     Raises:
         SpecError: ``source`` is a rerun.
     """
-    if source.search.method in ("recorded", "grid"):
+    if source.search.method == "recorded":
         raise SpecError(
-            f"Study {source.study!r} ({source.search.method}) has no search to begin anew. Name one with a search in "
-            "`tuning_study`."
+            f"Study {source.study!r} has no search to begin anew: it trained along the record of "
+            f"{source.search.source!r}. Remove the alias 'champion' and start with the study of a search: study=NAME."
         )
     plain = source.plain()
     fixed = {"type": "categorical", "choices": [data], "static": True}
     seed = derive_seed(source.seed, f"retrain/{key}", 0)
-    warm = {"studies": list(studies), "decay": decay, "first": first}
+    grid = source.search.method == "grid"  # which says itself what is tried
+    warm = None if grid else {"studies": list(studies), "decay": decay, "first": first}
     changed = {"study": name, "space": plain["space"] | {DATA: fixed}, "seed": seed, "warm_start": warm}
     return StudySpec.from_plain(plain | changed, "tuning")

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import sqlalchemy as sa
 
+from hpo_core.credentials import without_secret_arguments
 from hpo_core.errors import (
     FencedError,
     JournalError,
@@ -82,7 +83,7 @@ def open_journal(url: str | Path) -> SqlJournal:
 
 def _masked(url: str) -> str:
     """Nothing before an @: what is no URL may hold a password all the same."""
-    return f"...@{url.rpartition('@')[2]}" if "@" in url else url
+    return without_secret_arguments(f"...@{url.rpartition('@')[2]}" if "@" in url else url)
 
 
 class SqlJournal:
@@ -138,7 +139,7 @@ class SqlJournal:
             raise JournalError(f"Journal {self} has schema {found}; this version knows {SCHEMA}. Upgrade this package.")
 
     def __str__(self) -> str:
-        return self._url.render_as_string(hide_password=True)
+        return without_secret_arguments(self._url.render_as_string(hide_password=True))
 
     @property
     def url(self) -> str:

@@ -14,6 +14,10 @@ from hpo_core.report.spread import Track
 from hpo_core.state import StudyState
 
 _REPEAT = re.compile(r"[-_.](?:seed|run|repeat|rep|s|r)?[-_.]?\d+$")
+_DATED = re.compile(r"-\d{8}-\d{6}(?:-[0-9a-f]{4})?$")
+"""What an unnamed flow run puts behind a study's name, and `make demo`."""
+_ASIDE = ("study", "seed", "tracking", "prefect")
+"""Parts of a study that say what it is called and where it is shown: all others must be equal in repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +100,9 @@ def read_contender(entries: Sequence[Entry]) -> Contender:
 
 
 def grouped(contenders: Sequence[Contender]) -> list[Group]:
-    """Repeats together: names that are equal up to a number at their end, and equal settings up to the seed.
+    """Repeats together: names that are equal up to a number or date at their end, equal settings, different seeds.
+
+    Of studies with one seed, each is in another group: they show no spread over seeds.
 
     Raises:
         SpecError: the studies optimize different metrics.
@@ -109,23 +115,40 @@ def grouped(contenders: Sequence[Contender]) -> list[Group]:
                 f"Study {first.name!r} optimizes {one.name} ({one.mode}), study {other.name!r} {two.name} "
                 f"({two.mode}): they do not compare. Compare studies of one metric and mode."
             )
-    found: dict[tuple[str, str], list[Contender]] = {}
+    groups: list[tuple[str, str, list[Contender]]] = []
     for contender in contenders:
-        spec = contender.series.study.spec
-        plain = spec.plain()
-        settings = repr([plain[part] for part in ("objective", "metrics", "space", "search", "sampler", "stop")])
-        found.setdefault((stem_of(contender.name), settings), []).append(contender)
-    stems = [stem for stem, _ in found]
+        stem, settings = stem_of(contender.name), _settings(contender)
+        for other_stem, other_settings, members in groups:
+            if (stem, settings) == (other_stem, other_settings) and _seed(contender) not in map(_seed, members):
+                members.append(contender)
+                break
+        else:
+            groups.append((stem, settings, [contender]))
+    stems = [stem for stem, _, _ in groups]
     return [
         Group(stem if len(members) > 1 and stems.count(stem) == 1 else members[0].name, tuple(members))
-        for (stem, _), members in found.items()
+        for stem, _, members in groups
     ]
 
 
 def stem_of(name: str) -> str:
-    """A study's name without the number of its repeat.
+    """A study's name without the number of its repeat, and without date and time.
 
     >>> stem_of("asha-seed3"), stem_of("digits-2"), stem_of("pbt"), stem_of("7")
     ('asha', 'digits', 'pbt', '7')
+    >>> stem_of("retrain-20261121-140102-ab12"), stem_of("digits-2-20261121-140102")
+    ('retrain', 'digits')
     """
-    return _REPEAT.sub("", name) or name
+    plain = _DATED.sub("", name)
+    return _REPEAT.sub("", plain) or plain
+
+
+def _seed(contender: Contender) -> int:
+    return contender.series.study.spec.seed
+
+
+def _settings(contender: Contender) -> str:
+    plain = {key: value for key, value in contender.series.study.spec.plain().items() if key not in _ASIDE}
+    if plain["warm_start"] is not None:
+        plain["warm_start"].pop("past")  # drawn from the study's own seed
+    return repr(plain)

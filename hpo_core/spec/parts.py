@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from hpo_core.credentials import holds_credentials
 from hpo_core.spec.part import Part
 from hpo_core.trial import Outcome
 
@@ -138,7 +139,7 @@ class TrackingSpec(Part):
     @model_validator(mode="after")
     def _check_secrets(self) -> TrackingSpec:
         """On the whole part, not the field: an error about a field repeats its value."""
-        if self.mlflow is not None and "@" in self.mlflow.partition("://")[2].partition("/")[0]:
+        if self.mlflow is not None and holds_credentials(self.mlflow):
             raise ValueError(
                 "mlflow holds a user or a password, and journal, MLflow and Prefect keep what a study says; leave it "
                 "out and set MLFLOW_TRACKING_URI, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"

@@ -5,30 +5,55 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpo_core.tracking.fold import MetricPoint
 from hpo_core.tracking.keys import legal_key, tag_value
-from hpo_core.tracking.links import compare_url, run_url
+from hpo_core.tracking.links import compare_url, run_url, shown_uri
 from hpo_core.tracking.store import RunStore, open_client
 
 COMPARED = 50
 """Trials on MLflow's own page, over all studies; more make it slow."""
 
 
-def log_comparison(
-    facts: dict[str, Any],
-    page: Path,
-    tracking_uri: str,
-    experiment: str,
-    artifact_location: str | None = None,
-) -> dict[str, str]:
-    """Log a comparison (:meth:`hpo_core.report.compared.Comparison.facts`) and its page; returns links by title.
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """Where the runs of a study are."""
 
-    Compared again, the same studies are a new run: they may have gone on since.
+    study: str
+    created: float
+    """Tells it from a deleted study of the same name."""
+    tracking_uri: str | None
+    """None: its tracking is off."""
+    experiment: str
+    artifact_location: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """What came of a comparison in MLflow."""
+
+    links: dict[str, str]
+    """By title; empty where no study is tracked."""
+    missing: dict[str, str]
+    """Studies without runs on MLflow's own page, and why."""
+
+
+def log_comparison(facts: dict[str, Any], page: Path, studies: Sequence[Tracked]) -> Logged:
+    """Log a comparison (:meth:`hpo_core.report.compared.Comparison.facts`) and its page.
+
+    It is logged in the experiment of the first study that is tracked. MLflow's own page compares the trials of all
+    that are tracked by the same MLflow, whatever their experiments. Compared again, the same studies are a new run:
+    they may have gone on since.
     """
-    store = RunStore(open_client(tracking_uri), tracking_uri, experiment, artifact_location)
+    missing = {study.study: "its tracking is off" for study in studies if study.tracking_uri is None}
+    first = next((study for study in studies if study.tracking_uri is not None), None)
+    if first is None or first.tracking_uri is None:
+        return Logged({}, missing)
+    uri = first.tracking_uri
+    store = RunStore(open_client(uri), uri, first.experiment, first.artifact_location)
     names = [row["study"] for row in facts["studies"]]
     now = time.time()
     tags = {"hpo.kind": "comparison", "hpo.studies": tag_value(json.dumps(names))}
@@ -37,11 +62,24 @@ def log_comparison(
     store.client.log_artifact(run.run_id, str(page))
     store.client.log_text(run.run_id, json.dumps(facts, indent=1), "comparison.json")
     store.set_status(run, "FINISHED", time.time())
-    links = {"MLflow run": run_url(tracking_uri, store.experiment_id, run.run_id)}
-    trials = _best_trials(store, names, facts)
+    links = {"MLflow run": run_url(uri, store.experiment_id, run.run_id)}
+    here = [study for study in studies if study.tracking_uri == uri]
+    experiments: list[str] = []
+    trials: list[str] = []
+    for study in here:
+        experiment = store.experiment_of(study.experiment)
+        found = [] if experiment is None else _best_trials(store, experiment, study, facts, COMPARED // len(here))
+        if experiment is None or not found:
+            missing[study.study] = f"no trial of it is in experiment {study.experiment!r}: `hpo project {study.study}`"
+            continue
+        trials += found
+        if experiment not in experiments:
+            experiments.append(experiment)
+    elsewhere = [study for study in studies if study.tracking_uri not in (uri, None)]
+    missing |= {study.study: f"it is tracked at {shown_uri(study.tracking_uri or '')}" for study in elsewhere}
     if len(trials) > 1:
-        links["MLflow comparison"] = compare_url(tracking_uri, store.experiment_id, trials)
-    return links
+        links["MLflow comparison"] = compare_url(uri, experiments, trials)
+    return Logged(links, missing)
 
 
 def titled(names: Sequence[str]) -> str:
@@ -64,15 +102,11 @@ def _points(facts: dict[str, Any], now: float) -> list[MetricPoint]:
     ]
 
 
-def _best_trials(store: RunStore, names: Sequence[str], facts: dict[str, Any]) -> list[str]:
-    """Runs of the furthest and then best trials of each study, as many of each."""
+def _best_trials(store: RunStore, experiment: str, study: Tracked, facts: dict[str, Any], share: int) -> list[str]:
+    """Runs of a study's furthest and then best trials."""
     final = legal_key(f"final_{facts['metric']}")
     order = ["metrics.trained_to DESC", f"metrics.`{final}` {'DESC' if facts['mode'] == 'max' else 'ASC'}"]
-    found: list[str] = []
-    for name in names:
-        text = f"tags.`hpo.kind` = 'trial' and tags.`hpo.study` = '{name}'"
-        page = store.client.search_runs(
-            [store.experiment_id], text, max_results=max(1, COMPARED // len(names)), order_by=order
-        )
-        found += [run.info.run_id for run in page]
-    return found
+    tags = {"hpo.kind": "trial", "hpo.study": study.study, "hpo.created": repr(study.created)}
+    text = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
+    page = store.client.search_runs([experiment], text, max_results=max(1, share), order_by=order)
+    return [run.info.run_id for run in page]

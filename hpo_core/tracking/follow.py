@@ -7,7 +7,8 @@
 
 It ends when its standard input does (the controller asked for it, or died): one last catch-up within
 ``--drain`` seconds, then exit code 0, or 3 where MLflow does not hold everything. While MLflow cannot be
-reached it tries again and again, and says so once.
+reached it tries again and again, and says so once; where it was out of reach when standard input ended, the last
+catch-up takes five seconds at most.
 """
 
 from __future__ import annotations
@@ -29,11 +30,14 @@ from hpo_core.journal.base import Journal
 from hpo_core.tracking.links import reason_of, shown_uri
 from hpo_core.tracking.mlflow import MlflowProjection
 from hpo_core.tracking.once import driven_by_another, project_study
+from hpo_core.tracking.place import note_trouble
 from hpo_core.tracking.store import prepare_environment
 
 __all__ = ["Follower", "follow", "main", "project_study"]
 
 NOT_CAUGHT_UP = 3
+ABSENT_SECONDS = 5.0
+"""A tracker that was not there for so long will not come back in the seconds of a last catch-up, either."""
 _LONGEST_PAUSE = 30.0
 _SLICE = 0.5
 _HANG = 5.0
@@ -51,12 +55,18 @@ class Follower:
         self.gone = False
         """The study was deleted: nothing is left to follow."""
         self._failures = 0
+        self._failing_since: float | None = None
         self._parent = os.getppid()
 
     @property
     def pause(self) -> float:
         """Seconds until the next attempt is worth it, beyond the usual interval."""
         return min(_LONGEST_PAUSE, 0.5 * 2**self._failures) if self._failures else 0.0
+
+    @property
+    def absent(self) -> bool:
+        """Whether MLflow has been out of reach for some time now."""
+        return self._failing_since is not None and time.monotonic() - self._failing_since > ABSENT_SECONDS
 
     def advance(self, *, finish: bool = False) -> bool:
         """One attempt to catch up; whether it succeeded."""
@@ -70,7 +80,8 @@ class Follower:
         else:
             if self.trouble:
                 log.warning("study %r: MLflow caught up again.", self.projection.study_name)
-            self.trouble, self._failures = "", 0
+                note_trouble(self.projection.study_folder, "")
+            self.trouble, self._failures, self._failing_since = "", 0, None
         return not self.gone
 
     def _advance(self, *, finish: bool) -> None:
@@ -93,8 +104,11 @@ class Follower:
                 "study %r cannot be copied to MLflow at %s now (%s). The search goes on; this is tried again.",
                 self.projection.study_name, shown_uri(self.projection.tracking_uri), reason,
             )  # fmt: skip
+            note_trouble(self.projection.study_folder, reason)
         self.trouble = reason
         self._failures += 1
+        if self._failing_since is None:
+            self._failing_since = time.monotonic()
 
 
 class StandardInput:
@@ -136,6 +150,8 @@ def follow(follower: Follower, standard_input: StandardInput, *, interval: float
 
 
 def _drain(follower: Follower, seconds: float) -> int:
+    if follower.absent:
+        seconds = min(seconds, ABSENT_SECONDS)
     until = time.monotonic() + seconds
     watchdog = threading.Timer(seconds + _HANG, _give_up, (follower,))
     watchdog.daemon = True
@@ -190,6 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         follower = Follower(open_journal(given.journal), projection)
+        note_trouble(projection.study_folder, "")  # an earlier follower's
         return follow(follower, standard_input, interval=given.interval, drain=given.drain)
     except HpoError as error:
         log.error("study %r is not followed: %s", given.study, error)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Sequence
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit
+
+from hpo_core.credentials import without_credentials, without_urls_credentials
 
 _KIND = "workflowType=machine_learning"
 """MLflow 3 opens in its GenAI mode, where runs are hard to find, unless a link says otherwise."""
@@ -17,24 +18,26 @@ def run_url(tracking_uri: str, experiment_id: str, run_id: str) -> str:
     return _page(tracking_uri, f"/experiments/{experiment_id}/runs/{run_id}?{_KIND}")
 
 
-def compare_url(tracking_uri: str, experiment_id: str, run_ids: Sequence[str]) -> str:
-    """The page that compares runs (parallel coordinates, scatter, contour), or the command as above."""
+def compare_url(tracking_uri: str, experiment_ids: str | Sequence[str], run_ids: Sequence[str]) -> str:
+    """The page that compares runs (parallel coordinates, scatter, contour), or the command as above.
+
+    Args:
+        experiment_ids: all experiments the runs are in.
+    """
+    ids = [experiment_ids] if isinstance(experiment_ids, str) else list(experiment_ids)
     runs = quote(json.dumps(list(run_ids), separators=(",", ":")))
-    experiments = quote(json.dumps([experiment_id]))
+    experiments = quote(json.dumps(ids, separators=(",", ":")))
     return _page(tracking_uri, f"/compare-runs?runs={runs}&experiments={experiments}&{_KIND}")
 
 
 def shown_uri(tracking_uri: str) -> str:
     """A tracking URI fit for a log: without its user and password."""
-    parts = urlsplit(tracking_uri)
-    if "@" not in parts.netloc:
-        return tracking_uri
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    return without_credentials(tracking_uri)
 
 
 def reason_of(error: BaseException) -> str:
     """An error on one line of bounded length, without the credentials that MLflow's messages repeat."""
-    text = re.sub(r"://[^/@\s]+@", "://", " ".join(str(error).split()))
+    text = without_urls_credentials(" ".join(str(error).split()))
     return f"{type(error).__name__}: {text[:300]}"
 
 

@@ -1,13 +1,15 @@
-"""Where a study's MLflow run is: a small file the projection leaves for reports and the command line."""
+"""Where a study's MLflow run is: small files the projection leaves for reports and the command line."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 import msgspec
 
 _NAME = "mlflow.json"
+_TROUBLE = "mlflow.trouble"
 
 
 class ProjectionPlace(msgspec.Struct, frozen=True):
@@ -34,3 +36,17 @@ def read_place(folder: Path) -> ProjectionPlace | None:
         return msgspec.json.decode((folder / _NAME).read_bytes(), type=ProjectionPlace)
     except (OSError, msgspec.MsgspecError):
         return None
+
+
+def note_trouble(folder: Path, reason: str) -> None:
+    """Leave word that MLflow cannot be reached now (empty: it can), for whoever would wait for it."""
+    with contextlib.suppress(OSError):
+        if reason:
+            (folder / _TROUBLE).write_text(reason)
+        else:
+            (folder / _TROUBLE).unlink(missing_ok=True)
+
+
+def in_trouble(folder: Path) -> bool:
+    """Whether the last attempt to reach MLflow failed."""
+    return (folder / _TROUBLE).exists()

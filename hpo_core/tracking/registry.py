@@ -6,11 +6,12 @@ it, and the run is finished after everything was done: whoever comes again with 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,14 @@ from hpo_core.tracking.fold import MetricPoint
 from hpo_core.tracking.keys import legal_key, param_value
 from hpo_core.tracking.links import run_url
 from hpo_core.tracking.store import KnownRun, RunStore, open_client
+from hpo_core.training.storage import fetched, local_path
 
 CHAMPION = "champion"
 KEY = "hpo.retraining"
+DATA = "hpo.data"
+"""Tag: where the data lay when a retraining began; its studies name that place."""
+SPOILED = "hpo.spoiled"
+"""Tag: the data are not what they were when it began."""
 _CARD = "model.json"
 _FOLDER = "model"
 
@@ -91,14 +97,30 @@ class ModelRegistry:
     # Retrainings.
 
     def run_of(self, key: str) -> KnownRun | None:
-        """The run of a retraining, where it was begun."""
+        """The run of a retraining, where it was begun; begun twice at once, the one that got further."""
         found = self._store.find({KEY: key, "hpo.model": self.name}, deleted=False)
-        return min(found, key=lambda run: run.run_id) if found else None
+        return min(found, key=_first_choice) if found else None
 
-    def begin(self, key: str, title: str) -> KnownRun:
-        """The run of a retraining, made where it is absent."""
-        tags = {"hpo.kind": "retraining", KEY: key, "hpo.model": self.name}
-        return self.run_of(key) or self._store.create(title, time.time(), tags)
+    def begin(self, key: str, title: str, data: str) -> KnownRun:
+        """The run of a retraining on ``data``, made where it is absent."""
+        run = self.run_of(key)
+        if run is None:
+            tags = {"hpo.kind": "retraining", KEY: key, "hpo.model": self.name, DATA: data}
+            made = self._store.create(title, time.time(), tags)
+            run = self.run_of(key) or made
+            if run.run_id != made.run_id:  # another process made one meanwhile; both take the same one
+                self._store.set_status(made, "KILLED", time.time())
+        self._store.set_status(run, "RUNNING", None)
+        return run
+
+    def spoil(self, run: KnownRun) -> None:
+        """Nothing can be made of it any more; whoever comes again begins a new one."""
+        self._store.log(run, tags={SPOILED: "true"})
+        run.tags[SPOILED] = "true"
+
+    def fail(self, run: KnownRun, error: BaseException) -> None:
+        """It ended without a result: failed, or cancelled by a person or signal."""
+        self._store.set_status(run, "FAILED" if isinstance(error, Exception) else "KILLED", time.time())
 
     def decision_of(self, run: KnownRun) -> Decision | None:
         """What was decided in a run; None as long as nothing was."""
@@ -136,7 +158,8 @@ class ModelRegistry:
             moved = []
             for index, repeat in enumerate(card.repeats):
                 name = f"repeat-{index}.safetensors"
-                shutil.copyfile(folder / repeat.checkpoint.uri, model / name)
+                with _on_this_machine(folder, repeat.checkpoint.uri) as file:
+                    shutil.copyfile(file, model / name)
                 checkpoint = msgspec.structs.replace(repeat.checkpoint, uri=name, parent=None)
                 moved.append(msgspec.structs.replace(repeat, checkpoint=checkpoint))
             kept = msgspec.structs.replace(card, repeats=tuple(moved))
@@ -177,3 +200,18 @@ class ModelRegistry:
 
     def _listed(self, run_id: str) -> list[Any]:
         return list(self._client.list_artifacts(run_id, _FOLDER))
+
+
+def _first_choice(run: KnownRun) -> tuple[bool, bool, str]:
+    return run.status != "FINISHED", run.tags.get("hpo.decided") != "true", run.run_id
+
+
+@contextlib.contextmanager
+def _on_this_machine(folder: Path, uri: str) -> Iterator[Path]:
+    """A checkpoint's file, fetched where it lies at a URL."""
+    local = local_path(folder, uri)
+    if local is not None:
+        yield local
+        return
+    with fetched(uri) as copy:
+        yield copy

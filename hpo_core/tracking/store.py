@@ -20,7 +20,7 @@ import msgspec
 from hpo_core.errors import HpoError
 from hpo_core.tracking.fold import MetricPoint
 from hpo_core.tracking.keys import legal_key, milliseconds
-from hpo_core.tracking.links import shown_uri
+from hpo_core.tracking.links import reason_of, shown_uri
 from hpo_core.tracking.lock import ProcessLock
 
 if TYPE_CHECKING:
@@ -85,6 +85,25 @@ def open_client(tracking_uri: str) -> MlflowClient:
     return client
 
 
+@contextlib.contextmanager
+def errors_without_credentials() -> Iterator[None]:
+    """For callers whose errors others read: the text of MLflow's repeats the tracking URI with its password.
+
+    Raises:
+        HpoError: in place of any error of MLflow or of its database.
+    """
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError) as error:
+        raise HpoError(
+            f"MLflow cannot be reached, or refuses ({reason_of(error)}). Check that it runs and that "
+            "MLFLOW_TRACKING_URI is right, then start this again."
+        ) from None
+
+
 def is_database(tracking_uri: str) -> bool:
     """Whether MLflow's tables are used without a server in between."""
     return urlsplit(tracking_uri).scheme.partition("+")[0] in ("sqlite", "postgresql")
@@ -144,6 +163,11 @@ class RunStore:
                 "no runs. Restore it (mlflow experiments restore), or name another one in tracking.experiment."
             )
         return str(found.experiment_id)
+
+    def experiment_of(self, name: str) -> str | None:
+        """Id of another experiment of this store; None where it has none of this name, or it was deleted."""
+        found = self.client.get_experiment_by_name(name)
+        return None if found is None or found.lifecycle_stage != "active" else str(found.experiment_id)
 
     def find(self, tags: Mapping[str, str], *, deleted: bool) -> list[KnownRun]:
         """Runs with all these tags; with ``deleted`` also those a user deleted."""

@@ -6,8 +6,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +23,7 @@ import msgspec
 from hpo_core.errors import ObjectiveError
 from hpo_core.training import checkpoint as checkpoints
 from hpo_core.training.attempt import traceback_tail
+from hpo_core.training.ending import log_tail
 from hpo_core.training.generators import put_state
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.objective import load_objective
@@ -113,31 +117,50 @@ def evaluate_models(request: EvaluationRequest, *, timeout: float | None = None)
     Raises:
         ObjectiveError: the function raised, reported no metric, or its process died or took too long.
     """
-    with tempfile.TemporaryDirectory(prefix="hpo-evaluation-") as folder:
-        out = Path(folder) / "answer"
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", "hpo_core.training.evaluation", str(out)],
-                input=msgspec.msgpack.encode(request),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=timeout,
-            )
-        except subprocess.TimeoutExpired:
-            raise ObjectiveError(
-                f"Evaluation by {request.function} took longer than {timeout:g} s. Raise the limit, or use fewer data."
-            ) from None
+    with tempfile.TemporaryDirectory(prefix="hpo-evaluation-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        code = _run(request, folder, timeout)
+        out, said = folder / "answer", log_tail(folder / "log")
         answer = out.read_bytes() if out.exists() else b""
-    if not answer:
-        said = done.stdout.decode(errors="replace")[-2000:]
+    if not answer and code is None:
         raise ObjectiveError(
-            f"The process that evaluates with {request.function} ended with code {done.returncode} and no answer. "
+            f"Evaluation by {request.function} took longer than {timeout:g} s. Raise the limit, or use fewer data. "
+            f"Its output ended:\n{said}"
+        )
+    if not answer:
+        raise ObjectiveError(
+            f"The process that evaluates with {request.function} ended with code {code} and no answer. "
             f"Run the function by hand on one checkpoint. Its output ended:\n{said}"
         )
     found = msgspec.msgpack.decode(answer, type=_Answer)
     if found.error:
         raise ObjectiveError(f"Evaluation by {request.function} failed: {found.error}")
     return list(found.done)
+
+
+def _run(request: EvaluationRequest, folder: Path, timeout: float | None) -> int | None:
+    """The process's exit code; None where it took too long. Whatever it started ends with it.
+
+    Its output goes to a file, for a helper (of a data loader, say) may keep a pipe open for as long as it lives.
+    """
+    asked = folder / "request"
+    asked.write_bytes(msgspec.msgpack.encode(request))
+    with asked.open("rb") as stdin, (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "hpo_core.training.evaluation", str(folder / "answer")],
+            stdin=stdin,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        return process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def evaluate_here(request: EvaluationRequest) -> list[Evaluated]:

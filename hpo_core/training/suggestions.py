@@ -35,7 +35,7 @@ class Suggestions(ABC):
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         asked = list(choices)
         value = self._suggest("suggest_categorical", name, {"type": "categorical", "choices": asked})
-        return next(choice for choice in asked if _same(choice, value))  # 1.0 where the study file says 1
+        return next(choice for choice in asked if same(choice, value))  # 1.0 where the study file says 1
 
     def suggest_uniform(self, name: str, low: float, high: float) -> float:
         return self.suggest_float(name, low, high)
@@ -85,7 +85,7 @@ def agree(asked: Description, known: Description) -> bool:
         return False
     if "choices" in asked:
         pairs = zip(asked["choices"], known["choices"], strict=False)
-        return len(asked["choices"]) == len(known["choices"]) and all(_same(a, b) for a, b in pairs)
+        return len(asked["choices"]) == len(known["choices"]) and all(same(a, b) for a, b in pairs)
     if (asked["low"], asked["high"], asked["log"]) != (known["low"], known["high"], bool(known.get("log"))):
         return False
     default = 1 if asked["type"] == "int" else None
@@ -104,7 +104,7 @@ def in_yaml(description: Description) -> str:
 
 
 def _among(item: tuple[str, Any], silent: set[tuple[str, Any]]) -> bool:
-    return any(item[0] == key and _same(item[1], value) for key, value in silent)
+    return any(item[0] == key and same(item[1], value) for key, value in silent)
 
 
 def _flow(value: Any) -> str:
@@ -117,5 +117,5 @@ def _flow(value: Any) -> str:
     return json.dumps(value, default=str)
 
 
-def _same(a: Any, b: Any) -> bool:
+def same(a: Any, b: Any) -> bool:
     return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)

@@ -19,7 +19,7 @@ from hpo_core.champion.picture import picture
 from hpo_core.champion.plan import first_step, is_good_enough, second_step
 from hpo_core.champion.repeats import repeats_spec, trials_of_repeats, tuning_spec
 from hpo_core.champion.verdict import judge
-from hpo_core.errors import SpecError
+from hpo_core.errors import SpecError, StorageError
 from hpo_core.journal.rerun import rerun_spec
 from hpo_core.trial import Checkpoint
 from tests.conftest import World, fresh, make_spec
@@ -120,11 +120,30 @@ def test_repeats_follow_the_record_with_seeds_of_their_own() -> None:
         assert trial.params == best.params | {"data": "new"}
         assert [r.resource for r in trial.results] == [r.resource for r in best.results], "the recorded schedule"
     seeds = [spec.training_seed(k) for k in range(3)]
-    assert seeds[0] == study.spec.training_seed(best.number) and len(set(seeds)) == 3
+    recorded = {study.spec.training_seed(trial.number) for trial in study.state.trials}
+    assert len({*seeds} - recorded) == 3, "none is of a training that was chosen for its result"
     assert again.method.ruled_out == [], "every repeat keeps its last checkpoint"
 
     once_more = rerun_spec(list(again.journal.entries("again")), "more", trials=[1])
     assert once_more.training_seed(0) == seeds[1], "a rerun of a rerun keeps its seeds too"
+
+
+def test_a_search_of_equals_wins_as_rarely_as_the_level_says() -> None:
+    """The whole procedure: the best of thirty equal configurations, trained again, against a champion of equals."""
+    journal = MemoryJournal()
+    study = played(journal, search={"method": "random", "configs": 30, "max_resource": 3})
+    entries = list(journal.entries("world"))
+    specs = [repeats_spec(entries, "again", trial=trial.number, repeats=5, changes={}) for trial in study.state.trials]
+    wins, worlds = 0, 1000
+    for world in range(worlds):
+
+        def noise(seed: int, world: int = world) -> float:
+            return random.Random(f"{world}/{seed}").gauss(0, 1)
+
+        best = min(range(30), key=lambda trial: noise(study.spec.training_seed(trial)))
+        challenger = [noise(specs[best].training_seed(trial)) for trial in trials_of_repeats(specs[best], 5)]
+        wins += judge([noise(-k) for k in range(1, 6)], challenger, level=0.05).wins
+    assert 25 < wins < 75, "5 % of 1,000 and 3.6 deviations; with the winner's own seed among them there are some 95"
 
 
 def test_repeats_of_a_chain_of_ancestors() -> None:
@@ -146,6 +165,9 @@ def test_tuning_anew_moves_the_search_to_the_new_data() -> None:
     spec = tuning_spec(make_spec(), "next", data="new.npz", studies=["world"], decay=0.5, first=2, key="k")
     assert spec.space["data"].choices == ["new.npz"] and spec.search == make_spec().search  # type: ignore[union-attr]
     assert spec.seed != make_spec().seed and spec.warm_start is not None and spec.warm_start.studies == ["world"]
+    grid = make_spec(search={"method": "grid", "points": {"x": 3}, "max_resource": 3, "random": ["c", "d"]})
+    again = tuning_spec(grid, "next", data="new.npz", studies=["world"], decay=0.5, first=2, key="k")
+    assert again.warm_start is None and again.search == grid.search, "a grid says itself what is tried"
     journal = MemoryJournal()
     played(journal)
     rerun = repeats_spec(list(journal.entries("world")), "again", trial=0, repeats=2, changes={})
@@ -166,6 +188,17 @@ def test_fingerprint_is_of_the_content(tmp_path: Path) -> None:
     before = fingerprint(str(tmp_path))
     two.rename(tmp_path / "c.bin")
     assert fingerprint(str(tmp_path)) != before, "names inside a folder count"
+    before = fingerprint(str(tmp_path))
+    outside = tmp_path.with_name(f"{tmp_path.name}-today")
+    outside.mkdir()
+    (outside / "d.bin").write_bytes(b"monday")
+    (tmp_path / "current").symlink_to(outside)
+    monday = fingerprint(str(tmp_path))
+    (outside / "d.bin").write_bytes(b"tuesday")
+    assert len({before, monday, fingerprint(str(tmp_path))}) == 3, "what a link leads to is content"
+    (outside / "back").symlink_to(tmp_path)
+    with pytest.raises(StorageError, match="leads back into itself"):
+        fingerprint(str(tmp_path))
     assert fingerprint("period-1") != fingerprint("period-2")
     assert resolved("period-1") == "period-1" and resolved(str(one)) == str(one)
 

@@ -37,6 +37,47 @@ def test_repeats_that_differ_by_seed_alone_are_one_group() -> None:
     assert names == [["asha-seed1", "asha-seed2", "asha-3"], ["full"], ["asha-4"]]
 
 
+def groups(*studies: list[Entry]) -> list[list[str]]:
+    return [[member.name for member in group.members] for group in Comparison.of(studies).groups]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"warm_start": {"studies": ["earlier"], "proposals": []}},
+        {"style": "optuna", "objective": "package.module:function"},
+        {"training": {"timeout": 60.0}},
+        {"checkpoints": {"max_count": 100}},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_studies_that_began_or_trained_otherwise_are_no_repeats(changes: dict[str, object]) -> None:
+    assert groups(entries("digits-1", 1), entries("digits-2", 2, **changes)) == [["digits-1"], ["digits-2"]]
+
+
+def test_repeats_may_be_tracked_elsewhere_and_begin_from_one_past() -> None:
+    """What a sampler is shown of earlier results is drawn from each study's own seed."""
+
+    def warm(*numbers: int) -> dict[str, object]:
+        past = [{"params": {"x": 0.5, "c": "b"}, "losses": {1: [float(number)]}} for number in numbers]
+        return {"studies": ["earlier"], "proposals": [], "past": past}
+
+    first = entries("digits-1", 1, warm_start=warm(1), tracking={"mlflow": "off"})
+    assert groups(first, entries("digits-2", 2, warm_start=warm(2, 3))) == [["digits-1", "digits-2"]]
+
+
+def test_one_seed_twice_is_no_spread_over_seeds() -> None:
+    found = Comparison.of([entries("a-1", 1), entries("a-2", 1), entries("a-3", 2)])
+    assert [[member.name for member in group.members] for group in found.groups] == [["a-1", "a-3"], ["a-2"]]
+    assert [group.name for group in found.groups] == ["a-1", "a-2"], "one name for one group"
+
+
+def test_dated_names_of_the_form_are_repeats() -> None:
+    one, two = "retrain-20261121-140102-ab12", "retrain-20261122-090000-12cd"
+    (group,) = Comparison.of([entries(one, 1), entries(two, 2)]).groups
+    assert group.name == "retrain"
+
+
 def test_incumbents_end_where_the_study_says() -> None:
     (contender,) = Comparison.of([entries("one", 5)]).contenders
     state = contender.series.study.state

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from hpo_core.errors import CheckpointError, ObjectiveError, SpecError
@@ -54,6 +57,17 @@ def dies(trial: Any) -> None:
     os._exit(3)
 
 
+def helped(trial: Any) -> None:
+    """Leaves a process behind that holds the output open, as the workers of a data loader may."""
+    trial.report(loss=float(subprocess.Popen(["sleep", "300"]).pid))
+
+
+def hangs(trial: Any) -> None:
+    helper = subprocess.Popen(["sleep", "300"])
+    print("helper", helper.pid, flush=True)
+    helper.wait()
+
+
 def request(function: str, folder: Path, count: int = 1) -> EvaluationRequest:
     tree = {"trial": 0, "resource": 9, "metrics": {}, "random": {}, "tracked": {
         "weights": {"value": 0.25}, "optimizer": {"lr": 0.1}, "unknown": {},
@@ -99,6 +113,25 @@ def test_mistakes_are_told(function: str, says: str, tmp_path: Path) -> None:
 def test_a_process_that_dies_is_told_with_its_last_words(tmp_path: Path) -> None:
     with pytest.raises(ObjectiveError, match=r"ended with code 3 and no answer(.|\n)*last words"):
         evaluate_models(request("dies", tmp_path))
+
+
+def is_alive(pid: int) -> bool:
+    for _ in range(100):  # a killed process is there until somebody has waited for it
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_a_helper_that_lives_on_does_not_hold_up_the_result(tmp_path: Path) -> None:
+    (found,) = evaluate_models(request("helped", tmp_path), timeout=60)
+    assert not is_alive(int(found.metrics["loss"])), "it ends with the evaluation"
+
+
+def test_too_long_is_told_and_ends_all_that_was_started(tmp_path: Path) -> None:
+    with pytest.raises(ObjectiveError, match=r"hangs took longer than 4 s(.|\n)*helper \d+") as caught:
+        evaluate_models(request("hangs", tmp_path), timeout=4)
+    assert not is_alive(int(str(caught.value).rpartition("helper ")[2]))
 
 
 def test_unknown_function_and_damaged_checkpoint(tmp_path: Path) -> None:

@@ -36,6 +36,16 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         server.stop()
 
 
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Migrations take seconds: an MLflow store is made once, copied for every test."""
+    from hpo_core.tracking.store import open_client
+
+    folder = tmp_path_factory.mktemp("mlflow")
+    open_client(f"sqlite:///{folder / 'mlflow.db'}")
+    return folder / "mlflow.db"
+
+
 class Runner:
     """Runs ``hpo`` in a folder of its own."""
 

@@ -52,3 +52,17 @@ def evaluate(trial):
     found = losses(trial, weights)
     trial.report(loss=found.mean())
     return found
+
+
+def bare(trial):
+    """Forgets to return a loss per example."""
+    evaluate(trial)
+
+
+def absolute(trial):
+    """Another measure of the same: its losses compare with nothing that evaluate found."""
+    weights = Weights()
+    trial.track(weights=weights)
+    found = losses(trial, weights) ** 0.5 + 3.0
+    trial.report(loss=found.mean())
+    return found

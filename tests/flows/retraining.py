@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mlflow import MlflowClient
+
+from flows.candidates import Candidates
 from flows.retrain import Rules, retrain
+from hpo_core import Study
 from hpo_core.home import Home
+from hpo_core.spec import load_spec
 from hpo_core.tracking.registry import ModelRegistry
+
+FUNCTION = "tests.flows.retrain_objectives:evaluate"
 
 
 def studies() -> list[str]:
@@ -24,30 +33,67 @@ def attempt(**parameters: Any) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {error}", "studies": studies()}
 
 
+@contextmanager
+def changed(owner: type, name: str, replacement: Callable[..., Any]) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, replacement)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def gone(self: ModelRegistry, *_: Any) -> None:
+    raise ConnectionError("MLflow went away")
+
+
 def main(folder: Path) -> None:
     def write(name: str, **plain: Any) -> str:
         path = folder / f"{name}.json"
         path.write_text(json.dumps(plain))
         return str(path)
 
-    function = "tests.flows.retrain_objectives:evaluate"
     found: dict[str, Any] = {}
     found["nobody"] = attempt(data=write("similar", offset=0.2, seed=1))
-    found["similar"] = attempt(data=write("similar", offset=0.2, seed=1), evaluate=function, study="line")
+    bare = {"evaluate": "tests.flows.retrain_objectives:bare", "study": "line"}
+    found["bare"] = attempt(data=write("similar", offset=0.2, seed=1), **bare)
+    found["optuna"] = attempt(data=str(folder / "similar.json"), evaluate=FUNCTION, study="unchanged")
+    found["similar"] = attempt(data=write("similar", offset=0.2, seed=1), evaluate=FUNCTION, study="line")
     found["broken"] = attempt(data=write("broken", broken=True))
     found["fragile"] = attempt(data=write("fragile", offset=0.2, seed=3))
 
-    promote = ModelRegistry.promote
-
-    def crash(self: ModelRegistry, version: int) -> None:
-        raise ConnectionError("MLflow went away")
-
-    ModelRegistry.promote = crash  # type: ignore[method-assign]
     drifted = write("drifted", offset=0.9, seed=2)
-    found["crashed"] = attempt(data=drifted)
-    ModelRegistry.promote = promote  # type: ignore[method-assign]
+    with changed(ModelRegistry, "promote", gone):
+        found["crashed"] = attempt(data=drifted)
     found["drifted"] = attempt(data=drifted)
+    Study.create(load_spec(folder / "aaa.json"), Home().open_journal())  # elsewhere, and first by name
     found["again"] = attempt(data=write("the-same-by-another-name", offset=0.9, seed=2))
+
+    # What happens to the data in the middle of it.
+    moving = write("moving", offset=0.9, seed=4)
+    with changed(ModelRegistry, "upload", gone):
+        found["half"] = attempt(data=moving)
+    found["copied"] = attempt(data=write("copy", offset=0.9, seed=4))
+    unstable = write("unstable", offset=0.9, seed=5)
+    evaluated = Candidates.evaluated
+
+    def evaluated_and_changed(self: Candidates, *arguments: Any) -> Any:
+        write("unstable", offset=0.9, seed=6)
+        return evaluated(self, *arguments)
+
+    with changed(Candidates, "evaluated", evaluated_and_changed):
+        found["unstable"] = attempt(data=unstable)
+    Path(write("unstable", offset=0.9, seed=5)).rename(folder / "stable.json")
+    found["stable"] = attempt(data=str(folder / "stable.json"))
+
+    # Another measure; another first champion, from a search that a stop rule ended.
+    found["measure"] = attempt(
+        data=write("measured", offset=0.9, seed=7), evaluate="tests.flows.retrain_objectives:absolute"
+    )
+    client = MlflowClient(Home().default_tracking_uri)
+    client.delete_registered_model_alias("line", "champion")
+    found["other"] = attempt(data=write("other", offset=0.2, seed=8), evaluate=FUNCTION, study="endless")
+    found["ruled"] = attempt(data=write("ruled", offset=-0.6, seed=9))
     print(json.dumps(found))
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections import Counter
+from importlib.metadata import entry_points
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -15,7 +17,16 @@ import pytest
 import yaml
 
 from flows.cluster import DaskExecutor
-from flows.cluster_kinds import kubernetes_resource, local_cuda_cluster, slurm_cluster, start_cluster, visible_devices
+from flows.cluster_kinds import (
+    KUBERNETES_SCHEDULER,
+    KUBERNETES_WORKER,
+    kubernetes_name,
+    kubernetes_resource,
+    local_cuda_cluster,
+    slurm_cluster,
+    start_cluster,
+    visible_devices,
+)
 from hpo_core import StudySpec
 from hpo_core.errors import SpecError
 from hpo_core.spec import KubernetesClusterSpec, SlurmClusterSpec
@@ -133,9 +144,38 @@ def test_kubernetes_resource_is_what_the_operator_takes() -> None:
         jsonschema.validate(broken, schema)
     (container,) = resource["spec"]["worker"]["spec"]["containers"]
     amounts = {"cpu": "2", "memory": "8Gi", "nvidia.com/gpu": "1"}
-    assert resource["metadata"]["name"] == "hpo-digits-1" and resource["spec"]["worker"]["replicas"] == 3
-    assert container["args"][:3] == ["dask-worker", "--nthreads", "1"] and container["resources"]["limits"] == amounts
+    assert resource["metadata"]["name"] == kubernetes_name("Digits_1") and resource["spec"]["worker"]["replicas"] == 3
+    assert container["args"][:4] == KUBERNETES_WORKER and container["resources"]["limits"] == amounts
     assert container["volumeMounts"] == [{"name": "home", "mountPath": "/shared"}]
+    (scheduler,) = resource["spec"]["scheduler"]["spec"]["containers"]
+    for args in (container["args"], scheduler["args"]):
+        assert_is_accepted(args)
+
+
+def assert_is_accepted(args: list[str]) -> None:
+    """The command is a script of what is installed here, and it knows these options."""
+    assert args[0] in entry_points(group="console_scripts").names
+    from dask.cli import cli
+    from distributed.cli import dask_scheduler, dask_worker
+
+    command = {"scheduler": dask_scheduler.main, "worker": dask_worker.main}[args[1]]
+    assert args[1] in {**cli.commands, **{entry.name: entry for entry in entry_points(group="dask_cli")}}
+    command.make_context(args[1], args[2:])
+
+
+@pytest.mark.parametrize("args", [KUBERNETES_WORKER, KUBERNETES_SCHEDULER], ids=["worker", "scheduler"])
+def test_pods_run_commands_that_are_there(args: list[str]) -> None:
+    assert_is_accepted(args)
+
+
+def test_studies_never_share_a_cluster_of_kubernetes() -> None:
+    """A study connects to what has its name, and removes it at its end."""
+    long = "resnet-" + "x" * 90
+    names = ["digits-1", "Digits_1", "digits.1", f"{long}-a", f"{long}-b", "A"]
+    found = [kubernetes_name(name) for name in names]
+    assert len(set(found)) == len(names) and kubernetes_name("digits-1") == found[0]
+    for name in found:
+        assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name) and len(name) <= 50
 
 
 def test_every_gpu_has_a_worker_that_sees_it_alone() -> None:

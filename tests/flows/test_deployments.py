@@ -89,6 +89,9 @@ def test_what_the_form_cannot_see_is_refused_at_once(deployed: Deployed) -> None
     refused = {
         deployed.start_with("tune-file", {"job_variables": grab}, file="evil.yaml"): not_allowed,
         deployed.start("tune", objective=TOY["objective"], numbers=rows): "form: space.x: low = 2.0 is larger",
+        deployed.start("tune", objective=TOY["objective"], choices=[{"name": "data", "values": ["/etc/passwd"]}]): (
+            "no file of the deployment's folder of data"
+        ),
         deployed.start("resume", study="elsewhere"): not_allowed,
         deployed.start("rerun", study="elsewhere"): not_allowed,
         deployed.start_with("resume", {"enforce_parameter_schema": False}, study="../../out"): "should match pattern",

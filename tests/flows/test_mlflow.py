@@ -148,14 +148,6 @@ class Tracker:
         return seen
 
 
-@pytest.fixture(scope="session")
-def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Migrations take seconds: made once, copied for every test."""
-    folder = tmp_path_factory.mktemp("mlflow")
-    open_client(f"sqlite:///{folder / 'mlflow.db'}")
-    return folder / "mlflow.db"
-
-
 def _careless(connection: Any, _record: Any) -> None:
     connection.execute("PRAGMA synchronous=OFF")  # thousands of commits, and no power loss is tested here
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +189,38 @@ def test_data_lies_in_its_folder_or_is_a_name(tmp_path: Path) -> None:
             permits.data_of(bad)
     with pytest.raises(NotAllowedError, match="no folder is set"):
         Permits().data_of("/etc/passwd")
+
+
+@pytest.mark.parametrize("kind", ["form", "file", "ordinal", "recorded", "warm_start"])
+def test_a_parameter_called_data_names_what_lies_in_the_folder_of_data(permits: Permits, kind: str) -> None:
+    """Training functions open it: through every door that a study comes by."""
+    assert permits.folder is not None
+    data = permits.folder.parent / "data"
+    data.mkdir()
+    (data / "may.npz").touch()
+    open_to = dataclasses.replace(permits, data_folder=data)
+
+    def checked(permits: Permits, value: str) -> None:
+        named = {"type": "ordinal" if kind == "ordinal" else "categorical", "choices": [value, "period-3"]}
+        given = permits.load("deep/a.yaml").plain()
+        x = given["space"]["x"]
+        if kind == "form":
+            made(permits, choices=[{"name": "data", "values": ["period-3", value]}])
+            return
+        if kind in ("file", "ordinal"):
+            given["space"] = {"x": x, "data": named}
+        elif kind == "recorded":
+            search = {"method": "recorded", "source": "a", "max_resource": 1, "grants": []}
+            given["search"] = search | {"params": [{"x": 0.5, "data": "period-3"}, {"x": 0.5, "data": value}]}
+        else:
+            given["warm_start"] = {"studies": ["a"], "proposals": [{"x": 0.5, "data": value}]}
+        permits.check(StudySpec.from_plain(given))
+
+    for good in ("period-1", "may.npz", str(data / "may.npz"), str(data / "removed-since.npz")):
+        checked(open_to, good)
+    checked(permits, "period-1")
+    for bad in ("/etc/passwd", f"{data}/../../secret.yaml", "../secret.yaml", str(data.parent)):
+        with pytest.raises(NotAllowedError, match="no file of the deployment's folder of data"):
+            checked(open_to, bad)
+    with pytest.raises(NotAllowedError, match="no folder is set"):
+        checked(permits, str(data / "may.npz"))

@@ -6,7 +6,10 @@ import importlib
 import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +67,82 @@ def test_compose_publishes_on_this_machine_only() -> None:
     assert "PASSWORD" not in commands, "a command line is there for everybody to read"
 
 
+def test_compose_lets_every_service_write_into_its_volumes() -> None:
+    """A named volume that is empty takes its owner from the image's folder."""
+    owned = next(line for line in (FOLDER / "compose" / "Dockerfile").read_text().splitlines() if "chown" in line)
+    made, _, given = owned.partition("chown -R hpo")
+    mounts = {
+        mount for name, service in services().items() if name != "postgres" for mount in service.get("volumes", [])
+    }
+    assert mounts == {"shared:/shared", "artifacts:/artifacts"}
+    assert all(f" {mount.partition(':')[2]}" in made and f" {mount.partition(':')[2]}" in given for mount in mounts)
+
+
+def test_compose_waits_for_the_server_that_stays() -> None:
+    """PostgreSQL's image starts one for its first-time scripts, which answers on its socket and not over TCP."""
+    assert "pg_isready --host 127.0.0.1 " in services()["postgres"]["healthcheck"]["test"][1]
+
+
+def test_every_profile_says_where_data_lie() -> None:
+    data = services()["hpo-worker"]["environment"]["HPO_DATA_FOLDER"]
+    assert services()["hpo-worker"]["volumes"] == services()["dask-worker"]["volumes"] == ["shared:/shared"]
+    settings = yaml.safe_load((FOLDER / "kubernetes" / "kustomization.yaml").read_text())["configMapGenerator"][0]
+    assert data == "/shared/data" and f"HPO_DATA_FOLDER={data}" in settings["literals"]
+    for profile in ("compose", "kubernetes", "slurm"):
+        assert "HPO_DATA_FOLDER" in (FOLDER / profile / "README.md").read_text()
+
+
+def commands() -> set[str]:
+    """The first word of whatever the profiles start."""
+    found = {service["command"].split()[0] for service in services().values() if "command" in service}
+    for name in ("dask", "controller"):
+        text = (FOLDER / "kubernetes" / f"{name}.yaml").read_text()
+        found |= {line.partition("args: [")[2].partition(",")[0] for line in text.splitlines() if "args: [" in line}
+    for script in FOLDER.glob("slurm/*.sbatch"):
+        found |= {line.split()[1] for line in script.read_text().splitlines() if line.startswith("exec ")}
+    return found
+
+
+def test_profiles_start_commands_that_are_installed() -> None:
+    assert commands() == {"dask", "hpo", "mlflow", "prefect"} <= entry_points(group="console_scripts").names
+
+
+STAND_IN = """#!/bin/bash
+[ "$1" = deploy ] && exit
+trap 'echo took its leave; exit 0' TERM
+echo "$@"
+for _ in $(seq 300); do sleep 0.05; done
+"""
+
+
+def told_that_time_ends(script: Path, folder: Path) -> str:
+    """What a stand-in, which the batch script starts, says when Slurm sends the batch shell alone a SIGTERM."""
+    (folder / "bin").mkdir()
+    (folder / "bin" / "activate").write_text(f"PATH={folder / 'bin'}:$PATH\n")
+    for name in ("dask", "hpo"):
+        (folder / "bin" / name).write_text(STAND_IN)
+        (folder / "bin" / name).chmod(0o755)
+    (folder / "bin" / "python").symlink_to(sys.executable if script.suffix == ".sbatch" else folder / "bin" / "dask")
+    (folder / "dask-scheduler.json").write_text('{"address": "tcp://node:8786"}')
+    settings = {"HPO_HOME": str(folder), "HPO_VENV": str(folder), "PREFECT_API_URL": "-", "HPO_ALLOWED_OBJECTIVES": "-"}
+    batch = subprocess.Popen(["bash", str(script)], env=os.environ | settings, stdout=subprocess.PIPE, text=True)
+    assert batch.stdout is not None
+    try:
+        assert "worker" in batch.stdout.readline()
+        batch.send_signal(signal.SIGTERM)
+        return batch.communicate(timeout=20)[0]
+    finally:
+        batch.kill()
+
+
+@pytest.mark.parametrize("name", ["workers", "controller"])
+def test_slurm_tells_the_process_that_its_time_ends(name: str, tmp_path: Path) -> None:
+    """``B:`` reaches the batch shell and nothing else; without it only job steps, of which there are none."""
+    script = FOLDER / "slurm" / f"{name}.sbatch"
+    assert "#SBATCH --signal=B:TERM@" in script.read_text()
+    assert told_that_time_ends(script, tmp_path) == "took its leave\n"
+
+
 @pytest.mark.skipif(shutil.which("docker-compose") is None, reason="no docker-compose on this machine")
 def test_compose_accepts_the_file_and_wants_a_password(tmp_path: Path) -> None:
     (tmp_path / "settings").write_text("POSTGRES_PASSWORD=x\n")
@@ -86,7 +165,7 @@ def test_kustomize_builds_what_kubernetes_takes() -> None:
             validator.validate(item, "1.30", strict=True)
 
 
-def test_jobqueue_makes_the_job_script(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobqueue_makes_the_job_script(tmp_path: Path) -> None:
     jobqueue = pytest.importorskip("dask_jobqueue", reason="pip install dask-jobqueue")
     import dask
 
@@ -99,3 +178,6 @@ def test_jobqueue_makes_the_job_script(monkeypatch: pytest.MonkeyPatch) -> None:
         script = cluster.job_script()
     assert "#SBATCH -J hpo-worker" in script and "#SBATCH --cpus-per-task=4" in script
     assert script.rstrip().splitlines()[-1].count("--nthreads 1 --no-nanny") == 1
+    assert "#SBATCH --signal=B:TERM@30" in script
+    (tmp_path / "job").write_text(script)
+    assert told_that_time_ends(tmp_path / "job", tmp_path) == "took its leave\n"

@@ -59,8 +59,9 @@ def test_tasks_never_touch_the_journal() -> None:
 
 
 def test_no_clock_and_no_global_random_generator_in_the_core() -> None:
-    for name in ("rng", "space", "spec", "trial", "events", "state"):
-        assert not touches(ROOT / f"hpo_core/{name}.py", "time", "random", "datetime", "threading"), name
+    files = [ROOT / f"hpo_core/{name}.py" for name in ("rng", "space", "trial", "events", "state")]
+    for path in [*files, *(ROOT / "hpo_core" / "spec").glob("*.py")]:
+        assert not touches(path, "time", "random", "datetime", "threading"), path
     for path in (ROOT / "hpo_core" / "search").glob("*.py"):
         assert not touches(path, "time", "random", "threading", "numpy.random"), path
         assert "np.random" not in path.read_text(), path

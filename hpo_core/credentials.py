@@ -1,0 +1,56 @@
+"""Passwords in URLs: found where a study would keep them, hidden where a message would show them."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote_plus
+
+_SECRET = re.compile(
+    r"password|passwd|passphrase|pwd|token|secret|key|credential|odbc_connect|^pass$|^sig$|signature", re.IGNORECASE
+)
+_FILES = frozenset({"sslkey"})
+"""PostgreSQL's arguments that sound like a secret and name a file."""
+_ARGUMENT = re.compile(r"(?<=[?&;])([^=&;?\s]+)=([^&\s]*)")
+_HTTP_USER = re.compile(r"^(https?://)[^/?#]*@", re.IGNORECASE)
+_DATABASE_USER = re.compile(r"^(.*?://)[^:/]*(?::[^@]*)?@")
+"""As SQLAlchemy reads it: a password may hold a slash."""
+_ANY_USER = re.compile(r"://[^:/@\s]*(?::[^@\s]*)?@")
+
+
+def holds_credentials(url: str) -> bool:
+    """Whether a URL names a user or a password, before its host or as an argument.
+
+    >>> [holds_credentials(u) for u in ("http://h:5000/@x", "http://me:pw@h", "postgresql://h/db?user=me&password=pw")]
+    [False, True, True]
+    """
+    return _user(url).match(url) is not None or any(
+        _is_secret(name) and value != "" for name, value in _ARGUMENT.findall(url)
+    )
+
+
+def without_credentials(url: str) -> str:
+    """A URL fit for a log.
+
+    >>> without_credentials("postgresql://me:pw@h/db?password=pw&sslmode=require")
+    'postgresql://h/db?password=***&sslmode=require'
+    """
+    return without_secret_arguments(_user(url).sub(r"\1", url))
+
+
+def without_secret_arguments(url: str) -> str:
+    """A URL whose arguments that are secrets are masked; its user and password stay as they are."""
+    return _ARGUMENT.sub(lambda found: f"{found[1]}=***" if _is_secret(found[1]) else found[0], url)
+
+
+def without_urls_credentials(text: str) -> str:
+    """A message without the credentials of the URLs in it; of something in doubt nothing is left."""
+    return without_secret_arguments(_ANY_USER.sub("://", text))
+
+
+def _user(url: str) -> re.Pattern[str]:
+    return _HTTP_USER if url.lower().startswith(("http:", "https:")) else _DATABASE_USER
+
+
+def _is_secret(name: str) -> bool:
+    plain = unquote_plus(name)
+    return plain not in _FILES and _SECRET.search(plain) is not None

@@ -1,0 +1,130 @@
+"""The tutorial, followed to the letter: its commands in their order, on a server and a worker of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
+
+
+def commands() -> list[str]:
+    """Every line that a reader types, without its comment."""
+    blocks = re.findall(r"```console\n(.*?)```", TUTORIAL, re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    assert all(line.startswith("$ ") for line in lines)
+    return [line[2:].partition("   #")[0].partition("  # ")[0].strip() for line in lines]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Reader:
+    """A shell in a folder that holds what the repository holds, with the tutorial's environment but free ports."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("examples", "deployments"):
+            shutil.copytree(ROOT / name, folder / name)
+        settings = (ROOT / "deployments" / "local" / "environment").read_text().splitlines()
+        pairs = [line.split("=", 1) for line in settings if line and not line.startswith("#")]
+        port = free_port()
+        self.api = f"http://127.0.0.1:{port}/api"
+        self.environment = (
+            {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "HPO_", "MLFLOW_"))}
+            | dict(pairs)
+            | {"PREFECT_API_URL": self.api, "PREFECT_SERVER_API_PORT": str(port), "HOME": str(folder)}
+            | {"PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}", "COLUMNS": "200"}
+        )
+        self.started: list[subprocess.Popen[bytes]] = []
+
+    def run(self, command: str) -> str:
+        done = subprocess.run(
+            shlex.split(command), cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=400
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def start(self, command: str) -> None:
+        log = (self.folder / f"{shlex.split(command)[0]}.log").open("ab")
+        self.started.append(
+            subprocess.Popen(shlex.split(command), cwd=self.folder, env=self.environment, stdout=log, stderr=log)
+        )
+
+    def wait_for_server(self) -> None:
+        deadline = time.monotonic() + 90
+        while True:
+            try:
+                urllib.request.urlopen(f"{self.api}/health", timeout=5).close()
+                return
+            except (urllib.error.URLError, OSError):
+                assert time.monotonic() < deadline, (self.folder / "prefect.log").read_text()
+                time.sleep(0.5)
+
+    def artifact(self, key: str) -> str:
+        wanted = json.dumps({"artifacts": {"key": {"any_": [key]}}, "sort": "CREATED_DESC", "limit": 1}).encode()
+        request = urllib.request.Request(
+            f"{self.api}/artifacts/filter", data=wanted, headers={"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return str(json.load(answer)[0]["data"])
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    made = Reader(tmp_path)
+    yield made
+    for process in reversed(made.started):
+        process.terminate()
+        try:
+            process.wait(40)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_followed_to_the_letter(reader: Reader) -> None:
+    typed = commands()
+    assert typed[0] == "make setup", "which is done: this runs in what it made"
+    server = typed.index("prefect server start")
+    worker = typed.index("hpo worker")
+    deploy = typed.index("hpo deploy")
+    look = next(n for n, line in enumerate(typed) if line.startswith("hpo list"))
+    reader.start(typed[server])
+    reader.wait_for_server()
+    said: dict[str, str] = {}
+    for n, line in enumerate(typed[deploy - 1 :], deploy - 1):
+        if n >= look and line.startswith("mlflow ui"):
+            continue
+        said[line] = reader.run(line)
+        if n == deploy:
+            reader.start(typed[worker])
+        if line.startswith("prefect deployment run retrain/retrain"):
+            assert "version 1 stays champion" in reader.artifact("digits-decision")
+        if line.startswith("prefect deployment run retrain/digits-nightly"):
+            assert "the challenger became champion" in reader.artifact("digits-decision")
+    assert "digits-first" in said["hpo list"]
+    again = next(line for line in typed if line.startswith("prefect deployment run retrain/digits-nightly"))
+    reader.run(again)
+    assert "This was done before for the same data" in reader.artifact("digits-decision")
+    schedules = json.loads(
+        urllib.request.urlopen(f"{reader.api}/deployments/name/retrain/digits-nightly", timeout=30).read()
+    )["schedules"]
+    assert [item["schedule"]["cron"] for item in schedules] == ["0 3 * * *"]
