@@ -97,8 +97,6 @@ class Candidates:
                 study=name,
                 action="tune" if known is None else "resume",
                 spec=spec.plain() if known is None else None,
-                home=str(self.home.folder),
-                journal=self.home.given_journal,
             )
             known = Study.open(name, self.journal, reading=True)
         if not _has_ended(known):

@@ -9,7 +9,7 @@ from prefect.runtime import flow_run
 from pydantic import Field
 
 from flows.artifacts import artifact_key
-from flows.permits import refuse_places
+from flows.permits import home_here
 from hpo_core.home import Home
 from hpo_core.journal.base import Journal
 from hpo_core.report.compared import Comparison, write_comparison
@@ -29,10 +29,6 @@ def compare(
     studies: Annotated[
         list[str], Field(min_length=1, description="Names of the studies; they must optimize one metric.")
     ],
-    home: Annotated[
-        str | None, Field(description="Folder of journal and reports; default: HPO_HOME, or .hpo here.")
-    ] = None,
-    journal: Annotated[str | None, Field(description="URL of the journal, where it is not in the home folder.")] = None,
 ) -> dict[str, Any]:
     """Put studies side by side: incumbents over training and time, final quality, cost.
 
@@ -41,11 +37,8 @@ def compare(
 
     Args:
         studies: Names of the studies; they must optimize one metric.
-        home: Leave it empty in a deployment. Folder of journal and reports; default: HPO_HOME, or .hpo here.
-        journal: Leave it empty in a deployment. URL of the journal, where it is not in the home folder.
     """
-    refuse_places(home, journal)
-    place = Home(home, journal)
+    place = home_here()
     source = place.read_journal()
     comparison = Comparison.of([list(source.entries(name)) for name in studies])
     page = write_comparison(comparison, place.comparison_path(studies))

@@ -25,7 +25,7 @@ from typing import Any
 from hpo_core.champion.repeats import DATA
 from hpo_core.credentials import without_credentials
 from hpo_core.errors import HpoError, SpecError
-from hpo_core.home import DATABASES, settled_database
+from hpo_core.home import DATABASES, Home, settled_database
 from hpo_core.spec import (
     AddressClusterSpec,
     KubernetesClusterSpec,
@@ -221,19 +221,17 @@ class Permits:
             )
 
 
-def refuse_places(home: str | None, journal: str | None) -> None:
-    """For flows with these parameters: a run of a deployment writes and reads where the worker's settings say.
+def home_here() -> Home:
+    """Where this process has its studies: settings of its environment, never parameters of a run.
 
     Raises:
-        NotAllowedError: it names another place, or the worker names none that lasts.
+        NotAllowedError: in a run of a deployment, if the worker names no place that lasts.
     """
     from prefect.runtime import deployment
 
-    if deployment.id is None:
-        return
-    if home is not None or journal is not None:
-        raise NotAllowedError("home and journal are settings of the worker (HPO_HOME, HPO_JOURNAL); leave them empty.")
-    refuse_relative_places()
+    if deployment.id is not None:
+        refuse_relative_places()
+    return Home()
 
 
 def refuse_relative_places() -> None:

@@ -13,9 +13,8 @@ from pydantic import Field
 from flows.candidates import Rules, check_function
 from flows.keeper import Keeper
 from flows.orphan import end_with_worker
-from flows.permits import Permits, refuse_places
+from flows.permits import Permits, home_here
 from hpo_core.champion.fingerprint import resolved
-from hpo_core.home import Home
 from hpo_core.tracking.store import errors_without_credentials, prepare_environment
 
 __all__ = ["Rules", "retrain"]
@@ -43,8 +42,6 @@ def retrain(
     attempt: Annotated[
         int, Field(ge=1, description="Raise it to do the work for the same data once more; else it is done once.")
     ] = 1,
-    home: Annotated[str | None, Field(description="Folder of journal and checkpoints; default: HPO_HOME.")] = None,
-    journal: Annotated[str | None, Field(description="URL of the journal; default: in the home folder.")] = None,
 ) -> dict[str, Any]:
     """Retrain a champion on new data and replace it where a challenger is better by more than the noise of seeds.
 
@@ -59,12 +56,9 @@ def retrain(
         study: Where there is no champion yet: the study whose best trial becomes the first.
         rules: When to tune again, what a challenger must show.
         attempt: Raise it to do the work for the same data once more; else it is done once.
-        home: Leave it empty in a deployment. Folder of journal and checkpoints; default: HPO_HOME.
-        journal: Leave it empty in a deployment. URL of the journal; default: in the home folder.
     """
     end_with_worker()
-    place = Home(home, journal)
-    refuse_places(home, journal)
+    place = home_here()
     if evaluate is not None:
         check_function(evaluate)
     if deployment.id is not None:

@@ -58,8 +58,6 @@ class Home:
                 f"Home folder {self.folder} has a '?' in its path, which no database URL can carry. "
                 "Choose another with --home or HPO_HOME."
             )
-        self.given_journal = journal
-        """What the caller named; None where the environment or the folder decides."""
         self._database = os.environ.get("HPO_DATABASE")
         self._journal = journal or os.environ.get("HPO_JOURNAL") or self._database
 

@@ -157,3 +157,39 @@ def test_the_newer_ui_draws_the_same_form(deployed: Deployed, page: Any, picture
     page.set_viewport_size({"width": 1200, "height": 2400})
     page.wait_for_timeout(1000)
     page.screenshot(path=pictures / "form-newer-ui.png")
+
+
+def test_a_champion_and_a_comparison_as_a_person_sees_them(deployed: Deployed, page: Any, pictures: Path) -> None:
+    (deployed.data / "drifted.json").write_text('{"offset": 0.9, "seed": 2}')
+    deployed.completed("tune-file", file="line.yaml", name="line")
+    page.goto(form_of(deployed, "retrain"))
+    field(page, "model").wait_for()
+    fill(page, "model", "line")
+    fill(page, "data", "drifted.json")
+    for name, value in {"evaluate": "tests.flows.retrain_objectives:evaluate", "study": "line"}.items():
+        field(page, f"{name} (Optional)").get_by_text("str", exact=True).click()
+        fill(page, f"{name} (Optional)", value)
+    page.screenshot(path=pictures / "retrain-form.png")
+    page.get_by_role("button", name="Submit", exact=True).click()
+    run = newest_run(deployed, page, "retrain")
+    ended = deployed.ended(run)
+    assert ended["state_type"] == "COMPLETED", deployed.logs(run)
+    show_artifact(deployed, page, run, "line-decision")
+    page.get_by_text("the challenger became champion").first.wait_for()
+    page.screenshot(path=pictures / "retrain-decision.png", full_page=True)
+
+    studies = [line.split()[0] for line in deployed.hpo("list").stdout.splitlines() if line.startswith("line")]
+    searches = [name for name in studies if name == "line" or name.endswith("-tune")]
+    ended = deployed.completed("compare", studies=searches)
+    key = next(key for key in deployed.artifacts(ended["id"]) if key.endswith("-compared"))
+    show_artifact(deployed, page, ended["id"], key)
+    page.get_by_text("2 studies by loss").first.wait_for()
+    page.screenshot(path=pictures / "compare-artifact.png", full_page=True)
+
+
+def show_artifact(deployed: Deployed, page: Any, run: str, key: str) -> None:
+    wanted = {"artifacts": {"flow_run_id": {"any_": [run]}, "key": {"any_": [key]}}, "limit": 1}
+    (found,) = deployed.api("artifacts/filter", wanted)
+    page.set_viewport_size({"width": 1200, "height": 1500})
+    page.goto(address(deployed, f"/artifacts/artifact/{found['id']}"))
+    page.wait_for_timeout(2500)

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from flows.deployed import _home
-from flows.permits import NotAllowedError, refuse_places
+from flows.permits import NotAllowedError, home_here
 from flows.register import settled_environment
 from hpo_core.home import DATABASES, settled_database
 
@@ -35,11 +35,11 @@ def test_a_file_named_from_here_is_named_in_full(
     monkeypatch.setenv("HPO_HOME", found["HPO_HOME"])
     monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", str(uuid4()))
     for name in DATABASES:
-        for asked in (_home, lambda: refuse_places(None, None)):
+        for asked in (_home, home_here):
             with pytest.raises(NotAllowedError, match=f"{name} = .* is a file relative to the folder where this runs"):
                 asked()
         monkeypatch.setenv(name, found[name])
-    refuse_places(None, None)
+    home_here()
     assert _home().journal_url == settled.format(here=tmp_path.resolve())
 
 
