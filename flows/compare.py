@@ -78,7 +78,8 @@ def _track(facts: dict[str, Any], page: Path, studies: list[Tracked]) -> dict[st
 def _show(facts: dict[str, Any], links: dict[str, str]) -> None:
     metric = facts["metric"]
     first = facts["groups"][0]
-    lines = [f"## {len(facts['studies'])} studies by {metric} ({facts['mode']})", ""]
+    count = len(facts["studies"])
+    lines = [f"## {count} {'study' if count == 1 else 'studies'} by {metric} ({facts['mode']})", ""]
     if first["median"] is not None:
         seeds = f" (median of {first['studies']} seeds)" if first["studies"] > 1 else ""
         lines.append(f"Best: **{first['group']}**, {metric} = {first['median']:.5g}{seeds}.")

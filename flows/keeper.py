@@ -156,7 +156,7 @@ class Keeper:
         )
         step = first_step(drift)
         steps, candidates = [step.reason], []
-        self.log.info(step.reason)
+        self.log.info("%s; %s", drift.words(), step.reason)
         if step.branch == "retrain":
             candidates.append(self._retrained(card, data, content, key))
             further = second_step(card.losses, candidates[0].card.losses, level=rules.level)
@@ -254,7 +254,7 @@ class Keeper:
         image = f"data:image/svg+xml;base64,{svg}"
         words = f"{decision.markdown()}\n\n![what was compared]({image}){link}{before}"
         create_markdown_artifact(words, key=artifact_key(self.model, "decision"), description=decision.headline())
-        create_image_artifact(image, key=artifact_key(self.model, "compared"), description=decision.headline())
+        create_image_artifact(image, key=artifact_key(self.model, "decision-picture"), description=decision.headline())
         return {
             "model": self.model,
             "promoted": decision.promoted,

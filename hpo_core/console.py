@@ -223,10 +223,11 @@ def status_word(study: Study, info: StudyInfo) -> str:
 
 
 def table_of(rows: list[dict[str, Any]]) -> Table:
-    """Rows of one shape as a table."""
+    """Rows of one shape as a table; what the first column names stays whole in a narrow terminal, to be copied."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in rows[0]:
-        table.add_column(column)
+    for place, column in enumerate(rows[0]):
+        whole = max(len(str(row[column])) for row in rows) if place == 0 else None
+        table.add_column(column, no_wrap=whole is not None, min_width=whole)
     for row in rows:
         table.add_row(*(f"{v:.5g}" if isinstance(v, float) else "" if v is None else str(v) for v in row.values()))
     return table

@@ -23,8 +23,8 @@ class Step(msgspec.Struct, frozen=True):
 def first_step(drift: Drift) -> Step:
     """Without drift the recorded parameters are still the right ones; with drift they are looked for again."""
     if drift.drifted:
-        return Step("tune", f"{drift.words()}; parameters chosen for other data are chosen again")
-    return Step("retrain", f"{drift.words()}; the champion's parameters are trained again on the new data")
+        return Step("tune", "tuned again: the parameters were chosen for other data than these")
+    return Step("retrain", "the champion's parameters are trained again on the new data")
 
 
 def is_good_enough(own: Sequence[float], retrained: Sequence[float], *, level: float = 0.05) -> bool:

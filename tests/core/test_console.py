@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from hpo_core.cli import app
+from hpo_core.console import table_of
 from hpo_core.home import Home
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
@@ -80,3 +83,10 @@ def test_stop_rules_are_told(tmp_path: Path) -> None:
     facts = shown(tmp_path)
     assert (facts["status"], facts["rule"]) == ("halted", "total_resource")
     assert " of " not in hpo(tmp_path, "show", "world").splitlines()[-1], "nobody knows how many results there will be"
+
+
+def test_names_are_whole_however_narrow_the_terminal_is() -> None:
+    name = "digits-20261121-190000-abcd-tune-again"
+    narrow = Console(width=60, record=True, file=io.StringIO())
+    narrow.print(table_of([{"study": name, "method": "asha", "status": "finished", "created": "2026-11-21 18:02"}]))
+    assert name in narrow.export_text().split()

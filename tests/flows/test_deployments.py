@@ -69,7 +69,6 @@ def test_a_wrong_value_is_refused_before_a_run_is_made(deployed: Deployed) -> No
         ("tune", {"objective": good, "numbers": [{"name": "x", "low": 0}]}),
         ("tune", {"objective": good, "method": {"method": "asha", "variant": "other"}}),
         ("resume", {"study": "../../elsewhere"}),
-        ("retrain", {"model": "m", "data": "may.json", "home": "/elsewhere"}),
     ]
     for flow, parameters in wrong:
         with pytest.raises(urllib.error.HTTPError) as caught:
@@ -99,6 +98,7 @@ def test_what_the_form_cannot_see_is_refused_at_once(deployed: Deployed) -> None
         deployed.start("retrain", **keep, evaluate="os:system"): "evaluate = 'os:system' is not allowed here",
         deployed.start("retrain", **keep | {"data": "/etc/passwd"}): "no file of the deployment's folder of data",
         deployed.start("compare", studies=["../../out"]): "../../out",
+        deployed.start("retrain", **keep, home=str(deployed.folder / "elsewhere")): "was provided with parameters",
     }
     for run, says in refused.items():
         ended = deployed.ended(run)
@@ -169,7 +169,7 @@ def test_a_champion_is_kept_and_searches_are_compared(deployed: Deployed) -> Non
         ended = deployed.completed("retrain", **asked | parameters)
         assert ended["name"] == "retrain-line"
         shown = deployed.artifacts(ended["id"])
-        assert shown["line-compared"].startswith("data:image/svg+xml;base64,")
+        assert shown["line-decision-picture"].startswith("data:image/svg+xml;base64,")
         return str(shown["line-decision"])
 
     assert "version 1 stays champion" in decision(**first, data="similar.json")
