@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 from flows.silence import SILENT
@@ -92,9 +93,13 @@ def test_a_run_whose_processes_vanished_is_called_crashed(alone: Deployed) -> No
     run = alone.start("tune-file", file="slow.yaml", name="vanished")
     with worker_of(alone) as worker:
         study, processes = alone.begun(run, 3)
+        for process in processes:  # none may notice the others' end
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
         worker.kill()
         for process in processes:
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         assert gone(processes, 10)
     assert alone.run(run)["state_type"] == "RUNNING"
     state = alone.wait(run, lambda found: found["state_type"] != "RUNNING", seconds=240)["state"]
