@@ -18,6 +18,10 @@ STOPPED_SECONDS = (20.0, 90.0)
 """How long a process is under SIGSTOP."""
 DOWN_SECONDS = (2.0, 25.0)
 """How long a server that was killed stays away."""
+REST_SECONDS = 45.0
+"""For so long a kind of process is left alone after it was broken: else nothing would ever get up again."""
+IN_START = 0.15
+"""How often a fault that falls into a controller's start is carried out."""
 
 
 def marked(marker: str) -> list[psutil.Process]:
@@ -79,8 +83,11 @@ class Saboteur:
     servers: dict[str, Callable[[float], Any]]
     study: str = ""
     controller: int = 0
+    started: bool = False
+    """Whether the present controller has recorded anything yet."""
     faults: list[Fault] = field(default_factory=list)
     _stopped: dict[int, float] = field(default_factory=dict)
+    _rested: dict[str, float] = field(default_factory=dict)
     _end: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
@@ -102,7 +109,7 @@ class Saboteur:
                 psutil.Process(pid).send_signal(signal.SIGCONT)
 
     def _break_something(self) -> None:
-        if not self.study:
+        if not self.study or (not self.started and self.random.random() > IN_START):
             return
         choices: list[tuple[str, str, int]] = [(name, "killed", 0) for name in self.servers]
         for process in marked(self.marker):
@@ -113,12 +120,15 @@ class Saboteur:
                 choices += [(found, "killed", process.pid), (found, "stopped", process.pid)]
                 if found == "controller":
                     choices.append((found, "terminated", process.pid))
+        now = time.monotonic()
+        choices = [choice for choice in choices if self._rested.get(choice[0], 0.0) <= now]
         kinds = sorted({choice[:2] for choice in choices})
         if not kinds:
             return
         kind = self.random.choice(kinds)
         target, action, pid = self.random.choice([choice for choice in choices if choice[:2] == kind])
         self._do(target, action, pid)
+        self._rested[target] = time.monotonic() + REST_SECONDS
 
     def _do(self, target: str, action: str, pid: int) -> None:
         fault = Fault(time.time(), self.lane, self.study, target, action)

@@ -57,9 +57,10 @@ STUDIES: dict[str, dict[str, Any]] = {
 }
 QUIET_SECONDS = 240.0
 """How long what a study started may take to end after it."""
-RUNS_WITHOUT_NEWS = 25
-"""Controllers in a row that record nothing: then the study is wedged."""
+SILENT_SECONDS = 900.0
+"""A study that records nothing for so long is wedged, whatever is done to it."""
 STUDY_SECONDS = 3600.0
+LOOK_SECONDS = 3.0
 
 
 class Lane:
@@ -82,6 +83,8 @@ class Lane:
         self.saboteur = Saboteur(name, self.marker, random.Random(seed), faults, {})
         self.results: list[dict[str, Any]] = []
         self.runs = 0
+        self._known = 0
+        self._news = 0.0
 
     def start(self) -> None:
         self.folder.mkdir(parents=True)
@@ -141,23 +144,23 @@ class Lane:
 
     def _drive(self, name: str, file: Path, log: Path) -> list[str]:
         deadline = time.monotonic() + STUDY_SECONDS
-        silent, entries = 0, -1
+        self._known, self._news = 0, time.monotonic()
         self.saboteur.study = name
         try:
             while time.monotonic() < deadline:
-                known = self._entries(name)
-                silent, entries = (0, known) if known > entries else (silent + 1, entries)
-                if silent > RUNS_WITHOUT_NEWS:
-                    return [f"wedged: {silent} controllers in a row recorded nothing"]
-                code = self._hpo(log, "resume", name) if known > 0 else self._hpo(log, "tune", file)
+                known = self._look(name, patient=True)
+                code = self._hpo(log, "resume", name, study=name) if known else self._hpo(log, "tune", file, study=name)
                 if code == 0:
                     return []
+                if time.monotonic() - self._news > SILENT_SECONDS:
+                    return [f"wedged: nothing was recorded for {SILENT_SECONDS:.0f} s"]
                 time.sleep(1.0)
             return [f"not finished within {STUDY_SECONDS:.0f} s"]
         finally:
             self.saboteur.study = ""
 
-    def _hpo(self, log: Path, *arguments: object) -> int:
+    def _hpo(self, log: Path, *arguments: object, study: str = "") -> int:
+        """Run the command to its end; with ``study`` watch what it records."""
         self.runs += 1
         command = [sys.executable, "-m", "hpo_core.cli", *map(str, arguments)]
         with log.open("ab") as out:
@@ -166,28 +169,42 @@ class Lane:
             process = subprocess.Popen(
                 command, stdout=out, stderr=out, env=self.environment, cwd=self.folder, start_new_session=True
             )
+        before = self._known
+        self.saboteur.started = False
         self.saboteur.controller = process.pid
-        try:
-            code = process.wait(STUDY_SECONDS)
-        except subprocess.TimeoutExpired:
+        deadline = time.monotonic() + STUDY_SECONDS
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+            if study:
+                self.saboteur.started = self._look(study) > before
+                if time.monotonic() - self._news > SILENT_SECONDS:
+                    break
+        if process.poll() is None:
             process.kill()
-            code = process.wait()
+        code = process.wait()
         with log.open("ab") as out:
             out.write(f"== {time.strftime('%H:%M:%S')} exit code {code}\n".encode())
         return code
 
-    def _entries(self, name: str) -> int:
-        """0 where the study was not begun; the journal may be away for a while."""
-        for _ in range(120):
+    def _look(self, name: str, *, patient: bool = False) -> int:
+        """Entries of a study as far as known; its database may be away for a while."""
+        for _ in range(120 if patient else 1):
             try:
                 journal = self.home.open_journal()
                 try:
-                    return next((info.entries for info in journal.studies() if info.name == name), 0)
+                    found = next((info.entries for info in journal.studies() if info.name == name), 0)
                 finally:
                     journal.close()
             except HpoError:
-                time.sleep(1.0)
-        raise RuntimeError("The journal's database did not come back.")
+                if patient:
+                    time.sleep(1.0)
+                continue
+            if found > self._known:
+                self._known, self._news = found, time.monotonic()
+            return found
+        if patient:
+            raise RuntimeError("The journal's database did not come back.")
+        return self._known
 
     def _left_over(self) -> list[str]:
         """Processes of the study that are still there; what was stopped is woken first."""
@@ -231,7 +248,7 @@ def main() -> None:
     parser.add_argument("--load", type=int, default=0, help="so many processes compute meanwhile")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--every", type=float, nargs=2, default=(4.0, 12.0), help="seconds between two faults of a lane"
+        "--every", type=float, nargs=2, default=(6.0, 16.0), help="seconds between two faults of a lane"
     )
     parser.add_argument("--studies", nargs="*", choices=STUDIES, default=list(STUDIES))
     parser.add_argument("--keep", action="store_true", help="leave logs and homes behind")
