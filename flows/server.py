@@ -24,7 +24,7 @@ class PrefectServerError(HpoError):
 def configured_api() -> str | None:
     """URL of the Prefect API the user's settings name (environment, profile, .env, prefect.toml), or None.
 
-    Prefect keeps the settings that it reads first. These are read beside it, so that its own are still to be made.
+    Prefect is imported for it, and keeps the settings that it finds at this moment: see ``point_prefect_at``.
     """
     if url := os.environ.get("PREFECT_API_URL"):
         return url

@@ -114,7 +114,7 @@ class SharedServer:
 
     @property
     def pid(self) -> int | None:
-        """Of the server process, once it said so."""
+        """Of the server process."""
         with contextlib.suppress(OSError, ValueError):
             return int(self._file("server", "lock").read_text())
         return None
@@ -249,6 +249,7 @@ class SharedServer:
                 )
             finally:
                 os.close(log)
+            os.pwrite(lock.fd, str(self._process.pid).encode(), 0)
 
     def _write_secrets(self) -> None:
         new = self.secrets_file.with_suffix(f".{os.getpid()}")
@@ -328,10 +329,7 @@ class SharedServer:
         """What the server process is doing, as far as one can see from here."""
         if not self._uses:
             return "the one before it is ending"
-        pid = self.pid
-        if pid is None and self._process is not None:
-            pid = self._process.pid
-        if pid is None:
+        if (pid := self.pid) is None:
             return "its process is being started by another study"
         try:
             process = psutil.Process(pid)

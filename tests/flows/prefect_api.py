@@ -1,4 +1,4 @@
-"""Requests to a Prefect API as its own clients make them: with the password, and a CSRF token for what changes things."""
+"""Requests to a Prefect API as its clients make them: with the password, and a CSRF token for what changes things."""
 
 from __future__ import annotations
 
