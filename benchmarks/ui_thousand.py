@@ -25,6 +25,7 @@ Then what the API itself needs for the list of task runs (200, as many as it giv
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import os
 import shutil
@@ -42,7 +43,7 @@ import record
 
 sys.path.insert(0, str(record.ROOT.parent))
 
-from flows.server import TemporaryPrefectServer
+from flows.shared_server import SharedServer
 
 CASES = {"rung-1000": ("rung", 694), "job-1000": ("job", 694), "job-250": ("job", 170)}
 SIGHTS = {"older UI": "", "newer UI": "/v2"}
@@ -51,6 +52,7 @@ QUIET = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
+CLIENT = "ui_thousand"
 STILL = 1.0
 """Seconds without a change after which a page counts as drawn."""
 PATIENCE = 90.0
@@ -82,12 +84,16 @@ def start_study(name: str, grain: str, configs: int, folder: Path) -> subprocess
 class Api:
     """The server's API, as its UI uses it."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, server: SharedServer) -> None:
+        self.url = server.url
+        self.password = base64.b64encode(server.auth.encode()).decode()
+        self._headers = {"content-type": "application/json", "authorization": f"Basic {self.password}"}
+        token = json.loads(self.ask(f"csrf-token?client={CLIENT}"))["token"]
+        self._headers |= {"prefect-csrf-client": CLIENT, "prefect-csrf-token": token}
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> bytes:
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{self.url}/api/{path}", data, {"content-type": "application/json"})
+        request = urllib.request.Request(f"{self.url}/api/{path}", data, self._headers)
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return bytes(answer.read())
 
@@ -122,11 +128,14 @@ class Api:
 class Sight:
     """One look at a flow run's page, with an empty cache."""
 
+    password = ""
+    """Of the server, as its pages keep it once a person has logged in."""
+
     def __init__(self, browser: Any, address: str) -> None:
         self.context = browser.new_context(viewport={"width": 1200, "height": 900})
         self.page = self.context.new_page()
         self.page.set_default_timeout(PATIENCE * 1e3)
-        self.page.add_init_script(f"({_BLOCKED})()")
+        self.page.add_init_script(f"({_BLOCKED})(); localStorage.setItem('prefect-password', '{self.password}')")
         self._kinds: dict[str, bool] = {}
         self.bytes = {"api": 0, "files": 0}
         wire = self.context.new_cdp_session(self.page)
@@ -291,22 +300,23 @@ def main() -> None:
         given.pictures.mkdir(parents=True, exist_ok=True)
     facts = record.machine()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what was started, too
-    for name in ("HPO_HOME", "HPO_JOURNAL", "HPO_DATABASE"):
+    for name in ("HPO_HOME", "HPO_JOURNAL", "HPO_DATABASE", "PREFECT_API_URL"):
         os.environ.pop(name, None)
     with tempfile.TemporaryDirectory(prefix="hpo-ui-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        server = TemporaryPrefectServer(folder / "prefect")
-        server.start()
+        server = SharedServer(folder / "home" / "prefect")
         try:
+            server.start()
             server.wait()
             with sync_playwright() as driver:
                 browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+                api = Api(server)
+                Sight.password = api.password
                 Sight(browser, server.url).context.close()  # the browser's own first use
-                api = Api(server.url)
                 figures = {case: measure(browser, api, case, folder, given) for case in CASES}
                 browser.close()
         finally:
-            server.stop()
+            server.close()
     loads = ", ".join(f"{found['load_after']:g}" for found in figures.values())
     text = f"{facts['cores']} cores; load {facts['load_at_start']:g} at the start, {loads} after each study.\n\n"
     text += tables(figures)

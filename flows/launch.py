@@ -1,17 +1,32 @@
-"""From a command to a flow run in this process: start what is missing, run, say how it ended."""
+"""From a command to a study driven in this process: start what is missing, run, say how it ended.
+
+The study is a Prefect flow run, or with ``--no-prefect`` none: then Prefect is not even imported.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import typer
 from rich.text import Text
 
-from flows.server import TemporaryPrefectServer, check_api, configured_api, settle
+from flows.driver import Bare
+from flows.server import (
+    PrefectServerError,
+    check_access,
+    check_api,
+    configured_api,
+    forbid_ephemeral_servers,
+    point_prefect_at,
+    prepare_environment,
+    settle,
+)
 from flows.session import Session
+from flows.shared_server import SharedServer
 from hpo_core.console import err, out, print_json, print_summary
 from hpo_core.errors import HpoError
 from hpo_core.front_view import front_facts
@@ -33,27 +48,36 @@ def launch(
     spec: StudySpec | None = None,
     force: bool = False,
     extend: int = 0,
+    prefect: bool | None = None,
+    prefect_timeout: float | None = None,
 ) -> None:
-    """Start what is missing, run the flow in this process, say how it ended."""
+    """Start what is missing, drive the study in this process, say how it ended.
+
+    Args:
+        prefect: whether it is shown in Prefect; None: as the study says.
+        prefect_timeout: instead of the study's ``start_timeout``.
+    """
     signal.signal(signal.SIGTERM, _as_interrupt)
-    if (api := configured_api()) is not None:
-        check_api(api)
     session = Session(home, name, spec=spec, force=force, extend=extend)
-    server: TemporaryPrefectServer | None = None
+    shown = session.spec.prefect.enabled if prefect is None else prefect
+    server: SharedServer | None = None
     board = out.is_terminal and not as_json
     try:
-        if api is None:
-            server = TemporaryPrefectServer(home.folder / "prefect")
-            server.start()
+        if shown:
+            server = _find_api(home, prefect_timeout or session.spec.prefect.start_timeout)
         session.start_cluster()
-        _say(as_json, f"starting: {_cluster_words(session)}, Prefect API, MLflow projection ...")
-        _quiet_prefect()
+        services = ", Prefect API" if shown else ""
+        _say(as_json, f"starting: {_cluster_words(session)}{services}, MLflow projection ...")
+        if shown:
+            _import_flow()
         session.wait_for_cluster()
         if server is not None:
-            server.wait()
-            _say(as_json, f"Prefect UI while it runs: {server.url}")
+            server.wait(lambda line: _say(as_json, line))
+            point_prefect_at(server.api_url, server.auth)
+            _say(as_json, f"Prefect UI while it runs: {server.url} ({_password_words(server)})")
         _say(as_json, f"Dask dashboard: {session.executor.dashboard}")
-        summary = _run_flow(session, action, board, as_json, home, force, extend)
+        _show_in_terminal(session, board, as_json)
+        summary = _run_flow(session, action, as_json, home, force, extend) if shown else _run_bare(session)
         warning = session.finish_tracking()
         if warning:
             err.print(warning, style="yellow")
@@ -66,20 +90,52 @@ def launch(
     finally:
         session.close()
         if server is not None:
-            server.stop()
+            server.close()
 
 
-def _run_flow(
-    session: Session, action: str, board: bool, as_json: bool, home: Home, force: bool, extend: int
-) -> dict[str, Any]:
-    from flows.patience import leave, look
+def _find_api(home: Home, start_timeout: float) -> SharedServer | None:
+    """Check the API that the user's settings name; without one, begin to start the home's own server."""
+    if (api := configured_api()) is not None:
+        check_api(api)
+        check_access(api)
+        forbid_ephemeral_servers()
+        return None
+    server = SharedServer(home.folder / "prefect", start_timeout)
+    prepare_environment(server.folder)
+    server.start()
+    return server
+
+
+def _import_flow() -> None:
+    """While server and workers start: it takes a second or two."""
+    # Prefect's own lines go to its API (the UI shows them), not between ours.
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    import flows.tune  # noqa: F401
+
+
+def _password_words(server: SharedServer) -> str:
+    """The password itself to a person only: what is no terminal may be a log that others read."""
+    return f"password {server.auth}" if err.is_terminal else f"password: see auth in {server.secrets_file}"
+
+
+def _show_in_terminal(session: Session, board: bool, as_json: bool) -> None:
     from flows.progress import LiveBoard, PlainLines
-    from flows.tune import run_prepared
 
     if board:
         session.add_observer(lambda study: LiveBoard(study, out))
     elif not as_json:
         session.add_observer(lambda study: PlainLines(study, lambda line: print(line, flush=True)))
+
+
+def _run_bare(session: Session) -> dict[str, Any]:
+    _, summary = session.run(lambda _study, executor: Bare(executor))
+    return dict(msgspec.to_builtins(summary))
+
+
+def _run_flow(session: Session, action: str, as_json: bool, home: Home, force: bool, extend: int) -> dict[str, Any]:
+    from flows.patience import leave, look
+    from flows.tune import run_prepared
+
     try:
         summary = run_prepared(
             session,
@@ -92,8 +148,10 @@ def _run_flow(
         )
     except HpoError:
         raise
-    except Exception:
-        if session.summary is None or look():
+    except Exception as error:
+        if session.summary is None:
+            raise _as_said(error, session.name, look) from error
+        if look():
             raise
         leave(0 if session.summary.status == "finished" else HALTED)
         err.print("The Prefect server is gone: its pages do not show the end of this study.", style="yellow")
@@ -103,13 +161,18 @@ def _run_flow(
     return summary
 
 
+def _as_said(error: Exception, name: str, look: Callable[[], bool]) -> Exception:
+    """What Prefect raised before the study's end as a message; anything else as it is."""
+    if type(error).__module__.partition(".")[0] not in ("prefect", "httpx", "httpcore", "websockets") and look():
+        return error
+    return PrefectServerError(
+        f"Prefect failed before the end of study {name!r} ({type(error).__name__}: {error}). `hpo list` shows whether "
+        f"it began: then `hpo resume {name}` goes on, else start it again; --no-prefect runs it without Prefect."
+    )
+
+
 def _as_interrupt(_signal: int, _frame: Any) -> None:
     raise KeyboardInterrupt
-
-
-def _quiet_prefect() -> None:
-    """Prefect's own lines go to its API (the UI shows them), not between ours."""
-    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
 
 
 def _cluster_words(session: Session) -> str:

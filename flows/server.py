@@ -1,16 +1,10 @@
-"""A Prefect API for studies started by hand where none is configured.
-
-Prefect's own ephemeral mode prints tracebacks at exit and leaves orphans after ``kill -9``; this starts the same
-server with its log in a file, lets it write the last states, and ends it.
-"""
+"""The Prefect API that shows a study: one that the user's settings name, or the home's own (``shared_server.py``)."""
 
 from __future__ import annotations
 
+import base64
 import os
-import socket
 import ssl
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -19,21 +13,24 @@ from uuid import UUID
 
 from hpo_core.errors import HpoError
 
-_START_SECONDS = 90.0
 _PAGE = 200
+_CURE = "or run without Prefect: --no-prefect."
 
 
 class PrefectServerError(HpoError):
-    """The temporary Prefect API did not come up."""
+    """The Prefect API does not answer, did not come up, or is gone."""
 
 
 def configured_api() -> str | None:
-    """URL of the Prefect API the user's settings name, or None."""
+    """URL of the Prefect API the user's settings name (environment, profile, .env, prefect.toml), or None.
+
+    Prefect is imported for it, and keeps the settings that it finds at this moment: see ``point_prefect_at``.
+    """
     if url := os.environ.get("PREFECT_API_URL"):
         return url
-    from prefect.settings import get_current_settings
+    from prefect.settings import Settings
 
-    return get_current_settings().api.url
+    return Settings().api.url
 
 
 def check_api(url: str) -> None:
@@ -52,94 +49,90 @@ def check_api(url: str) -> None:
             return  # a certificate of your own: Prefect's client knows it, this question does not
         raise PrefectServerError(
             f"No Prefect API answers at {url} ({error}). Start it or mend PREFECT_API_URL; with no API configured "
-            "a temporary one is started for the study."
+            f"one is started for the study; {_CURE}"
         ) from None
 
 
-class TemporaryPrefectServer:
-    """``prefect server start`` on a free port of 127.0.0.1, with its database below ``folder``."""
+def check_access(url: str) -> None:
+    """Whether the configured Prefect API, which answers, takes the password that the settings give.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
-        self.url = ""
+    Raises:
+        PrefectServerError: it wants one, or another one.
+    """
+    from prefect.settings import Settings
 
-    def start(self) -> None:
-        """Begin to start, and point this process's environment at it (before prefect is imported)."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
-        os.environ.update(
-            PREFECT_HOME=str(self._folder),
-            PREFECT_API_URL=f"{self.url}/api",
-            PREFECT_SERVER_ANALYTICS_ENABLED="false",
-            DO_NOT_TRACK="1",
-            PREFECT_CLI_COLORS="false",
-            PREFECT_UI_STATIC_DIRECTORY=str(self._folder / "ui"),  # site-packages may be read-only
-        )
-        listed = f"{os.environ.get('NO_PROXY', '')},{os.environ.get('no_proxy', '')}"
-        local = {"127.0.0.1", "localhost"} | set(filter(None, listed.split(",")))
-        os.environ["NO_PROXY"] = os.environ["no_proxy"] = ",".join(sorted(local))
-        environment = os.environ | {
-            "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "50",
-            "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_READ_BATCH_SIZE": "50",
-            "PREFECT_SERVER_API_HOST": "127.0.0.1",
-        }
-        # The server must not outlive a controller that was killed: it watches this pipe.
-        with (self._folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "flows.prefect_server", str(port)],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-            )
-
-    def wait(self) -> None:
-        """Return when the API answers.
-
-        Raises:
-            PrefectServerError: it ended or stayed silent; the message names its log.
-        """
-        assert self._process is not None
-        deadline = time.monotonic() + _START_SECONDS
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                break
-            try:
-                with urllib.request.urlopen(f"{self.url}/api/health", timeout=2):
-                    return
-            except OSError:
-                time.sleep(0.1)
-        log = self._folder / "server.log"
-        tail = log.read_text(errors="replace")[-1500:]
-        self.stop()
-        raise PrefectServerError(
-            f"The temporary Prefect API did not come up at {self.url} within {_START_SECONDS:.0f} s. Its log "
-            f"({log}) ends:\n{tail}\nMend that, or name a running server in PREFECT_API_URL."
-        )
-
-    def stop(self) -> None:
-        """End the server and wait for it."""
-        if self._process is None:
+    api = Settings().api
+    if api.key is not None:
+        return  # Prefect Cloud, which asks otherwise
+    given = api.auth_string.get_secret_value() if api.auth_string is not None else None
+    headers = {} if given is None else {"Authorization": "Basic " + base64.b64encode(given.encode()).decode()}
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{url.rstrip('/')}/admin/version", headers=headers), timeout=10
+        ):
             return
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
+    except urllib.error.HTTPError as error:
+        if error.code == 401:
+            wrong = "wants a password" if given is None else "does not take the password of PREFECT_API_AUTH_STRING"
+            raise PrefectServerError(
+                f"The Prefect API at {url} {wrong}. Set PREFECT_API_AUTH_STRING to what its own "
+                f"PREFECT_SERVER_API_AUTH_STRING is; {_CURE}"
+            ) from None
+    except (OSError, ValueError):
+        return  # check_api has seen it; what it does later is seen later
+
+
+def prepare_environment(folder: Path) -> None:
+    """What Prefect reads when it is imported, and what no process of a study may do: start a server of its own."""
+    listed = f"{os.environ.get('NO_PROXY', '')},{os.environ.get('no_proxy', '')}"
+    local = {"127.0.0.1", "localhost"} | set(filter(None, listed.split(",")))
+    os.environ.update(
+        PREFECT_HOME=str(folder),
+        PREFECT_SERVER_ANALYTICS_ENABLED="false",
+        DO_NOT_TRACK="1",
+        PREFECT_CLI_COLORS="false",
+        NO_PROXY=",".join(sorted(local)),
+        no_proxy=",".join(sorted(local)),
+    )
+    forbid_ephemeral_servers()
+
+
+def forbid_ephemeral_servers() -> None:
+    """Prefect starts a server of its own where it finds no URL; it outlives a ``kill -9``."""
+    os.environ.pop("PREFECT_SERVER_ALLOW_EPHEMERAL_MODE", None)
+    os.environ["PREFECT_SERVER_EPHEMERAL_ENABLED"] = "false"
+
+
+def point_prefect_at(api_url: str, auth: str) -> None:
+    """Have all of Prefect in this process use a server, whether it was imported already or not.
+
+    Not by environment variables: the processes of a study inherit those, and its training functions print them.
+    """
+    from prefect import context
+    from prefect.settings import (
+        PREFECT_API_AUTH_STRING,
+        PREFECT_API_URL,
+        PREFECT_CLIENT_CSRF_SUPPORT_ENABLED,
+        PREFECT_SERVER_EPHEMERAL_ENABLED,
+    )
+
+    before = context.GLOBAL_SETTINGS_CONTEXT
+    settings = before.settings.copy_with_update(
+        updates={
+            PREFECT_API_URL: api_url,
+            PREFECT_API_AUTH_STRING: auth,
+            PREFECT_CLIENT_CSRF_SUPPORT_ENABLED: True,
+            PREFECT_SERVER_EPHEMERAL_ENABLED: False,
+        }
+    )
+    # of the process, not of this thread: Prefect's own threads begin with an empty context
+    context.GLOBAL_SETTINGS_CONTEXT = context.SettingsContext(profile=before.profile, settings=settings)
 
 
 def settle(flow_run: str, task_runs: int, seconds: float = 20.0) -> bool:
     """Wait until the API holds the final state of every task run; whether it does.
 
-    States travel asynchronously through this process, a websocket and the server's recorder. A temporary
+    States travel asynchronously through this process, a websocket and the server's recorder. A
     server that ended before that would show a finished study with task runs that run for ever.
     """
     from prefect.client.orchestration import get_client

@@ -37,6 +37,18 @@ HomeOption = Annotated[
 JournalOption = Annotated[
     str | None, typer.Option("--journal", help="SQLAlchemy URL of the journal (HPO_JOURNAL, or SQLite in the home).")
 ]
+UsePrefect = Annotated[
+    bool | None, typer.Option("--prefect/--no-prefect", help="Show it in Prefect; default: as the study file says.")
+]
+PrefectTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--prefect-timeout",
+        min=1.0,
+        max=86_400.0,
+        help="Seconds without progress that a Prefect server may take to start, instead of the study file's.",
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Take over from a controller that seems alive.")]
 
 
@@ -45,6 +57,8 @@ def tune(
     study_file: Annotated[Path, typer.Argument(help="The study's YAML file.")],
     name: Annotated[str | None, typer.Option("--name", help="Another name than the file gives.")] = None,
     workers: Annotated[int | None, typer.Option("--workers", help="Local workers instead of the file's.")] = None,
+    prefect: UsePrefect = None,
+    prefect_timeout: PrefectTimeout = None,
     home: HomeOption = None,
     journal: JournalOption = None,
     as_json: AsJson = False,
@@ -62,15 +76,24 @@ def tune(
         spec = StudySpec.from_plain(spec.plain() | changes, "command line")
     if spec.objective is None:
         raise SpecError(f"{study_file}: objective: is required to run a study; write package.module:function.")
-    _drive(Home(home, journal), spec.study, "tune", as_json, spec=spec)
+    _drive(
+        Home(home, journal), spec.study, "tune", as_json, spec=spec, prefect=prefect, prefect_timeout=prefect_timeout
+    )
 
 
 @app.command()
 def resume(
-    name: Name, force: Force = False, home: HomeOption = None, journal: JournalOption = None, as_json: AsJson = False
+    name: Name,
+    force: Force = False,
+    prefect: UsePrefect = None,
+    prefect_timeout: PrefectTimeout = None,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+    as_json: AsJson = False,
 ) -> None:
     """Go on with a study that was interrupted, halted, or whose controller died."""
-    _drive(Home(home, journal), name, "resume", as_json, force=force)
+    shown = {"prefect": prefect, "prefect_timeout": prefect_timeout}
+    _drive(Home(home, journal), name, "resume", as_json, force=force, **shown)
 
 
 @app.command()
@@ -78,12 +101,23 @@ def extend(
     name: Name,
     configs: Annotated[int, typer.Option("--configs", min=1, help="So many configurations more.")],
     force: Force = False,
+    prefect: UsePrefect = None,
+    prefect_timeout: PrefectTimeout = None,
     home: HomeOption = None,
     journal: JournalOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask a study, finished or not, for more configurations, and run them."""
-    _drive(Home(home, journal), name, "extend", as_json, force=force, extend=configs)
+    _drive(
+        Home(home, journal),
+        name,
+        "extend",
+        as_json,
+        force=force,
+        extend=configs,
+        prefect=prefect,
+        prefect_timeout=prefect_timeout,
+    )
 
 
 @app.command()
@@ -97,6 +131,8 @@ def rerun(
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="NAME=VALUE: a parameter set in every trial, as data=new.npz.")
     ] = None,
+    prefect: UsePrefect = None,
+    prefect_timeout: PrefectTimeout = None,
     home: HomeOption = None,
     journal: JournalOption = None,
     as_json: AsJson = False,
@@ -110,7 +146,8 @@ def rerun(
     source = place.read_journal()
     spec = rerun_spec(list(source.entries(name)), new, trials=trials or (), changes=settings)
     source.close()
-    _drive(place, new, "rerun", as_json, spec=spec)
+    shown = {"prefect": prefect, "prefect_timeout": prefect_timeout}
+    _drive(place, new, "rerun", as_json, spec=spec, **shown)
 
 
 @app.command("simulate")

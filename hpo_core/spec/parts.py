@@ -148,6 +148,19 @@ class TrackingSpec(Part):
 
 
 class PrefectSpec(Part):
+    """How a study that the command line drives is shown in Prefect; it runs the same without."""
+
+    enabled: bool = Field(
+        default=True,
+        description="Whether the command line shows it in Prefect; a run started in Prefect's UI is shown anyway.",
+    )
+    start_timeout: float = Field(
+        default=300.0,
+        gt=0,
+        le=86_400,
+        description="Seconds that a Prefect server started for it may take to start without progress (CPU time, lines "
+        "of its log); with progress up to ten times as long.",
+    )
     grain: Literal["auto", "job", "rung"] = Field(
         default="auto",
         description="A Prefect task run per job, or one per rung; auto: per job up to about 300 expected jobs.",

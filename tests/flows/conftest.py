@@ -21,19 +21,15 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Environment that points at a Prefect server of our own."""
-    from flows.server import TemporaryPrefectServer
+    from flows.shared_server import SharedServer
 
-    before = dict(os.environ)
-    server = TemporaryPrefectServer(tmp_path_factory.mktemp("prefect"))
-    server.start()
+    server = SharedServer(tmp_path_factory.mktemp("prefect"))
     try:
-        changed = {key: value for key, value in os.environ.items() if before.get(key) != value}
-        os.environ.clear()
-        os.environ.update(before)
+        server.start()
         server.wait()
-        yield changed
+        yield server.client_settings()
     finally:
-        server.stop()
+        server.close()
 
 
 @pytest.fixture(scope="session")

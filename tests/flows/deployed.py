@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import pytest
 from prefect.workers.process import ProcessWorker as Worker
 
 from tests.flows.conftest import ROOT
+from tests.flows.prefect_api import ask
 
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 PLANTED = "pl4nted-s3cret"
@@ -67,16 +67,9 @@ class Deployed:
         )
 
     def api(self, path: str, body: Any = None, method: str | None = None) -> Any:
-        request = urllib.request.Request(
-            f"{self.environment['PREFECT_API_URL']}/{path}",
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-            method=method,
-        )
         for tries_left in (4, 3, 2, 1, 0):
             try:
-                with urllib.request.urlopen(request, timeout=90) as answer:
-                    return json.loads(answer.read() or b"null")
+                return ask(self.environment, path, body, method, timeout=90)
             except urllib.error.HTTPError as error:
                 if error.code != 503 or not tries_left:  # SQLite is locked for the moment
                     raise

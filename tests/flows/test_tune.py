@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,11 @@ import pytest
 
 from tests.faults.test_real_study import descendants
 from tests.flows.conftest import Runner, wait_for_entries
+from tests.flows.prefect_api import ask
 
 
 def api(hpo: Runner, path: str, body: Any) -> Any:
-    request = urllib.request.Request(
-        f"{hpo.environment['PREFECT_API_URL']}/{path}",
-        data=json.dumps(body).encode(),
-        headers={"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        return json.load(answer)
+    return ask(hpo.environment, path, body)
 
 
 def task_runs(hpo: Runner, study: str) -> list[dict[str, Any]]:

@@ -1,0 +1,324 @@
+"""Exactly one Prefect server while studies of a home are driven, none afterwards; and studies without any."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows.server import PrefectServerError
+from flows.shared_server import SharedServer
+from tests.flows.conftest import Runner, wait_for_entries
+from tests.flows.prefect_api import ask
+
+pytestmark = pytest.mark.timeout(600)
+PATIENCE = 240.0
+LONG = {"method": "random", "configs": 60, "max_resource": 2}
+
+
+def servers(home: Path) -> list[psutil.Process]:
+    """Living Prefect servers, Prefect's ephemeral ones included, whose command line or environment names the home."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = " ".join(process.cmdline())
+            if "prefect" not in words or not any(
+                word in words for word in ("prefect_server", "uvicorn", "server start")
+            ):
+                continue
+            if str(home) in words or any(str(home) in value for value in process.environ().values()):
+                found.append(process)
+        except psutil.Error:  # it ended just now, or is not ours
+            continue
+    return found
+
+
+def wait_until(condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Runner]:
+    """``hpo`` without a Prefect API configured."""
+    hpo = Runner(tmp_path, {})
+    yield hpo
+    assert wait_until(lambda: not servers(hpo.home)), "a server outlives its studies"
+
+
+def end(process: subprocess.Popen[str]) -> tuple[str, str]:
+    try:
+        return process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise AssertionError(process.communicate()) from None
+
+
+def api_of(hpo: Runner) -> dict[str, str]:
+    (file,) = (hpo.home / "prefect").glob("server-*.json")
+    known = json.loads(file.read_text())
+    return {"PREFECT_API_URL": f"{known['url']}/api", "PREFECT_API_AUTH_STRING": known["auth"]}
+
+
+def test_one_server_while_a_study_is_driven_and_none_after(alone: Runner) -> None:
+    process = alone.start("tune", alone.study("slow", search=LONG))
+    wait_for_entries(alone, "toy", 8, process)
+    assert len(servers(alone.home)) == 1
+    (run,) = ask(api_of(alone), "flow_runs/filter", {})
+    assert (run["name"], run["state_type"]) == ("tune-toy", "RUNNING")
+    out, err = end(process)
+    assert process.returncode == 0 and "toy finished: 60 trials" in out, out + err
+    assert "Traceback" not in out + err
+    assert wait_until(lambda: not servers(alone.home))
+
+
+def test_none_after_kill_9(alone: Runner) -> None:
+    process = alone.start("tune", alone.study("slow", search=LONG))
+    wait_for_entries(alone, "toy", 8, process)
+    process.kill()
+    process.communicate()
+    assert wait_until(lambda: not servers(alone.home))
+    assert alone.json("resume", "toy", "--no-prefect")["status"] == "finished"
+
+
+def test_two_studies_of_a_home_share_a_server(alone: Runner) -> None:
+    file = alone.study("slow", search=LONG, cluster={"kind": "local", "workers": 1})
+    first, second = (alone.start("tune", file, "--name", name) for name in ("first", "second"))
+    wait_for_entries(alone, "first", 4, first)
+    wait_for_entries(alone, "second", 4, second)
+    (server,) = servers(alone.home)
+    parent = server.ppid()
+    starter, other, name = (first, second, "second") if parent == first.pid else (second, first, "first")
+    assert parent == starter.pid
+    runs = {run["name"] for run in ask(api_of(alone), "flow_runs/filter", {})}
+    assert runs == {"tune-first", "tune-second"}
+    starter.kill()  # the other one's pages go on
+    starter.communicate()
+    wait_for_entries(alone, name, 30, other)
+    assert [process.pid for process in servers(alone.home)] == [server.pid]
+    out, err = end(other)
+    assert other.returncode == 0 and f"{name} finished" in out, out + err
+    assert "The Prefect server is gone" not in err and "Traceback" not in out + err
+
+
+def test_a_study_goes_on_when_its_server_is_killed(alone: Runner) -> None:
+    process = alone.start("tune", alone.study("slow", search=LONG))
+    wait_for_entries(alone, "toy", 8, process)
+    (server,) = servers(alone.home)
+    server.kill()
+    out, err = end(process)
+    assert process.returncode == 0 and "toy finished: 60 trials, 60 jobs" in out, out + err
+    assert "The Prefect server is gone" in err and "Traceback (most recent" not in out + err
+    assert "clean" in alone("audit", "toy")
+
+
+LISTS_MODULES = """
+import json, pathlib, sys
+from hpo_core.cli import main
+try:
+    main()
+finally:
+    found = sorted(name for name in sys.modules if name.partition(".")[0] == "prefect")
+    pathlib.Path("modules.json").write_text(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("said", ["option", "study file"])
+def test_without_prefect(alone: Runner, said: str) -> None:
+    option, changes = (["--no-prefect"], {}) if said == "option" else ([], {"prefect": {"enabled": False}})
+    script = alone.folder / "lists_modules.py"
+    script.write_text(LISTS_MODULES)
+    process = subprocess.Popen(
+        [sys.executable, script, "tune", alone.study("slow", tracking={}, **changes), *option],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=alone.environment, cwd=alone.folder,
+    )  # fmt: skip
+    wait_for_entries(alone, "toy", 8, process)
+    assert servers(alone.home) == [] and not (alone.home / "prefect").exists()
+    out, err = end(process)
+    assert process.returncode == 0 and "toy finished: 12 trials" in out, out + err
+    assert json.loads((alone.folder / "modules.json").read_text()) == []
+    assert (alone.home / "studies/toy/report.html").is_file()
+    assert alone.json("extend", "toy", "--configs", "2", *option)["trials"] == 14
+    assert alone.json("rerun", "toy", "--as", "again", *option)["trials"] == 14
+    assert "trials" in alone("project", "again")
+    assert not (alone.home / "prefect").exists()
+
+
+SOURCES = {
+    "environment": ({"PREFECT_API_URL": "{url}"}, {}),
+    "profile": ({}, {"home/.prefect/profiles.toml": 'active = "mine"\n[profiles.mine]\nPREFECT_API_URL = "{url}"\n'}),
+    ".env": ({}, {".env": "PREFECT_API_URL={url}\n"}),
+    "prefect.toml": ({}, {"prefect.toml": '[api]\nurl = "{url}"\n'}),
+    "pyproject.toml": ({}, {"pyproject.toml": '[tool.prefect.api]\nurl = "{url}"\n'}),
+    "nowhere": ({}, {}),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_users_api_is_found(source: str, tmp_path: Path) -> None:
+    url = "http://127.0.0.1:9/api"
+    variables, files = SOURCES[source]
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text.replace("{url}", url))
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+    environment |= {
+        "HOME": str(tmp_path / "home"),
+        **{key: value.replace("{url}", url) for key, value in variables.items()},
+    }
+    code = "from flows.server import configured_api; print(configured_api())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.split() == ["None" if source == "nowhere" else url], done.stderr
+
+
+def test_a_server_of_the_users_profile_is_used_with_its_password(prefect_api: dict[str, str], alone: Runner) -> None:
+    profile = alone.folder / ".prefect" / "profiles.toml"
+    profile.parent.mkdir()
+    known = ("PREFECT_API_URL", "PREFECT_API_AUTH_STRING")
+    lines = [f'{name} = "{prefect_api[name]}"' for name in known]
+    profile.write_text("\n".join(['active = "mine"', "[profiles.mine]", *lines]) + "\n")
+    process = alone.start("tune", alone.study("slow"), "--name", "of-profile")
+    wait_for_entries(alone, "of-profile", 6, process)
+    assert servers(alone.home) == []
+    out, err = end(process)
+    assert process.returncode == 0, out + err
+    assert "tune-of-profile" in {run["name"] for run in ask(prefect_api, "flow_runs/filter", {})}
+
+    profile.write_text("\n".join(['active = "mine"', "[profiles.mine]", lines[0]]) + "\n")
+    text = alone("tune", alone.study(), code=1)
+    assert "wants a password" in text and "PREFECT_API_AUTH_STRING" in text and "--no-prefect" in text
+    assert "Traceback" not in text
+
+
+def answers(server: SharedServer) -> bool:
+    with urllib.request.urlopen(f"{server.api_url}/health", timeout=60) as answer:
+        return bool(answer.status == 200)
+
+
+def test_starters_at_once_and_one_that_comes_at_the_end(tmp_path: Path) -> None:
+    folder = tmp_path / "prefect"
+
+    def use(many: int) -> list[SharedServer]:
+        made = [SharedServer(folder) for _ in range(many)]
+        failed: list[BaseException] = []
+
+        def begin(server: SharedServer) -> None:
+            try:
+                server.start()
+                server.wait()
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=begin, args=(server,)) for server in made]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert failed == []
+        return made
+
+    users = use(4)
+    assert len({(server.url, server.auth, server.pid) for server in users}) == 1
+    assert [process.pid for process in servers(folder)] == [users[0].pid]
+    before = users[0].pid
+    for server in users[1:]:
+        server.close()
+    time.sleep(3)
+    assert answers(users[0]) and users[0].pid == before
+
+    # the last one lets go while two others come: they find the old server or start one, and both are served
+    ending = threading.Thread(target=users[0].close)
+    ending.start()
+    users = use(2)
+    ending.join(PATIENCE)
+    assert len({(server.url, server.auth, server.pid) for server in users}) == 1
+    time.sleep(3)
+    assert all(map(answers, users)) and len(servers(folder)) == 1
+    for server in users:
+        server.close()
+    assert wait_until(lambda: not servers(folder))
+
+
+def test_a_start_without_progress_is_said_with_what_the_server_does(tmp_path: Path) -> None:
+    server = SharedServer(tmp_path / "prefect", start_timeout=3)
+    server.start()
+    (process,) = servers(server.folder)
+    process.suspend()
+    try:
+        with pytest.raises(PrefectServerError) as caught:
+            server.wait()
+        said = str(caught.value)
+        assert f"process {process.pid}, stopped" in said and "s of CPU time" in said
+        assert "no progress for 3 s" in said and "--no-prefect" in said and "--prefect-timeout" in said
+        assert "importing Prefect" in said or "interpreter is still starting" in said
+        assert wait_until(lambda: not servers(server.folder)), "nobody uses it, and it cannot end itself"
+    finally:
+        if process.is_running():
+            process.kill()
+
+
+@pytest.mark.slow
+def test_a_start_with_progress_is_waited_for(tmp_path: Path) -> None:
+    server = SharedServer(tmp_path / "prefect", start_timeout=15)
+    server.start()
+    (process,) = servers(server.folder)
+    process.suspend()
+    said: list[str] = []
+    waiting = threading.Thread(target=server.wait, args=(said.append,))
+    waiting.start()
+    try:
+        for step in range(80):  # 40 seconds
+            with server.log.open("a") as log:
+                log.write(f"migration {step}\n")
+            time.sleep(0.5)
+            assert waiting.is_alive(), "it gave up, or the server answers though it is stopped"
+        process.resume()
+        waiting.join(PATIENCE)
+        assert answers(server)
+        assert "still starting" in said[0] and "migration" in said[0]
+    finally:
+        process.resume()
+        server.close()
+
+
+def test_a_server_that_cannot_start_is_said_with_the_cure(alone: Runner) -> None:
+    (alone.home / "prefect").mkdir(parents=True)
+    (alone.home / "prefect" / "prefect.db").write_bytes(b"no database " * 4096)
+    text = alone("tune", alone.study(), code=1)
+    assert "ended with exit code" in text and "not a database" in text and "--no-prefect" in text
+    assert alone.json("tune", alone.study(), "--no-prefect")["status"] == "finished"
+
+
+def test_a_folder_that_cannot_be_used_is_said_with_the_cure(alone: Runner) -> None:
+    alone.home.mkdir()
+    (alone.home / "prefect").write_text("a file where the folder should be")
+    text = alone("tune", alone.study(), code=1)
+    assert str(alone.home / "prefect") in text and "--no-prefect" in text and "Traceback" not in text
+
+
+def test_sigstop_of_a_controller_keeps_its_server(alone: Runner) -> None:
+    process = alone.start("tune", alone.study("slow", search=LONG))
+    wait_for_entries(alone, "toy", 4, process)
+    (server,) = servers(alone.home)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(5)
+    assert [found.pid for found in servers(alone.home)] == [server.pid]
+    process.send_signal(signal.SIGCONT)
+    out, err = end(process)
+    assert process.returncode == 0 and "The Prefect server is gone" not in err, out + err
