@@ -161,17 +161,12 @@ class Driver:
             self._renew()
 
     def _cancel_what_a_rule_ended(self) -> None:
-        """Running attempts are ended where the study says so; they come back preempted, and a resume grants them.
+        """Attempts that a stop rule wants cancelled come back preempted, and a resume grants their jobs again.
 
-        Not those under ``total_resource``, which counts them as spent: ended, they would have been paid for
-        nothing. Said again every second while one runs: it may still have been on its way to its worker.
+        Said again every second while one runs: it may still have been on its way to its worker.
         """
-        study = self.study
-        halted = study.state.halted
-        if study.spec.stop.running != "cancel" or halted is None or halted.rule in ("", "total_resource"):
-            return
-        if study.state.running:
-            self._executor.cancel_all()
+        if attempts := self.study.to_cancel():
+            self._executor.cancel(attempts)
 
     def _renew(self) -> None:
         """A journal that does not answer for a moment is no reason to stop; a fence is."""
