@@ -18,7 +18,7 @@ from hpo_core.errors import HpoError, JournalError
 from hpo_core.journal.base import Owner
 from hpo_core.study import Study
 from hpo_core.training.storage import all_files, files_of, remove
-from hpo_core.trial import Job, Report
+from hpo_core.trial import Job, Outcome, Report
 
 RENEW_SECONDS = 10.0
 LOOK_SECONDS = 1.0
@@ -179,6 +179,8 @@ class Driver:
                 raise
 
     def _take(self, report: Report) -> None:
+        if report.outcome is Outcome.LOST:  # else its job would be granted again for a worker that went with it
+            self.study.set_capacity(self._executor.slots())
         granted = self.study.tell_report(report)
         self._dispatched.discard((report.trial, report.attempt))
         self._remove_rest_of(report)

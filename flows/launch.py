@@ -52,7 +52,8 @@ def launch(
         if server is not None:
             server.wait()
             _say(as_json, f"Prefect UI while it runs: {server.url}")
-        _say(as_json, f"Dask dashboard: {session.executor.dashboard}")
+        if dashboard := session.executor.dashboard:
+            _say(as_json, f"Dask dashboard: {dashboard}")
         summary = _run_flow(session, action, board, as_json, home, force, extend)
         warning = session.finish_tracking()
         if warning:
