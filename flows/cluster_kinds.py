@@ -1,7 +1,12 @@
-"""Clusters on Slurm (dask-jobqueue), on Kubernetes (dask-kubernetes), and on the GPUs of one machine.
+"""Clusters on this machine, its GPUs, Slurm (dask-jobqueue) and Kubernetes (dask-kubernetes), started for a study.
 
 Every worker has one thread, for a thread is a slot. The packages are optional extras, imported on use. GPUs need
 none: dask-cuda pins an older Dask, and what it adds (memory pools, spilling, UCX) is of no use to training children.
+
+Whoever reaches a port of Dask runs code: scheduler, nannies and workers of a cluster talk TLS, with one certificate
+made for it, which both ends of every connection must show. Its key stays in memory (Slurm: in a file of the study's
+folder that its owner alone can read). The web servers that Dask starts beside have no pages, unless ``dashboard`` is
+set. dask-kubernetes knows no TLS: there a network policy is what keeps others out.
 """
 
 from __future__ import annotations
@@ -17,13 +22,33 @@ from typing import Any
 
 import distributed
 import pynvml
+from distributed.security import Security
 
 from hpo_core.errors import SpecError
-from hpo_core.spec import KubernetesClusterSpec, LocalCudaClusterSpec, SlurmClusterSpec, StudySpec
+from hpo_core.spec import (
+    KubernetesClusterSpec,
+    LocalClusterSpec,
+    LocalCudaClusterSpec,
+    SlurmClusterSpec,
+    StudySpec,
+)
 
 KUBERNETES_WORKER = ["dask", "worker", "--nthreads", "1"]
 KUBERNETES_SCHEDULER = ["dask", "scheduler", "--host", "0.0.0.0"]
 """dask-kubernetes (2026.3.0) would start the scripts dask-worker and dask-scheduler, which distributed has no more."""
+
+
+_NO_PAGES: dict[str, list[str]] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
+_HERE = "127.0.0.1"
+
+
+def web_settings(dashboard: bool) -> dict[str, Any]:
+    """Dask's settings for its web servers, which listen whatever one says."""
+    return {} if dashboard else {key: list(routes) for key, routes in _NO_PAGES.items()}
+
+
+def _web(dashboard: bool) -> dict[str, Any]:
+    return {"dashboard": dashboard, "dashboard_address": f"{_HERE}:0"}
 
 
 def start_cluster(spec: StudySpec, folder: str) -> Any:
@@ -35,6 +60,8 @@ def start_cluster(spec: StudySpec, folder: str) -> Any:
     Raises:
         SpecError: the package that starts such clusters is not installed.
     """
+    if isinstance(spec.cluster, LocalClusterSpec):
+        return local_cluster(spec.cluster)
     if isinstance(spec.cluster, SlurmClusterSpec):
         cluster = slurm_cluster(spec.cluster, spec.study, folder)
         cluster.scale(spec.cluster.workers)
@@ -49,21 +76,35 @@ def start_cluster(spec: StudySpec, folder: str) -> Any:
             quiet=True,
         )
     assert isinstance(spec.cluster, LocalCudaClusterSpec)
-    return local_cuda_cluster(spec.cluster.devices)
+    return local_cuda_cluster(spec.cluster.devices, dashboard=spec.cluster.dashboard)
 
 
-def local_cuda_cluster(devices: Sequence[int] | None) -> Any:
+def local_cluster(cluster: LocalClusterSpec) -> Any:
+    """Worker processes of this one."""
+    return distributed.LocalCluster(  # type: ignore[no-untyped-call]
+        n_workers=cluster.workers,
+        threads_per_worker=1,
+        host=_HERE,
+        security=Security.temporary(),  # type: ignore[no-untyped-call]
+        scheduler_kwargs=_web(cluster.dashboard),
+        memory_limit=None,
+        silence_logs=logging.CRITICAL,
+    )
+
+
+def local_cuda_cluster(devices: Sequence[int] | None, *, dashboard: bool = False) -> Any:
     """A worker for each GPU; each sees one alone, as do the processes it starts.
 
     Raises:
         SpecError: no devices are given, and none can be found.
     """
     numbers = visible_devices() if devices is None else [str(device) for device in devices]
-    where = {"host": "127.0.0.1"}
+    security = Security.temporary()  # type: ignore[no-untyped-call]
+    where = {"host": _HERE, "protocol": "tls://", "security": security}
     worker = {**where, "nthreads": 1, "memory_limit": None, "silence_logs": logging.CRITICAL}
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as the driver counts them, not as CUDA guesses their speed
     return distributed.SpecCluster(  # type: ignore[no-untyped-call]
-        scheduler={"cls": distributed.Scheduler, "options": {**where, "dashboard_address": "127.0.0.1:0"}},
+        scheduler={"cls": distributed.Scheduler, "options": {**where, **_web(dashboard)}},
         workers={
             f"gpu-{number}": {
                 "cls": distributed.Nanny,
@@ -71,6 +112,7 @@ def local_cuda_cluster(devices: Sequence[int] | None) -> Any:
             }
             for number in numbers
         },
+        security=security,
         silence_logs=logging.CRITICAL,
     )
 
@@ -100,6 +142,7 @@ def visible_devices() -> list[str]:
 def slurm_cluster(cluster: SlurmClusterSpec, study: str, folder: str) -> Any:
     """A scheduler in this process, and the script of its workers; nothing is submitted yet."""
     directives = [f"--gres=gpu:{cluster.gpus}"] if cluster.gpus else []
+    prologue = [] if cluster.dashboard else [f"export {_environment(key)}='[]'" for key in _NO_PAGES]
     return _optional("dask_jobqueue", "slurm", "slurm").SLURMCluster(
         job_name=f"hpo-{study}",
         cores=1,
@@ -111,9 +154,26 @@ def slurm_cluster(cluster: SlurmClusterSpec, study: str, folder: str) -> Any:
         account=cluster.account,
         interface=cluster.interface,
         job_extra_directives=[*directives, *cluster.directives],
-        job_script_prologue=cluster.prologue,
+        job_script_prologue=[*prologue, *cluster.prologue],
+        security=Security.temporary(),  # type: ignore[no-untyped-call]
+        shared_temp_directory=str(_own_folder(Path(folder) / "tls")),
+        scheduler_options=_web(cluster.dashboard),
         log_directory=str(Path(folder) / "logs" / "slurm"),
     )
+
+
+def _environment(key: str) -> str:
+    """The variable that sets a key of Dask's configuration."""
+    return "DASK_" + key.upper().replace(".", "__").replace("-", "_")
+
+
+def _own_folder(path: Path) -> Path:
+    """A folder for this user alone; keys that a controller left there when it was killed are removed."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.chmod(0o700)
+    for file in path.glob(".dask-jobqueue.*"):
+        file.unlink(missing_ok=True)
+    return path
 
 
 def kubernetes_resource(cluster: KubernetesClusterSpec, study: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from hpo_core.errors import HpoError, JournalError
 from hpo_core.journal.base import Owner
 from hpo_core.study import Study
 from hpo_core.training.storage import all_files, files_of, remove
-from hpo_core.trial import Job, Report
+from hpo_core.trial import Job, Outcome, Report
 
 RENEW_SECONDS = 10.0
 LOOK_SECONDS = 1.0
@@ -161,17 +161,12 @@ class Driver:
             self._renew()
 
     def _cancel_what_a_rule_ended(self) -> None:
-        """Running attempts are ended where the study says so; they come back preempted, and a resume grants them.
+        """Attempts that a stop rule wants cancelled come back preempted, and a resume grants their jobs again.
 
-        Not those under ``total_resource``, which counts them as spent: ended, they would have been paid for
-        nothing. Said again every second while one runs: it may still have been on its way to its worker.
+        Said again every second while one runs: it may still have been on its way to its worker.
         """
-        study = self.study
-        halted = study.state.halted
-        if study.spec.stop.running != "cancel" or halted is None or halted.rule in ("", "total_resource"):
-            return
-        if study.state.running:
-            self._executor.cancel_all()
+        if attempts := self.study.to_cancel():
+            self._executor.cancel(attempts)
 
     def _renew(self) -> None:
         """A journal that does not answer for a moment is no reason to stop; a fence is."""
@@ -184,6 +179,8 @@ class Driver:
                 raise
 
     def _take(self, report: Report) -> None:
+        if report.outcome is Outcome.LOST:  # else its job would be granted again for a worker that went with it
+            self.study.set_capacity(self._executor.slots())
         granted = self.study.tell_report(report)
         self._dispatched.discard((report.trial, report.attempt))
         self._remove_rest_of(report)

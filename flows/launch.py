@@ -75,7 +75,8 @@ def launch(
             server.wait(lambda line: _say(as_json, line))
             point_prefect_at(server.api_url, server.auth)
             _say(as_json, f"Prefect UI while it runs: {server.url} ({_password_words(server)})")
-        _say(as_json, f"Dask dashboard: {session.executor.dashboard}")
+        if dashboard := session.executor.dashboard:
+            _say(as_json, f"Dask dashboard: {dashboard}")
         _show_in_terminal(session, board, as_json)
         summary = _run_flow(session, action, as_json, home, force, extend) if shown else _run_bare(session)
         warning = session.finish_tracking()

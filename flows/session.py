@@ -33,6 +33,9 @@ JOB_GRAIN_LIMIT = 300
 DRAIN_SECONDS = 20.0
 """How long the end of a study waits for MLflow to hold everything; `hpo project` does the rest."""
 
+START_ENDS_SECONDS = 30.0
+"""How long a start of the cluster that was given up may take to end; what is left of it ends with this process."""
+
 ObserverFactory = Callable[[Study], Observer]
 
 
@@ -136,7 +139,7 @@ class Session:
             except BaseException as error:
                 self._start_error = error
 
-        self._starting = threading.Thread(target=start, name="start-cluster")
+        self._starting = threading.Thread(target=start, name="start-cluster", daemon=True)
         self._starting.start()
 
     def wait_for_cluster(self) -> None:
@@ -278,7 +281,8 @@ class Session:
     def close(self) -> None:
         """End what was started; safe to call twice."""
         if self._starting is not None:
-            self._starting.join()
+            self.executor.abandon_start()
+            self._starting.join(timeout=START_ENDS_SECONDS)
         self.executor.close()
         self.finish_tracking(seconds=5.0)
         if self._epoch is not None:

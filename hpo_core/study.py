@@ -315,6 +315,12 @@ class Study:
             self._checkpoints = LiveCheckpoints(self.state, self.method)
         return self._checkpoints
 
+    def to_cancel(self) -> list[tuple[int, int]]:
+        """Running attempts (trial, attempt) that a stop rule wants cancelled now; whoever runs them asks."""
+        if not self.rules.cancels(self.state):
+            return []
+        return [(grant.trial, grant.attempt) for grant in self.state.running.values()]
+
     def metric_value(self, loss: float) -> float:
         """A loss as the user's metric (``mode: max`` flipped back)."""
         return loss * self._sign

@@ -80,7 +80,6 @@ class SimulatedExecutor:
         self._faulty = faults.stragglers > 0 or faults.drops > 0
         self._names = [f"worker-{number}" for number in range(len(self.workers))]
         self._objectives = [metric.name for metric in study.spec.objectives]
-        self._cancels = study.spec.stop.running == "cancel"
         self._heap: list[tuple[float, int, int, Any]] = []
         self._count = 0
         self._present: set[int] = set()
@@ -242,13 +241,12 @@ class SimulatedExecutor:
         if self._queue:
             self._start([self._queue.popleft()])
         self._start(self.study.tell_report(report))
-        if self._cancels:
-            self._cancel()
+        self._cancel()
 
     def _cancel(self) -> None:
         """Running jobs end where a stop rule is met and the study wants that."""
         halted = self.study.state.halted
-        if not self._cancels or halted is None or not halted.rule:
+        if halted is None or not self.study.to_cancel():
             return
         running = {attempt.job.trial: attempt for attempt in self._attempts.values()}
         self._queue.clear()

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from hpo_core.errors import SpecError
+from hpo_core.spec.cluster import AddressClusterSpec
 from hpo_core.spec.study import StudySpec
 
 
@@ -46,6 +47,8 @@ def load_spec(path: str | Path, changes: Sequence[str] = ()) -> StudySpec:
         database = folder / Path(spec.tracking.mlflow.removeprefix("sqlite:///")).expanduser()
         tracking = spec.tracking.model_copy(update={"mlflow": f"sqlite:///{database}"})
         spec = spec.model_copy(update={"tracking": tracking})
+    if isinstance(spec.cluster, AddressClusterSpec):
+        spec = spec.model_copy(update={"cluster": spec.cluster.beside(folder)})
     searched = [str((folder / Path(entry).expanduser()).resolve()) for entry in spec.pythonpath] or [
         str(folder),
         str(Path.cwd()),

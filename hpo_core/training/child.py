@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from hpo_core.errors import HpoError, ObjectiveError, SpecError
-from hpo_core.training.messages import Cancel, Done, Inbox, Message, Prepare, Ready, Run, Started, send
+from hpo_core.training.connection import Connection
+from hpo_core.training.heartbeat import Silence
+from hpo_core.training.messages import Cancel, Done, Message, Ping, Pong, Prepare, Ready, Run, Started
 from hpo_core.training.request import JobRequest
 from hpo_core.trial import Outcome, Report
 
@@ -29,12 +30,16 @@ _ENVIRONMENT = {
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # torch.cuda.is_available() at import must not initialize CUDA
 }
 """Defaults for the zygote; what the worker's environment sets already stays."""
+PING_SECONDS = 5.0
+"""A zygote that says nothing is asked so often whether it answers."""
+_END_SECONDS = 5.0
 
 
 class Trainer:
     """Runs jobs of one objective, each in a fresh process forked from a zygote that imported it once.
 
-    ``run`` is called from one thread; ``cancel`` and ``close`` from any.
+    ``run`` is called from one thread; ``cancel`` and ``close`` from any. The zygote enforces an attempt's limits, and
+    the trainer that the zygote does: one that does not answer, or cannot get rid of its child, is killed.
     """
 
     def __init__(self, objective: str, pythonpath: Sequence[str] = (), *, import_timeout: float = 600.0) -> None:
@@ -42,11 +47,13 @@ class Trainer:
         self.pythonpath = tuple(pythonpath)
         self._import_timeout = import_timeout
         self._zygote: subprocess.Popen[bytes] | None = None
-        self._socket: socket.socket | None = None
-        self._messages: Iterator[Message] = iter(())
+        self._connection: Connection | None = None
+        self._group = 0
         self._lock = threading.Lock()
         self._cancelled: tuple[int, int] | None = None
         self.closed = False
+        self.beats = 0
+        """Grows every ``PING_SECONDS`` at the latest while ``run`` goes on; one that stays says that it hangs."""
 
     def prepare(self) -> None:
         """Start the zygote and import the objective; nothing to do where that was done.
@@ -58,7 +65,6 @@ class Trainer:
         if self._zygote is not None and self._zygote.poll() is None:
             return
         self._end_zygote()
-        started = time.monotonic()
         ours, theirs = socket.socketpair()
         package_root = str(Path(__file__).parents[2])
         environment = {**_ENVIRONMENT, **os.environ}
@@ -71,22 +77,22 @@ class Trainer:
                 env=environment,
                 start_new_session=True,  # Ctrl-C is for the controller; it tells us what to do
             )
+        connection = Connection(ours)
         with self._lock:
-            self._zygote, self._socket = zygote, ours
-            if self.closed:
-                return
-        self._messages = _receive(ours, started + self._import_timeout)
-        self._say(Prepare(self.objective, self.pythonpath))
+            self._zygote, self._connection = zygote, connection
+            closed = self.closed
+        if closed:  # by somebody who found no zygote to end yet
+            self._end_zygote()
+        connection.say(Prepare(self.objective, self.pythonpath))
         try:
-            answer = next(self._messages, None)
+            answer = self._answer(connection)
         except TimeoutError:
-            zygote.kill()
+            _kill(zygote)
             answer = Ready(
                 f"objective = {self.objective!r}: its import took longer than {self._import_timeout:g} s. Move "
                 "what "
                 "takes so long into the training function, or raise the limit."
             )
-        self._messages = _receive(ours, None)
         if isinstance(answer, Ready) and not answer.error:
             return
         self._end_zygote()
@@ -97,6 +103,19 @@ class Trainer:
             "output "
             "is in the worker's; try `python -c 'import ...'` in the worker's environment."
         )
+
+    def _answer(self, connection: Connection) -> Message | None:
+        """What the zygote says once it has imported; it can answer nothing before.
+
+        Raises:
+            TimeoutError: it takes longer than ``import_timeout``.
+        """
+        waited = Silence(longest=2 * PING_SECONDS)
+        while (left := self._import_timeout - waited.look()) > 0:
+            self.beats += 1
+            with contextlib.suppress(TimeoutError):
+                return connection.read(min(PING_SECONDS, left))
+        raise TimeoutError
 
     def run(self, request: JobRequest) -> Report:
         """Train, and report whatever happens; raises only for a request that is not this trainer's.
@@ -121,27 +140,58 @@ class Trainer:
             # this worker's fault, not the trial's: another one may be able to import it
             return self._stamped(_ended(request, Outcome.LOST, f"{type(error).__name__}: {error}", started))
         fence = (request.job.trial, request.job.attempt)
+        self._group = 0
         self._say(Run(request))
         if self._cancelled == fence:
             self._say(Cancel(*fence))
-        group = 0
-        for message in self._messages:
-            if isinstance(message, Started):
-                group = message.pid
-            elif isinstance(message, Done):
-                return self._stamped(message.report)
-        if group:
-            # the child died with the zygote (Linux); this is for its own children
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal.SIGKILL)
+        report, why = self._wait(request)
+        if report is not None:
+            return self._stamped(report)
+        self._kill_group()
         if self.closed:
             text = "The trainer was closed while the attempt ran."
             return self._stamped(_ended(request, Outcome.PREEMPTED, text, started))
         zygote = self._zygote
         how = _exit_text(zygote) if zygote else "an unknown code"
-        text = f"The zygote process ended with {how}; it is started anew for the next job."
+        text = f"{why or f'The zygote process ended with {how}'}; it is started anew for the next job."
         self._end_zygote()
         return self._stamped(_ended(request, Outcome.LOST, text, started))
+
+    def _wait(self, request: JobRequest) -> tuple[Report | None, str]:
+        """The child's report; or None, and why the zygote was killed (nothing: it ended by itself)."""
+        ping = min(PING_SECONDS, request.patience / 4)
+        silence, ending = Silence(longest=2 * ping), Silence(longest=2 * ping)
+        while (connection := self._connection) is not None:
+            self.beats += 1
+            try:
+                message = connection.read(ping)
+            except TimeoutError:
+                if silence.look() >= request.patience:
+                    self._kill_zygote()
+                    return None, f"The zygote process did not answer for {request.patience:g} s and was killed"
+                connection.say(Ping())
+                continue
+            silence.end()
+            if isinstance(message, Done):
+                self._group = 0
+                return message.report, ""
+            if isinstance(message, Started):
+                self._group = message.pid
+            elif isinstance(message, Pong):
+                if not message.ending:
+                    ending.end()
+                elif ending.look() >= request.grace + request.patience:
+                    self._kill_zygote()
+                    return None, "The training process outlived its SIGKILL; the zygote process was killed, too"
+            else:
+                break
+        return None, ""
+
+    def _kill_zygote(self) -> None:
+        with self._lock:
+            zygote = self._zygote
+        if zygote is not None and zygote.poll() is None:
+            _kill(zygote)
 
     def cancel(self, trial: int, attempt: int) -> None:
         """End that attempt if it runs here (SIGTERM, grace, SIGKILL) or is about to; its report is PREEMPTED."""
@@ -154,46 +204,43 @@ class Trainer:
         self._end_zygote()
 
     def _say(self, message: Message) -> None:
-        # a zygote that has died shows where its answer is awaited
-        with self._lock, contextlib.suppress(OSError):
-            if self._socket is not None:
-                send(self._socket.fileno(), message)
+        with self._lock:
+            connection = self._connection
+        if connection is not None:
+            connection.say(message)
 
     def _end_zygote(self) -> None:
         with self._lock:
-            zygote, ours = self._zygote, self._socket
-            self._zygote = self._socket = None
-        if ours is not None:
-            with contextlib.suppress(OSError):
-                ours.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads it, which close() alone does not
-            ours.close()
-        if zygote is not None:
-            try:
-                zygote.wait(5.0)
-            except subprocess.TimeoutExpired:
-                zygote.kill()
-                zygote.wait()
+            zygote, connection = self._zygote, self._connection
+            self._zygote = self._connection = None
+        if connection is not None:
+            connection.close()
+        if zygote is None:
+            return
+        try:
+            zygote.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._kill_group()
+            _kill(zygote)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # in a system call that SIGKILL cannot interrupt
+                zygote.wait(_END_SECONDS)
+
+    def _kill_group(self) -> None:
+        """The child dies with the zygote (Linux); this is for its own children."""
+        if self._group:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._group, signal.SIGKILL)
 
     @staticmethod
     def _stamped(report: Report) -> Report:
         return msgspec.structs.replace(report, worker=f"{socket.gethostname()}:{os.getpid()}")
 
 
-def _receive(ours: socket.socket, deadline: float | None) -> Iterator[Message]:
-    inbox = Inbox()
-    while True:
-        if deadline is not None:
-            ready = select.poll()
-            ready.register(ours, select.POLLIN)
-            if not ready.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                raise TimeoutError
-        try:
-            data = ours.recv(1 << 16)
-        except OSError:
-            return
-        if not data:
-            return
-        yield from inbox.feed(data)
+def _kill(zygote: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to it, stopped or not, and to what its import of the objective started."""
+    zygote.kill()
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(zygote.pid, signal.SIGKILL)
 
 
 def _ended(request: JobRequest, outcome: Outcome, message: str, started: float) -> Report:

@@ -49,21 +49,37 @@ class Cancel(_Message, frozen=True):
     attempt: int
 
 
+class Ping(_Message, frozen=True):
+    """Trainer to zygote: do you answer?"""
+
+
+class Pong(_Message, frozen=True):
+    """Zygote to trainer: yes."""
+
+    ending: bool = False
+    """Whether the child should be dead by now, or within its grace."""
+
+
 class Done(_Message, frozen=True):
     """Child to zygote, zygote to trainer: how the attempt ended."""
 
     report: Report
 
 
-Message = Prepare | Ready | Run | Started | Cancel | Done
+Message = Prepare | Ready | Run | Started | Cancel | Ping | Pong | Done
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
+def frame(message: Message) -> bytes:
+    """A message as it is written: its length, then its body."""
+    body = _encoder.encode(message)
+    return len(body).to_bytes(4, "little") + body
+
+
 def send(descriptor: int, message: Message) -> None:
     """Write one message, whole."""
-    body = _encoder.encode(message)
-    view = memoryview(len(body).to_bytes(4, "little") + body)
+    view = memoryview(frame(message))
     while view:
         view = view[os.write(descriptor, view) :]
 

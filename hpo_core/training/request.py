@@ -36,6 +36,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     stall_timeout: float | None = None
     grace: float = 5.0
     """Seconds between SIGTERM and SIGKILL."""
+    patience: float = 60.0
+    """Seconds without a sign of life after which the process that owns the child counts as hung."""
 
     def __post_init__(self) -> None:
         start = self.job.checkpoint.resource if self.job.checkpoint else 0

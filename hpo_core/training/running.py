@@ -48,6 +48,11 @@ class RunningChild:
             self._kill_at = time.monotonic() + self.request.grace
             os.kill(self.pid, signal.SIGTERM)
 
+    @property
+    def ending(self) -> bool:
+        """Whether it is being ended, or has reported and has nothing left to do."""
+        return self._kill_at is not None
+
     def read(self) -> bool:
         """Take what the child wrote so far; False once nothing more can come."""
         while True:

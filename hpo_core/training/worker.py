@@ -58,6 +58,17 @@ def cancel_job(trial: int, attempt: int, folder: str | None = None) -> bool:
     return bool(found)
 
 
+def beats() -> dict[str, int]:
+    """For every attempt that runs here a number that grows as long as its trainer goes on."""
+    with _lock:
+        return {attempt_name(*fence): trainer.beats for fence, trainer in _running.items()}
+
+
+def attempt_name(folder: str, trial: int, attempt: int) -> str:
+    """One name for an attempt of a study on workers that serve several."""
+    return f"{folder}/trial-{trial}/attempt-{attempt}"
+
+
 def cancel_study(folder: str) -> int:
     """End every running attempt of the study in ``folder``; how many there were.
 

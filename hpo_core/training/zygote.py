@@ -24,7 +24,7 @@ import safetensors.numpy  # noqa: F401  (before the fork, so that no child impor
 from hpo_core.errors import ObjectiveError, SpecError
 from hpo_core.training import process
 from hpo_core.training.generators import capture_all, seed_all
-from hpo_core.training.messages import Cancel, Done, Inbox, Prepare, Ready, Run, Started, send
+from hpo_core.training.messages import Cancel, Done, Inbox, Ping, Pong, Prepare, Ready, Run, Started, send
 from hpo_core.training.objective import load_objective
 from hpo_core.training.pages import gather_memory
 from hpo_core.training.request import JobRequest
@@ -70,6 +70,8 @@ class Zygote:
                 self._prepare(message)
             elif isinstance(message, Run):
                 self._start(message.request)
+            elif isinstance(message, Ping):
+                self._say(Pong(self._child is not None and self._child.ending))
             elif isinstance(message, Cancel) and self._child is not None:
                 job = self._child.request.job
                 if (job.trial, job.attempt) == (message.trial, message.attempt):
@@ -125,7 +127,7 @@ class Zygote:
         self._child = None
         self._say(Done(child.judged(ended.si_code, ended.si_status)))
 
-    def _say(self, message: Ready | Started | Done) -> None:
+    def _say(self, message: Ready | Started | Pong | Done) -> None:
         try:
             send(self._control, message)
         except (BrokenPipeError, ConnectionError):

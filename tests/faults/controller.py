@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ def main(home_folder: str, study_file: str) -> None:
     home = Home(home_folder)
     spec = StudySpec.from_plain(json.loads(Path(study_file).read_text()))
     names = [info.name for info in home.open_journal().studies()]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as `hpo` does
     session = Session(home, spec.study, spec=None if spec.study in names else spec)
     try:
         _, summary = session.run(lambda _study, executor: Bare(executor))

@@ -1,0 +1,273 @@
+"""Processes that stand still (SIGSTOP): a study goes on without them, loses nothing and ends when it is told to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hpo_core.events import AttemptFailed, JobGranted
+from tests.faults.test_real_study import ROOT, Real, descendants
+
+RANDOM = {"method": "random", "configs": 16, "max_resource": 9}
+ENDLESS = {"method": "random", "configs": 4, "max_resource": 20_000}
+QUIET: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+
+
+def eventually(condition: Callable[[], Any], process: subprocess.Popen[bytes], real: Real, seconds: float = 90) -> Any:
+    """Wait for something true while the controller lives."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert process.poll() is None, real.log.read_text()[-3000:]
+        assert time.monotonic() < deadline, real.log.read_text()[-3000:]
+        time.sleep(0.05)
+    return found
+
+
+def workers_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The Dask workers whose zygote runs a child."""
+    return [zygote.parent() for zygote in zygotes_of(process)]  # type: ignore[misc]
+
+
+def zygotes_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The zygotes that run a child."""
+    return [zygote for zygote in descendants(process, "hpo_core.training.zygote") if zygote.children()]
+
+
+def children_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    return [child for zygote in zygotes_of(process) for child in zygote.children()]
+
+
+def outcomes(real: Real) -> Counter[str]:
+    entries = real.home.open_journal().entries("real")
+    return Counter(str(e.outcome) for entry in entries for e in entry.events if isinstance(e, AttemptFailed))
+
+
+def messages(real: Real) -> list[str]:
+    entries = real.home.open_journal().entries("real")
+    return [e.message for entry in entries for e in entry.events if isinstance(e, AttemptFailed)]
+
+
+def granted(real: Real) -> int:
+    entries = real.home.open_journal().entries("real")
+    return sum(isinstance(e, JobGranted) for entry in entries for e in entry.events)
+
+
+def all_below(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def assert_gone(processes: list[psutil.Process], seconds: float = 30) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=seconds)
+    left = [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert not left, [(p.pid, p.status(), p.cmdline()) for p in left]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Real]]:
+    """Studies whose stopped processes are killed at the end, whatever a test found."""
+    stopped: list[psutil.Process] = []
+    started: list[subprocess.Popen[bytes]] = []
+
+    def make_real(function: str = "slow", *, workers: int = 2, timeout: float = 5, **changes: Any) -> Real:
+        changes.setdefault("cluster", {"kind": "local", "workers": workers, "worker_timeout": timeout})
+        real = Real(tmp_path, function, **changes)
+        start = real.start
+
+        def start_and_note() -> subprocess.Popen[bytes]:
+            process = start()
+            started.append(process)
+            return process
+
+        real.start = start_and_note  # type: ignore[method-assign]
+        return real
+
+    yield make_real
+    for process in started:
+        if process.poll() is None:
+            stopped += all_below(process)
+            process.kill()
+            process.wait()
+    for left in stopped:
+        if left.is_running():
+            left.kill()
+
+
+@pytest.mark.slow
+def test_a_worker_that_stands_still_for_a_while_loses_nothing(make: Callable[..., Real]) -> None:
+    real = make(timeout=60)
+    process = real.start()
+    real.wait_for_entries(6, process, seconds=120)
+    worker = eventually(lambda: workers_of(process), process, real)[0]
+    worker.suspend()
+    before = real.entries()
+    real.wait_for_entries(before + 4, process, seconds=120)  # the other one goes on
+    time.sleep(10)
+    worker.resume()
+    assert process.wait(170) == 0, real.log.read_text()[-3000:]
+    real.assert_whole()
+    assert not outcomes(real), messages(real)
+
+
+@pytest.mark.timeout(300)
+def test_a_worker_that_stands_still_for_ever_is_replaced_and_its_job_is_lost(make: Callable[..., Real]) -> None:
+    real = make(workers=1, search=RANDOM)
+    process = real.start()
+    real.wait_for_entries(4, process, seconds=120)
+    worker = eventually(lambda: workers_of(process), process, real)[0]
+    worker.suspend()
+    assert process.wait(200) == 0, real.log.read_text()[-3000:]
+    real.assert_whole(configs=16)
+    assert outcomes(real) == {"lost": 1}, messages(real)
+    assert "gave no sign of life for 5 s" in messages(real)[0]
+    assert_gone([worker])
+
+
+@pytest.mark.timeout(300)
+def test_a_zygote_that_stands_still_is_replaced_and_its_job_is_lost(make: Callable[..., Real]) -> None:
+    real = make(workers=1, search=RANDOM)
+    process = real.start()
+    real.wait_for_entries(4, process, seconds=120)
+    zygote = eventually(lambda: zygotes_of(process), process, real)[0]
+    zygote.suspend()
+    assert process.wait(200) == 0, real.log.read_text()[-3000:]
+    real.assert_whole(configs=16)
+    assert outcomes(real) == {"lost": 1}, messages(real)
+    assert "zygote process did not answer for 5 s" in messages(real)[0]
+    assert_gone([zygote])
+
+
+@pytest.mark.timeout(300)
+def test_a_child_that_stands_still_is_hung(make: Callable[..., Real]) -> None:
+    real = make(workers=1, search=RANDOM, training={"stall_timeout": 4, "grace": 1})
+    process = real.start()
+    real.wait_for_entries(4, process, seconds=120)
+    child = eventually(lambda: children_of(process), process, real)[0]
+    child.suspend()
+    assert process.wait(200) == 0, real.log.read_text()[-3000:]
+    real.assert_whole(configs=16)
+    assert outcomes(real) == {"hung": 1}, messages(real)
+
+
+STANDING = {
+    "worker": lambda process: workers_of(process)[:1],
+    "zygote": lambda process: zygotes_of(process)[:1],
+    "everything": lambda process: [*workers_of(process), *zygotes_of(process), *children_of(process)],
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("which", STANDING)
+def test_sigterm_ends_a_study_whose_processes_stand_still(make: Callable[..., Real], which: str) -> None:
+    """With the default of a minute, so that nothing is noticed before the signal comes."""
+    real = make(timeout=60, search=ENDLESS)
+    process = real.start()
+    real.wait_for_entries(3, process, seconds=120)
+    eventually(lambda: len(children_of(process)) == 2, process, real)
+    below = all_below(process)
+    for stopped in STANDING[which](process):
+        stopped.suspend()
+    time.sleep(1.5)  # the driver has looked at its cluster meanwhile
+    process.send_signal(signal.SIGTERM)
+    process.wait(120)
+    assert_gone(below)
+    journal = real.home.open_journal()
+    from hpo_core import Study
+
+    halted = Study.open("real", journal, reading=True).state.halted
+    assert halted is not None and halted.reason == "interrupted"
+
+
+class Cluster:
+    """A scheduler and workers of somebody else's, on free ports of 127.0.0.1."""
+
+    def __init__(self) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.address = f"tcp://127.0.0.1:{port}"
+        self.scheduler = self._start(
+            "scheduler", "--host", "127.0.0.1", "--port", str(port), "--dashboard-address", "127.0.0.1:0"
+        )
+        self.workers = [
+            self._start(
+                "worker", self.address, "--nthreads", "1", "--no-dashboard", "--no-nanny", "--host", "127.0.0.1"
+            )
+            for _ in range(2)
+        ]
+
+    def _start(self, what: str, *arguments: str) -> psutil.Process:
+        command = [sys.executable, "-m", f"distributed.cli.dask_{what}", *arguments]
+        return psutil.Popen(command, cwd=ROOT, **QUIET)
+
+    def trains(self) -> bool:
+        """Whether every worker runs a child."""
+        found = [child for worker in self.workers for child in worker.children() if child.children()]
+        return len(found) == len(self.workers)
+
+    def close(self) -> None:
+        left = [p for process in (*self.workers, self.scheduler) for p in (process, *process.children(recursive=True))]
+        for process in left:
+            if process.is_running():
+                process.kill()
+        psutil.wait_procs(left, timeout=20)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    made = Cluster()
+    yield made
+    made.close()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("told", ["sigterm", "nothing"])
+def test_a_scheduler_that_stands_still_ends_the_study(make: Callable[..., Real], cluster: Cluster, told: str) -> None:
+    timeout = 60 if told == "sigterm" else 5
+    real = make(search=ENDLESS, cluster={"kind": "address", "address": cluster.address, "worker_timeout": timeout})
+    process = real.start()
+    real.wait_for_entries(3, process, seconds=120)
+    eventually(cluster.trains, process, real)
+    cluster.scheduler.suspend()
+    time.sleep(1.5)
+    if told == "sigterm":
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(150) != 0
+    if told == "nothing":
+        assert "has not answered for 5 s" in real.log.read_text()
+
+
+@pytest.mark.timeout(300)
+def test_a_worker_of_an_address_is_left_out_until_it_is_heard_again(
+    make: Callable[..., Real], cluster: Cluster
+) -> None:
+    """It is the user's: it is not killed, and what it trained meanwhile is ended when it comes back."""
+    real = make(
+        search={"method": "random", "configs": 24, "max_resource": 40},
+        cluster={"kind": "address", "address": cluster.address, "worker_timeout": 5},
+    )
+    process = real.start()
+    eventually(cluster.trains, process, real)
+    worker = cluster.workers[0]
+    worker.suspend()
+    eventually(lambda: outcomes(real)["lost"] == 1, process, real)
+    before = granted(real)
+    eventually(lambda: granted(real) >= before + 2, process, real)  # by the other worker
+    assert outcomes(real) == {"lost": 1}, messages(real)
+    worker.resume()
+    eventually(cluster.trains, process, real)  # it is given jobs again
+    process.send_signal(signal.SIGTERM)
+    process.wait(120)
+    assert worker.is_running() and cluster.workers[1].is_running()
+    assert outcomes(real)["lost"] == 1, messages(real)
+    os.kill(worker.pid, 0)

@@ -1,0 +1,80 @@
+"""Nobody without the study's own certificate gets in through the ports of its Dask cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.faults.test_real_study import ROOT, Real
+
+ATTACKS = {"client over tcp", "client over tls", "message over tcp", "message over tls", "http"}
+
+
+def listening(process: psutil.Process) -> dict[int, int]:
+    """Ports on which a process and its descendants listen, with the pid."""
+    found = {}
+    for one in (process, *process.children(recursive=True)):
+        try:
+            found.update({c.laddr.port: one.pid for c in one.net_connections("tcp") if c.status == psutil.CONN_LISTEN})
+        except psutil.Error:
+            continue
+    return found
+
+
+def attacked(mark: Path, ports: list[int]) -> dict[str, dict[str, str]]:
+    """What an intruder, in a process of its own, reached at these ports."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.security.intruder", str(mark), *map(str, ports)],
+        cwd=ROOT, capture_output=True, text=True, timeout=400,
+        env={**os.environ, "DASK_DISTRIBUTED__COMM__RETRY__COUNT": "0"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, dict[str, str]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.timeout(500)
+def test_no_port_of_a_local_study_lets_a_stranger_in(tmp_path: Path) -> None:
+    real = Real(tmp_path, search={"method": "random", "configs": 400, "max_resource": 9})
+    process = real.start()
+    try:
+        real.wait_for_entries(4, process, seconds=120)
+        ports = listening(psutil.Process(process.pid))
+        owners = set(ports.values())
+        assert process.pid in owners and len(owners) >= 3, f"controller and both workers listen: {ports}"
+        found = attacked(tmp_path / "mark", sorted(ports))
+        assert process.poll() is None, real.log.read_text()[-3000:]
+        marks = sorted(path.name for path in tmp_path.glob("mark*"))
+        assert not marks, f"code of a stranger was executed: {marks}"
+        assert {int(port) for port in found} == set(ports)
+        for port, answers in found.items():
+            assert set(answers) == ATTACKS
+            assert all(answer.startswith("refused") for answer in answers.values()), (port, answers)
+        before = real.entries()
+        real.wait_for_entries(before + 2, process)  # it was not disturbed
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.timeout(300)
+def test_the_intruder_gets_into_a_cluster_without_certificates(tmp_path: Path) -> None:
+    """Else the test above would show nothing."""
+    import distributed
+
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster:
+        (worker,) = cluster.scheduler_info["workers"]
+        ports = [int(str(address).rpartition(":")[2]) for address in (cluster.scheduler_address, worker)]
+        ports.append(cluster.scheduler.http_server.port)
+        found: dict[str, Any] = attacked(tmp_path / "mark", ports)
+    scheduler, at_worker, web = (found[str(port)] for port in ports)
+    assert scheduler["client over tcp"] == "answered: executed" and (tmp_path / f"mark.{ports[0]}").exists()
+    assert at_worker["message over tcp"].startswith("answered") and (tmp_path / f"mark.{ports[1]}").exists()
+    assert web["http"].startswith("HTTP 200")
