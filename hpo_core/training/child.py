@@ -11,13 +11,27 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
+from hpo_core.credentials import without_private_settings
 from hpo_core.errors import HpoError, ObjectiveError, SpecError
-from hpo_core.training.messages import Cancel, Done, Inbox, Message, Prepare, Ready, Run, Started, send
+from hpo_core.training.descendants import MARK, end_marked
+from hpo_core.training.messages import (
+    Cancel,
+    Done,
+    Inbox,
+    MalformedMessageError,
+    Message,
+    Prepare,
+    Ready,
+    Run,
+    Started,
+    send,
+)
 from hpo_core.training.request import JobRequest
 from hpo_core.trial import Outcome, Report
 
@@ -46,6 +60,7 @@ class Trainer:
         self._messages: Iterator[Message] = iter(())
         self._lock = threading.Lock()
         self._cancelled: tuple[int, int] | None = None
+        self._mark = uuid.uuid4().hex
         self.closed = False
 
     def prepare(self) -> None:
@@ -61,7 +76,7 @@ class Trainer:
         started = time.monotonic()
         ours, theirs = socket.socketpair()
         package_root = str(Path(__file__).parents[2])
-        environment = {**_ENVIRONMENT, **os.environ}
+        environment = {**_ENVIRONMENT, **without_private_settings(os.environ), MARK: self._mark}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
         with theirs:
             zygote = subprocess.Popen(
@@ -128,7 +143,7 @@ class Trainer:
         for message in self._messages:
             if isinstance(message, Started):
                 group = message.pid
-            elif isinstance(message, Done):
+            elif isinstance(message, Done) and (message.report.trial, message.report.attempt) == fence:
                 return self._stamped(message.report)
         if group:
             # the child died with the zygote (Linux); this is for its own children
@@ -173,6 +188,7 @@ class Trainer:
             except subprocess.TimeoutExpired:
                 zygote.kill()
                 zygote.wait()
+            end_marked(self._mark)
 
     @staticmethod
     def _stamped(report: Report) -> Report:
@@ -193,7 +209,10 @@ def _receive(ours: socket.socket, deadline: float | None) -> Iterator[Message]:
             return
         if not data:
             return
-        yield from inbox.feed(data)
+        try:
+            yield from inbox.feed(data)
+        except MalformedMessageError:  # its zygote is of no use any more
+            return
 
 
 def _ended(request: JobRequest, outcome: Outcome, message: str, started: float) -> Report:
