@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from urllib.parse import unquote_plus
 
 _SECRET = re.compile(
@@ -54,3 +55,33 @@ def _user(url: str) -> re.Pattern[str]:
 def _is_secret(name: str) -> bool:
     plain = unquote_plus(name)
     return plain not in _FILES and _SECRET.search(plain) is not None
+
+
+_PRIVATE = frozenset(
+    {
+        "HPO_JOURNAL", "HPO_DATABASE", "HPO_FOLLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME",
+        "MLFLOW_BACKEND_STORE_URI", "MLFLOW_REGISTRY_STORE_URI", "PREFECT_CLIENT_CUSTOM_HEADERS",
+        "PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_DATABASE_CONNECTION_URL",
+        "PREFECT_SERVER_DATABASE_CONNECTION_URL", "PGPASSFILE", "PGSERVICE", "PGSERVICEFILE",
+        "DASK_INTERNAL_INHERIT_CONFIG",
+    }
+)  # fmt: skip
+_SERVICES = ("HPO_", "MLFLOW_", "PREFECT_", "PG", "DASK_")
+
+
+def is_private_setting(name: str, value: str) -> bool:
+    """Whether an environment variable opens journal, database, tracking server, Prefect API or Dask cluster.
+
+    Training code gets none of these. What it needs itself (AWS_*, HF_TOKEN, WANDB_API_KEY) is none of ours.
+
+    >>> [is_private_setting(n, "x") for n in ("HPO_JOURNAL", "PGPASSWORD", "PREFECT_API_KEY", "AWS_SECRET_ACCESS_KEY")]
+    [True, True, True, False]
+    """
+    if name in _PRIVATE:
+        return True
+    return name.startswith(_SERVICES) and (_is_secret(name) or "_TLS_" in f"{name}_" or holds_credentials(value))
+
+
+def without_private_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a process that runs user code."""
+    return {name: value for name, value in environment.items() if not is_private_setting(name, value)}

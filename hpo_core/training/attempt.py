@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
+import os
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hpo_core.errors import CheckpointError, StorageError
 from hpo_core.training import checkpoint as checkpoints
+from hpo_core.training.board import Board
+from hpo_core.training.copies import leave_if_copy
 from hpo_core.training.generators import seed_all
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.optuna_trial import train_objective
@@ -25,16 +30,17 @@ _OUT_OF_MEMORY = (
 MESSAGE_LENGTH = 500
 """Characters of an exception's text that a report's one-line message keeps; the traceback has the rest."""
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
+_PROBE = 1 << 20
+"""Bytes written to the study's folder to see whether it takes any."""
 
 TRACEBACK_TAIL = 4096
 
 
-def attempt(
-    function: Callable[[TrialHandle], Any], request: JobRequest, progress: Callable[[int], None] | None = None
-) -> Report:
+def attempt(function: Callable[[TrialHandle], Any], request: JobRequest, board: Board | None = None) -> Report:
     """Train as ``request`` says and report; never raises for what ``function`` does."""
     started = time.time()
     job = request.job
+    me = os.getpid()
 
     def failed(outcome: Outcome, message: str, detail: str) -> Report:
         return Report(
@@ -50,14 +56,17 @@ def attempt(
 
     handle: TrialHandle | None = None
     try:
-        state = checkpoints.load(request.folder, job.checkpoint) if job.checkpoint else None
+        state = None
+        if job.checkpoint:
+            with board.storing(job.checkpoint.resource) if board is not None else contextlib.nullcontext():
+                state = checkpoints.load(request.folder, job.checkpoint)
         if state is not None and not {"tracked", "random", "metrics"} <= set(state):
             raise CheckpointError(f"Checkpoint {job.checkpoint} holds no training state of this package.")
     except CheckpointError as error:
         return failed(Outcome.CHECKPOINT_BAD, str(error), "")
     except StorageError as error:
         return failed(Outcome.STORAGE, str(error), "")
-    handle = TrialHandle(request, state, progress)
+    handle = TrialHandle(request, state, board)
     try:
         seed_all(request.seed)
         if request.style == "optuna":
@@ -66,8 +75,11 @@ def attempt(
             function(handle)
         metrics, curve, written = handle.finish()
     except BaseException as error:  # SystemExit and KeyboardInterrupt are the function's doing, too
+        leave_if_copy(me, error)
         handle.discard()
-        return failed(_outcome(error), _one_line(error), traceback_tail(error))
+        if handle.unwritten is not None:  # whatever the function made of that
+            return failed(Outcome.STORAGE, str(handle.unwritten), traceback_tail(error))
+        return failed(_outcome(error, request.folder), _one_line(error), traceback_tail(error))
     bad = next((name for name in request.metrics if not math.isfinite(metrics[name])), None)
     return Report(
         trial=job.trial,
@@ -83,10 +95,32 @@ def attempt(
     )
 
 
-def _outcome(error: BaseException) -> Outcome:
-    if isinstance(error, StorageError) or (isinstance(error, OSError) and error.errno in _DISK_FULL):
-        return Outcome.STORAGE
+def _outcome(error: BaseException, folder: str) -> Outcome:
+    """STORAGE halts the study and blames no trial, so it is for what is ours alone.
+
+    A full disk that user code meets is the trial's own affair, for it may be any disk (/tmp, /dev/shm, a quota of a
+    data folder), and one such trial must not halt the study at every resume. Only where the study's folder takes no
+    further byte either, so that no other attempt could save anything, it is ours.
+    """
+    if isinstance(error, OSError) and error.errno in _DISK_FULL:
+        return Outcome.STORAGE if _is_full(folder) else Outcome.ERROR
     return Outcome.OUT_OF_MEMORY if is_out_of_memory(error) else Outcome.ERROR
+
+
+def _is_full(folder: str) -> bool:
+    """Asked by writing: free space says nothing of quotas and of inodes."""
+    probe = Path(folder) / f".probe-{os.getpid()}"
+    try:
+        with probe.open("xb") as file:
+            file.write(b"\0" * _PROBE)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.errno in _DISK_FULL
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+    return False
 
 
 def is_out_of_memory(error: BaseException) -> bool:

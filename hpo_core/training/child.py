@@ -10,13 +10,16 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from hpo_core.credentials import without_private_settings
 from hpo_core.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.training.connection import Connection
+from hpo_core.training.descendants import MARK, end_marked
 from hpo_core.training.heartbeat import Silence
 from hpo_core.training.messages import Cancel, Done, Message, Ping, Pong, Prepare, Ready, Run, Started
 from hpo_core.training.request import JobRequest
@@ -51,6 +54,7 @@ class Trainer:
         self._group = 0
         self._lock = threading.Lock()
         self._cancelled: tuple[int, int] | None = None
+        self._mark = uuid.uuid4().hex
         self.closed = False
         self.beats = 0
         """Grows every ``PING_SECONDS`` at the latest while ``run`` goes on; one that stays says that it hangs."""
@@ -67,7 +71,7 @@ class Trainer:
         self._end_zygote()
         ours, theirs = socket.socketpair()
         package_root = str(Path(__file__).parents[2])
-        environment = {**_ENVIRONMENT, **os.environ}
+        environment = {**_ENVIRONMENT, **without_private_settings(os.environ), MARK: self._mark}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
         with theirs:
             zygote = subprocess.Popen(
@@ -159,6 +163,7 @@ class Trainer:
 
     def _wait(self, request: JobRequest) -> tuple[Report | None, str]:
         """The child's report; or None, and why the zygote was killed (nothing: it ended by itself)."""
+        fence = (request.job.trial, request.job.attempt)
         ping = min(PING_SECONDS, request.patience / 4)
         silence, ending = Silence(longest=2 * ping), Silence(longest=2 * ping)
         while (connection := self._connection) is not None:
@@ -173,6 +178,8 @@ class Trainer:
                 continue
             silence.end()
             if isinstance(message, Done):
+                if (message.report.trial, message.report.attempt) != fence:
+                    continue  # user code wrote it
                 self._group = 0
                 return message.report, ""
             if isinstance(message, Started):
@@ -224,6 +231,7 @@ class Trainer:
             _kill(zygote)
             with contextlib.suppress(subprocess.TimeoutExpired):  # in a system call that SIGKILL cannot interrupt
                 zygote.wait(_END_SECONDS)
+        end_marked(self._mark)
 
     def _kill_group(self) -> None:
         """The child dies with the zygote (Linux); this is for its own children."""

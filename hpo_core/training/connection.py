@@ -9,9 +9,7 @@ import threading
 import time
 from collections import deque
 
-import msgspec
-
-from hpo_core.training.messages import Inbox, Message, frame
+from hpo_core.training.messages import Inbox, MalformedMessageError, Message, frame
 
 SEND_SECONDS = 60.0
 """How long a zygote may take to read what is sent to it; it reads between any two things it does."""
@@ -59,7 +57,7 @@ class Connection:
                 return None
             try:
                 self._arrived.extend(self._inbox.feed(data))
-            except msgspec.DecodeError:  # what follows cannot be understood either
+            except MalformedMessageError:  # what follows cannot be understood either
                 return None
         return self._arrived.popleft()
 

@@ -14,15 +14,19 @@ import signal
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from hpo_core.credentials import without_private_settings
 from hpo_core.errors import ObjectiveError
 from hpo_core.training import checkpoint as checkpoints
 from hpo_core.training.attempt import traceback_tail
+from hpo_core.training.copies import leave_if_copy
+from hpo_core.training.descendants import MARK, end_marked
 from hpo_core.training.ending import log_tail
 from hpo_core.training.generators import put_state
 from hpo_core.training.handle import TrialHandle
@@ -143,7 +147,7 @@ def _run(request: EvaluationRequest, folder: Path, timeout: float | None) -> int
 
     Its output goes to a file, for a helper (of a data loader, say) may keep a pipe open for as long as it lives.
     """
-    asked = folder / "request"
+    asked, mark = folder / "request", uuid.uuid4().hex
     asked.write_bytes(msgspec.msgpack.encode(request))
     with asked.open("rb") as stdin, (folder / "log").open("wb") as log:
         process = subprocess.Popen(
@@ -151,6 +155,7 @@ def _run(request: EvaluationRequest, folder: Path, timeout: float | None) -> int
             stdin=stdin,
             stdout=log,
             stderr=log,
+            env=without_private_settings(os.environ) | {MARK: mark},
             start_new_session=True,
         )
     try:
@@ -161,6 +166,7 @@ def _run(request: EvaluationRequest, folder: Path, timeout: float | None) -> int
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        end_marked(mark)
 
 
 def evaluate_here(request: EvaluationRequest) -> list[Evaluated]:
@@ -220,12 +226,14 @@ def _thinned(losses: Any) -> tuple[float, ...]:
 
 def main(arguments: Sequence[str]) -> None:
     """Answer one request."""
-    out = Path(arguments[0])
+    out, me = Path(arguments[0]), os.getpid()
     request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=EvaluationRequest)
     try:
         answer = _Answer(done=tuple(evaluate_here(request)))
     except BaseException as error:
+        leave_if_copy(me, error)
         answer = _Answer(error=f"{type(error).__name__}: {error}\n{traceback_tail(error)}")
+    leave_if_copy(me)
     side = out.with_suffix(".part")
     side.write_bytes(msgspec.msgpack.encode(answer))
     side.replace(out)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hpo_core.errors import ObjectiveError
+from hpo_core.errors import ObjectiveError, StorageError
 from hpo_core.training import checkpoint as checkpoints
+from hpo_core.training.board import Board
+from hpo_core.training.copies import leave_if_copy
 from hpo_core.training.curve import Curve
 from hpo_core.training.generators import can_track, capture_all, put_state, restore_all, state_of
 from hpo_core.training.request import JobRequest
@@ -61,7 +65,7 @@ class TrialHandle:
         self,
         request: JobRequest,
         state: dict[str, Any] | None = None,
-        progress: Callable[[int], None] | None = None,
+        board: Board | None = None,
     ) -> None:
         job = request.job
         self.number = job.trial
@@ -73,7 +77,8 @@ class TrialHandle:
         self.unrestored = ()
         self._request = request
         self._state = state
-        self._progress = progress
+        self._board = board
+        self._original = os.getpid()
         self._warm = None if state is None or job.parent is None else WarmStart(state, self.params, job.parent)
         self._tracked: dict[str, Any] = {}
         self._built: dict[str, Any] = {}
@@ -81,6 +86,8 @@ class TrialHandle:
         self._curve = Curve()
         self._metrics: Metrics = {}
         self._written: Checkpoint | None = None
+        self.unwritten: StorageError | None = None
+        """Why the checkpoint could not be written; for the system."""
 
     @property
     def folder(self) -> Path:
@@ -174,8 +181,8 @@ class TrialHandle:
 
     def alive(self) -> None:
         """Tell ``training.stall_timeout`` that the attempt goes on, where one step takes longer than that."""
-        if self._progress is not None:
-            self._progress(self.resource)
+        if self._board is not None:
+            self._board.step(self.resource)
 
     def finish(self) -> tuple[Metrics, tuple[Point, ...], Checkpoint | None]:
         """Called by the system when the training function has returned: metrics, curve, checkpoint.
@@ -183,6 +190,9 @@ class TrialHandle:
         Raises:
             ObjectiveError: the loop was left early, or a metric of the study is missing at the target.
         """
+        leave_if_copy(self._original)
+        if self.unwritten is not None:  # the function caught it and went on
+            raise self.unwritten
         if self._phase is _Phase.STEPPING:
             raise ObjectiveError(
                 f"The training function left the loop over trial.steps() early, after {self.resource} of "
@@ -223,12 +233,13 @@ class TrialHandle:
         for index in range(self.resource, self.target):
             yield index
             self.resource = index + 1
-            if self._progress is not None:
-                self._progress(self.resource)
+            if self._board is not None:
+                self._board.step(self.resource)
         self._save()
         self._phase = _Phase.DONE
 
     def _save(self) -> None:
+        leave_if_copy(self._original)
         parent = self._request.job.checkpoint
         if parent is not None and parent.resource == self.target and self.parent is None:
             self._written = parent
@@ -244,13 +255,18 @@ class TrialHandle:
             "tracked": {name: state_of(item) for name, item in self._tracked.items()},
             "description": describe(self._tracked, self._built, self.params),
         }
-        self._written = checkpoints.save(
-            self._request.folder,
-            self._request.checkpoint_path,
-            tree,
-            resource=self.target,
-            parent=parent.uri if parent else None,
-        )
+        try:
+            with self._board.storing(self.target) if self._board is not None else contextlib.nullcontext():
+                self._written = checkpoints.save(
+                    self._request.folder,
+                    self._request.checkpoint_path,
+                    tree,
+                    resource=self.target,
+                    parent=parent.uri if parent else None,
+                )
+        except StorageError as error:
+            self.unwritten = error
+            raise
 
     def _finite(self, metrics: Metrics) -> bool:
         """Whether no objective that was reported is NaN or infinite."""

@@ -66,6 +66,14 @@ class Done(_Message, frozen=True):
     report: Report
 
 
+LONGEST = 1 << 26
+"""Bytes of one message at most; a longer one is none of ours."""
+
+
+class MalformedMessageError(ValueError):
+    """What came is no message: user code wrote to a descriptor of ours."""
+
+
 Message = Prepare | Ready | Run | Started | Cancel | Ping | Pong | Done
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
@@ -91,12 +99,21 @@ class Inbox:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Add bytes; yield every message that is complete now."""
+        """Add bytes; yield every message that is complete now.
+
+        Raises:
+            MalformedMessageError: they are none. Nothing that comes after can be understood.
+        """
         self._data += data
         while len(self._data) >= 4:
             end = 4 + int.from_bytes(self._data[:4], "little")
+            if end > 4 + LONGEST:
+                raise MalformedMessageError(f"a message of {end - 4:,} bytes, longer than {LONGEST:,}")
             if len(self._data) < end:
                 return
-            message = _decoder.decode(self._data[4:end])
+            try:
+                message = _decoder.decode(self._data[4:end])
+            except (msgspec.DecodeError, ValueError, RecursionError) as error:
+                raise MalformedMessageError(f"{end - 4:,} bytes that are no message ({error})") from None
             del self._data[:end]
             yield message

@@ -8,54 +8,67 @@ import ctypes
 import faulthandler
 import os
 import signal
-import struct
 import sys
 import threading
-import time
 import weakref
-from collections.abc import Callable
-from mmap import mmap
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any, NoReturn
 
-import msgspec
-
-from hpo_core.errors import StorageError
 from hpo_core.training.attempt import attempt, traceback_tail
-from hpo_core.training.ending import log_tail
+from hpo_core.training.board import Board
+from hpo_core.training.copies import leave_if_copy
 from hpo_core.training.messages import Done, send
 from hpo_core.training.request import JobRequest
-from hpo_core.trial import Outcome, Report
+from hpo_core.trial import Report
 
-_PROGRESS = struct.Struct("<qd")
 _PR_SET_PDEATHSIG = 1
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)  # looked up before the fork; Linux only
 
 
-def note_progress(board: mmap, resource: int) -> None:
-    """Write the steps done and the time into memory shared with the zygote: no message, no wake-up."""
-    _PROGRESS.pack_into(board, 0, resource, time.monotonic())
+def open_descriptors() -> frozenset[int]:
+    """Numbers of the descriptors that are open in this process."""
+    listed = [path.name for path in Path("/proc/self/fd").iterdir()]  # and the one for this listing, closed by now
+    return frozenset(int(name) for name in listed if Path("/proc/self/fd", name).is_symlink())
 
 
-def read_progress(board: mmap) -> tuple[int, float]:
-    """Steps done and the monotonic time when the last of them ended."""
-    resource, when = _PROGRESS.unpack_from(board, 0)
-    return resource, when
+def live(
+    function: Callable[..., Any],
+    request: JobRequest,
+    *,
+    result: int,
+    output: int,
+    board: Board,
+    parent: int,
+    theirs: Set[int] = frozenset(),
+) -> NoReturn:
+    """Run one attempt and never return.
 
-
-def live(function: Callable[..., Any], request: JobRequest, *, result: int, board: mmap, parent: int) -> NoReturn:
-    """Run one attempt and never return; ``result`` is the descriptor the report goes to."""
+    Args:
+        result: descriptor the report goes to.
+        output: descriptor for standard output and standard error.
+        theirs: descriptors that the objective's module has opened; all others of the zygote are closed.
+    """
+    me = os.getpid()
     try:
         os.setsid()
         if _prctl is not None:
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it died before we could tie our life to it
             os._exit(1)
+        signal.set_wakeup_fd(-1)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        for descriptor in open_descriptors() - theirs - {0, 1, 2, result}:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
         report = _report(function, request, board)
+        leave_if_copy(me)
         send(result, Done(report))
         os.close(result)
         _end_like_a_program()
     except BaseException as error:
+        leave_if_copy(me, error)
         with contextlib.suppress(BaseException):
             sys.stderr.write(traceback_tail(error))
             sys.stderr.flush()
@@ -63,53 +76,18 @@ def live(function: Callable[..., Any], request: JobRequest, *, result: int, boar
     os._exit(0)
 
 
-def _report(function: Callable[..., Any], request: JobRequest, board: mmap) -> Report:
-    started = time.time()
-    try:
-        log = _redirect_output(request)
-    except StorageError as error:
-        return Report(
-            trial=request.job.trial,
-            attempt=request.job.attempt,
-            outcome=Outcome.STORAGE,
-            message=str(error),
-            started=started,
-            ended=time.time(),
-        )
+def _report(function: Callable[..., Any], request: JobRequest, board: Board) -> Report:
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     _restore_signals()
-    report = attempt(function, request, lambda resource: note_progress(board, resource))
+    report = attempt(function, request, board)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    if report.detail:
-        printed = log_tail(log)
-        with contextlib.suppress(Exception):
-            sys.stderr.write(report.detail)
-            sys.stderr.flush()
-        report = msgspec.structs.replace(report, detail=f"{printed}\n{report.detail}".lstrip("\n"))
     return report
 
 
-def _redirect_output(request: JobRequest) -> Path:
-    path = Path(request.folder) / request.log_path
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    except OSError as error:
-        raise StorageError(
-            f"Log {path} cannot be written: {error.strerror or error}. Free space on that disk or make the folder "
-            "writable, then resume the study."
-        ) from error
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
-    os.close(descriptor)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    return path
-
-
 def _restore_signals() -> None:
-    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.enable(file=2)

@@ -34,6 +34,10 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """For an Optuna objective: the study's space as plain data, which its suggestions must agree with."""
     timeout: float | None = None
     stall_timeout: float | None = None
+    storage_timeout: float | None = 3600.0
+    """Seconds that writing or reading one checkpoint may take; ``stall_timeout`` does not count them."""
+    log_limit: int | None = None
+    """Bytes of the attempt's log."""
     grace: float = 5.0
     """Seconds between SIGTERM and SIGKILL."""
     patience: float = 60.0

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import mmap
 import os
 import selectors
 import signal
@@ -21,15 +20,32 @@ from typing import Any, NoReturn
 
 import safetensors.numpy  # noqa: F401  (before the fork, so that no child imports it)
 
-from hpo_core.errors import ObjectiveError, SpecError
+from hpo_core.errors import ObjectiveError, SpecError, StorageError
 from hpo_core.training import process
+from hpo_core.training.board import Board
+from hpo_core.training.descendants import adopt_orphans, children, end_children, reap
 from hpo_core.training.generators import capture_all, seed_all
-from hpo_core.training.messages import Cancel, Done, Inbox, Ping, Pong, Prepare, Ready, Run, Started, send
+from hpo_core.training.messages import (
+    Cancel,
+    Done,
+    Inbox,
+    MalformedMessageError,
+    Ping,
+    Pong,
+    Prepare,
+    Ready,
+    Run,
+    Started,
+    send,
+)
 from hpo_core.training.objective import load_objective
 from hpo_core.training.pages import gather_memory
 from hpo_core.training.request import JobRequest
 from hpo_core.training.running import RunningChild
-from hpo_core.trial import Outcome
+from hpo_core.trial import Outcome, Report
+
+_LONGEST_WAIT = 3600.0
+"""Seconds; poll() takes no larger number than fits into its milliseconds, a limit of the user's may be one."""
 
 
 class Zygote:
@@ -40,7 +56,10 @@ class Zygote:
         self._inbox = Inbox()
         self._function: Callable[..., Any] | None = None
         self._child: RunningChild | None = None
-        self._board = mmap.mmap(-1, mmap.PAGESIZE)
+        self._board = Board()
+        self._theirs: frozenset[int] = frozenset()  # descriptors that the objective's module opened
+        self._helpers: frozenset[int] = frozenset()  # processes that it started
+        adopt_orphans()
         self._wakeup, wakeup_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wakeup_in)
@@ -52,7 +71,7 @@ class Zygote:
         """Until the trainer goes away."""
         while True:
             deadline = self._child.next_deadline() if self._child else None
-            timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+            timeout = None if deadline is None else min(max(0.0, deadline - time.monotonic()), _LONGEST_WAIT)
             for key, _ in self._selector.select(timeout):
                 key.data()
             if self._child is not None:
@@ -65,7 +84,11 @@ class Zygote:
             data = b""
         if not data:
             self._exit()
-        for message in self._inbox.feed(data):
+        try:
+            messages = list(self._inbox.feed(data))
+        except MalformedMessageError:
+            self._exit()
+        for message in messages:
             if isinstance(message, Prepare):
                 self._prepare(message)
             elif isinstance(message, Run):
@@ -78,12 +101,15 @@ class Zygote:
                     self._child.stop(Outcome.PREEMPTED, "The attempt was ended on purpose (cancel or shutdown).")
 
     def _prepare(self, message: Prepare) -> None:
+        ours = process.open_descriptors()
         try:
             self._function = load_objective(message.objective, message.pythonpath)
         except (SpecError, ObjectiveError) as error:
             self._say(Ready(str(error), isinstance(error, SpecError)))
             self._exit()
         _warm_up()
+        self._theirs = process.open_descriptors() - ours
+        self._helpers = frozenset(children())
         process.forget_exit_functions()
         gc.collect()
         gc.freeze()  # a child's collector must not touch, and so copy, the pages it shares with us
@@ -92,21 +118,41 @@ class Zygote:
 
     def _start(self, request: JobRequest) -> None:
         assert self._function is not None and self._child is None
-        child = RunningChild(request, self._board)
+        try:
+            child = RunningChild(request, self._board)
+        except StorageError as error:
+            now = time.time()
+            job = request.job
+            self._say(
+                Done(
+                    Report(
+                        trial=job.trial, attempt=job.attempt, outcome=Outcome.STORAGE, message=str(error),
+                        started=now, ended=now,
+                    )
+                )
+            )  # fmt: skip
+            return
         parent = os.getpid()
         child.pid = os.fork()
         if child.pid == 0:
-            for descriptor in (self._control, self._wakeup, child.result):
-                os.close(descriptor)
-            process.live(self._function, request, result=child.other_end, board=self._board, parent=parent)
-        os.close(child.other_end)
+            process.live(
+                self._function, request, result=child.result_in, output=child.output_in, board=self._board,
+                parent=parent, theirs=self._theirs,
+            )  # fmt: skip
+        os.close(child.result_in)
+        os.close(child.output_in)
         self._child = child
         self._selector.register(child.result, selectors.EVENT_READ, self._on_result)
+        self._selector.register(child.output, selectors.EVENT_READ, self._on_output)
         self._say(Started(child.pid))
 
     def _on_result(self) -> None:
-        if self._child is not None and not self._child.read():
+        if self._child is not None and not self._child.read_result():
             self._selector.unregister(self._child.result)
+
+    def _on_output(self) -> None:
+        if self._child is not None and not self._child.read_output():
+            self._selector.unregister(self._child.output)
 
     def _on_signal(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -117,15 +163,20 @@ class Zygote:
         # left unreaped until its group is gone: so long nobody else can get its number
         ended = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
+            reap({child.pid, *self._helpers})  # orphans that became our children and ended
             return
         child.kill()
         os.waitpid(child.pid, 0)
-        child.read()
-        with contextlib.suppress(KeyError):
-            self._selector.unregister(child.result)
-        os.close(child.result)
+        child.reaped = True
+        end_children(self._helpers)
+        child.read_rest()
+        for descriptor in (child.result, child.output):
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(descriptor)
         self._child = None
-        self._say(Done(child.judged(ended.si_code, ended.si_status)))
+        done = Done(child.judged(ended.si_code, ended.si_status))
+        child.close()
+        self._say(done)
 
     def _say(self, message: Ready | Started | Pong | Done) -> None:
         try:
@@ -137,6 +188,7 @@ class Zygote:
         if self._child is not None:
             self._child.kill()
             os.waitpid(self._child.pid, 0)
+        end_children()
         os._exit(0)
 
 

@@ -9,6 +9,7 @@ import torch
 
 from hpo_core.errors import ObjectiveError
 from hpo_core.training.attempt import attempt
+from hpo_core.training.board import Board
 from hpo_core.training.request import JobRequest, decode_report, decode_request, encode_report, encode_request
 from hpo_core.trial import CURVE_POINTS, Job, Outcome, Point
 
@@ -291,10 +292,17 @@ def test_requests_cross_borders_exactly(request_of):
 def test_a_long_step_can_say_that_it_goes_on(request_of):
     said = []
 
+    class Noting(Board):
+        def step(self, resource):
+            super().step(resource)
+            said.append(self.read(target=2)[0])
+
     def train(trial):
         for _ in trial.steps():
             trial.alive()
             trial.report(loss=1)
 
-    attempt(train, request_of(target=2), said.append)
+    board = Noting()
+    board.begin(0)
+    attempt(train, request_of(target=2), board)
     assert said == [0, 1, 1, 2]

@@ -1,0 +1,310 @@
+"""Training functions that harm the processes around them cost their own trial, and nothing else. Real processes."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hpo_core.training import Trainer
+from hpo_core.training.request import JobRequest
+from hpo_core.trial import Job, Outcome
+
+HERE = str(Path(__file__).parent)
+OBJECTIVE = "poison_objectives:dispatch"
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    trainer = Trainer(OBJECTIVE, (HERE,))
+    yield trainer
+    trainer.close()
+
+
+@dataclasses.dataclass
+class Bench:
+    trainer: Trainer
+    folder: Path
+
+    def request(self, do, *, trial=0, attempt=0, target=1, checkpoint=None, params=None, **limits):
+        return JobRequest(
+            study="s",
+            job=Job(trial, attempt, 0, 0, target, {"do": do, **(params or {})}, checkpoint),
+            objective=OBJECTIVE,
+            metric="loss",
+            seed=3,
+            folder=str(self.folder),
+            pythonpath=(HERE,),
+            **{"timeout": 120.0, "stall_timeout": 120.0, "grace": 0.3, **limits},
+        )
+
+    def run(self, do, **options):
+        return self.trainer.run(self.request(do, **options))
+
+    @property
+    def zygote(self):
+        return self.trainer._zygote.pid
+
+    def log(self, trial=0, attempt=0):
+        return self.folder / f"logs/trial-{trial:05d}-attempt-{attempt}.log"
+
+
+@pytest.fixture
+def bench(trainer, tmp_path):
+    trainer.prepare()
+    return Bench(trainer, tmp_path)
+
+
+def gone(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def eventually(condition, seconds=60.0):
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.02)
+    return condition()
+
+
+def assert_zygote_is_the_same(bench, before):
+    assert bench.zygote == before, "the zygote died"
+    assert bench.run("good", trial=77).outcome == Outcome.COMPLETED
+    assert bench.zygote == before
+
+
+# What a child writes to descriptors that it got from us.
+
+
+@pytest.mark.parametrize(
+    "do", ["garbage", "garbage_and_sleep", "huge_frame", "endless_messages", "somebody_elses_report"]
+)
+def test_garbage_on_inherited_descriptors_costs_the_attempt_alone(bench, do):
+    before = bench.zygote
+    report = bench.run(do, trial=3, timeout=20.0)
+    assert (report.trial, report.outcome) == (3, Outcome.CRASHED), report
+    assert "report" in report.message and "descriptor" in report.message
+    assert_zygote_is_the_same(bench, before)
+
+
+def test_a_child_that_closes_every_descriptor(bench):
+    before = bench.zygote
+    assert bench.run("closes_all").outcome == Outcome.CRASHED
+    assert_zygote_is_the_same(bench, before)
+
+
+def test_children_have_one_descriptor_of_ours_and_those_their_module_opened(bench):
+    report = bench.run("notes_descriptors", trial=5)
+    assert report.outcome == Outcome.COMPLETED, report
+    found = json.loads((bench.folder / "scratch/trial-00005/fds").read_text())
+    kinds = sorted(target.partition(":")[0] for target in found.values() if not target.startswith("/proc/"))
+    assert kinds == [str(Path(HERE) / "poison_objectives.py"), "pipe"], found
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "future"])
+def test_the_board_may_hold_anything(bench, value):
+    before = bench.zygote
+    params = {"value": value, "then_sleep": 0.3}
+    assert bench.run("scribbles_on_the_board", params=params).outcome == Outcome.COMPLETED
+    report = bench.run("scribbles_on_the_board", params=params | {"then_sleep": 300}, target=9, stall_timeout=1.0)
+    assert report.outcome == Outcome.HUNG, report
+    assert_zygote_is_the_same(bench, before)
+
+
+def test_garbage_on_the_zygotes_socket_loses_the_attempt_and_replaces_the_zygote(tmp_path):
+    (tmp_path / "rude.py").write_text(
+        "import os, sys\n"
+        "CONTROL = int(sys.argv[1])\n"
+        "import threading, time\n"
+        "def later():\n"
+        "    time.sleep(1.0)\n"
+        "    os.write(CONTROL, b'\\x10\\x00\\x00\\x00 this is no message ')\n"
+        "def train(trial):\n"
+        "    time.sleep(trial.params['sleep'])\n"
+        "    trial.report(loss=1.0)\n"
+        "if not os.path.exists('done'):\n"
+        "    open('done', 'w').close()\n"
+        "    threading.Thread(target=later, daemon=True).start()\n".replace("'done'", repr(str(tmp_path / "done")))
+    )
+    trainer = Trainer("rude:train", (str(tmp_path),))
+    bench = Bench(trainer, tmp_path)
+    try:
+        request = bench.request("")
+
+        def asked(sleep):
+            job = msgspec.structs.replace(request.job, params={"sleep": sleep})
+            return msgspec.structs.replace(request, objective="rude:train", pythonpath=(str(tmp_path),), job=job)
+
+        report = trainer.run(asked(300))
+        assert report.outcome == Outcome.LOST, report
+        assert trainer.run(asked(0)).outcome == Outcome.COMPLETED
+    finally:
+        trainer.close()
+
+
+# Copies and descendants.
+
+
+def test_a_fork_in_user_code_writes_nothing_twice(bench):
+    report = bench.run("forks", trial=8, target=3)
+    assert report.outcome == Outcome.COMPLETED
+    assert [path.name for path in (bench.folder / "checkpoints").rglob("*.*")] == ["rung-0-attempt-0.safetensors"]
+    assert (bench.folder / report.checkpoint.uri).stat().st_size == report.checkpoint.size
+    assert bench.run("good", trial=8, attempt=1, target=4, checkpoint=report.checkpoint).outcome == Outcome.COMPLETED
+
+
+def test_a_copy_that_raises_removes_nothing(bench):
+    report = bench.run("fork_that_raises", trial=8)
+    assert report.outcome == Outcome.COMPLETED, report
+    assert (bench.folder / report.checkpoint.uri).is_file()
+
+
+def test_a_copy_that_exits_has_its_code(bench):
+    assert bench.run("fork_that_exits").metrics == {"loss": 5.0}
+
+
+def test_exit_functions_run_once(bench):
+    assert bench.run("exit_function_once", trial=9, target=2).outcome == Outcome.COMPLETED
+    assert len(list((bench.folder / "scratch/trial-00009").glob("exit-*"))) == 1
+
+
+def pids_of(bench, trial=4):
+    note = bench.folder / f"scratch/trial-{trial:05d}/pids"
+    return [int(pid) for pid in note.read_text().split()] if note.exists() else []
+
+
+def test_daemons_end_with_the_attempt(bench):
+    assert bench.run("daemons", trial=4).outcome == Outcome.COMPLETED
+    assert len(pids_of(bench)) == 3
+    assert all(eventually(lambda pid=pid: gone(pid), 5) for pid in pids_of(bench))
+    children = Path(f"/proc/{bench.zygote}/task/{bench.zygote}/children").read_text().split()
+    assert children == [], "the zygote has not reaped what it adopted"
+
+
+@pytest.mark.parametrize("how", ["cancel", "zygote killed", "trainer closed"])
+def test_daemons_end_however_the_attempt_does(tmp_path, how):
+    trainer = Trainer(OBJECTIVE, (HERE,))
+    bench = Bench(trainer, tmp_path)
+    reports = []
+    thread = threading.Thread(target=lambda: reports.append(bench.run("daemons", trial=4, params={"then_sleep": 300})))
+    thread.start()
+    try:
+        assert eventually(lambda: len(pids_of(bench)) == 3)
+        if how == "cancel":
+            trainer.cancel(4, 0)
+        elif how == "trainer closed":
+            trainer.close()
+        else:
+            os.kill(bench.zygote, signal.SIGKILL)
+        thread.join(60)
+        assert reports and reports[0].outcome in (Outcome.PREEMPTED, Outcome.LOST)
+        marked = [pid for i, pid in enumerate(pids_of(bench)) if how != "zygote killed" or i != 1]
+        assert all(eventually(lambda pid=pid: gone(pid), 10) for pid in marked)
+    finally:
+        trainer.close()
+        for pid in pids_of(bench):
+            if not gone(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+# Logs.
+
+
+def test_a_log_has_a_limit_and_keeps_both_ends(bench):
+    report = bench.run("chatty", params={"lines": 30_000, "external": True}, log_limit=1_000_000)
+    assert report.outcome == Outcome.COMPLETED
+    text = bench.log().read_bytes()
+    assert len(text) <= 1_000_000 + 200
+    assert text.startswith(b"%099d\n%099d\n" % (0, 1)) and text.endswith(b"%099d\nthe last line\n" % 29_999)
+    [line] = [line for line in text.splitlines() if b"dropped" in line]
+    dropped = int(line.split()[1].replace(b",", b""))
+    assert dropped + len(text) - len(line) - 2 == 2 * 30_000 * 100 + len("the last line\n")
+
+
+def test_a_log_stays_below_its_limit_while_the_attempt_runs(bench):
+    sizes = []
+    stop = threading.Event()
+
+    def watch():
+        while not stop.wait(0.01):
+            if bench.log().exists():
+                sizes.append(bench.log().stat().st_size)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    bench.run("chatty", params={"lines": 300_000}, log_limit=500_000)
+    stop.set()
+    watcher.join()
+    assert max(sizes) <= 500_000 + 200
+
+
+@pytest.mark.parametrize(
+    ("then", "outcome", "told"),
+    [
+        ("raise", Outcome.ERROR, "KeyError: 'after many lines'"),
+        ("segfault", Outcome.CRASHED, "Segmentation fault"),
+        ("sleep", Outcome.TIMEOUT, "in chatty"),
+    ],
+)
+def test_the_end_of_a_long_log_is_in_the_detail(bench, then, outcome, told):
+    limits = {"timeout": 5.0} if then == "sleep" else {}
+    report = bench.run("chatty", params={"lines": 20_000, "then": then}, log_limit=100_000, **limits)
+    assert report.outcome == outcome
+    assert "the last line" in report.detail and told in report.detail
+    assert told.encode() in bench.log().read_bytes()
+
+
+# A full disk.
+
+
+def test_a_full_disk_of_the_users_own_is_the_trials_affair(bench):
+    report = bench.run("full_device")
+    assert report.outcome == Outcome.ERROR and "No space left" in report.message
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
+@pytest.mark.parametrize("do", ["fills_study_disk", "hides_the_failed_save"])
+def test_a_full_study_folder_is_ours(bench, do):
+    disk = bench.folder / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True).returncode:
+        pytest.skip("this machine forbids mounts")
+    try:
+        report = dataclasses.replace(bench, folder=disk).run(do)
+        assert report.outcome == Outcome.STORAGE, report
+        assert "No space left" in report.message
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+# Storage that takes its time.
+
+
+def test_the_stall_limit_does_not_count_what_storage_takes(bench):
+    """Each file takes 2.5 s: as long as two and a half stall limits."""
+    base = f"slow://{bench.folder}/far"
+    first = bench.run("good", stall_timeout=1.0, checkpoint_base=base)
+    assert first.outcome == Outcome.COMPLETED, first
+    second = bench.run(
+        "good", attempt=1, target=2, checkpoint=first.checkpoint, stall_timeout=1.0, checkpoint_base=base
+    )
+    assert second.outcome == Outcome.COMPLETED, second
+
+
+def test_storage_has_a_limit_of_its_own_and_blames_no_trial(bench):
+    report = bench.run("good", stall_timeout=60.0, storage_timeout=0.5, checkpoint_base=f"slow://{bench.folder}/far")
+    assert report.outcome == Outcome.STORAGE
+    assert "training.storage_timeout = 0.5 s" in report.message
+
+
+def test_a_step_that_hangs_is_noticed_after_a_save_limit_that_is_long(bench):
+    report = bench.run("good", params={"sleep": 300}, target=2, stall_timeout=1.0, storage_timeout=1e300, timeout=None)
+    assert report.outcome == Outcome.HUNG
