@@ -22,6 +22,7 @@ from flows.form import (
     Choice,
     Cluster,
     Count,
+    JournalRetry,
     Limits,
     Method,
     Metric,
@@ -71,6 +72,7 @@ def tune(
     cluster: Cluster = None,
     experiment: str = "hpo",
     name: StudyName | None = None,
+    journal_retry_seconds: JournalRetry = 60.0,
 ) -> State[Any]:
     """Run a new study, described here, to its end.
 
@@ -89,12 +91,13 @@ def tune(
         cluster: Where jobs train. None: on two workers of the machine that runs this.
         experiment: MLflow experiment that holds the runs.
         name: Name of the study. None: "study" with date and time.
+        journal_retry_seconds: How long a journal that cannot be reached is tried again before the study ends.
     """
     permits = Permits.of_environment()
     run = _this_flow_run()
     described = filled_in(
         permits, objective=objective, metric=metric, numbers=numbers, choices=choices, method=method, sampler=sampler,
-        limits=limits, experiment=experiment,
+        limits=limits, experiment=experiment, journal_retry_seconds=journal_retry_seconds,
     )  # fmt: skip
     spec = with_changes(described, name or _dated("study", run), permits, seed=seed, cluster=cluster)
     return _begin("tune", run, spec)

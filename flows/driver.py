@@ -14,15 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from hpo_core.errors import HpoError, JournalError
+from hpo_core.errors import HpoError
 from hpo_core.journal.base import Owner
+from hpo_core.journal.patient import PatientJournal
 from hpo_core.study import Study
 from hpo_core.training.storage import all_files, files_of, remove
 from hpo_core.trial import Job, Report
 
 RENEW_SECONDS = 10.0
 LOOK_SECONDS = 1.0
-MISSED_RENEWALS = 5
 
 
 class Executor(Protocol):
@@ -108,7 +108,6 @@ class Driver:
         self._dispatched: set[tuple[int, int]] = set()
         self._renewed = 0.0
         self._looked = 0.0
-        self._renewals_missed = 0
 
     def run(self) -> str:
         """Drive to the end; returns the study's status (``finished`` or ``halted``).
@@ -174,14 +173,8 @@ class Driver:
             self._executor.cancel_all()
 
     def _renew(self) -> None:
-        """A journal that does not answer for a moment is no reason to stop; a fence is."""
-        try:
-            self.study.journal.renew(self.study.name, self.study.epoch, time.time())
-            self._renewals_missed = 0
-        except JournalError:
-            self._renewals_missed += 1
-            if self._renewals_missed > MISSED_RENEWALS:
-                raise
+        """A journal that does not answer for a moment is asked again by itself; a fence ends the study."""
+        self.study.journal.renew(self.study.name, self.study.epoch, time.time())
 
     def _take(self, report: Report) -> None:
         granted = self.study.tell_report(report)
@@ -215,6 +208,8 @@ class Driver:
 
     def _end_early(self, error: BaseException) -> None:
         """Children are ended, and the study says why it stopped, where the journal still takes it."""
+        if isinstance(self.study.journal, PatientJournal):
+            self.study.journal.seconds = 0.0  # whoever ends us waits for us
         try:
             self._executor.cancel_all()
         finally:

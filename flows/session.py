@@ -19,6 +19,7 @@ from hpo_core.errors import HpoError, SpecError, StorageError, StudyExistsError,
 from hpo_core.events import StudyExtended
 from hpo_core.home import Home
 from hpo_core.journal.base import Owner
+from hpo_core.journal.patient import PatientJournal
 from hpo_core.journal.sql import SqlJournal, current_owner
 from hpo_core.journal.warm_start import with_past
 from hpo_core.overview import is_unlimited
@@ -76,11 +77,15 @@ class Session:
         self._force = force
         self._extend = extend
         self._observers = list(observers or [])
-        self.journal: SqlJournal = home.open_journal()
+        record: SqlJournal = home.open_journal()
+        record.wait_in_python()
+        self._journal_url = record.url
+        self.journal = PatientJournal(record)
         self.owner: Owner = current_owner()
         self._epoch: int | None = None
         self.folder = home.study_folder(name, create=True)
         self.spec = self._find_spec()
+        self.journal.seconds = self.spec.journal.retry_seconds
         self.executor = DaskExecutor(self.spec, str(self.folder))
         self._starting: threading.Thread | None = None
         self._start_error: BaseException | None = None
@@ -225,7 +230,7 @@ class Session:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env=os.environ | {"HPO_JOURNAL": self.journal.url, "HPO_FOLLOW_TRACKING_URI": uri},
+                env=os.environ | {"HPO_JOURNAL": self._journal_url, "HPO_FOLLOW_TRACKING_URI": uri},
             )
 
     def finish_tracking(self, seconds: float = DRAIN_SECONDS) -> str | None:

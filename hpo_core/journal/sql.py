@@ -21,6 +21,7 @@ from hpo_core.credentials import without_secret_arguments
 from hpo_core.errors import (
     FencedError,
     JournalError,
+    JournalUnavailableError,
     StudyBusyError,
     StudyExistsError,
     StudyNotFoundError,
@@ -68,6 +69,20 @@ _advance = (
     .values(next_seq=sa.bindparam("following"))
 )
 _READ_CHUNK = 1000
+BUSY_SECONDS = 30.0
+"""How long SQLite itself waits for a lock."""
+_PATIENCE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""libpq waits for ever for a host that is gone; these end it within half a minute. What the URL says counts."""
+_PASSING_SQLITE = ("locked", "busy", "i/o error", "is full", "unable to open", "locking protocol")
+_PASSING_CLASSES = frozenset({"08", "40", "53", "55", "57", "58"})
+"""SQLSTATE classes: connection, rollback, resources (53100: disk full), locks, shutdown and start, I/O errors; and
+25006, a standby that was not promoted yet."""
 
 
 def current_owner() -> Owner:
@@ -113,11 +128,15 @@ class SqlJournal:
                     f"Journal folder {folder} cannot be created ({error.strerror}). "
                     "Choose a writable one with --home or HPO_HOME."
                 ) from None
-        arguments: dict[str, Any] = {"connect_args": {"timeout": 30}} if self._sqlite else {"pool_pre_ping": True}
+        self._busy_seconds = BUSY_SECONDS
+        arguments: dict[str, Any] = {} if self._sqlite else {"pool_pre_ping": True}
+        if self._url.get_driver_name() in ("psycopg", "psycopg2"):
+            given = {name: value for name, value in _PATIENCE.items() if name not in self._url.query}
+            arguments["connect_args"] = given
         with self._translated("opened"):
             self._engine = sa.create_engine(self._url, **arguments)
             if self._sqlite:
-                sa.event.listen(self._engine, "connect", _prepare_sqlite)
+                sa.event.listen(self._engine, "connect", self._prepare_sqlite)
                 sa.event.listen(self._engine, "begin", _begin_immediate)
             self._reader = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             self._set_up()
@@ -150,13 +169,35 @@ class SqlJournal:
         """Close all connections; a later call opens new ones."""
         self._engine.dispose()
 
+    def wait_in_python(self) -> None:
+        """Have a locked SQLite file reported after a second: its own waiting lets no signal through.
+
+        For whoever tries again (:mod:`hpo_core.journal.patient`).
+        """
+        self._busy_seconds = 1.0
+        self._engine.dispose()
+
+    def _prepare_sqlite(self, connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # transactions begin where SQLAlchemy says, see _begin_immediate
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout={int(self._busy_seconds * 1000)}")
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute("PRAGMA synchronous=FULL")
+        cursor.close()
+
     @contextmanager
     def _translated(self, verb: str) -> Iterator[None]:
         try:
             yield
-        except (sa.exc.OperationalError, sa.exc.DatabaseError) as error:
+        except sa.exc.DBAPIError as error:
             reason = str(error.orig) if error.orig is not None else str(error)
-            raise JournalError(f"Journal {self} could not be {verb}: {reason.strip()}. {_cure(reason)}") from error
+            kind = JournalError
+            if _may_pass(error, self._sqlite):
+                kind = JournalUnavailableError
+                self._engine.dispose()  # connections of the time before are worth nothing
+            raise kind(f"Journal {self} could not be {verb}: {reason.strip()}. {_cure(reason)}") from error
+        except sa.exc.TimeoutError as error:
+            raise JournalUnavailableError(f"Journal {self} could not be {verb}: {error}.") from error
         except sa.exc.SQLAlchemyError as error:
             raise JournalError(f"Journal {self} could not be {verb}: {error}.") from error
         except ModuleNotFoundError as error:
@@ -307,17 +348,22 @@ def _alive(owner: Owner, renewed: float, me: Owner, now: float) -> bool:
     return now - renewed < LEASE_SECONDS
 
 
-def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # transactions begin where SQLAlchemy says, see _begin_immediate
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=FULL")
-    cursor.close()
-
-
 def _begin_immediate(connection: sa.Connection) -> None:
     if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
         connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _may_pass(error: sa.exc.DBAPIError, sqlite: bool) -> bool:
+    """Whether the same call may succeed later without anybody mending the call (see :mod:`hpo_core.journal.patient`)."""
+    if error.connection_invalidated:
+        return True
+    if sqlite:
+        low = str(error.orig).lower()
+        return isinstance(error, sa.exc.OperationalError) and any(sign in low for sign in _PASSING_SQLITE)
+    state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+    if state is None:  # it never got as far as to the server
+        return isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)
+    return state[:2] in _PASSING_CLASSES or state == "25006"
 
 
 def _cure(reason: str) -> str:

@@ -127,6 +127,18 @@ class WarmStartSpec(Part):
     past: list[PastTrial] = Field(default_factory=list, description="Filled in likewise: what a sampler is shown.")
 
 
+class JournalSpec(Part):
+    """How the controller treats the journal; where it lies is a setting of the home."""
+
+    retry_seconds: float = Field(
+        default=60.0,
+        ge=0,
+        le=86_400,
+        description="How long a journal that cannot be reached (failover, lock, full disk) is tried again before the "
+        "study ends; attempts go on training meanwhile.",
+    )
+
+
 class TrackingSpec(Part):
     """Where MLflow is; the study never waits for it."""
 
