@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -186,10 +185,11 @@ class Driver:
 
     def _remove_rest_of(self, report: Report) -> None:
         """Of an attempt that failed or came too late, files may be left that no result names."""
+        base = self.study.spec.checkpoint_base
         if report.checkpoint is None or report.checkpoint.uri not in self.study.checkpoints:
-            for uri in files_of(self._folder, self.study.spec.checkpoint_base, report.trial, report.attempt):
+            for uri in files_of(self._folder, base, report.trial, report.attempt):
                 if uri not in self.study.checkpoints:
-                    remove(self._folder, uri)
+                    remove(self._folder, uri, base)
 
     def _reconcile(self) -> None:
         """Remove checkpoints that nothing needs any more, then dispatch what the state wants and is not yet under way.
@@ -197,7 +197,7 @@ class Driver:
         In this order: the jobs were granted for the room that the removed ones leave.
         """
         for uri in self.study.checkpoints.take_dead():
-            remove(self._folder, uri)
+            remove(self._folder, uri, self.study.spec.checkpoint_base)
         if len(self._dispatched) > len(self.study.state.running):  # the search stopped trials while they train
             running = {(grant.trial, grant.attempt) for grant in self.study.state.running.values()}
             self._executor.cancel(sorted(self._dispatched - running))
@@ -230,11 +230,12 @@ class Driver:
 
     def sweep(self) -> None:
         """Remove every checkpoint file that nothing can need, recorded or not."""
-        live = self.study.checkpoints
-        for uri in all_files(self._folder, self.study.spec.checkpoint_base):
+        live, base = self.study.checkpoints, self.study.spec.checkpoint_base
+        for uri in all_files(self._folder, base):
             if uri not in live:
-                remove(self._folder, uri)
+                remove(self._folder, uri, base)
         root = self._folder / "checkpoints"
-        for folder in root.glob("*"):
-            if folder.is_dir() and not any(folder.iterdir()):
-                shutil.rmtree(folder, ignore_errors=True)
+        for folder in [] if root.is_symlink() else root.glob("*"):
+            if not folder.is_symlink():
+                with contextlib.suppress(OSError):  # it is not empty
+                    folder.rmdir()

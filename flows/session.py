@@ -15,7 +15,7 @@ import msgspec
 
 from flows.cluster import DaskExecutor
 from flows.driver import Driver, Observer, Wrapper
-from hpo_core.errors import HpoError, SpecError, StorageError, StudyExistsError, StudyNotFoundError
+from hpo_core.errors import CheckpointError, HpoError, SpecError, StorageError, StudyExistsError, StudyNotFoundError
 from hpo_core.events import StudyExtended
 from hpo_core.home import Home
 from hpo_core.journal.base import Owner
@@ -27,6 +27,7 @@ from hpo_core.search.base import create_method
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.tracking.place import ProjectionPlace, in_trouble, read_place
+from hpo_core.training.storage import local_path
 
 JOB_GRAIN_LIMIT = 300
 """Above so many expected jobs a Prefect timeline of one task run per job is a grey line."""
@@ -274,7 +275,11 @@ class Session:
             links["MLflow"] = place.url
         best = study.state.best_checkpoint()
         if best is not None:
-            links["Checkpoint"] = best.uri if "://" in best.uri else str(self.folder / best.uri)
+            try:
+                local = local_path(self.folder, best.uri, self.spec.checkpoint_base)
+                links["Checkpoint"] = best.uri if local is None else str(local)
+            except CheckpointError as error:
+                links["Checkpoint"] = f"not linked: {error}"
         links["Study folder"] = str(self.folder)
         path = write_report(list(self.journal.entries(self.name)), self.home.report_path(self.name), links=links)
         links["Report"] = path.as_uri()

@@ -354,7 +354,7 @@ def _begin_immediate(connection: sa.Connection) -> None:
 
 
 def _may_pass(error: sa.exc.DBAPIError, sqlite: bool) -> bool:
-    """Whether the same call may succeed later without anybody mending the call (see :mod:`hpo_core.journal.patient`)."""
+    """Whether the same call may succeed later as it is (see :mod:`hpo_core.journal.patient`)."""
     if error.connection_invalidated:
         return True
     if sqlite:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from typing import Any, Literal
+from urllib.parse import unquote
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from hpo_core.credentials import holds_credentials
 from hpo_core.spec.part import Part
@@ -98,6 +99,14 @@ class CheckpointSpec(Part):
         description="URL for the files that fsspec knows, such as s3://bucket/hpo; each study makes a folder there, so "
         "one URL belongs to one journal. Default: below the study's folder.",
     )
+
+    @field_validator("folder")
+    @classmethod
+    def _check_folder(cls, folder: str | None) -> str | None:
+        """What is allowed by its beginning must not lead elsewhere."""
+        if folder is not None and {".", ".."} & set(unquote(folder).split("/")):
+            raise ValueError("folder holds . or .. as a part; write the URL that it comes to")
+        return folder
 
 
 class PastTrial(Part):

@@ -50,7 +50,7 @@ def attempt(
 
     handle: TrialHandle | None = None
     try:
-        state = checkpoints.load(request.folder, job.checkpoint) if job.checkpoint else None
+        state = checkpoints.load(request.folder, job.checkpoint, request.checkpoint_base) if job.checkpoint else None
         if state is not None and not {"tracked", "random", "metrics"} <= set(state):
             raise CheckpointError(f"Checkpoint {job.checkpoint} holds no training state of this package.")
     except CheckpointError as error:
