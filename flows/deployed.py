@@ -143,7 +143,7 @@ def rerun(study: StudyName, name: StudyName | None = None, trials: list[TrialNum
         trials: Numbers of the trials to train, with what they went on from; empty: all.
     """
     run = _this_flow_run()
-    journal = _home().open_journal()
+    journal = _home().read_journal()
     try:
         _known(study)
         spec = rerun_spec(list(journal.entries(study)), name or _dated(study, run), trials=trials)
@@ -213,7 +213,7 @@ def _home() -> Home:
 
 def _known(study: str) -> Study:
     """A recorded study, once its objective is found to be allowed: other doors lead into the journal too."""
-    journal = _home().open_journal()
+    journal = _home().read_journal()
     try:
         Permits.of_environment().check(Study.open(study, journal, at=0).spec)
         return Study.open(study, journal, reading=True)

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from hpo_core.console import err, out, print_json, print_study, status_word, table_of
 from hpo_core.errors import HpoError, SpecError
-from hpo_core.home import Home
+from hpo_core.home import Home, checked_name
 
 AUDIT_DIFFERS = 8
 
@@ -29,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-Name = Annotated[str, typer.Argument(help="Name of the study.")]
+Name = Annotated[str, typer.Argument(help="Name of the study.", callback=checked_name)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 HomeOption = Annotated[
     str | None, typer.Option("--home", help="Folder of journal, checkpoints, reports (HPO_HOME, or .hpo).")
@@ -89,7 +89,7 @@ def extend(
 @app.command()
 def rerun(
     name: Name,
-    new: Annotated[str, typer.Option("--as", help="Name of the new study.")],
+    new: Annotated[str, typer.Option("--as", help="Name of the new study.", callback=checked_name)],
     trials: Annotated[
         list[int] | None,
         typer.Option("--trial", min=0, help="Only this trial and what it went on from; again for several."),
@@ -311,23 +311,36 @@ def schedule(
 
 
 @app.command()
-def report(name: Name, home: HomeOption = None, journal: JournalOption = None) -> None:
+def report(
+    name: Name,
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help="The HTML page; default: report.html in the study's folder.")
+    ] = None,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+) -> None:
     """Write the HTML report again and print its path."""
     from hpo_core.report import write_report
     from hpo_core.tracking.place import read_place
 
     place = Home(home, journal)
     entries = list(place.read_journal().entries(name))
-    folder = place.study_folder(name, create=True)
+    folder = place.study_folder(name, create=out_file is None)
     links = {"Study folder": str(folder)}
     if (run := read_place(folder)) is not None:
         links["MLflow"] = run.url
-    out.print(str(write_report(entries, place.report_path(name), links=links)), soft_wrap=True)
+    out.print(str(write_report(entries, out_file or place.report_path(name), links=links)), soft_wrap=True)
 
 
 @app.command()
 def compare(
-    names: Annotated[list[str], typer.Argument(help="Names of the studies; repeats of one search share a band.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="Names of the studies; repeats of one search share a band.",
+            callback=lambda names: [checked_name(name) for name in names],
+        ),
+    ],
     out_file: Annotated[
         Path | None, typer.Option("--out", help="The HTML page; default: compared/ in the home folder.")
     ] = None,
@@ -357,7 +370,7 @@ def project(
     from hpo_core.tracking.follow import project_study
 
     place = Home(home, journal)
-    source = place.open_journal()
+    source = place.read_journal()
     found = project_study(place, source, name, rebuild=rebuild)
     out.print(found, soft_wrap=True)
 

@@ -66,6 +66,42 @@ def check_folder(path: str | Path, *, below: str | Path | None = None) -> None:
         _look(place)
 
 
+def check_file(path: str | Path) -> None:
+    """Refuse a file that is a link, no regular file, or somebody else's; what is not there is no fault.
+
+    Raises:
+        StorageError: see above.
+    """
+    try:
+        found = Path(path).lstat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _cannot(f"File {path}", error) from None
+    _refuse(Path(path), found, "file")
+
+
+def private_database(path: str | Path) -> None:
+    """Make an empty SQLite file of mode 0600 where there is none; take others' permissions from one that is ours.
+
+    One that is there is never opened here: to close it again would free the locks that SQLite holds on it elsewhere in
+    this process.
+    """
+    path = Path(path)
+    if not path.exists():
+        with contextlib.suppress(FileExistsError):
+            open_private(path, "xb").close()
+    for side in ("", "-wal", "-shm"):  # SQLite gives the other two the mode of the first
+        _narrow(path.with_name(path.name + side))
+
+
+def _narrow(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        found = path.stat()
+        if stat.S_IMODE(found.st_mode) & 0o077 and found.st_uid == os.geteuid():
+            path.chmod(FILE_MODE)
+
+
 def open_private(path: str | Path, mode: Literal["rb", "wb", "ab", "xb"]) -> IO[bytes]:
     """Open a file of ours, made with mode 0600 where it is missing (except to read).
 

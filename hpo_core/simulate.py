@@ -69,7 +69,7 @@ def simulate(question: Question, home: Home, *, picture: str | None = None, as_j
     simulated = answer(question, home)
     path = None
     if picture != "off":
-        place = Path(picture) if picture else home.folder / "simulations" / f"{simulated.study}.html"
+        place = Path(picture) if picture else home.make_folder("simulations") / f"{simulated.study}.html"
         path = write_simulated(simulated, place.absolute())
     if as_json:
         print_json(facts(simulated) | {"picture": None if path is None else str(path)})

@@ -6,6 +6,7 @@ loss, readers never block the writer, and one transaction costs one fsync.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -22,12 +23,15 @@ from hpo_core.errors import (
     FencedError,
     JournalError,
     JournalUnavailableError,
+    StorageError,
     StudyBusyError,
     StudyExistsError,
     StudyNotFoundError,
 )
 from hpo_core.events import Entry, decode_entry, encode_entry
 from hpo_core.journal.base import Owner, StudyInfo
+from hpo_core.journal.read_only import is_read_only, reading_side
+from hpo_core.private_files import private_database
 
 SCHEMA = 1
 LEASE_SECONDS = 60.0
@@ -90,10 +94,16 @@ def current_owner() -> Owner:
     return Owner(socket.gethostname(), os.getpid(), psutil.Process().create_time())
 
 
-def open_journal(url: str | Path) -> SqlJournal:
+def open_journal(url: str | Path, *, reading: bool = False) -> SqlJournal:
     """A journal by SQLAlchemy URL, or by the path of an SQLite file."""
     text = str(url)
-    return SqlJournal(text if "://" in text else f"sqlite:///{text}")
+    return SqlJournal(text if "://" in text else f"sqlite:///{text}", reading=reading)
+
+
+def _file_of(url: sa.URL) -> Path | None:
+    """The file of a SQLite URL; None where it is in memory, or named by a URI of SQLite's own."""
+    name = url.database
+    return None if not name or name == ":memory:" or name.startswith("file:") else Path(name)
 
 
 def _masked(url: str) -> str:
@@ -106,12 +116,13 @@ class SqlJournal:
 
     Args:
         url: SQLAlchemy URL, for example ``sqlite:///journal.db`` or ``postgresql+psycopg://host/db``.
+        reading: nothing will be written: a SQLite file may lie in a folder that is read-only.
 
     Raises:
         JournalError: the database cannot be opened or created, or has a newer schema.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, reading: bool = False) -> None:
         try:
             self._url = sa.make_url(url)
         except sa.exc.ArgumentError:
@@ -119,23 +130,31 @@ class SqlJournal:
                 f"Journal URL {_masked(url)!r} is no SQLAlchemy URL. Write sqlite:///PATH or postgresql+psycopg://HOST/DB."
             ) from None
         self._sqlite = self._url.get_backend_name() == "sqlite"
-        if self._sqlite and self._url.database:
-            folder = Path(self._url.database).parent
+        file = _file_of(self._url) if self._sqlite else None
+        self._read_only = reading and file is not None and is_read_only(file)
+        if file is not None and not self._read_only:
             try:
-                folder.mkdir(parents=True, exist_ok=True)
+                file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             except OSError as error:
                 raise JournalError(
-                    f"Journal folder {folder} cannot be created ({error.strerror}). "
+                    f"Journal folder {file.parent} cannot be created ({error.strerror}). "
                     "Choose a writable one with --home or HPO_HOME."
                 ) from None
+            with contextlib.suppress(OSError, StorageError):  # what is wrong with it is said when it is opened
+                private_database(file)
         self._busy_seconds = BUSY_SECONDS
         arguments: dict[str, Any] = {} if self._sqlite else {"pool_pre_ping": True}
         if self._url.get_driver_name() in ("psycopg", "psycopg2"):
             given = {name: value for name, value in _PATIENCE.items() if name not in self._url.query}
             arguments["connect_args"] = given
         with self._translated("opened"):
-            self._engine = sa.create_engine(self._url, **arguments)
-            if self._sqlite:
+            if self._read_only:
+                assert file is not None
+                self._side = reading_side(file)
+                self._engine = sa.create_engine("sqlite://", creator=self._side.connect, poolclass=sa.QueuePool)
+            else:
+                self._engine = sa.create_engine(self._url, **arguments)
+            if self._sqlite and not self._read_only:
                 sa.event.listen(self._engine, "connect", self._prepare_sqlite)
                 sa.event.listen(self._engine, "begin", _begin_immediate)
             self._reader = self._engine.execution_options(isolation_level="AUTOCOMMIT")
@@ -144,6 +163,11 @@ class SqlJournal:
     def _set_up(self) -> None:
         with self._reader.connect() as connection:
             ready = sa.inspect(connection).has_table(_meta.name)
+        if not ready and self._read_only:
+            raise JournalError(
+                f"Journal {self} holds no table of studies and cannot be written to. Check the path, or restore it "
+                "from a backup."
+            )
         if not ready:
             try:
                 with self._engine.begin() as connection:
@@ -168,6 +192,8 @@ class SqlJournal:
     def close(self) -> None:
         """Close all connections; a later call opens new ones."""
         self._engine.dispose()
+        if self._read_only:
+            self._side.close()
 
     def wait_in_python(self) -> None:
         """Have a locked SQLite file reported after a second: its own waiting lets no signal through.
