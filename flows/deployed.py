@@ -45,6 +45,7 @@ from hpo_core.console import best_line
 from hpo_core.errors import HpoError, SpecError, StudyBusyError, StudyNotFoundError
 from hpo_core.home import Home
 from hpo_core.journal.base import Owner
+from hpo_core.journal.damage import damage_named
 from hpo_core.journal.rerun import rerun_spec
 from hpo_core.naming import halt_words
 from hpo_core.spec import StudySpec
@@ -146,7 +147,8 @@ def rerun(study: StudyName, name: StudyName | None = None, trials: list[TrialNum
     journal = _home().read_journal()
     try:
         _known(study)
-        spec = rerun_spec(list(journal.entries(study)), name or _dated(study, run), trials=trials)
+        with damage_named(journal, study):
+            spec = rerun_spec(list(journal.entries(study)), name or _dated(study, run), trials=trials)
     finally:
         journal.close()
     return _begin("rerun", run, spec)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import sqlalchemy as sa
 
@@ -178,8 +179,11 @@ class SqlJournal:
                 pass  # another process was quicker; what it made is read below
         with self._reader.connect() as connection:
             found = connection.execute(sa.select(_meta.c.value).where(_meta.c.key == "schema")).scalar()
-        if found is None or int(found) > SCHEMA:
-            raise JournalError(f"Journal {self} has schema {found}; this version knows {SCHEMA}. Upgrade this package.")
+        if not str(found).isdecimal() or int(str(found)) > SCHEMA:
+            raise JournalError(
+                f"Journal {self} has schema {found!r}; this version knows {SCHEMA}. "
+                "Upgrade this package; if it wrote the journal itself, restore that from a backup."
+            )
 
     def __str__(self) -> str:
         return without_secret_arguments(self._url.render_as_string(hide_password=True))
@@ -221,7 +225,7 @@ class SqlJournal:
             if _may_pass(error, self._sqlite):
                 kind = JournalUnavailableError
                 self._engine.dispose()  # connections of the time before are worth nothing
-            raise kind(f"Journal {self} could not be {verb}: {reason.strip()}. {_cure(reason)}") from error
+            raise kind(f"Journal {self} could not be {verb}: {reason.strip()}. {_cure(reason, kind)}") from error
         except sa.exc.TimeoutError as error:
             raise JournalUnavailableError(f"Journal {self} could not be {verb}: {error}.") from error
         except sa.exc.SQLAlchemyError as error:
@@ -283,10 +287,22 @@ class SqlJournal:
             for expected, (seq, body) in enumerate(rows, start):
                 if seq != expected:
                     raise self._gap(study, expected)
-                yield decode_entry(body)
+                yield self._decoded(study, seq, body)
             if len(rows) != upto - start:
                 raise self._gap(study, start + len(rows))
             start = upto
+
+    def _decoded(self, study: str, seq: int, body: Any) -> Entry:
+        try:
+            entry = decode_entry(body)
+        except JournalError as error:
+            raise JournalError(f"Study {study!r} in {self}, entry {seq}: {error}") from error
+        if entry.seq != seq:
+            raise JournalError(
+                f"Study {study!r} in {self}: the row of entry {seq} holds entry {entry.seq}. Restore the journal from "
+                f"a backup; `hpo show {study} --at {seq - 1}` still reads what comes before."
+            )
+        return entry
 
     def _gap(self, study: str, seq: int) -> JournalError:
         return JournalError(
@@ -303,12 +319,23 @@ class SqlJournal:
                 f"Study {study!r} is not in {self} (it holds: {', '.join(known) or 'no study'}). "
                 "Check the name, and --home or --journal."
             )
-        return _info(row)
+        return self._info(row)
 
     def studies(self) -> list[StudyInfo]:
         with self._translated("read"), self._reader.connect() as connection:
             rows = connection.execute(sa.select(_studies).order_by(_studies.c.name)).all()
-        return [_info(row) for row in rows]
+        return [self._info(row) for row in rows]
+
+    def _info(self, row: Any) -> StudyInfo:
+        owner = None if row.owner_host is None else Owner(row.owner_host, row.owner_pid, row.owner_born)
+        info = StudyInfo(row.name, row.created, row.next_seq, row.epoch, owner, row.renewed)
+        try:  # SQLite takes a value of any type in any column
+            return msgspec.convert(msgspec.to_builtins(info), StudyInfo, strict=False)
+        except (msgspec.ValidationError, TypeError) as error:
+            raise JournalError(
+                f"Study {row.name!r} in {self}: its row in the table of studies is damaged ({error}). Restore the "
+                "journal from a backup."
+            ) from error
 
     def claim(self, study: str, owner: Owner, now: float, *, force: bool = False) -> int:
         info = self.info(study)
@@ -355,11 +382,6 @@ class SqlJournal:
             )
 
 
-def _info(row: Any) -> StudyInfo:
-    owner = None if row.owner_host is None else Owner(row.owner_host, row.owner_pid, row.owner_born)
-    return StudyInfo(row.name, row.created, row.next_seq, row.epoch, owner, row.renewed)
-
-
 def is_alive(info: StudyInfo) -> bool:
     """Whether the study's last controller still lives, as far as can be told from here."""
     return info.owner is not None and _alive(info.owner, info.renewed, current_owner(), time.time())
@@ -392,14 +414,20 @@ def _may_pass(error: sa.exc.DBAPIError, sqlite: bool) -> bool:
     return state[:2] in _PASSING_CLASSES or state == "25006"
 
 
-def _cure(reason: str) -> str:
+def _cure(reason: str, kind: type[JournalError]) -> str:
     low = reason.lower()
     if "full" in low or "no space" in low:
         return "Free some space, then `hpo resume`: everything recorded so far is intact."
     if "readonly" in low or "read-only" in low or "unable to open" in low or "permission" in low:
         return "Make its folder writable, or choose another with --home or HPO_HOME."
-    if "malformed" in low or "not a database" in low:
+    if "malformed" in low or "not a database" in low or "decode" in low:
         return "The file is damaged: restore it from a backup."
     if "locked" in low:
         return "Another process holds it; end that process or try again."
+    if "i/o error" in low:
+        return "Look at the disk; what was recorded before is intact, and `hpo resume` goes on with it."
+    if kind is not JournalUnavailableError:
+        return (
+            "See that the URL names a journal and the user may use it; where it did before, restore it from a backup."
+        )
     return "Check that the server runs and the URL is right; then `hpo resume`."
