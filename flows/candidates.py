@@ -148,8 +148,10 @@ class Candidates:
         if deployment.id is not None:
             Permits.of_environment().check(spec)
         changes = {} if data is None else {DATA: data}
+        trained_here = folder == self.home.study_folder(card.study)
+        base = spec.checkpoint_base if trained_here else ""  # else downloaded, and below the folder it was put into
         models = tuple(
-            Model(repeat.trial, repeat.params | changes, repeat.seed, str(folder), repeat.checkpoint)
+            Model(repeat.trial, repeat.params | changes, repeat.seed, str(folder), repeat.checkpoint, base)
             for repeat in card.repeats
         )
         request = EvaluationRequest(function, tuple(spec.pythonpath), card.metric, models)

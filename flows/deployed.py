@@ -22,6 +22,7 @@ from flows.form import (
     Choice,
     Cluster,
     Count,
+    JournalRetry,
     Limits,
     Method,
     Metric,
@@ -44,6 +45,7 @@ from hpo_core.console import best_line
 from hpo_core.errors import HpoError, SpecError, StudyBusyError, StudyNotFoundError
 from hpo_core.home import Home
 from hpo_core.journal.base import Owner
+from hpo_core.journal.damage import damage_named
 from hpo_core.journal.rerun import rerun_spec
 from hpo_core.naming import halt_words
 from hpo_core.spec import StudySpec
@@ -71,6 +73,7 @@ def tune(
     cluster: Cluster = None,
     experiment: str = "hpo",
     name: StudyName | None = None,
+    journal_retry_seconds: JournalRetry = 60.0,
 ) -> State[Any]:
     """Run a new study, described here, to its end.
 
@@ -89,12 +92,13 @@ def tune(
         cluster: Where jobs train. None: on two workers of the machine that runs this.
         experiment: MLflow experiment that holds the runs.
         name: Name of the study. None: "study" with date and time.
+        journal_retry_seconds: How long a journal that cannot be reached is tried again before the study ends.
     """
     permits = Permits.of_environment()
     run = _this_flow_run()
     described = filled_in(
         permits, objective=objective, metric=metric, numbers=numbers, choices=choices, method=method, sampler=sampler,
-        limits=limits, experiment=experiment,
+        limits=limits, experiment=experiment, journal_retry_seconds=journal_retry_seconds,
     )  # fmt: skip
     spec = with_changes(described, name or _dated("study", run), permits, seed=seed, cluster=cluster)
     return _begin("tune", run, spec)
@@ -140,10 +144,11 @@ def rerun(study: StudyName, name: StudyName | None = None, trials: list[TrialNum
         trials: Numbers of the trials to train, with what they went on from; empty: all.
     """
     run = _this_flow_run()
-    journal = _home().open_journal()
+    journal = _home().read_journal()
     try:
         _known(study)
-        spec = rerun_spec(list(journal.entries(study)), name or _dated(study, run), trials=trials)
+        with damage_named(journal, study):
+            spec = rerun_spec(list(journal.entries(study)), name or _dated(study, run), trials=trials)
     finally:
         journal.close()
     return _begin("rerun", run, spec)
@@ -210,7 +215,7 @@ def _home() -> Home:
 
 def _known(study: str) -> Study:
     """A recorded study, once its objective is found to be allowed: other doors lead into the journal too."""
-    journal = _home().open_journal()
+    journal = _home().read_journal()
     try:
         Permits.of_environment().check(Study.open(study, journal, at=0).spec)
         return Study.open(study, journal, reading=True)

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from hpo_core.errors import HpoError, JournalError
+from hpo_core.errors import HpoError
 from hpo_core.journal.base import Owner
+from hpo_core.journal.patient import PatientJournal
 from hpo_core.study import Study
 from hpo_core.training.storage import all_files, files_of, remove
 from hpo_core.trial import Job, Outcome, Report
 
 RENEW_SECONDS = 10.0
 LOOK_SECONDS = 1.0
-MISSED_RENEWALS = 5
 
 
 class Executor(Protocol):
@@ -108,7 +107,6 @@ class Driver:
         self._dispatched: set[tuple[int, int]] = set()
         self._renewed = 0.0
         self._looked = 0.0
-        self._renewals_missed = 0
 
     def run(self) -> str:
         """Drive to the end; returns the study's status (``finished`` or ``halted``).
@@ -169,14 +167,8 @@ class Driver:
             self._executor.cancel(attempts)
 
     def _renew(self) -> None:
-        """A journal that does not answer for a moment is no reason to stop; a fence is."""
-        try:
-            self.study.journal.renew(self.study.name, self.study.epoch, time.time())
-            self._renewals_missed = 0
-        except JournalError:
-            self._renewals_missed += 1
-            if self._renewals_missed > MISSED_RENEWALS:
-                raise
+        """A journal that does not answer for a moment is asked again by itself; a fence ends the study."""
+        self.study.journal.renew(self.study.name, self.study.epoch, time.time())
 
     def _take(self, report: Report) -> None:
         if report.outcome is Outcome.LOST:  # else its job would be granted again for a worker that went with it
@@ -190,10 +182,11 @@ class Driver:
 
     def _remove_rest_of(self, report: Report) -> None:
         """Of an attempt that failed or came too late, files may be left that no result names."""
+        base = self.study.spec.checkpoint_base
         if report.checkpoint is None or report.checkpoint.uri not in self.study.checkpoints:
-            for uri in files_of(self._folder, self.study.spec.checkpoint_base, report.trial, report.attempt):
+            for uri in files_of(self._folder, base, report.trial, report.attempt):
                 if uri not in self.study.checkpoints:
-                    remove(self._folder, uri)
+                    remove(self._folder, uri, base)
 
     def _reconcile(self) -> None:
         """Remove checkpoints that nothing needs any more, then dispatch what the state wants and is not yet under way.
@@ -201,7 +194,7 @@ class Driver:
         In this order: the jobs were granted for the room that the removed ones leave.
         """
         for uri in self.study.checkpoints.take_dead():
-            remove(self._folder, uri)
+            remove(self._folder, uri, self.study.spec.checkpoint_base)
         if len(self._dispatched) > len(self.study.state.running):  # the search stopped trials while they train
             running = {(grant.trial, grant.attempt) for grant in self.study.state.running.values()}
             self._executor.cancel(sorted(self._dispatched - running))
@@ -212,6 +205,8 @@ class Driver:
 
     def _end_early(self, error: BaseException) -> None:
         """Children are ended, and the study says why it stopped, where the journal still takes it."""
+        if isinstance(self.study.journal, PatientJournal):
+            self.study.journal.seconds = 0.0  # whoever ends us waits for us
         try:
             self._executor.cancel_all()
         finally:
@@ -232,11 +227,12 @@ class Driver:
 
     def sweep(self) -> None:
         """Remove every checkpoint file that nothing can need, recorded or not."""
-        live = self.study.checkpoints
-        for uri in all_files(self._folder, self.study.spec.checkpoint_base):
+        live, base = self.study.checkpoints, self.study.spec.checkpoint_base
+        for uri in all_files(self._folder, base):
             if uri not in live:
-                remove(self._folder, uri)
+                remove(self._folder, uri, base)
         root = self._folder / "checkpoints"
-        for folder in root.glob("*"):
-            if folder.is_dir() and not any(folder.iterdir()):
-                shutil.rmtree(folder, ignore_errors=True)
+        for folder in [] if root.is_symlink() else root.glob("*"):
+            if not folder.is_symlink():
+                with contextlib.suppress(OSError):  # it is not empty
+                    folder.rmdir()

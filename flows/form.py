@@ -20,6 +20,7 @@ from hpo_core.spec import (
     AshaSearch,
     GridSearch,
     HyperbandSearch,
+    JournalSpec,
     LocalClusterSpec,
     PashaSearch,
     PbtSearch,
@@ -205,6 +206,10 @@ StudyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Seed = Annotated[int, Field(ge=0)]
 TrialNumber = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
+JournalRetry = Annotated[
+    float,
+    Field(ge=0, le=86_400, description="How long a journal that cannot be reached is tried again, in seconds."),
+]
 
 
 class Metric(_Form):
@@ -231,6 +236,7 @@ class FilledIn(_Form):
     sampler: Sampler = Field(default="random", description="Proposes configurations; all but random are Optuna's.")
     limits: Limits = Field(default=Limits(), description="Limits besides the method's own budget.")
     experiment: str = Field(default="hpo", min_length=1, description="MLflow experiment that holds the runs.")
+    journal_retry_seconds: JournalRetry = JournalSpec().retry_seconds
 
     def plain(self) -> dict[str, Any]:
         """As in a study file, without a name.
@@ -257,6 +263,7 @@ class FilledIn(_Form):
             "search": search,
             "sampler": {"name": self.sampler},
             "stop": self.limits.model_dump(mode="json"),
+            "journal": {"retry_seconds": self.journal_retry_seconds},
             "tracking": {"experiment": self.experiment},
         }
 

@@ -135,7 +135,7 @@ class Keeper:
         run = registry.begin(key, f"first champion of {self.model}", own)
         with self._failing(registry, run):
             card = self.candidates.trained(repeats, spec, (self.candidates.search_behind(name),), own, content)
-            registry.upload(run, card, self.home.study_folder(repeats))
+            registry.upload(run, card, self.home.study_folder(repeats), spec.checkpoint_base)
             version = registry.register(run, {"hpo.study": repeats}, f"The best of study {name}; the first champion.")
             registry.promote(version)
             registry.finish(run, version)
@@ -186,7 +186,8 @@ class Keeper:
             champion_version=version, promoted=verdict.wins, drift=drift, verdict=verdict, steps=tuple(steps),
             rows=tuple(rows), challenger=best.card,
         )  # fmt: skip
-        registry.upload(run, best.card, self.home.study_folder(best.card.study))
+        base = Study.open(best.card.study, self.journal, at=0).spec.checkpoint_base
+        registry.upload(run, best.card, self.home.study_folder(best.card.study), base)
         registry.keep_decision(run, decision, picture(decision))
         return decision
 

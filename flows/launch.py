@@ -84,8 +84,11 @@ def launch(
             err.print(warning, style="yellow")
         _finish(session, summary, as_json)
     except KeyboardInterrupt:
-        known = session.name in [info.name for info in home.open_journal().studies()]
-        cure = f"`hpo resume {name}` goes on." if known else "The study was not begun yet; start it again."
+        try:
+            known = session.name in [info.name for info in home.open_journal().studies()]
+            cure = f"`hpo resume {name}` goes on." if known else "The study was not begun yet; start it again."
+        except HpoError:
+            cure = f"`hpo resume {name}` goes on once the journal can be reached."
         err.print(f"\nInterrupted; nothing is lost. {cure}", style="yellow")
         raise typer.Exit(INTERRUPTED) from None
     finally:

@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 
 from hpo_core.journal.base import Owner
+from hpo_core.private_files import open_private, private_folder
 
 _FOLDER = "flow-runs"
 
@@ -38,9 +39,9 @@ def read_mark(folder: Path, run: UUID) -> Mark | None:
 def write_mark(folder: Path, run: UUID, mark: Mark) -> None:
     """Replace it in one step, durably: the journal's next entry must not outlive it."""
     path = folder / _FOLDER / f"{run}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent, below=folder)
     side = path.with_suffix(f".{os.getpid()}")
-    with side.open("wb") as file:
+    with open_private(side, "wb") as file:
         file.write(msgspec.json.encode(mark))
         os.fsync(file.fileno())
     side.replace(path)

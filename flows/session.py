@@ -15,17 +15,20 @@ import msgspec
 
 from flows.cluster import DaskExecutor
 from flows.driver import Driver, Observer, Wrapper
-from hpo_core.errors import HpoError, SpecError, StorageError, StudyExistsError, StudyNotFoundError
+from hpo_core.errors import CheckpointError, HpoError, SpecError, StorageError, StudyExistsError, StudyNotFoundError
 from hpo_core.events import StudyExtended
-from hpo_core.home import Home
+from hpo_core.home import Home, checked_name
 from hpo_core.journal.base import Owner
+from hpo_core.journal.patient import PatientJournal
 from hpo_core.journal.sql import SqlJournal, current_owner
 from hpo_core.journal.warm_start import with_past
 from hpo_core.overview import is_unlimited
+from hpo_core.private_files import open_private
 from hpo_core.search.base import create_method
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.tracking.place import ProjectionPlace, in_trouble, read_place
+from hpo_core.training.storage import local_path
 
 JOB_GRAIN_LIMIT = 300
 """Above so many expected jobs a Prefect timeline of one task run per job is a grey line."""
@@ -79,11 +82,24 @@ class Session:
         self._force = force
         self._extend = extend
         self._observers = list(observers or [])
-        self.journal: SqlJournal = home.open_journal()
+        checked_name(name)
+        if spec is None:
+            looked_at = home.read_journal()
+            looked_at.info(name)  # for a name that is not there nothing is made
+            looked_at.close()
+        record: SqlJournal = home.open_journal()
+        record.wait_in_python()
+        self._journal_url = record.url
+        self.journal = PatientJournal(record)
         self.owner: Owner = current_owner()
         self._epoch: int | None = None
-        self.folder = home.study_folder(name, create=True)
-        self.spec = self._find_spec()
+        try:
+            self.spec = self._find_spec()
+            self.folder = home.study_folder(name, create=True)
+        except BaseException:
+            self._let_go()
+            raise
+        self.journal.seconds = self.spec.journal.retry_seconds
         self.executor = DaskExecutor(self.spec, str(self.folder))
         self._starting: threading.Thread | None = None
         self._start_error: BaseException | None = None
@@ -221,14 +237,14 @@ class Session:
         ]  # fmt: skip
         if location := self.home.artifact_location(self.spec):
             arguments += ["--artifact-location", location]
-        with (self.folder / "mlflow.log").open("ab") as log:
+        with open_private(self.folder / "mlflow.log", "ab") as log:
             self._follower = subprocess.Popen(
                 arguments,
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env=os.environ | {"HPO_JOURNAL": self.journal.url, "HPO_FOLLOW_TRACKING_URI": uri},
+                env=os.environ | {"HPO_JOURNAL": self._journal_url, "HPO_FOLLOW_TRACKING_URI": uri},
             )
 
     def finish_tracking(self, seconds: float = DRAIN_SECONDS) -> str | None:
@@ -272,7 +288,11 @@ class Session:
             links["MLflow"] = place.url
         best = study.state.best_checkpoint()
         if best is not None:
-            links["Checkpoint"] = best.uri if "://" in best.uri else str(self.folder / best.uri)
+            try:
+                local = local_path(self.folder, best.uri, self.spec.checkpoint_base)
+                links["Checkpoint"] = best.uri if local is None else str(local)
+            except CheckpointError as error:
+                links["Checkpoint"] = f"not linked: {error}"
         links["Study folder"] = str(self.folder)
         path = write_report(list(self.journal.entries(self.name)), self.home.report_path(self.name), links=links)
         links["Report"] = path.as_uri()
@@ -285,6 +305,9 @@ class Session:
             self._starting.join(timeout=START_ENDS_SECONDS)
         self.executor.close()
         self.finish_tracking(seconds=5.0)
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self._epoch is not None:
             try:
                 self.journal.release(self.name, self._epoch)

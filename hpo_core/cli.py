@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +17,9 @@ import typer
 from rich.text import Text
 
 from hpo_core.console import err, out, print_json, print_study, status_word, table_of
-from hpo_core.errors import HpoError, SpecError
-from hpo_core.home import Home
+from hpo_core.errors import HpoError, JournalUnavailableError, SpecError
+from hpo_core.home import Home, checked_name
+from hpo_core.journal.damage import damage_named
 
 AUDIT_DIFFERS = 8
 
@@ -29,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-Name = Annotated[str, typer.Argument(help="Name of the study.")]
+Name = Annotated[str, typer.Argument(help="Name of the study.", callback=checked_name)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 HomeOption = Annotated[
     str | None, typer.Option("--home", help="Folder of journal, checkpoints, reports (HPO_HOME, or .hpo).")
@@ -123,7 +125,7 @@ def extend(
 @app.command()
 def rerun(
     name: Name,
-    new: Annotated[str, typer.Option("--as", help="Name of the new study.")],
+    new: Annotated[str, typer.Option("--as", help="Name of the new study.", callback=checked_name)],
     trials: Annotated[
         list[int] | None,
         typer.Option("--trial", min=0, help="Only this trial and what it went on from; again for several."),
@@ -144,7 +146,8 @@ def rerun(
     settings = {".".join(keys): value for keys, value in map(split_change, changes or ())}
     place = Home(home, journal)
     source = place.read_journal()
-    spec = rerun_spec(list(source.entries(name)), new, trials=trials or (), changes=settings)
+    with damage_named(source, name):
+        spec = rerun_spec(list(source.entries(name)), new, trials=trials or (), changes=settings)
     source.close()
     shown = {"prefect": prefect, "prefect_timeout": prefect_timeout}
     _drive(place, new, "rerun", as_json, spec=spec, **shown)
@@ -241,7 +244,16 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
     source = Home(home, journal).read_journal()
     rows = []
     for info in source.studies():
-        study = Study.open(info.name, source, reading=True)
+        created = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created))
+        try:
+            study = Study.open(info.name, source, reading=True)
+        except JournalUnavailableError:
+            raise
+        except HpoError as error:  # the others are listed all the same
+            err.print(Text(str(error), style="red"), soft_wrap=True)
+            gaps = dict.fromkeys(["method", "status", "trials", "jobs", "best", "metric"])
+            rows.append({"study": info.name} | gaps | {"status": "damaged", "created": created})
+            continue
         rows.append(
             {
                 "study": info.name,
@@ -251,7 +263,7 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
                 "jobs": study.state.completed_jobs,
                 "best": None if study.best is None else study.metric_value(study.best.loss),
                 "metric": study.spec.metric.name,
-                "created": time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created)),
+                "created": created,
             }
         )
     if as_json:
@@ -330,13 +342,14 @@ def schedule(
     from hpo_core.study import Study
 
     record = Home(home, journal).read_journal()
-    lineage, resource = read_lineage(record.entries(name)), None
-    if trial is None:
-        best = Study.open(name, record, reading=True).best
-        if best is None:
-            raise HpoError(f"Study {name!r} has no finite result yet; name a trial with --trial, or wait for one.")
-        trial, resource = best.trial, best.resource
-    found = lineage.schedule(trial, resource)
+    with damage_named(record, name):
+        lineage, resource = read_lineage(record.entries(name)), None
+        if trial is None:
+            best = Study.open(name, record, reading=True).best
+            if best is None:
+                raise HpoError(f"Study {name!r} has no finite result yet; name a trial with --trial, or wait for one.")
+            trial, resource = best.trial, best.resource
+        found = lineage.schedule(trial, resource)
     if to is None:
         sys.stdout.write(found.to_json())
         return
@@ -348,23 +361,39 @@ def schedule(
 
 
 @app.command()
-def report(name: Name, home: HomeOption = None, journal: JournalOption = None) -> None:
+def report(
+    name: Name,
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help="The HTML page; default: report.html in the study's folder.")
+    ] = None,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+) -> None:
     """Write the HTML report again and print its path."""
     from hpo_core.report import write_report
     from hpo_core.tracking.place import read_place
 
     place = Home(home, journal)
-    entries = list(place.read_journal().entries(name))
-    folder = place.study_folder(name, create=True)
+    source = place.read_journal()
+    entries = list(source.entries(name))
+    folder = place.study_folder(name, create=out_file is None)
     links = {"Study folder": str(folder)}
     if (run := read_place(folder)) is not None:
         links["MLflow"] = run.url
-    out.print(str(write_report(entries, place.report_path(name), links=links)), soft_wrap=True)
+    with damage_named(source, name):
+        page = write_report(entries, out_file or place.report_path(name), links=links)
+    out.print(str(page), soft_wrap=True)
 
 
 @app.command()
 def compare(
-    names: Annotated[list[str], typer.Argument(help="Names of the studies; repeats of one search share a band.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="Names of the studies; repeats of one search share a band.",
+            callback=lambda names: [checked_name(name) for name in names],
+        ),
+    ],
     out_file: Annotated[
         Path | None, typer.Option("--out", help="The HTML page; default: compared/ in the home folder.")
     ] = None,
@@ -378,8 +407,11 @@ def compare(
 
     place = Home(home, journal)
     source = place.read_journal()
-    comparison = Comparison.of([list(source.entries(name)) for name in names])
-    page = write_comparison(comparison, out_file or place.comparison_path(names))
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(damage_named(source, name))
+        comparison = Comparison.of([list(source.entries(name)) for name in names])
+        page = write_comparison(comparison, out_file or place.comparison_path(names))
     print_comparison(comparison.facts(), page, as_json)
 
 
@@ -394,7 +426,7 @@ def project(
     from hpo_core.tracking.follow import project_study
 
     place = Home(home, journal)
-    source = place.open_journal()
+    source = place.read_journal()
     found = project_study(place, source, name, rebuild=rebuild)
     out.print(found, soft_wrap=True)
 

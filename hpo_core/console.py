@@ -16,7 +16,8 @@ from hpo_core.errors import HpoError
 from hpo_core.events import AttemptReported, Entry
 from hpo_core.front_view import front_facts, front_rows
 from hpo_core.home import Home
-from hpo_core.journal.base import StudyInfo
+from hpo_core.journal.base import Journal, StudyInfo
+from hpo_core.journal.damage import damage_named
 from hpo_core.naming import RungNames, halt_words
 from hpo_core.overview import BracketView, bracket_views, entrances, folded, rung_rows
 from hpo_core.study import Study
@@ -103,6 +104,11 @@ def _left_as_built(entries: Iterable[Entry], trial: int) -> Iterator[str]:
 def print_study(home: Home, name: str, at: int | None, as_json: bool, trial: int | None = None) -> None:
     """A study as of an entry, or the story of one trial."""
     source = home.read_journal()
+    with damage_named(source, name):
+        _print_study(source, name, at, as_json, trial)
+
+
+def _print_study(source: Journal, name: str, at: int | None, as_json: bool, trial: int | None) -> None:
     info = source.info(name)
     if at is not None and at >= info.entries:
         raise HpoError(f"--at {at}: study {name!r} has entries 0 to {info.entries - 1}.")

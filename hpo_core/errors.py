@@ -48,6 +48,10 @@ class JournalError(HpoError):
     exit_code = 6
 
 
+class JournalUnavailableError(JournalError):
+    """The journal's database did not answer, or could not just now; the same call may succeed later."""
+
+
 class CheckpointError(HpoError):
     """A checkpoint is missing, truncated, corrupt, or holds what cannot be stored safely."""
 

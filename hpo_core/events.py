@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.errors import JournalError
+from hpo_core.errors import HpoError, JournalError
 from hpo_core.trial import Checkpoint, Metrics, Outcome, Params, Report
 
 FORMAT = 2
@@ -304,18 +304,20 @@ def decode_entry(text: str | bytes) -> Entry:
     """
     try:
         entry = msgspec.json.decode(text, type=Entry, strict=False)
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        if entry.format > FORMAT:
+            raise _too_new(entry.format)
+        return entry if entry.format == FORMAT else _upcast(entry)
+    except HpoError:
+        raise
+    except Exception as error:  # whatever a damaged text makes a decoder raise, too deep a nesting among it
         written = _format_of(text)
         if written is not None and written > FORMAT:
             raise _too_new(written) from error
-        shown = text[:200] if isinstance(text, str) else text[:200].decode("utf-8", "replace")
+        shown = text[:200].decode("utf-8", "replace") if isinstance(text, bytes) else str(text)[:200]
         raise JournalError(
             f"Journal entry cannot be read ({error}): {shown!r}. Restore the journal from a backup; "
             "entries before it are intact and `hpo show NAME --at SEQ` still reads them."
         ) from error
-    if entry.format > FORMAT:
-        raise _too_new(entry.format)
-    return entry if entry.format == FORMAT else _upcast(entry)
 
 
 def _too_new(written: int) -> JournalError:
@@ -343,7 +345,7 @@ def _spec_of_format_1(spec: dict[str, Any]) -> dict[str, Any]:
 def _format_of(text: str | bytes) -> int | None:
     try:
         value = json.loads(text).get("format")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         return None
     return value if isinstance(value, int) else None
 

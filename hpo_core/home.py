@@ -1,4 +1,8 @@
-"""Where a user's studies live: journal, checkpoints, logs, reports, and the embedded services' files."""
+"""Where a user's studies lie: journal, checkpoints, logs, reports, and the embedded services' files.
+
+The folder is one user's: made with mode 0700, its files with 0600, and what is wider is narrowed at first use. Below it
+no symbolic link is followed and nothing of another user's is written to (:mod:`hpo_core.private_files`).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpo_core.errors import StorageError
+from hpo_core.errors import SpecError, StorageError
+from hpo_core.private_files import check_file, check_folder, open_private, private_folder
 from hpo_core.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
 DATABASES = ("HPO_JOURNAL", "HPO_DATABASE", "MLFLOW_TRACKING_URI")
 """Settings that name a database, and so may name a file."""
 
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SQLITE = re.compile(r"(?P<scheme>sqlite(\+\w+)?:///(file:)?)(?P<path>[^?]*)(?P<rest>.*)")
 _NO_PATHS = frozenset({"", ":memory:", "databricks", "databricks-uc", "uc"})
 
@@ -37,6 +43,20 @@ def settled_database(value: str) -> str:
     return f"{scheme}{Path(path).resolve()}{rest}"
 
 
+def checked_name(name: str) -> str:
+    """The name of a study, before anything on a disk is looked for by it.
+
+    Raises:
+        SpecError: no study can have this name (it might be a path).
+    """
+    if not _NAME.fullmatch(name):
+        raise SpecError(
+            f"{name[:200]!r} is no name of a study: a name begins with a letter or digit and has letters, digits, '.', "
+            "'_' and '-', 100 at most. `hpo list` shows the names there are."
+        )
+    return name
+
+
 class Home:
     """A folder (``--home``, ``HPO_HOME``, or ``.hpo`` here) and the journal (``--journal``, ``HPO_JOURNAL``).
 
@@ -52,7 +72,9 @@ class Home:
     """
 
     def __init__(self, folder: str | Path | None = None, journal: str | None = None) -> None:
-        self.folder = Path(folder or os.environ.get("HPO_HOME") or ".hpo").resolve()
+        given = folder or os.environ.get("HPO_HOME")
+        self._default = None if given else Path(".hpo").absolute()
+        self.folder = Path(given or ".hpo").resolve()
         if "?" in str(self.folder):
             raise StorageError(
                 f"Home folder {self.folder} has a '?' in its path, which no database URL can carry. "
@@ -73,34 +95,67 @@ class Home:
         """
         from hpo_core.journal.sql import open_journal
 
+        file = self._journal_file
+        if file is not None:
+            self.make_folder()
+            for side in ("", "-wal", "-shm"):
+                check_file(file.with_name(file.name + side))
         return open_journal(self.journal_url)
 
     def read_journal(self) -> Journal:
-        """The journal for a command that only looks: in a folder without one it is empty, and none is created.
+        """The journal for a command that only looks; nothing is created, and the folder may be read-only.
+
+        Where there is none it is empty.
 
         Raises:
             JournalError: it cannot be opened.
         """
-        file = self.folder / "journal.db"
-        if self.journal_url == f"sqlite:///{file}" and not file.exists():
+        file = self._journal_file
+        if file is not None and not file.exists():
             from hpo_core.journal.memory import MemoryJournal
 
             return MemoryJournal()
-        return self.open_journal()
+        from hpo_core.journal.sql import open_journal
+
+        return open_journal(self.journal_url, reading=True)
+
+    @property
+    def _journal_file(self) -> Path | None:
+        """The journal in this folder; None where another one is named."""
+        file = self.folder / "journal.db"
+        return file if self.journal_url == f"sqlite:///{file}" else None
+
+    def make_folder(self, *parts: str) -> Path:
+        """The home folder, or one below it, made or made private.
+
+        Raises:
+            StorageError: it cannot be made, is a link, or belongs to somebody else.
+        """
+        if self._default is not None:
+            # Nobody named it: it may have come with a downloaded project, or be planted in a folder such as /tmp.
+            check_folder(self._default)
+            if self._default.exists() and self._default.lstat().st_uid != os.geteuid():
+                raise StorageError(
+                    f"Folder {self._default} belongs to user {self._default.lstat().st_uid}, not to the one who runs "
+                    "this. Name it with --home or HPO_HOME if it is to be used all the same, or choose another."
+                )
+        return private_folder(self.folder.joinpath(*parts), below=self.folder)
 
     def study_folder(self, name: str, *, create: bool = False) -> Path:
         """Folder of one study's files.
 
         Raises:
+            SpecError: no study can have this name.
             StorageError: it is to be created and cannot be.
         """
-        folder = self.folder / "studies" / name
+        folder = self.folder / "studies" / checked_name(name)
         if create:
+            for part in ("checkpoints", "logs"):
+                self.make_folder("studies", name, part)
+            probe = folder / f".writable-{os.getpid()}"
             try:
-                for part in ("checkpoints", "logs"):
-                    (folder / part).mkdir(parents=True, exist_ok=True)
-                probe = folder / ".writable"
-                probe.write_bytes(b"0" * 4096)
+                with open_private(probe, "wb") as file:
+                    file.write(b"0" * 4096)
                 probe.unlink()
             except OSError as error:
                 raise StorageError(
@@ -113,10 +168,10 @@ class Home:
         return self.study_folder(name) / "report.html"
 
     def comparison_path(self, names: Sequence[str]) -> Path:
-        """Of the page that compares these studies; the same for the same names in any order."""
-        names = sorted(names)
+        """Of the page that compares these studies; the same for the same names in any order. Its folder is made."""
+        names = sorted(map(checked_name, names))
         digest = hashlib.sha256("/".join(names).encode()).hexdigest()[:8]
-        return self.folder / "compared" / f"{names[0]}-and-{len(names) - 1}-more-{digest}.html"
+        return self.make_folder("compared") / f"{names[0]}-and-{len(names) - 1}-more-{digest}.html"
 
     @property
     def default_tracking_uri(self) -> str:

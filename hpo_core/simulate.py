@@ -15,6 +15,7 @@ from rich.text import Text
 from hpo_core.console import err, out, print_json
 from hpo_core.errors import SpecError
 from hpo_core.home import Home
+from hpo_core.journal.damage import damage_named
 from hpo_core.report.answers import SPREADS, Simulated, endings, table
 from hpo_core.report.simulated import write_simulated
 from hpo_core.simulation.analytic import AnalyticCurves
@@ -69,7 +70,7 @@ def simulate(question: Question, home: Home, *, picture: str | None = None, as_j
     simulated = answer(question, home)
     path = None
     if picture != "off":
-        place = Path(picture) if picture else home.folder / "simulations" / f"{simulated.study}.html"
+        place = Path(picture) if picture else home.make_folder("simulations") / f"{simulated.study}.html"
         path = write_simulated(simulated, place.absolute())
     if as_json:
         print_json(facts(simulated) | {"picture": None if path is None else str(path)})
@@ -120,7 +121,8 @@ def answer(question: Question, home: Home) -> Simulated:
     if question.from_journal is not None:
         journal = home.read_journal()
         try:
-            past = read_past(journal.entries(question.from_journal), seconds_per_unit=question.seconds_per_unit)
+            with damage_named(journal, question.from_journal):
+                past = read_past(journal.entries(question.from_journal), seconds_per_unit=question.seconds_per_unit)
         finally:
             journal.close()
     answers = []

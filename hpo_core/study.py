@@ -48,6 +48,7 @@ from hpo_core.events import (
     TrialCreated,
 )
 from hpo_core.journal.base import Journal
+from hpo_core.journal.damage import damaged_entry
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.samplers.base import Sampler, create_sampler
 from hpo_core.samplers.recorded import RecordedSampler
@@ -172,14 +173,19 @@ class Study:
         first = next(iterator, None)
         if first is None or not isinstance(first.stimulus, StudyRequested):
             raise JournalError("A journal begins with the entry that created its study; this one does not.")
-        spec = StudySpec.from_plain(first.stimulus.spec, "journal")
-        study = cls(
-            spec,
-            journal if journal is not None else MemoryJournal(),
-            sampler=sampler,
-            clock=clock,
-            epoch=first.epoch,
-        )
+        try:
+            spec = StudySpec.from_plain(first.stimulus.spec, "journal")
+            study = cls(
+                spec,
+                journal if journal is not None else MemoryJournal(),
+                sampler=sampler,
+                clock=clock,
+                epoch=first.epoch,
+            )
+        except HpoError:
+            raise
+        except Exception as error:
+            raise damaged_entry(str(first.stimulus.spec.get("study")), 0, error) from error
         study.replay(first)
         for entry in iterator:
             study.replay(entry)
@@ -192,9 +198,14 @@ class Study:
                 f"Study {self.name!r}: entry {entry.seq} follows entry {self.seq - 1}; entries are missing or "
                 "out of order. Restore the journal from a backup."
             )
-        self.notice(entry.stimulus, entry.time)
-        for event in entry.events:
-            self._apply(event)
+        try:
+            self.notice(entry.stimulus, entry.time)
+            for event in entry.events:
+                self._apply(event)
+        except HpoError:
+            raise
+        except Exception as error:
+            raise damaged_entry(self.name, entry.seq, error) from error
         self.seq += 1
 
     def notice(self, stimulus: Stimulus, time: float) -> None:

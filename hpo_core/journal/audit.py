@@ -11,7 +11,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from hpo_core.errors import HpoError, JournalError
 from hpo_core.events import Entry, Event, TrialCreated
+from hpo_core.journal.damage import damaged_entry
 from hpo_core.samplers.base import create_sampler, is_pure
 from hpo_core.study import Study
 from hpo_core.trial import Params
@@ -65,35 +67,50 @@ def audit(entries: Iterable[Entry], *, check_invariants: bool = True, limit: int
     findings: list[Finding] = []
     pure = False
     count = 0
+    following = 0
     for entry in entries:
+        if entry.seq != following:
+            raise JournalError(
+                f"Entry {entry.seq} stands where {following} belongs; restore the journal from a backup."
+            )
+        following += 1
         if study is None:
             study = Study.from_entries([entry], sampler=oracle)
             pure = is_pure(study.spec)
             drawn_again = create_sampler(study.spec) if pure else None
             count = 1
             continue
-        for event in entry.events:
-            if type(event) is TrialCreated:
-                drawn = event.params if drawn_again is None else drawn_again.propose(event.trial)
-                oracle.upcoming[event.trial] = event.params if _close(drawn, event.params) else drawn
-        decided: list[Event] = []
-        # The generator must see each of its events applied. A scratch copy would cost O(study) per entry;
-        # instead the recorded event is applied where it equals the decided one, which is the same thing.
-        recorded = iter(entry.events)
         differs = False
-        study.notice(entry.stimulus, entry.time)
-        for event in study.decide(entry.stimulus):
-            decided.append(event)
-            told = next(recorded, None)
-            if told is None or not _same(event, told):
+        decided: list[Event] = []
+        try:
+            for event in entry.events:
+                if type(event) is TrialCreated:
+                    drawn = event.params if drawn_again is None else drawn_again.propose(event.trial)
+                    oracle.upcoming[event.trial] = event.params if _close(drawn, event.params) else drawn
+            # The generator must see each of its events applied. A scratch copy would cost O(study) per entry;
+            # instead the recorded event is applied where it equals the decided one, which is the same thing.
+            recorded = iter(entry.events)
+            study.notice(entry.stimulus, entry.time)
+            for event in study.decide(entry.stimulus):
+                decided.append(event)
+                told = next(recorded, None)
+                if told is None or not _same(event, told):
+                    differs = True
+                    if told is not None:
+                        study._apply(told)
+                    break
+                study._apply(told)
+            for told in recorded:
                 differs = True
-                if told is not None:
-                    study._apply(told)
+                study._apply(told)
+        except HpoError:
+            raise
+        except Exception as error:
+            if differs:
+                findings.append(Finding(entry.seq, entry.events, tuple(decided)))
+            if findings:  # after a decision that the rules do not give, what is recorded need not fit any more
                 break
-            study._apply(told)
-        for told in recorded:
-            differs = True
-            study._apply(told)
+            raise damaged_entry(study.name, entry.seq, error) from error
         study.seq += 1
         count += 1
         if differs:
@@ -101,8 +118,11 @@ def audit(entries: Iterable[Entry], *, check_invariants: bool = True, limit: int
             if len(findings) >= limit:
                 break
     if study is not None and check_invariants and not findings:
-        study.state.check()
-        study.method.check()
+        try:
+            study.state.check()
+            study.method.check()
+        except AssertionError as error:
+            raise damaged_entry(study.name, count - 1, error) from error
     return AuditReport(count, tuple(findings), pure)
 
 

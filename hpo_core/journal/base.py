@@ -56,6 +56,8 @@ class Journal(Protocol):
 
         Raises:
             FencedError: ``entry.seq`` or ``entry.epoch`` is not what the journal expects.
+            JournalUnavailableError: the database did not answer; it was written or it was not, and the same call
+                made again tells (:mod:`hpo_core.journal.patient`).
             JournalError: it could not be written; nothing was.
         """
         ...

@@ -6,6 +6,7 @@ loss, readers never block the writer, and one transaction costs one fsync.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import sqlalchemy as sa
 
@@ -21,12 +23,16 @@ from hpo_core.credentials import without_secret_arguments
 from hpo_core.errors import (
     FencedError,
     JournalError,
+    JournalUnavailableError,
+    StorageError,
     StudyBusyError,
     StudyExistsError,
     StudyNotFoundError,
 )
 from hpo_core.events import Entry, decode_entry, encode_entry
 from hpo_core.journal.base import Owner, StudyInfo
+from hpo_core.journal.read_only import is_read_only, reading_side
+from hpo_core.private_files import private_database
 
 SCHEMA = 1
 LEASE_SECONDS = 60.0
@@ -68,6 +74,20 @@ _advance = (
     .values(next_seq=sa.bindparam("following"))
 )
 _READ_CHUNK = 1000
+BUSY_SECONDS = 30.0
+"""How long SQLite itself waits for a lock."""
+_PATIENCE = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""libpq waits for ever for a host that is gone; these end it within half a minute. What the URL says counts."""
+_PASSING_SQLITE = ("locked", "busy", "i/o error", "is full", "unable to open", "locking protocol")
+_PASSING_CLASSES = frozenset({"08", "40", "53", "55", "57", "58"})
+"""SQLSTATE classes: connection, rollback, resources (53100: disk full), locks, shutdown and start, I/O errors; and
+25006, a standby that was not promoted yet."""
 
 
 def current_owner() -> Owner:
@@ -75,10 +95,16 @@ def current_owner() -> Owner:
     return Owner(socket.gethostname(), os.getpid(), psutil.Process().create_time())
 
 
-def open_journal(url: str | Path) -> SqlJournal:
+def open_journal(url: str | Path, *, reading: bool = False) -> SqlJournal:
     """A journal by SQLAlchemy URL, or by the path of an SQLite file."""
     text = str(url)
-    return SqlJournal(text if "://" in text else f"sqlite:///{text}")
+    return SqlJournal(text if "://" in text else f"sqlite:///{text}", reading=reading)
+
+
+def _file_of(url: sa.URL) -> Path | None:
+    """The file of a SQLite URL; None where it is in memory, or named by a URI of SQLite's own."""
+    name = url.database
+    return None if not name or name == ":memory:" or name.startswith("file:") else Path(name)
 
 
 def _masked(url: str) -> str:
@@ -91,12 +117,13 @@ class SqlJournal:
 
     Args:
         url: SQLAlchemy URL, for example ``sqlite:///journal.db`` or ``postgresql+psycopg://host/db``.
+        reading: nothing will be written: a SQLite file may lie in a folder that is read-only.
 
     Raises:
         JournalError: the database cannot be opened or created, or has a newer schema.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, reading: bool = False) -> None:
         try:
             self._url = sa.make_url(url)
         except sa.exc.ArgumentError:
@@ -104,20 +131,32 @@ class SqlJournal:
                 f"Journal URL {_masked(url)!r} is no SQLAlchemy URL. Write sqlite:///PATH or postgresql+psycopg://HOST/DB."
             ) from None
         self._sqlite = self._url.get_backend_name() == "sqlite"
-        if self._sqlite and self._url.database:
-            folder = Path(self._url.database).parent
+        file = _file_of(self._url) if self._sqlite else None
+        self._read_only = reading and file is not None and is_read_only(file)
+        if file is not None and not self._read_only:
             try:
-                folder.mkdir(parents=True, exist_ok=True)
+                file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             except OSError as error:
                 raise JournalError(
-                    f"Journal folder {folder} cannot be created ({error.strerror}). "
+                    f"Journal folder {file.parent} cannot be created ({error.strerror}). "
                     "Choose a writable one with --home or HPO_HOME."
                 ) from None
-        arguments: dict[str, Any] = {"connect_args": {"timeout": 30}} if self._sqlite else {"pool_pre_ping": True}
+            with contextlib.suppress(OSError, StorageError):  # what is wrong with it is said when it is opened
+                private_database(file)
+        self._busy_seconds = BUSY_SECONDS
+        arguments: dict[str, Any] = {} if self._sqlite else {"pool_pre_ping": True}
+        if self._url.get_driver_name() in ("psycopg", "psycopg2"):
+            given = {name: value for name, value in _PATIENCE.items() if name not in self._url.query}
+            arguments["connect_args"] = given
         with self._translated("opened"):
-            self._engine = sa.create_engine(self._url, **arguments)
-            if self._sqlite:
-                sa.event.listen(self._engine, "connect", _prepare_sqlite)
+            if self._read_only:
+                assert file is not None
+                self._side = reading_side(file)
+                self._engine = sa.create_engine("sqlite://", creator=self._side.connect, poolclass=sa.QueuePool)
+            else:
+                self._engine = sa.create_engine(self._url, **arguments)
+            if self._sqlite and not self._read_only:
+                sa.event.listen(self._engine, "connect", self._prepare_sqlite)
                 sa.event.listen(self._engine, "begin", _begin_immediate)
             self._reader = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             self._set_up()
@@ -125,6 +164,11 @@ class SqlJournal:
     def _set_up(self) -> None:
         with self._reader.connect() as connection:
             ready = sa.inspect(connection).has_table(_meta.name)
+        if not ready and self._read_only:
+            raise JournalError(
+                f"Journal {self} holds no table of studies and cannot be written to. Check the path, or restore it "
+                "from a backup."
+            )
         if not ready:
             try:
                 with self._engine.begin() as connection:
@@ -135,8 +179,11 @@ class SqlJournal:
                 pass  # another process was quicker; what it made is read below
         with self._reader.connect() as connection:
             found = connection.execute(sa.select(_meta.c.value).where(_meta.c.key == "schema")).scalar()
-        if found is None or int(found) > SCHEMA:
-            raise JournalError(f"Journal {self} has schema {found}; this version knows {SCHEMA}. Upgrade this package.")
+        if not str(found).isdecimal() or int(str(found)) > SCHEMA:
+            raise JournalError(
+                f"Journal {self} has schema {found!r}; this version knows {SCHEMA}. "
+                "Upgrade this package; if it wrote the journal itself, restore that from a backup."
+            )
 
     def __str__(self) -> str:
         return without_secret_arguments(self._url.render_as_string(hide_password=True))
@@ -149,14 +196,38 @@ class SqlJournal:
     def close(self) -> None:
         """Close all connections; a later call opens new ones."""
         self._engine.dispose()
+        if self._read_only:
+            self._side.close()
+
+    def wait_in_python(self) -> None:
+        """Have a locked SQLite file reported after a second: its own waiting lets no signal through.
+
+        For whoever tries again (:mod:`hpo_core.journal.patient`).
+        """
+        self._busy_seconds = 1.0
+        self._engine.dispose()
+
+    def _prepare_sqlite(self, connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # transactions begin where SQLAlchemy says, see _begin_immediate
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout={int(self._busy_seconds * 1000)}")
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute("PRAGMA synchronous=FULL")
+        cursor.close()
 
     @contextmanager
     def _translated(self, verb: str) -> Iterator[None]:
         try:
             yield
-        except (sa.exc.OperationalError, sa.exc.DatabaseError) as error:
+        except sa.exc.DBAPIError as error:
             reason = str(error.orig) if error.orig is not None else str(error)
-            raise JournalError(f"Journal {self} could not be {verb}: {reason.strip()}. {_cure(reason)}") from error
+            kind = JournalError
+            if _may_pass(error, self._sqlite):
+                kind = JournalUnavailableError
+                self._engine.dispose()  # connections of the time before are worth nothing
+            raise kind(f"Journal {self} could not be {verb}: {reason.strip()}. {_cure(reason, kind)}") from error
+        except sa.exc.TimeoutError as error:
+            raise JournalUnavailableError(f"Journal {self} could not be {verb}: {error}.") from error
         except sa.exc.SQLAlchemyError as error:
             raise JournalError(f"Journal {self} could not be {verb}: {error}.") from error
         except ModuleNotFoundError as error:
@@ -216,10 +287,22 @@ class SqlJournal:
             for expected, (seq, body) in enumerate(rows, start):
                 if seq != expected:
                     raise self._gap(study, expected)
-                yield decode_entry(body)
+                yield self._decoded(study, seq, body)
             if len(rows) != upto - start:
                 raise self._gap(study, start + len(rows))
             start = upto
+
+    def _decoded(self, study: str, seq: int, body: Any) -> Entry:
+        try:
+            entry = decode_entry(body)
+        except JournalError as error:
+            raise JournalError(f"Study {study!r} in {self}, entry {seq}: {error}") from error
+        if entry.seq != seq:
+            raise JournalError(
+                f"Study {study!r} in {self}: the row of entry {seq} holds entry {entry.seq}. Restore the journal from "
+                f"a backup; `hpo show {study} --at {seq - 1}` still reads what comes before."
+            )
+        return entry
 
     def _gap(self, study: str, seq: int) -> JournalError:
         return JournalError(
@@ -236,12 +319,23 @@ class SqlJournal:
                 f"Study {study!r} is not in {self} (it holds: {', '.join(known) or 'no study'}). "
                 "Check the name, and --home or --journal."
             )
-        return _info(row)
+        return self._info(row)
 
     def studies(self) -> list[StudyInfo]:
         with self._translated("read"), self._reader.connect() as connection:
             rows = connection.execute(sa.select(_studies).order_by(_studies.c.name)).all()
-        return [_info(row) for row in rows]
+        return [self._info(row) for row in rows]
+
+    def _info(self, row: Any) -> StudyInfo:
+        owner = None if row.owner_host is None else Owner(row.owner_host, row.owner_pid, row.owner_born)
+        info = StudyInfo(row.name, row.created, row.next_seq, row.epoch, owner, row.renewed)
+        try:  # SQLite takes a value of any type in any column
+            return msgspec.convert(msgspec.to_builtins(info), StudyInfo, strict=False)
+        except (msgspec.ValidationError, TypeError) as error:
+            raise JournalError(
+                f"Study {row.name!r} in {self}: its row in the table of studies is damaged ({error}). Restore the "
+                "journal from a backup."
+            ) from error
 
     def claim(self, study: str, owner: Owner, now: float, *, force: bool = False) -> int:
         info = self.info(study)
@@ -288,11 +382,6 @@ class SqlJournal:
             )
 
 
-def _info(row: Any) -> StudyInfo:
-    owner = None if row.owner_host is None else Owner(row.owner_host, row.owner_pid, row.owner_born)
-    return StudyInfo(row.name, row.created, row.next_seq, row.epoch, owner, row.renewed)
-
-
 def is_alive(info: StudyInfo) -> bool:
     """Whether the study's last controller still lives, as far as can be told from here."""
     return info.owner is not None and _alive(info.owner, info.renewed, current_owner(), time.time())
@@ -307,27 +396,38 @@ def _alive(owner: Owner, renewed: float, me: Owner, now: float) -> bool:
     return now - renewed < LEASE_SECONDS
 
 
-def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # transactions begin where SQLAlchemy says, see _begin_immediate
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=FULL")
-    cursor.close()
-
-
 def _begin_immediate(connection: sa.Connection) -> None:
     if connection.get_execution_options().get("isolation_level") != "AUTOCOMMIT":
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _cure(reason: str) -> str:
+def _may_pass(error: sa.exc.DBAPIError, sqlite: bool) -> bool:
+    """Whether the same call may succeed later as it is (see :mod:`hpo_core.journal.patient`)."""
+    if error.connection_invalidated:
+        return True
+    if sqlite:
+        low = str(error.orig).lower()
+        return isinstance(error, sa.exc.OperationalError) and any(sign in low for sign in _PASSING_SQLITE)
+    state = getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+    if state is None:  # it never got as far as to the server
+        return isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)
+    return state[:2] in _PASSING_CLASSES or state == "25006"
+
+
+def _cure(reason: str, kind: type[JournalError]) -> str:
     low = reason.lower()
     if "full" in low or "no space" in low:
         return "Free some space, then `hpo resume`: everything recorded so far is intact."
     if "readonly" in low or "read-only" in low or "unable to open" in low or "permission" in low:
         return "Make its folder writable, or choose another with --home or HPO_HOME."
-    if "malformed" in low or "not a database" in low:
+    if "malformed" in low or "not a database" in low or "decode" in low:
         return "The file is damaged: restore it from a backup."
     if "locked" in low:
         return "Another process holds it; end that process or try again."
+    if "i/o error" in low:
+        return "Look at the disk; what was recorded before is intact, and `hpo resume` goes on with it."
+    if kind is not JournalUnavailableError:
+        return (
+            "See that the URL names a journal and the user may use it; where it did before, restore it from a backup."
+        )
     return "Check that the server runs and the URL is right; then `hpo resume`."

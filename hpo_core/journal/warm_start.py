@@ -11,6 +11,7 @@ from typing import Any
 
 from hpo_core.errors import SpecError
 from hpo_core.journal.base import Journal
+from hpo_core.journal.damage import damage_named
 from hpo_core.rng import Stream
 from hpo_core.space import CategoricalParameter, SearchSpace, same_scalar
 from hpo_core.spec import PastTrial, StudySpec
@@ -39,7 +40,10 @@ def with_past(spec: StudySpec, journal: Journal) -> StudySpec:
     if warm is None or warm.proposals is not None:
         return spec
     space = spec.search_space()
-    found = [_trials(spec, name, journal, space) for name in warm.studies]
+    found = []
+    for name in warm.studies:
+        with damage_named(journal, name):
+            found.append(_trials(spec, name, journal, space))
     proposals: list[Params] = []
     numbers: dict[tuple[int, int], int] = {}
     for place in range(max(map(len, found), default=0)):

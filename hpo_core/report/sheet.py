@@ -43,8 +43,11 @@ def write_sheet(text: str, path: Path) -> Path:
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_bytes(text.encode("utf-8", "replace"))
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # In a private folder the page is private, too; elsewhere the user's umask says who may read it.
+        mode = 0o666 if path.parent.stat().st_mode & 0o077 else 0o600
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode), "wb") as file:
+            file.write(text.encode("utf-8", "replace"))
         aside.replace(path)
     except OSError as error:
         with suppress(OSError):

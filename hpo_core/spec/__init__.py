@@ -21,6 +21,7 @@ from hpo_core.spec.part import (
 from hpo_core.spec.parts import (
     DEFAULT_RETRIES,
     CheckpointSpec,
+    JournalSpec,
     PastTrial,
     PrefectSpec,
     SamplerSpec,
@@ -53,6 +54,7 @@ __all__ = [
     "Cluster",
     "GridSearch",
     "HyperbandSearch",
+    "JournalSpec",
     "KubernetesClusterSpec",
     "LocalClusterSpec",
     "LocalCudaClusterSpec",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from typing import Any, Literal
+from urllib.parse import unquote
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from hpo_core.credentials import holds_credentials
 from hpo_core.spec.part import Part
@@ -99,6 +100,14 @@ class CheckpointSpec(Part):
         "one URL belongs to one journal. Default: below the study's folder.",
     )
 
+    @field_validator("folder")
+    @classmethod
+    def _check_folder(cls, folder: str | None) -> str | None:
+        """What is allowed by its beginning must not lead elsewhere."""
+        if folder is not None and {".", ".."} & set(unquote(folder).split("/")):
+            raise ValueError("folder holds . or .. as a part; write the URL that it comes to")
+        return folder
+
 
 class PastTrial(Part):
     """What an earlier study found for one configuration, as the journal of the new study keeps it."""
@@ -125,6 +134,18 @@ class WarmStartSpec(Part):
         default=None, description="Filled in from the journal when the study is created: what is tried first."
     )
     past: list[PastTrial] = Field(default_factory=list, description="Filled in likewise: what a sampler is shown.")
+
+
+class JournalSpec(Part):
+    """How the controller treats the journal; where it lies is a setting of the home."""
+
+    retry_seconds: float = Field(
+        default=60.0,
+        ge=0,
+        le=86_400,
+        description="How long a journal that cannot be reached (failover, lock, full disk) is tried again before the "
+        "study ends; attempts go on training meanwhile.",
+    )
 
 
 class TrackingSpec(Part):

@@ -14,6 +14,7 @@ from hpo_core.spec.explain import explain
 from hpo_core.spec.part import MetricSpec, Part
 from hpo_core.spec.parts import (
     CheckpointSpec,
+    JournalSpec,
     PrefectSpec,
     SamplerSpec,
     StopSpec,
@@ -50,6 +51,7 @@ class StudySpec(Part):
     training: TrainingSpec = TrainingSpec()
     stop: StopSpec = StopSpec()
     checkpoints: CheckpointSpec = CheckpointSpec()
+    journal: JournalSpec = JournalSpec()
     tracking: TrackingSpec = TrackingSpec()
     prefect: PrefectSpec = PrefectSpec()
     warm_start: WarmStartSpec | None = Field(default=None, description="Earlier studies to begin from.")

@@ -6,13 +6,14 @@ import json
 import logging
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from hpo_core.errors import CheckpointError
 from hpo_core.front_view import front_facts
 from hpo_core.tracking.fold import StudyFold
 from hpo_core.tracking.store import KnownRun, RunStore
+from hpo_core.training.storage import local_path
 
 BEST_FOLDER = "best_checkpoint"
 BEST_DIGEST = "hpo.best_checkpoint_digest"
@@ -85,7 +86,11 @@ def write_files(store: RunStore, run: KnownRun, fold: StudyFold, folder: Path) -
     best = fold.state.best_checkpoint()
     if best is None or run.tags.get(BEST_DIGEST) == best.digest:
         return
-    path = local_path(best.uri, folder)
+    try:
+        path = local_path(folder, best.uri, fold.spec.checkpoint_base)
+    except CheckpointError as error:
+        log.warning("study %r: the best checkpoint was not copied to MLflow: %s", fold.spec.study, error)
+        return
     if path is None or not path.exists():
         log.warning(
             "study %r: the best checkpoint %s is no file in %s and was not copied to MLflow.",
@@ -98,14 +103,6 @@ def write_files(store: RunStore, run: KnownRun, fold: StudyFold, folder: Path) -
     tags = {BEST_DIGEST: best.digest, "hpo.best_checkpoint": f"{BEST_FOLDER}/{path.name}"}
     store.log(run, tags=tags)
     run.tags.update(tags)
-
-
-def local_path(uri: str, folder: Path) -> Path | None:
-    """Where a checkpoint lies on this machine; None for a URI of elsewhere."""
-    if "://" not in uri:
-        return folder / uri
-    parts = urlsplit(uri)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
 def _drop_others(store: RunStore, run: KnownRun, kept: Path) -> None:

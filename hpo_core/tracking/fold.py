@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from hpo_core.errors import JournalError
+from hpo_core.errors import HpoError, JournalError
 from hpo_core.events import (
     AttemptFailed,
     AttemptReported,
@@ -27,6 +27,7 @@ from hpo_core.events import (
     TrialCreated,
     TrialStopped,
 )
+from hpo_core.journal.damage import damaged_entry
 from hpo_core.naming import RungNames
 from hpo_core.search.base import Done, SearchMethod, create_method
 from hpo_core.search.pareto import ParetoRung
@@ -163,6 +164,14 @@ class StudyFold:
                 f"Projection: entry {entry.seq} was given where entry {self.next_seq} is next. "
                 "Give the journal's entries in order and without a gap."
             )
+        try:
+            self._add(entry)
+        except HpoError:
+            raise
+        except Exception as error:
+            raise damaged_entry("" if self.state.spec is None else self.spec.study, entry.seq, error) from error
+
+    def _add(self, entry: Entry) -> None:
         report = entry.stimulus.report if type(entry.stimulus) is AttemptReported else None
         if not self.next_seq:
             self.created = entry.time

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 
 import msgspec
+
+from hpo_core.private_files import write_private
 
 _NAME = "mlflow.json"
 _TROUBLE = "mlflow.trouble"
@@ -25,9 +26,7 @@ class ProjectionPlace(msgspec.Struct, frozen=True):
 
 def write_place(folder: Path, place: ProjectionPlace) -> None:
     """Replace the file in one step."""
-    side = folder / f"{_NAME}.{os.getpid()}"
-    side.write_bytes(msgspec.json.encode(place))
-    side.replace(folder / _NAME)
+    write_private(folder / _NAME, msgspec.json.encode(place))
 
 
 def read_place(folder: Path) -> ProjectionPlace | None:
@@ -42,7 +41,7 @@ def note_trouble(folder: Path, reason: str) -> None:
     """Leave word that MLflow cannot be reached now (empty: it can), for whoever would wait for it."""
     with contextlib.suppress(OSError):
         if reason:
-            (folder / _TROUBLE).write_text(reason)
+            write_private(folder / _TROUBLE, reason.encode())
         else:
             (folder / _TROUBLE).unlink(missing_ok=True)
 

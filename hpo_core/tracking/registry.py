@@ -77,13 +77,15 @@ class ModelRegistry:
                 f"retrain flow. Give the alias {CHAMPION!r} to a version that was, or remove it and name the study of "
                 "the first champion."
             )
-        local = Path(self._client.download_artifacts(run_id, _FOLDER, str(folder)))
+        # Resolved, for the card's own checkpoints are asked for below it without links on the way.
+        folder = folder.resolve()
+        local = Path(self._client.download_artifacts(run_id, _FOLDER, str(folder))).resolve()
         card = msgspec.json.decode((local / _CARD).read_bytes(), type=ModelCard)
         moved = tuple(
             msgspec.structs.replace(
                 repeat,
                 checkpoint=msgspec.structs.replace(
-                    repeat.checkpoint, uri=str((local / repeat.checkpoint.uri).relative_to(folder))
+                    repeat.checkpoint, uri=str(_inside(local, repeat.checkpoint.uri).relative_to(folder))
                 ),
             )
             for repeat in card.repeats
@@ -150,15 +152,15 @@ class ModelRegistry:
         self._store.log(run, tags={"hpo.decided": "true"})
         run.tags["hpo.decided"] = "true"
 
-    def upload(self, run: KnownRun, card: ModelCard, folder: Path) -> None:
-        """Upload a model: its card, and its checkpoints from below ``folder``."""
+    def upload(self, run: KnownRun, card: ModelCard, folder: Path, base: str) -> None:
+        """Upload a model: its card, and its checkpoints from below ``base`` of ``folder``."""
         with tempfile.TemporaryDirectory() as side:
             model = Path(side) / _FOLDER
             model.mkdir()
             moved = []
             for index, repeat in enumerate(card.repeats):
                 name = f"repeat-{index}.safetensors"
-                with _on_this_machine(folder, repeat.checkpoint.uri) as file:
+                with _on_this_machine(folder, repeat.checkpoint.uri, base) as file:
                     shutil.copyfile(file, model / name)
                 checkpoint = msgspec.structs.replace(repeat.checkpoint, uri=name, parent=None)
                 moved.append(msgspec.structs.replace(repeat, checkpoint=checkpoint))
@@ -206,10 +208,16 @@ def _first_choice(run: KnownRun) -> tuple[bool, bool, str]:
     return run.status != "FINISHED", run.tags.get("hpo.decided") != "true", run.run_id
 
 
+def _inside(folder: Path, uri: str) -> Path:
+    path = local_path(folder, uri)
+    assert path is not None
+    return path
+
+
 @contextlib.contextmanager
-def _on_this_machine(folder: Path, uri: str) -> Iterator[Path]:
+def _on_this_machine(folder: Path, uri: str, base: str) -> Iterator[Path]:
     """A checkpoint's file, fetched where it lies at a URL."""
-    local = local_path(folder, uri)
+    local = local_path(folder, uri, base)
     if local is not None:
         yield local
         return

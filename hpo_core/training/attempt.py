@@ -59,7 +59,7 @@ def attempt(function: Callable[[TrialHandle], Any], request: JobRequest, board: 
         state = None
         if job.checkpoint:
             with board.storing(job.checkpoint.resource) if board is not None else contextlib.nullcontext():
-                state = checkpoints.load(request.folder, job.checkpoint)
+                state = checkpoints.load(request.folder, job.checkpoint, request.checkpoint_base)
         if state is not None and not {"tracked", "random", "metrics"} <= set(state):
             raise CheckpointError(f"Checkpoint {job.checkpoint} holds no training state of this package.")
     except CheckpointError as error:

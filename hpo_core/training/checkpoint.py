@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from hpo_core.errors import CheckpointError, StorageError
 from hpo_core.training.storage import fetched, local_path, write
@@ -51,7 +51,10 @@ def save(folder: str | Path, relative_path: str, tree: Any, *, resource: int, pa
         ) from error
     blocks = sorted(flattener.blocks.items(), key=lambda item: -_WIDTH.get(item[1].dtype, 1))
     head = _header(structure, blocks)
-    path = local_path(folder, relative_path)
+    try:  # it is a path of our own making; what may be on its way is not
+        path = local_path(folder, relative_path, "" if "://" not in relative_path else relative_path.rpartition("/")[0])
+    except CheckpointError as error:
+        raise StorageError(str(error)) from None
     if path is None:
         views = [memoryview(chunk).cast("B") for chunk in (head, *(block.data for _, block in blocks))]
         whole = hashlib.sha256()
@@ -65,7 +68,8 @@ def save(folder: str | Path, relative_path: str, tree: Any, *, resource: int, pa
     size = 0
     try:
         _make_folder(path.parent)
-        with side.open("wb", buffering=0) as file:
+        # Where a folder was named by the user, who may read its files is what the user's umask says.
+        with _new_file(side, 0o600 if "://" not in relative_path else 0o666) as file:
             for chunk in (head, *(block.data for _, block in blocks)):
                 view = memoryview(chunk).cast("B")
                 digest.update(view)
@@ -85,14 +89,17 @@ def save(folder: str | Path, relative_path: str, tree: Any, *, resource: int, pa
     return Checkpoint(uri=relative_path, digest=digest.hexdigest(), resource=resource, size=size, parent=parent)
 
 
-def load(folder: str | Path, checkpoint: Checkpoint) -> Any:
+def load(folder: str | Path, checkpoint: Checkpoint, base: str = "") -> Any:
     """Read a checkpoint back after its size and digest were verified.
 
+    Args:
+        base: where it must lie (:func:`~hpo_core.training.storage.local_path`).
+
     Raises:
-        CheckpointError: missing, truncated, corrupt, or of a newer format.
+        CheckpointError: missing, truncated, corrupt, of a newer format, or not below ``base``.
         StorageError: the study's folder cannot be read at the moment; says nothing about the checkpoint.
     """
-    path = local_path(folder, checkpoint.uri)
+    path = local_path(folder, checkpoint.uri, base)
     if path is not None:
         return _load(path, checkpoint, Path(folder) if "://" not in checkpoint.uri else path.parent.parent)
     with fetched(checkpoint.uri) as copy:
@@ -166,6 +173,11 @@ def _read(path: Path) -> Any:
             return unflatten(json.loads(metadata["hpo_tree"]), array, tensor)
         except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
             raise CheckpointError(f"Checkpoint {path} cannot be decoded: {type(error).__name__}: {error}.") from error
+
+
+def _new_file(path: Path, mode: int) -> IO[bytes]:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.fdopen(os.open(path, flags, mode), "wb", buffering=0)
 
 
 def _make_folder(folder: Path) -> None:

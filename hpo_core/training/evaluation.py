@@ -46,6 +46,8 @@ class Model(msgspec.Struct, frozen=True):
     seed: int
     folder: str
     checkpoint: Checkpoint
+    base: str = ""
+    """Where the checkpoint must lie, relative to ``folder``, or a URL."""
 
 
 class EvaluationRequest(msgspec.Struct, frozen=True):
@@ -191,7 +193,7 @@ def _evaluate(function: Any, request: EvaluationRequest, model: Model) -> Evalua
             seed=model.seed,
             folder=model.folder,
         ),
-        checkpoints.load(model.folder, model.checkpoint),
+        checkpoints.load(model.folder, model.checkpoint, model.base),
     )
     _seed_all(model.seed)
     found = function(handle)

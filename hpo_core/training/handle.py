@@ -226,7 +226,7 @@ class TrialHandle:
     def discard(self) -> None:
         """Remove the checkpoint this attempt wrote, for nobody will continue from it."""
         if self._written is not None and self._written != self._request.job.checkpoint:
-            remove(self._request.folder, self._written.uri)
+            remove(self._request.folder, self._written.uri, self._request.checkpoint_base)
         self._written = None
 
     def _loop(self) -> Iterator[int]:

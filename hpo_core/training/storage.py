@@ -4,11 +4,16 @@ A file behind a URL is written under its final name: object stores show an objec
 others a torn file is named by no result, for a reference is only reported once the filesystem said that the file is
 closed and as long as it should be; size and digest are verified at every load besides. How durable a closed file is,
 is the filesystem's own affair; there is no fsync. ``file://`` is a local folder and gets the local treatment.
+
+A URI comes out of a journal, which others may have written. Before anything is loaded, copied or removed it is
+compared with the study's base folder (:func:`local_path`): it must lie below it, with no ``..`` in it and no symbolic
+link on the way.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,15 +23,45 @@ from urllib.parse import unquote, urlsplit
 from hpo_core.errors import CheckpointError, StorageError
 from hpo_core.training.request import files_of_attempt
 
+log = logging.getLogger(__name__)
 _CURE = "Check that it can be reached with the credentials of this process, then resume the study."
 
 
-def local_path(folder: str | Path, uri: str) -> Path | None:
-    """Where a checkpoint lies on this machine; None where fsspec must be asked."""
+def local_path(folder: str | Path, uri: str, base: str = "") -> Path | None:
+    """Where a checkpoint lies on this machine; None where fsspec must be asked.
+
+    Args:
+        folder: of the study.
+        base: relative to ``folder``, or a URL: the study's ``checkpoint_base``. Default: ``folder`` itself.
+
+    Raises:
+        CheckpointError: it does not lie below ``base``, or a symbolic link is on the way from there.
+    """
+    prefix = base.rstrip("/") + "/" if base else ""
+    below = uri.removeprefix(prefix)
+    plain = unquote(below) if "://" in uri else below
+    if not uri.startswith(prefix) or "://" in below or any(part in ("", ".", "..") for part in plain.split("/")):
+        raise CheckpointError(
+            f"Checkpoint {uri!r} does not lie below {base or str(folder)!r}, where this study has its checkpoints; it "
+            "is neither read nor removed. Nobody but this package should write to journal and registry."
+        )
     if "://" not in uri:
-        return Path(folder) / uri
-    parts = urlsplit(uri)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+        return _without_links(Path(folder), uri)
+    parts = urlsplit(base)
+    return _without_links(Path(unquote(parts.path)), plain) if parts.scheme == "file" else None
+
+
+def _without_links(top: Path, below: str) -> Path:
+    """Who planted a link may have us load or remove what it points to."""
+    path = top
+    for part in below.split("/"):
+        path = path / part
+        if path.is_symlink():
+            raise CheckpointError(
+                f"Checkpoint {top / below}: {path} is a symbolic link, and none is followed there. Put the real one "
+                "in its place; for checkpoints elsewhere set checkpoints.folder in the study."
+            )
+    return path
 
 
 def write(uri: str, chunks: Iterable[memoryview], size: int) -> None:
@@ -78,9 +113,16 @@ def fetched(uri: str) -> Iterator[Path]:
         yield copy
 
 
-def remove(folder: str | Path, uri: str) -> None:
-    """Remove a checkpoint file. Housekeeping ends nothing: what cannot be removed now is swept the next time."""
-    local = local_path(folder, uri)
+def remove(folder: str | Path, uri: str, base: str = "") -> None:
+    """Remove a checkpoint file. Housekeeping ends nothing: what cannot be removed now is swept the next time.
+
+    What does not lie below ``base`` is not removed.
+    """
+    try:
+        local = local_path(folder, uri, base)
+    except CheckpointError as error:
+        log.warning("%s", error)
+        return
     if local is not None:
         with contextlib.suppress(OSError):
             local.unlink(missing_ok=True)
@@ -102,7 +144,8 @@ def all_files(folder: str | Path, base: str) -> list[str]:
 
 def _found(folder: str | Path, pattern: str) -> list[str]:
     if "://" not in pattern:
-        return [path.relative_to(folder).as_posix() for path in Path(folder).glob(pattern)]
+        names = [path.relative_to(folder).as_posix() for path in Path(folder).glob(pattern)]
+        return [name for name in names if not _leads_away(Path(folder), name)]
     try:
         filesystem, path = _resolve(pattern)
         filesystem.invalidate_cache()
@@ -110,6 +153,14 @@ def _found(folder: str | Path, pattern: str) -> list[str]:
         return [head + "/".join(name.rsplit("/", 2)[1:]) for name in filesystem.glob(path)]
     except Exception:
         return []
+
+
+def _leads_away(folder: Path, name: str) -> bool:
+    try:
+        _without_links(folder, name)
+    except CheckpointError:
+        return True
+    return False
 
 
 def _resolve(uri: str) -> tuple[Any, str]:

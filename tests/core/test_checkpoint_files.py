@@ -65,7 +65,7 @@ def test_another_kind_of_file_with_the_right_digest(tmp_path):
 
 def test_a_protocol_whose_package_is_missing_is_said(saved, tmp_path):
     with pytest.raises(StorageError, match="s3fs"):
-        checkpoints.load(tmp_path, Checkpoint("s3://bucket/a", saved.digest, 3, saved.size))
+        checkpoints.load(tmp_path, Checkpoint("s3://bucket/a", saved.digest, 3, saved.size), "s3://bucket")
 
 
 def test_folder_that_cannot_be(tmp_path):

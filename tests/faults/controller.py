@@ -16,7 +16,12 @@ from hpo_core.home import Home
 from hpo_core.spec import StudySpec
 
 
+def _interrupt(_number: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 def main(home_folder: str, study_file: str) -> None:
+    signal.signal(signal.SIGTERM, _interrupt)  # as `hpo` does
     home = Home(home_folder)
     spec = StudySpec.from_plain(json.loads(Path(study_file).read_text()))
     names = [info.name for info in home.open_journal().studies()]

@@ -1,0 +1,174 @@
+"""A checkpoint URI comes out of a journal or a registry: nothing outside of the study's base is read or removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from flows.driver import Bare, Driver
+from hpo_core import Study
+from hpo_core.errors import CheckpointError, ObjectiveError, StorageError
+from hpo_core.journal.base import Owner
+from hpo_core.tracking.artifacts import write_files
+from hpo_core.tracking.fold import StudyFold
+from hpo_core.tracking.store import KnownRun
+from hpo_core.training import checkpoint as checkpoints
+from hpo_core.training.attempt import attempt
+from hpo_core.training.evaluation import EvaluationRequest, Model, evaluate_models
+from hpo_core.training.request import JobRequest
+from hpo_core.training.storage import all_files, files_of, local_path, remove
+from hpo_core.trial import Checkpoint, Job, Outcome
+from tests.conftest import completed, make_spec
+
+TREE = {"tracked": {}, "random": {}, "metrics": {}, "weights": np.arange(3.0)}
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Checkpoint:
+    """Somebody else's file, and a reference to it whose size and digest are right."""
+    return checkpoints.save(tmp_path, "thesis/chapter.safetensors", TREE, resource=1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "home" / "study"
+    (made / "checkpoints" / "trial-00000").mkdir(parents=True)
+    return made
+
+
+def bad_uris(tmp_path: Path) -> list[str]:
+    file = tmp_path / "thesis" / "chapter.safetensors"
+    return [
+        "../../thesis/chapter.safetensors",
+        "checkpoints/../../../thesis/chapter.safetensors",
+        "checkpoints/trial-00000/../../../../thesis/chapter.safetensors",
+        str(file),
+        file.as_uri(),
+        f"local://{file}",
+        "checkpoints/",
+        "checkpoints",
+        "logs/trial-00000-attempt-0.log",
+        "s3://bucket/thesis/chapter.safetensors",
+        "",
+    ]
+
+
+@pytest.mark.parametrize("number", range(11))
+def test_other_places_are_neither_loaded_nor_removed(tmp_path: Path, folder: Path, victim: Checkpoint, number: int):
+    bad = msgspec.structs.replace(victim, uri=bad_uris(tmp_path)[number])
+    with pytest.raises(CheckpointError, match="does not lie below"):
+        checkpoints.load(folder, bad, "checkpoints")
+    remove(folder, bad.uri, "checkpoints")
+    job = Job(0, 1, 0, 0, 2, {}, bad)
+    request = JobRequest(study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(folder))
+    report = attempt(lambda trial: None, request)
+    assert report.outcome is Outcome.CHECKPOINT_BAD and "does not lie below" in report.message
+    assert (tmp_path / "thesis" / "chapter.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("base", "uri"),
+    [
+        ("s3://bucket/base", "s3://bucket/base/../x/a.safetensors"),
+        ("s3://bucket/base", "s3://bucket/base/%2e%2e/x"),
+        ("s3://bucket/base", "s3://bucket/based/x"),
+        ("s3://bucket/base", "s3://bucket/base"),
+        ("s3://bucket/base", "s3://bucket/base//x"),
+        ("s3://bucket/base", "checkpoints/x"),
+        ("s3://bucket/base", "s3://bucket/base/s3://other/x"),
+        ("file:///srv/base", "file:///srv/base/%2e%2e/x"),
+        ("file:///srv/base", "file:///srv/base/a%2f..%2f..%2fx"),
+        ("file:///srv/base", "file:///srv/other/x"),
+    ],
+)
+def test_other_places_behind_urls(tmp_path: Path, base: str, uri: str) -> None:
+    with pytest.raises(CheckpointError, match="does not lie below"):
+        local_path(tmp_path, uri, base)
+    remove(tmp_path, uri, base)
+
+
+def test_what_lies_where_it_must_is_found(tmp_path: Path, folder: Path) -> None:
+    good = "trial-00000/rung-0-attempt-0.safetensors"
+    assert local_path(folder, f"checkpoints/{good}", "checkpoints") == folder / "checkpoints" / good
+    assert local_path(folder, f"s3://bucket/base/{good}", "s3://bucket/base") is None
+    (tmp_path / "a b").mkdir()
+    base = (tmp_path / "a b").as_uri()
+    assert local_path(folder, f"{base}/{good}", base) == tmp_path / "a b" / good
+    (tmp_path / "link").symlink_to(tmp_path / "a b")  # how a user comes to the base is the user's affair
+    base = (tmp_path / "link").as_uri()
+    saved = checkpoints.save(folder, f"{base}/{good}", TREE, resource=1)
+    assert checkpoints.load(folder, saved, base)["weights"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("where", ["checkpoints", "checkpoints/trial-00000", "file"])
+def test_links_on_the_way_are_not_followed(tmp_path: Path, folder: Path, where: str) -> None:
+    """Somebody's folder, or file, looks like checkpoints of this study."""
+    uri = "checkpoints/trial-00000/rung-0-attempt-0.safetensors"
+    theirs = tmp_path / "thesis"
+    saved = checkpoints.save(theirs, uri, TREE, resource=1)
+    (folder / "checkpoints" / "trial-00000").rmdir()
+    (folder / "checkpoints").rmdir()
+    place = folder / (uri if where == "file" else where)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(theirs / place.relative_to(folder))
+    with pytest.raises(CheckpointError, match="is a symbolic link"):
+        checkpoints.load(folder, saved, "checkpoints")
+    with pytest.raises(StorageError, match="is a symbolic link"):
+        checkpoints.save(folder, uri, TREE, resource=1)
+    assert all_files(folder, "checkpoints") == files_of(folder, "checkpoints", 0, 0) == []
+    remove(folder, uri, "checkpoints")
+    study = Study.create(make_spec())
+    driver = Driver(
+        study, None, Bare(None), observers=[], folder=folder, owner=Owner("h", 1, 0.0),  # type: ignore[arg-type]
+    )  # fmt: skip
+    driver.sweep()
+    assert (theirs / uri).exists()
+
+
+def test_a_journals_uri_is_not_copied_to_mlflow(tmp_path: Path, folder: Path, victim: Checkpoint) -> None:
+    study = Study.create(make_spec())
+    job = study.ask()
+    assert job is not None
+    bad = msgspec.structs.replace(victim, uri="../../thesis/chapter.safetensors")
+    study.tell_report(completed(job, 0.5, checkpoint=bad))
+    fold = StudyFold()
+    for entry in study.journal.entries("world"):
+        fold.add(entry)
+    best = fold.state.best_checkpoint()
+    assert best is not None and (folder / best.uri).exists()
+
+    class Client:
+        """Any upload is one too many."""
+
+    class Store:
+        client = Client()
+
+    write_files(Store(), KnownRun("1", "RUNNING", None, False, {}), fold, folder)  # type: ignore[arg-type]
+
+
+def test_the_driver_removes_no_file_that_a_journal_names_elsewhere(folder: Path, victim: Checkpoint) -> None:
+    """`../..` in the checkpoint of a result deleted a file once a better one made it superfluous."""
+    thesis = folder / "../../thesis/chapter.safetensors"
+    study = Study.create(make_spec(search={"method": "random", "configs": 9}))
+    driver = Driver(
+        study, None, Bare(None), observers=[], folder=folder, owner=Owner("h", 1, 0.0),  # type: ignore[arg-type]
+    )  # fmt: skip
+    study.checkpoints.take_dead()
+    for loss in (0.5, 0.4, 0.3):
+        job = study.ask()
+        assert job is not None
+        bad = msgspec.structs.replace(victim, uri="../../thesis/chapter.safetensors" if loss == 0.5 else f"{loss}")
+        study.tell_report(completed(job, loss, checkpoint=bad))
+    assert "../../thesis/chapter.safetensors" not in study.checkpoints
+    driver._reconcile()
+    assert thesis.exists()
+
+
+def test_an_evaluation_reads_no_file_elsewhere(folder: Path, victim: Checkpoint) -> None:
+    bad = msgspec.structs.replace(victim, uri="../../thesis/chapter.safetensors")
+    model = Model(0, {}, 1, str(folder), bad, "checkpoints")
+    with pytest.raises(ObjectiveError, match="does not lie below"):
+        evaluate_models(EvaluationRequest("json:loads", (), "loss", (model,)), timeout=120)
