@@ -4,9 +4,10 @@ Within a limit, the live checkpoints and the room that running jobs need for the
 goes first, until the next job fits:
 
 1. fallbacks, the oldest first: they cost nothing unless a disk fails;
-2. checkpoints of paused trials, the least likely to be promoted first
-   (:mod:`hpo_core.search.chance`); between equals the one with less training behind it, then the younger trial. Such a
-   trial starts from scratch if it is promoted after all. The trial whose turn it is now keeps its own;
+2. checkpoints of paused trials, those first whose loss costs the least: the chance that the trial is promoted after
+   all (:mod:`hpo_core.search.chance`) times the units of training behind it, for such a trial starts from scratch;
+   between equals the one with less training behind it, then the younger trial. The trial whose turn it is now keeps
+   its own. (``removal: final_place``, the rule of earlier studies: the chance to be among the best in the end, alone);
 3. once no job runs, so that nothing else would free room: members of the Pareto front but the incumbent, the
    worst in the first objective first, and at last the checkpoint of the trial whose turn it is.
 
@@ -40,7 +41,7 @@ class Budget:
     is larger still can exceed the limit by the difference, until what it needs has been removed.
 
     Cost: some 0.1 ms more per report (promotion ASHA, 100,000 trials, 500 workers, room for 1,000 to 10,000
-    checkpoints, one bracket or three: 0.11 to 0.15 ms of CPU per report in all, 0.03 without a limit); with two
+    checkpoints, one bracket or three: 0.11 to 0.16 ms of CPU per report in all, 0.03 without a limit); with two
     objectives 1.0 ms, and 0.24 without (4,000 trials, room for 400). Without a limit nothing of this exists.
     """
 
@@ -50,6 +51,7 @@ class Budget:
         self.largest: int | None = None
         """Bytes of the largest checkpoint so far; None: not known yet."""
         self._saves = True
+        self._old_rule = limits.removal == "final_place"
         self._state = live.state
         self._method = live.method
         self._groups: dict[AnyRung | None, _Group] = {}
@@ -108,7 +110,7 @@ class Budget:
             return None
         for trial, checkpoint in self.live.fallbacks.values():
             return CheckpointRemoved(trial, checkpoint.resource, 0.0)
-        least: tuple[float, int, int] | None = None
+        least: tuple[float, int, int, float] | None = None
         for group in list(self._groups.values()):
             choice = self._choice(group, turn)
             if choice is not None and (least is None or choice < least):
@@ -116,12 +118,12 @@ class Budget:
                 if choice[0] == 0.0:
                     break  # the rungs behind it are higher
         if least is not None:
-            chance, resource, trial = least
+            _, resource, trial, chance = least
             return CheckpointRemoved(-trial, resource, chance)
         return None if self._state.running else self._last_resort(turn)
 
-    def _choice(self, group: _Group, turn: int | None) -> tuple[float, int, int] | None:
-        """(chance, resource, -trial) of the least likely trial of a rung."""
+    def _choice(self, group: _Group, turn: int | None) -> tuple[float, int, int, float] | None:
+        """(expected loss, resource, -trial, chance) of the least likely trial of a rung."""
         resting = self.live.resting
 
         def status(trial: int) -> bool | None:
@@ -136,8 +138,15 @@ class Budget:
                 del self._groups[group.rung]  # a barrier was passed: nobody comes here any more
             return None
         trial, place = worst
+        chance, resource = self._promoted(group, place), resting[trial].resource
+        return chance if self._old_rule else chance * resource, resource, -trial, chance
+
+    def _promoted(self, group: _Group, place: int) -> float:
+        """The chance that the trial at a place goes on."""
         contest = self._method.contest(group.bracket, group.place_in_bracket)
-        return 1.0 if contest is None else contest.chance(place), resting[trial].resource, -trial
+        if contest is None:
+            return 1.0
+        return contest.final_place(place) if self._old_rule else contest.chance(place)
 
     def _last_resort(self, turn: int | None) -> CheckpointRemoved | None:
         for member, checkpoint in reversed(self._state.front_checkpoints()):
@@ -152,8 +161,7 @@ class Budget:
         if trial not in self.live.resting:
             return 0.0
         group, key = self._places[trial]
-        contest = self._method.contest(group.bracket, group.place_in_bracket)
-        return 1.0 if contest is None else contest.chance(group.place(key))
+        return self._promoted(group, group.place(key))
 
     def shortage(self) -> str:
         """Why no job fits, and the cure."""

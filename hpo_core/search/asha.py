@@ -58,7 +58,7 @@ class Brackets:
         return not ladder.endless and k == len(ladder.rungs) - 1
 
     def contest(self, bracket: int, rung: int) -> Contest | None:
-        """Promotion from a rung goes to the best ``floor(N / eta)`` of the ``N`` results it will hold in the end.
+        """Promoted is who is among the best ``floor(n / eta)`` at any moment up to the ``N`` results of the end.
 
         Those among the best ``floor(n / eta)`` of the present ``n`` are candidates already. A ceiling is no top:
         whether it will be raised is not known, so that its rung counts like an open one.
@@ -66,17 +66,16 @@ class Brackets:
         if self.is_top(bracket, rung):
             return None
         ladder, k = self.place(bracket, rung)
-        expected = None
+        expected = arrivals = None
         if self.assignment.width is not None:
-            entering = self.assignment.expected()
+            coming = self.assignment.expected()
             if not self.shared:
-                entering = [entering[self.assignment.brackets.index(bracket)]]
-            expected = ladder.expected(
-                k, dict(zip(self.assignment.brackets if self.shared else [0], entering, strict=True))
-            )
+                coming = [coming[self.assignment.brackets.index(bracket)]]
+            entering = dict(zip(self.assignment.brackets if self.shared else [0], coming, strict=True))
+            expected, arrivals = ladder.expected(k, entering), ladder.arrivals(k, entering)
         here = ladder.rung(k)
         eta = ladder.reduction_factor
-        return Contest(here, expected, int((expected or 0) // eta), eta, sure=int(here.size // eta))
+        return Contest(here, expected, int((expected or 0) // eta), eta, int(here.size // eta), arrivals, k == 0)
 
     def sample(self) -> Sample | None:
         """A new configuration, while there is width left."""

@@ -78,7 +78,7 @@ class Tournament:
         """Promotion goes to the best ``floor(n * eta**-k)`` at the barrier, and nobody is sure of it before."""
         if rung != self.rung or self.finished:
             return None
-        return Contest(self.rungs[rung], self.wanted, self._size(rung + 1), reduction_factor)
+        return Contest(self.rungs[rung], self.wanted, self._size(rung + 1), reduction_factor, at_barrier=True)
 
     def promote(self, trial: int) -> None:
         self.rungs[self.rung - 1].promote(trial)

@@ -10,6 +10,7 @@ from hpo_core.errors import SpecError
 from hpo_core.rng import derive_seed
 from hpo_core.space import FloatParameter, IntParameter, Parameter, SearchSpace
 from hpo_core.spec.cluster import Cluster, LocalClusterSpec
+from hpo_core.spec.earlier import with_later_settings
 from hpo_core.spec.explain import explain
 from hpo_core.spec.part import MetricSpec, Part
 from hpo_core.spec.parts import (
@@ -158,3 +159,8 @@ class StudySpec(Part):
             return cls.model_validate(data)
         except ValidationError as error:
             raise SpecError(explain(error, where, data, lines or {})) from None
+
+    @classmethod
+    def from_journal(cls, data: dict[str, Any]) -> StudySpec:
+        """Validate the spec of a journal, which may have been written before some settings existed."""
+        return cls.from_plain(with_later_settings(data), "journal")

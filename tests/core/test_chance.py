@@ -1,4 +1,4 @@
-"""The chance of promotion against enumeration, simulation and exact fractions."""
+"""The chance of a place among the best in the end, against enumeration, simulation and exact fractions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def contest(results: int, expected: int | None, promotions: int, sure: int = 0) 
     rung = Rung(1, 3)
     for trial in range(results):
         rung.add(trial, float(trial))
-    return Contest(rung, expected, promotions, 3, sure)
+    return Contest(rung, expected, promotions, 3, sure, at_barrier=True)
 
 
 @pytest.mark.parametrize(("results", "expected"), [(1, 5), (3, 6), (2, 7), (5, 7), (4, 4)])

@@ -9,10 +9,10 @@ import pytest
 
 from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.checkpoints import Hold, LiveCheckpoints
-from hpo_core.events import CheckpointRemoved, JobCompleted, JobGranted, StudyHalted, TrialCreated
+from hpo_core.events import CheckpointRemoved, JobCompleted, JobGranted, StudyCreated, StudyHalted, TrialCreated
 from hpo_core.journal.audit import audit
 from hpo_core.journal.rerun import rerun_spec
-from hpo_core.search.chance import hypergeometric_tail
+from hpo_core.search.chance import first_passage, hypergeometric_tail
 from hpo_core.search.random_grid import Straight
 from hpo_core.state import StudyState
 from hpo_core.trial import Checkpoint, Job, Report
@@ -217,16 +217,60 @@ def test_fallbacks_go_before_anything_else_and_the_oldest_first() -> None:
 
 
 def test_the_least_likely_trial_goes_first() -> None:
-    study = fresh(make_spec(search=NINE | {"configs": 30}, checkpoints={"max_count": 4}))
+    assert chances_of_removed("expected_loss") == [first_passage(4, 4, 30, 3), first_passage(5, 5, 30, 3)]
+
+
+def test_earlier_studies_go_on_by_the_chance_to_be_among_the_best_in_the_end() -> None:
+    assert chances_of_removed("final_place") == [hypergeometric_tail(4, 30, 10, 4), hypergeometric_tail(5, 30, 10, 5)]
+    old = make_spec(checkpoints={"max_count": 4}).plain()
+    del old["checkpoints"]["removal"]  # as an earlier version recorded it
+    study = fresh(make_spec())
+    study.state.apply(StudyCreated(old))
+    assert study.state.spec is not None and study.state.spec.checkpoints.removal == "final_place"
+    assert make_spec().checkpoints.removal == "expected_loss"
+
+
+def chances_of_removed(removal: str) -> list[float]:
+    limits = {"max_count": 4, "removal": removal}
+    study = fresh(make_spec(search=NINE | {"configs": 30}, checkpoints=limits))
     in_turn(study, [0.5, 0.9, 0.8, 0.4, 0.7, 0.95])
     gone = removals(study)
     assert [trial for trial, _ in gone if trial != 0] == [1, 4], "place 4 of 4, then place 5 of 5"
     events = facts(study.journal.entries("world"), CheckpointRemoved)
-    chances = [event.chance for event in events if event.trial in (1, 4)]
-    assert chances == [hypergeometric_tail(4, 30, 10, 4), hypergeometric_tail(5, 30, 10, 5)]
+    return [event.chance for event in events if event.trial in (1, 4)]
 
 
-def test_fallbacks_then_chance_then_training_is_the_order() -> None:
+def test_between_rungs_the_units_that_would_be_trained_again_decide() -> None:
+    """The least chance times units goes first, which somewhere is not the least chance."""
+    world = Disk(2)
+    study = fresh(make_spec(checkpoints={"max_count": 100}), MemoryJournal(), world)
+    world.play(study, steps=30)
+    budget = study._budget
+    assert budget is not None
+    budget.limits = budget.limits.model_copy(update={"max_count": 1})
+    against = 0
+    while (removal := budget.removal(0)) is not None:
+        kept = {
+            trial: study.method.contest(study.state.trials[trial].bracket, study.state.trials[trial].results[-1].rung)
+            for trial, checkpoint in study.checkpoints.resting.items()
+            if study.checkpoints.why(checkpoint.uri) is Hold.RESTING
+        }
+        if removal.trial in kept and removal.resource == study.checkpoints.resting[removal.trial].resource:
+            losses = {
+                trial: (contest.chance(contest.rung.rank(trial)) if contest is not None else 1.0)
+                * study.checkpoints.resting[trial].resource
+                for trial, contest in kept.items()
+            }
+            assert losses[removal.trial] == min(losses.values()) == removal.chance * removal.resource
+            against += any(
+                loss > losses[removal.trial] and loss / study.checkpoints.resting[trial].resource < removal.chance
+                for trial, loss in losses.items()
+            )
+        study._apply(removal)
+    assert against, "the order was that of the chances alone"
+
+
+def test_fallbacks_then_expected_loss_then_training_is_the_order() -> None:
     world = Disk(2)
     study = fresh(make_spec(checkpoints={"max_count": 100}), MemoryJournal(), world)
     world.play(study, steps=30)
@@ -238,10 +282,10 @@ def test_fallbacks_then_chance_then_training_is_the_order() -> None:
         result = next(r for r in study.state.trials[removal.trial].results if r.resource == removal.resource)
         assert result.checkpoint is not None
         why = live.why(result.checkpoint.uri)
-        order.append((why, removal.chance, removal.resource if why is Hold.RESTING else 0))
+        order.append((why, removal.chance * removal.resource, removal.resource if why is Hold.RESTING else 0))
         study._apply(removal)
     assert order == sorted(order) and {hold for hold, _, _ in order} == {Hold.FALLBACK, Hold.RESTING}
-    assert len({chance for _, chance, _ in order}) > 3
+    assert len({loss for _, loss, _ in order}) > 3
     assert all(live.why(uri) is Hold.PINNED for uri in live.uris)
 
 
@@ -344,8 +388,8 @@ def test_a_study_without_end_stays_within_its_limit() -> None:
     )
     world.through(study)
     assert study.status == "halted" and world.most_files <= 9
-    chances = {event.chance for event in facts(study.journal.entries("world"), CheckpointRemoved)}
-    assert any(0 < chance < 1 for chance in chances) and max(chances) < 0.5
+    events = facts(study.journal.entries("world"), CheckpointRemoved)
+    assert any(0 < event.chance < 1 for event in events) and all(event.chance < 1 for event in events)
 
 
 def test_without_checkpoints_set_there_is_no_budget_at_all() -> None:

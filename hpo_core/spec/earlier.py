@@ -1,0 +1,16 @@
+"""Specs of journals that were written before a setting existed.
+
+A spec in a journal names all settings that its version knew, with their defaults. One that it does not name came later;
+the study goes on, and is audited, by the rule of its own time, which need not be the default of today.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_CHECKPOINTS: dict[str, Any] = {"removal": "final_place"}
+
+
+def with_later_settings(spec: dict[str, Any]) -> dict[str, Any]:
+    """A journaled spec with the settings of later versions, as its own version decided."""
+    return spec | {"checkpoints": _CHECKPOINTS | spec.get("checkpoints", {})}
