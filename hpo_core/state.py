@@ -190,7 +190,7 @@ class StudyState:
         self._appliers[type(event)](event)  # type: ignore[operator]
 
     def _created(self, event: StudyCreated) -> None:
-        self.spec = StudySpec.from_plain(event.spec, "journal")
+        self.spec = StudySpec.from_journal(event.spec)
         search = self.spec.search
         again = search.method == "recorded" and any(grant.initiator is not None for grant in search.grants)
         self.has_members = search.method == "pbt" or again

@@ -172,7 +172,7 @@ class Study:
         first = next(iterator, None)
         if first is None or not isinstance(first.stimulus, StudyRequested):
             raise JournalError("A journal begins with the entry that created its study; this one does not.")
-        spec = StudySpec.from_plain(first.stimulus.spec, "journal")
+        spec = StudySpec.from_journal(first.stimulus.spec)
         study = cls(
             spec,
             journal if journal is not None else MemoryJournal(),

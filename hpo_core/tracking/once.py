@@ -28,7 +28,7 @@ def project_study(home: Home, journal: Journal, name: str, *, rebuild: bool = Fa
         TrackerError: MLflow is off for this study, cannot be reached, or refuses.
     """
     info = journal.info(name)
-    spec = StudySpec.from_plain(next(iter(journal.entries(name, 0, 1))).stimulus.spec, "journal")  # type: ignore[union-attr]
+    spec = StudySpec.from_journal(next(iter(journal.entries(name, 0, 1))).stimulus.spec)  # type: ignore[union-attr]
     uri = home.tracking_uri(spec)
     if uri is None:
         raise TrackerError(

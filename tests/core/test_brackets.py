@@ -19,7 +19,7 @@ def test_base_rungs_of_hyperband_for_r_1_R_200_eta_3() -> None:
 
 def test_average_budgets_and_shares_of_the_production_defaults() -> None:
     assert [average_budget(s, 5, 4) for s in range(3)] == [5 / 256, 4 / 64, 3 / 16]
-    shares = split_width(100_000, [0, 1, 2], 5, 4)
+    shares = split_width(100_000, [average_budget(s, 5, 4) for s in range(3)])
     assert [round(share / 1000, 1) for share in shares] == [70.6, 22.1, 7.4]
     resource = [n * average_budget(s, 5, 4) for s, n in enumerate(shares)]
     assert max(resource) / min(resource) < 1.001, "each bracket gets the same resource"
@@ -27,7 +27,7 @@ def test_average_budgets_and_shares_of_the_production_defaults() -> None:
 
 @pytest.mark.parametrize("width", [1, 2, 3, 7, 60, 1001])
 def test_shares_sum_to_the_width(width: int) -> None:
-    assert sum(split_width(width, [0, 1, 2], 5, 4)) == width
+    assert sum(split_width(width, [average_budget(s, 5, 4) for s in range(3)])) == width
 
 
 @pytest.mark.parametrize(
