@@ -163,5 +163,7 @@ def _spread(parameter: FloatParameter | IntParameter, points: int) -> list[Any]:
         if parameter.step:
             value = low + round((value - low) / parameter.step) * parameter.step
         value = min(max(value, low), high)
-        found.append(min(max(round(value), parameter.low), parameter.high) if isinstance(parameter, IntParameter) else value)
+        found.append(
+            min(max(round(value), parameter.low), parameter.high) if isinstance(parameter, IntParameter) else value
+        )
     return list(dict.fromkeys(found))

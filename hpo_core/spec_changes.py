@@ -69,7 +69,9 @@ def _replaced(data: dict[str, Any], keys: tuple[str, ...], value: Any) -> dict[s
         return data | {keys[0]: value}
     inner = data.get(keys[0], {})
     if not isinstance(inner, dict):
-        raise SpecError(f"--set {'.'.join(keys)}: {keys[0]} is {shown(inner)}, which has no parts; change it as a whole.")
+        raise SpecError(
+            f"--set {'.'.join(keys)}: {keys[0]} is {shown(inner)}, which has no parts; change it as a whole."
+        )
     return data | {keys[0]: _replaced(inner, keys[1:], value)}
 
 

@@ -7,7 +7,7 @@ import re
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
@@ -70,12 +70,14 @@ def _text(path: Path) -> str:
         SpecError: it is no regular file, or larger than :data:`limits.FILE_BYTES`.
         UnicodeDecodeError: it is no UTF-8.
     """
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise SpecError(f"{path}: is a directory, FIFO or device. Give the path of a study's YAML file.")
         content = file.read(limits.FILE_BYTES + 1)
     if len(content) > limits.FILE_BYTES:
-        raise SpecError(f"{path}: is larger than {limits.FILE_BYTES:,} bytes, the most a study file may have; shorten it.")
+        raise SpecError(
+            f"{path}: is larger than {limits.FILE_BYTES:,} bytes, the most a study file may have; shorten it."
+        )
     return content.decode()
 
 
@@ -114,9 +116,9 @@ class _Loader(yaml.SafeLoader):
             raise yaml.YAMLError(f"line {self.line + 1}: nested deeper than {self.most_levels} levels")
         if self._nodes > 2 * limits.VALUES:  # keys are nodes as well
             raise yaml.YAMLError(f"line {self.line + 1}: more than {limits.VALUES:,} values, the most there may be")
-        found = super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+        found = super().compose_node(parent, index)
         self._level -= 1
-        return cast("yaml.Node | None", found)
+        return found
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -148,7 +150,9 @@ def _lines(document: yaml.Node | None) -> dict[tuple[Any, ...], int]:
     while waiting:
         place, node = waiting.pop()
         if len(place) > limits.DEPTH:
-            raise yaml.YAMLError(f"line {found[place]}: nested deeper than {limits.DEPTH} levels, or an alias of itself")
+            raise yaml.YAMLError(
+                f"line {found[place]}: nested deeper than {limits.DEPTH} levels, or an alias of itself"
+            )
         inner: list[tuple[Any, yaml.Node, yaml.Node]] = []
         if isinstance(node, yaml.MappingNode):
             inner = [(_key(key), key, value) for key, value in node.value]

@@ -15,8 +15,8 @@ DEPTH = 20
 """Levels of nesting."""
 TEXT = 10_000
 """Characters of one text or key."""
-NAME = 250
-"""Characters of the name of a parameter or a metric: MLflow takes no longer ones."""
+NAME = 200
+"""Characters of the name of a parameter or a metric: MLflow takes 250, and a prefix comes before some."""
 LARGEST_INTEGER = 2**63 - 1
 """Whole numbers lie between minus this and this."""
 SECONDS = 1e9
@@ -43,6 +43,8 @@ GRID_POINTS = 1_000_000
 """Points of a grid."""
 GRID_VALUES = 100_000
 """Values on all axes of a grid together."""
+SIMULATED_JOBS = 2_000_000
+"""Jobs of one repeat of a simulation."""
 
 SAMPLER_ARGUMENTS = {"n_ei_candidates": 10_000, "population_size": 100_000, "popsize": 10_000}
 """Largest arguments of Optuna's samplers that take memory for each."""

@@ -15,7 +15,6 @@ from pydantic import BaseModel
 from hpo_core.errors import SpecError
 from hpo_core.spec import limits
 
-
 _LARGEST = f"{limits.LARGEST_INTEGER:,}"
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 

@@ -29,8 +29,8 @@ def check_reach(spec: StudySpec) -> None:
     search = spec.search
     if isinstance(search, AshaSearch) and search.variant == "stopping" and search.max_resource is None:
         raise ValueError(
-            "search.variant = stopping needs max_resource: the first reduction_factor - 1 trials of each rung always go "
-            "on, so without an upper limit they would never end; give max_resource, or use variant: promotion"
+            "search.variant = stopping needs max_resource: the first reduction_factor - 1 trials of each rung always "
+            "go on, so without an upper limit they would never end; give max_resource, or use variant: promotion"
         )
     if isinstance(search, ShaSearch):
         levels, eta = search.levels()[search.early_stopping_rate :], search.reduction_factor
@@ -39,8 +39,8 @@ def check_reach(spec: StudySpec) -> None:
             raise ValueError(
                 f"search.configs = {search.configs} is too small for {len(levels)} rungs with reduction_factor = "
                 f"{eta:g}: floor(configs / reduction_factor^k) trials reach rung k, so none would be trained to "
-                f"max_resource = {search.max_resource}. Give configs of at least {needed:,} (reduction_factor to the power "
-                f"{len(levels) - 1}), or raise min_resource or early_stopping_rate"
+                f"max_resource = {search.max_resource}. Give configs of at least {needed:,} (reduction_factor to the "
+                f"power {len(levels) - 1}), or raise min_resource or early_stopping_rate"
             )
 
 
@@ -56,8 +56,8 @@ def notices(spec: StudySpec, extra: int = 0) -> list[str]:
     units = spec.stop.total_resource
     if units is not None and top is not None and units < top:
         found.append(
-            f"stop.total_resource = {units:,} ends the study before a trial can reach max_resource = {top:,}; raise the "
-            "one or lower the other."
+            f"stop.total_resource = {units:,} ends the study before a trial can reach max_resource = {top:,}; raise "
+            "the one or lower the other."
         )
     if not isinstance(search, AshaSearch | PashaSearch) or top is None or search.configs is None:
         return found
@@ -69,8 +69,8 @@ def notices(spec: StudySpec, extra: int = 0) -> list[str]:
         needed = configs_to_reach(search, configs)
         more = f"at least {needed:,} configurations" if needed else "more configurations"
         found.append(
-            f"By the rule floor(n / {search.reduction_factor:g}) no trial is promoted beyond {reached:,} of max_resource = "
-            f"{top:,}: {configs:,} configurations are too few. Use {more}, a larger min_resource, or a smaller "
+            f"By the rule floor(n / {search.reduction_factor:g}) no trial is promoted beyond {reached:,} of "
+            f"max_resource = {top:,}: {configs:,} configurations are too few. Use {more}, a larger min_resource, or a smaller "
             "max_resource; or extend the study later."
         )
     return found

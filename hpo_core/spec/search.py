@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, model_validator
 
 from hpo_core.spec.part import Part, is_recorded
-from hpo_core.spec.plain_data import shown
 
 _Resource = Annotated[int, Field(ge=1, le=2**53)]
 _CONFIGS = "How many configurations the study tries in all; none: until a stop rule ends it."
@@ -91,8 +90,8 @@ class AshaSearch(Part):
         """``brackets`` absent or ``all``, or a preset: resolved once, so that the journal says what was meant."""
         if not isinstance(data, dict):
             return data
-        preset = data.get("preset")
-        known = preset in ("aggressive", "standard", "conservative") if isinstance(preset, str) else False
+        preset = str(data.get("preset"))
+        known = preset in ("aggressive", "standard", "conservative")
         open_brackets = data.get("brackets", "default") in ("default", "all", None)
         if not (open_brackets or known):
             return data
@@ -108,14 +107,16 @@ class AshaSearch(Part):
         if top is None or (smallest is not None and smallest > top):
             if everything or known:
                 word = f"preset = {preset}" if known else "brackets = all"
-                raise ValueError(f"{word} needs max_resource, which limits their number; give it, or a list of brackets")
+                raise ValueError(
+                    f"{word} needs max_resource, which limits their number; give it, or a list of brackets"
+                )
             return data | {"brackets": [0]}
         rungs = len(rung_levels(int(smallest or default_min_resource(int(top), eta)), int(top), eta))
         if known:
             meant = {"aggressive": [0], "standard": _standard(rungs), "conservative": list(range(rungs))}[preset]
             given = list(range(rungs)) if everything else data.get("brackets")
             if given not in (None, "default", meant):
-                raise ValueError(f"preset = {preset} means brackets {meant}, and brackets = {shown(given)}; drop one of them")
+                raise ValueError(f"preset = {preset} means brackets {meant}, and others are given; drop one of the two")
             return data | {"brackets": meant}
         if everything:
             return data | {"brackets": list(range(rungs))}

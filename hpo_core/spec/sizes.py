@@ -60,16 +60,14 @@ def _at_most(where: str, value: float, most: float, words: str) -> None:
 
 
 def _number(value: float) -> str:
-    if isinstance(value, float):
-        return f"{value:g}"
+    if not isinstance(value, int):
+        return f"{value:,.6g}"
     return f"{value:,}" if abs(value) < 10**30 else shown(value) if value.bit_length() > 1000 else f"{float(value):.3g}"
 
 
 def _check_name(where: str, name: str) -> None:
     if not 0 < len(name) <= limits.NAME:
-        raise ValueError(
-            f"{where}: the name {shown(name)} has {len(name):,} characters; names have 1 to {limits.NAME}: choose another"
-        )
+        raise ValueError(f"{where}: the name {shown(name)} has {len(name):,} characters; names have 1 to {limits.NAME}")
 
 
 def _check_parameter(where: str, parameter: Parameter) -> None:
@@ -111,7 +109,11 @@ def _check_search(spec: StudySpec) -> None:
         _at_most("population * generations", trials, limits.CONFIGS, "trials; lower one of them")
         _at_most("generations * steps_per_generation", search.max_resource, limits.RESOURCE, "units; lower one of them")
     elif isinstance(search, GridSearch):
-        axes = sum(_axis(parameter, search.points.get(name)) for name, parameter in spec.space.items())
+        axes = sum(
+            _axis(parameter, search.points.get(name))
+            for name, parameter in spec.space.items()
+            if name not in search.random
+        )
         _at_most("values on all axes of the grid", axes, limits.GRID_VALUES, "; give fewer points, or draw parameters")
         _at_most("search.repeats", search.repeats, limits.CONFIGS, "; lower it")
 
@@ -126,8 +128,8 @@ def _check_hyperband(search: HyperbandSearch) -> None:
     configs = search.rounds * sum(hyperband_size(s, rungs, search.reduction_factor) for s in range(rungs))
     if configs > limits.CONFIGS:
         raise ValueError(
-            f"search: {rungs} brackets in {search.rounds:,} rounds plan {_number(configs)} configurations, and there may "
-            f"be {limits.CONFIGS:,}; raise min_resource, or lower max_resource or rounds"
+            f"search: {rungs} brackets in {search.rounds:,} rounds plan {_number(configs)} configurations, and there "
+            f"may be {limits.CONFIGS:,}; raise min_resource, or lower max_resource or rounds"
         )
 
 

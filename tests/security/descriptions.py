@@ -137,7 +137,8 @@ MAPPINGS: dict[str, Callable[[], Any]] = {
         warm_start={"studies": ["a"], "past": [{"params": {}, "losses": {1: [0.0]}}] * 300_000}
     ),
     "recorded-grants": lambda: search(
-        method="recorded", source="a", max_resource=1, params=[{}], grants=[{"trial": 0, "rung": 0, "target": 1}] * 10**6
+        method="recorded", source="a", max_resource=1, params=[{}],
+        grants=[{"trial": 0, "rung": 0, "target": 1}] * 10**6,
     ),
     "grid-of-optuna": lambda: plain(
         sampler={"name": "GridSampler", "search_space": {f"x{i}": list(range(100)) for i in range(24)}}
@@ -148,7 +149,9 @@ MAPPINGS: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 """By name: a mapping as Python hands it in."""
 
-_HEAD = "study: s\nmetric: {name: loss}\nspace: {x: {type: float, low: 0, high: 1}}\nsearch: {method: random, configs: 4}\n"
+_HEAD = (
+    "study: s\nmetric: {name: loss}\nspace: {x: {type: float, low: 0, high: 1}}\nsearch: {method: random, configs: 4}\n"
+)
 _BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
 )
