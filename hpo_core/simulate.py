@@ -161,7 +161,7 @@ def _check_jobs(scenario: Scenario) -> None:
     if jobs > limits.SIMULATED_JOBS and spec.stop == StopSpec(running=spec.stop.running):
         raise SpecError(
             f"{scenario.name}: the search plans {jobs:,} jobs, and at most {limits.SIMULATED_JOBS:,} are simulated; "
-            "lower its configurations (--set search.configs=1000), or give a stop rule (--set stop.total_resource=1000)."
+            "lower its configurations (--set search.configs=1000), or give a stop rule (--set stop.total_resource=999)."
         )
 
 

@@ -70,8 +70,8 @@ def notices(spec: StudySpec, extra: int = 0) -> list[str]:
         more = f"at least {needed:,} configurations" if needed else "more configurations"
         found.append(
             f"By the rule floor(n / {search.reduction_factor:g}) no trial is promoted beyond {reached:,} of "
-            f"max_resource = {top:,}: {configs:,} configurations are too few. Use {more}, a larger min_resource, or a smaller "
-            "max_resource; or extend the study later."
+            f"max_resource = {top:,}: {configs:,} configurations are too few. Use {more}, a larger min_resource, or a "
+            "smaller max_resource; or extend the study later."
         )
     return found
 

@@ -60,7 +60,7 @@ def test_a_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
     path.write_text(text + "#" * (limits.FILE_BYTES - len(text)))
     assert load_spec(path).study == "s"
     path.write_text(text + "#" * (limits.FILE_BYTES - len(text) + 1))
-    with pytest.raises(SpecError, match=f"more than {limits.FILE_BYTES:,} bytes"):
+    with pytest.raises(SpecError, match=f"larger than {limits.FILE_BYTES:,} bytes"):
         load_spec(path)
 
 
@@ -70,7 +70,7 @@ SCALARS = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(),
-    st.sampled_from([0, 1, 2, 3, 2**53, 2**63, 2**64, -(2**63), 10**30, 10**5000]),
+    st.sampled_from([0, 1, 2, 3, 2**53, 2**63, 2**64, -(2**63), 10**30, 10**4000]),
     st.floats(),
     st.text(max_size=8),
     st.sampled_from(["random", "asha", "float", "int", "ordinal", "all", "auto", "x", "a:b", "\ud800", "\0", "1e3"]),
@@ -80,11 +80,14 @@ SCALARS = st.one_of(
 KEYS = st.one_of(
     st.sampled_from([
         "study", "objective", "style", "metric", "metrics", "space", "search", "sampler", "seed", "cluster", "training",
-        "stop", "checkpoints", "tracking", "prefect", "warm_start", "pythonpath", "name", "mode", "type", "low", "high",
-        "log", "step", "choices", "when", "static", "method", "configs", "max_resource", "min_resource", "x", "y",
-        "reduction_factor", "brackets", "preset", "budget_by", "assignment", "rung_system", "variant", "noise", "rounds",
-        "population", "generations", "perturb", "bounds", "points", "random", "repeats", "order", "studies", "past",
-        "timeout", "retries", "kind", "workers", "address", "mlflow", "experiment", "total_resource", "seconds", "target",
+        "stop", "checkpoints", "tracking", "prefect", "warm_start", "pythonpath", "name", "mode", "type", "low",
+        "high", "log", "step", "choices", "when", "static", "method", "configs", "max_resource", "min_resource",
+        "x", "y",
+        "reduction_factor", "brackets", "preset", "budget_by", "assignment", "rung_system", "variant", "noise",
+        "rounds", "population", "generations", "perturb", "bounds", "points", "random", "repeats", "order",
+        "studies", "past",
+        "timeout", "retries", "kind", "workers", "address", "mlflow", "experiment", "total_resource",
+        "seconds", "target",
     ]),
     st.text(max_size=5),
     SCALARS,
@@ -113,7 +116,8 @@ SETTINGS = st.fixed_dictionaries(
 PARAMETERS = st.fixed_dictionaries(
     {"type": st.sampled_from(["float", "int", "categorical", "ordinal"])},
     optional={
-        "low": SCALARS, "high": SCALARS, "log": st.booleans(), "step": SCALARS, "choices": st.lists(SCALARS, max_size=4),
+        "low": SCALARS, "high": SCALARS, "log": st.booleans(), "step": SCALARS,
+        "choices": st.lists(SCALARS, max_size=4),
         "when": st.dictionaries(st.sampled_from("xyz"), SCALARS | st.lists(SCALARS, max_size=3), max_size=2),
     },
 )  # fmt: skip
@@ -163,10 +167,12 @@ YAML_PIECES = st.lists(
     st.one_of(
         st.text(max_size=6),
         st.sampled_from([
-            "a: ", "&a ", "*a", "<<: *a", "{", "}", "[", "]", ", ", "? ", ": ", "- ", "\n", "\n  ", "|\n", ">\n", "'", '"',
-            "!!int ", "!!float ", "!!bool ", "!!timestamp ", "!!binary ", "!!set ", "!!omap ", "!!pairs ", "!!null ",
-            "!!map ", "!!seq ", "!!str ", "!!python/name:os.system ", "!x ", "%YAML 1.1\n", "%TAG ! x\n", "---\n", "...\n",
-            "2024-13-45", "2024-01-01", "1:30", "0x1f", "0b1", "0o7", "1_000", ".inf", ".nan", "~", "yes", "1e5", "=",
+            "a: ", "&a ", "*a", "<<: *a", "{", "}", "[", "]", ", ", "? ", ": ", "- ", "\n", "\n  ", "|\n", ">\n", "'",
+            '"', "!!int ", "!!float ", "!!bool ", "!!timestamp ", "!!binary ", "!!set ", "!!omap ", "!!pairs ",
+            "!!null ",
+            "!!map ", "!!seq ", "!!str ", "!!python/name:os.system ", "!x ", "%YAML 1.1\n", "%TAG ! x\n", "---\n",
+            "...\n", "2024-13-45", "2024-01-01", "1:30", "0x1f", "0b1", "0o7", "1_000", ".inf", ".nan", "~", "yes",
+            "1e5", "=",
             '"\\x41"', '"\\ud800"', '"\\U00110000"', "# c\n", "\t", "\0", "\ufeff", "\u2028",
         ]),
     ),
