@@ -38,7 +38,7 @@ from hpo_core.simulation import Faults
 WORKERS = 25
 LADDER: dict[str, Any] = {"min_resource": 1, "max_resource": 256, "reduction_factor": 4}
 SEARCHES: dict[str, dict[str, Any]] = {
-    "sha": {"method": "sha", "configs": 256, "rounds": 100_000, **LADDER},
+    "sha": {"method": "sha", "configs": 256, "rounds": 10_000, **LADDER},
     "asha": {"method": "asha", "configs": NO_END, "brackets": [0], **LADDER},
 }
 WORLDS: dict[str, dict[str, Any]] = {

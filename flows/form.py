@@ -6,12 +6,13 @@ plain ones, a mapping of parameters as a list of rows.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema
 
 from flows.permits import Permits
@@ -28,7 +29,11 @@ from hpo_core.spec import (
     ShaSearch,
     StopSpec,
     StudySpec,
+    limits,
 )
+from hpo_core.spec.explain import explain
+from hpo_core.spec.file import read_yaml
+from hpo_core.spec.plain_data import check_plain, some
 
 _METHODS: dict[str, tuple[str, type[BaseModel]]] = {
     "asha": ("ASHA", AshaSearch),
@@ -39,8 +44,8 @@ _METHODS: dict[str, tuple[str, type[BaseModel]]] = {
     "random": ("Random", RandomSearch),
     "grid": ("Grid", GridSearch),
 }
-_ONLY_IN_FILES = frozenset({"points", "bounds", "random"})
-"""Settings that are mappings by parameter; a form would ask for JSON."""
+_ONLY_IN_FILES = frozenset({"points", "bounds", "random", "budget_by"})
+"""Settings that are mappings by parameter, for which a form would ask for JSON; and one that old journals have."""
 
 _FILLED = {"configs": 30, "max_resource": 27}
 """What stands in a form where a method needs a value and has no default."""
@@ -248,12 +253,12 @@ class FilledIn(_Form):
         names = [row.name for row in rows]
         if not rows:
             raise SpecError("form: no hyperparameter is given; add a row to numbers or choices.")
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise SpecError(f"form: there are two rows for {', '.join(twice)}; remove one.")
+        if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+            raise SpecError(f"form: there are two rows for {some(twice)}; remove one.")
         search = self.method.model_dump(mode="json")
         points = {row.name: row.grid_points for row in self.numbers if row.grid_points}
         if points and search["method"] != "grid":
-            raise SpecError(f"form: grid_points of {', '.join(points)} are for method Grid alone; set them to 0.")
+            raise SpecError(f"form: grid_points of {some(points)} are for method Grid alone; set them to 0.")
         if points:
             search["points"] = points
         return {
@@ -311,21 +316,37 @@ def filled_in(permits: Permits, **fields: Any) -> StudySpec:
     Raises:
         SpecError: it is no valid study; a line for each thing that is wrong.
     """
-    plain = FilledIn.model_validate(fields).plain()
+    plain_fields = {name: _as_plain(value) for name, value in fields.items()}
+    check_plain(plain_fields, "form")
+    try:
+        plain = FilledIn.model_validate(plain_fields).plain()
+    except ValidationError as error:
+        raise SpecError(explain(error, "form", plain_fields, {})) from None
     folders = [str(folder) for folder in permits.import_folders]
     return StudySpec.from_plain(plain | {"study": "study", "pythonpath": folders}, "form")
 
 
+def _as_plain(value: Any) -> Any:
+    """Prefect hands in models for what it validated against the flow's signature."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, list):
+        return [_as_plain(one) if isinstance(one, BaseModel) else one for one in value]
+    return value
+
+
 def _whole(name: str, field: str, value: float) -> int:
-    if value != int(value):
+    if not value.is_integer():
         raise SpecError(f"form: space.{name}.{field} = {value} is no whole number; round it, or untick whole.")
     return int(value)
 
 
 def _scalar(text: str) -> Any:
     """As YAML reads it, so that a form and a study file mean the same; words and numbers only."""
+    if len(text) > limits.TEXT:
+        return text  # too long, and refused as such
     try:
-        value = yaml.safe_load(text)
+        value, _ = read_yaml(text, depth=0)
     except yaml.YAMLError:
         return text
     if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+", text.strip()):

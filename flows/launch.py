@@ -31,7 +31,7 @@ from hpo_core.console import err, out, print_json, print_summary
 from hpo_core.errors import HpoError
 from hpo_core.front_view import front_facts
 from hpo_core.home import Home
-from hpo_core.spec import StudySpec
+from hpo_core.spec import StudySpec, notices
 from hpo_core.study import Study
 from hpo_core.tracking.place import read_place
 
@@ -61,6 +61,8 @@ def launch(
     session = Session(home, name, spec=spec, force=force, extend=extend)
     shown = session.spec.prefect.enabled if prefect is None else prefect
     server: SharedServer | None = None
+    for notice in notices(session.spec, extend):
+        err.print(Text(notice, style="yellow"), soft_wrap=True)
     board = out.is_terminal and not as_json
     try:
         if shown:
@@ -215,6 +217,7 @@ def _finish(session: Session, summary: dict[str, Any], as_json: bool) -> None:
             "params": study.state.trials[best.trial].params,
         },
         "front": front_facts(study.spec, study.state),
+        "notices": notices(study.spec, study.state.extra_configs),
         "mlflow": None if place is None else place.url,
         "checkpoint": None if checkpoint is None else summary["links"].get("Checkpoint", checkpoint.uri),
         "report": summary["report"],

@@ -19,7 +19,7 @@ from flows.progress import ResultLines
 from flows.session import ObserverFactory, Session, Summary, grain
 from flows.tasks import TaskPerJob, TaskPerRung
 from hpo_core.home import Home
-from hpo_core.spec import StudySpec
+from hpo_core.spec import StudySpec, notices
 from hpo_core.study import Study
 from hpo_core.trial import Job, Report
 
@@ -33,6 +33,8 @@ class DecisionLog:
     def __init__(self, study: Study) -> None:
         self._lines = ResultLines(study)
         self._logger = get_run_logger()
+        for notice in notices(study.spec, study.state.extra_configs):
+            self._logger.warning(notice)
 
     def told(self, report: Report, granted: list[Job]) -> None:
         self._logger.info(self._lines.line(report, granted))

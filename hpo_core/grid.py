@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from hpo_core.errors import SpecError
+from hpo_core.grid_points import Points, TooEntangledError
 from hpo_core.rng import Stream
 from hpo_core.space import FloatParameter, IntParameter, Parameter
 from hpo_core.spec import GridSearch, StudySpec
+from hpo_core.spec.plain_data import shortened, shown, some
 from hpo_core.trial import Params
 
 LARGEST = 1_000_000
@@ -35,7 +38,7 @@ class Grid:
         self._drawn = set(settings.random)
         for name in [*settings.points, *settings.random]:
             if name not in spec.space:
-                raise SpecError(f"search.grid: {name!r} is no parameter of the space; it has {', '.join(spec.space)}.")
+                raise SpecError(f"search.grid: {shown(name)} is no parameter of the space; it has {some(spec.space)}.")
         both = self._drawn & set(settings.points)
         if both:
             raise SpecError(f"search.grid: {sorted(both)[0]!r} stands in points and in random; drop it from one.")
@@ -51,40 +54,42 @@ class Grid:
             for name in self._space.order
             if name not in self._drawn
         }
-        self.points = self._enumerate(values)
-        if settings.order == "shuffled":
-            stream = Stream(spec.seed, "grid", 0)
-            for i in range(len(self.points) - 1, 0, -1):
-                j = stream.below(i + 1)
-                self.points[i], self.points[j] = self.points[j], self.points[i]
+        try:
+            self._points = Points(values, self._space.parameters)
+        except TooEntangledError:
+            raise SpecError(
+                "search.grid: the conditions between parameters make too many combinations to count its points; draw "
+                "some parameters (random: [...])."
+            ) from None
+        if self.size > LARGEST:
+            raise SpecError(
+                f"search.grid: the grid has more than {LARGEST:,} points; give fewer points, or draw some "
+                "parameters (random: [...])."
+            )
+        self._shuffled = settings.order == "shuffled"
 
-    def _enumerate(self, values: dict[str, list[Any]]) -> list[Params]:
-        names = [name for name in self._space.order if name in values]
+    @cached_property
+    def _order(self) -> Sequence[int]:
+        """The points' numbers in the order in which they are tried."""
+        if not self._shuffled:
+            return range(self.size)
+        order = list(range(self.size))
+        stream = Stream(self._seed, "grid", 0)
+        for i in range(self.size - 1, 0, -1):
+            j = stream.below(i + 1)
+            order[i], order[j] = order[j], order[i]
+        return order
 
-        def rest(k: int, chosen: Params) -> Iterator[Params]:
-            if k == len(names):
-                yield dict(chosen)
-            elif self._space.is_active(names[k], chosen):
-                for value in values[names[k]]:
-                    yield from rest(k + 1, chosen | {names[k]: value})
-            else:
-                yield from rest(k + 1, chosen)
-
-        points: list[Params] = []
-        for point in rest(0, {}):
-            points.append(point)
-            if len(points) > LARGEST:
-                raise SpecError(
-                    f"search.grid: the grid has more than {LARGEST:,} points; give fewer points, or draw some "
-                    "parameters (random: [...])."
-                )
-        return points
+    @property
+    def points(self) -> list[Params]:
+        """All points, in the order in which they are tried; made for each call."""
+        return [self._points.at(number) for number in self._order]
 
     def at(self, number: int) -> Params:
         """Parameters of trial ``number``."""
-        point = self.points[number % len(self.points)]
+        point = self._points.at(self._order[number % self.size])
         if not self._drawn:
-            return dict(point)
+            return point
         values: Params = {}
         for name in self._space.order:
             if name in point:
@@ -96,7 +101,7 @@ class Grid:
     @property
     def size(self) -> int:
         """Points of the grid."""
-        return len(self.points)
+        return self._points.size
 
 
 def grid_values(name: str, parameter: Parameter, points: int | list[Any] | None) -> list[Any]:
@@ -106,10 +111,10 @@ def grid_values(name: str, parameter: Parameter, points: int | list[Any] | None)
         SpecError: see :class:`Grid`.
     """
     if isinstance(points, list):
-        bad = [value for value in points if not parameter.contains(value)]
+        bad = [value for value in points if isinstance(value, list | dict) or not parameter.contains(value)]
         if bad or not points or len(set(map(repr, points))) < len(points):
             raise SpecError(
-                f"search.grid.points.{name} = {points}: {bad[0] if bad else 'the list'!r} "
+                f"search.grid.points.{name} = {_listed(points)}: {shown(bad[0]) if bad else 'the list'} "
                 f"{'lies outside the parameter' if bad else 'is empty or holds a value twice'}; mend the list."
             )
         return list(points)
@@ -125,6 +130,10 @@ def grid_values(name: str, parameter: Parameter, points: int | list[Any] | None)
     return _spread(parameter, points)
 
 
+def _listed(points: list[Any]) -> str:
+    return shortened(str(points[:20])) if len(points) <= 20 else f"a list of {len(points):,}"
+
+
 def _all_values(name: str, parameter: FloatParameter | IntParameter) -> list[Any]:
     step = parameter.step or (1 if isinstance(parameter, IntParameter) else None)
     if step is None or parameter.log:
@@ -132,21 +141,29 @@ def _all_values(name: str, parameter: FloatParameter | IntParameter) -> list[Any
             f"search.grid: parameter {name!r} is continuous{' on a log scale' if parameter.log else ''}; "
             f"say how many points it has (points: {{{name}: 5}}) or draw it (random: [{name}])."
         )
-    total = int((parameter.high - parameter.low) / step + 1e-9) + 1
-    if total > LARGEST:
-        raise SpecError(f"search.grid: parameter {name!r} has {total:,} values; say how many (points: {{{name}: 5}}).")
+    steps = (parameter.high - parameter.low) / step + 1e-9
+    if steps >= LARGEST:
+        raise SpecError(
+            f"search.grid: parameter {name!r} has more than {LARGEST:,} values; say how many (points: {{{name}: 5}})."
+        )
+    total = int(steps) + 1
     values = [parameter.low + i * step for i in range(total)]
     return [round(v) for v in values] if isinstance(parameter, IntParameter) else [float(v) for v in values]
 
 
 def _spread(parameter: FloatParameter | IntParameter, points: int) -> list[Any]:
     low, high = float(parameter.low), float(parameter.high)
+    ratio = 0.0
+    if parameter.log:
+        ratio = math.log(high / low) if high / low < math.inf else math.log(high) - math.log(low)
     found: list[Any] = []
     for i in range(points):
         share = i / (points - 1) if points > 1 else 0.5
-        value = math.exp(math.log(low) + share * math.log(high / low)) if parameter.log else low + share * (high - low)
+        value = math.exp(math.log(low) + share * ratio) if parameter.log else low + share * (high - low)
         if parameter.step:
             value = low + round((value - low) / parameter.step) * parameter.step
         value = min(max(value, low), high)
-        found.append(round(value) if isinstance(parameter, IntParameter) else value)
+        found.append(
+            min(max(round(value), parameter.low), parameter.high) if isinstance(parameter, IntParameter) else value
+        )
     return list(dict.fromkeys(found))

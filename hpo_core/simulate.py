@@ -23,17 +23,21 @@ from hpo_core.simulation.cluster import make_workers
 from hpo_core.simulation.faults import Faults
 from hpo_core.simulation.past import PastStudy, read_past
 from hpo_core.simulation.past_curves import RULES, PastCurves
-from hpo_core.simulation.run import Scenario, World, play
+from hpo_core.simulation.run import Scenario, World, expected_jobs, play
 from hpo_core.simulation.summary import Answer, Spread, common_target
 from hpo_core.spec import (
     AddressClusterSpec,
     KubernetesClusterSpec,
     LocalClusterSpec,
     SlurmClusterSpec,
+    StopSpec,
     StudySpec,
+    limits,
     load_spec,
+    notices,
 )
 from hpo_core.spec_changes import changed, settings_of, split_change
+from hpo_core.study import Study
 
 MOST_SCENARIOS = 24
 GAP = 3
@@ -127,6 +131,8 @@ def answer(question: Question, home: Home) -> Simulated:
             journal.close()
     answers = []
     scenarios = make_scenarios(question, past)
+    for scenario in scenarios:
+        _check_jobs(scenario)
     with err.status("simulating") as status:
         for scenario in scenarios:
             world = _world(question, scenario, past)
@@ -148,6 +154,17 @@ def answer(question: Question, home: Home) -> Simulated:
         source=_source(question, past),
         limits=_limits(question, past, answers, target_given=wanted is not None or target is None),
     )
+
+
+def _check_jobs(scenario: Scenario) -> None:
+    """Refuse what would be played for days; a stop rule ends a study earlier, at a time that nobody knows yet."""
+    spec = scenario.spec.model_copy(update={"warm_start": None})
+    jobs = expected_jobs(Study.create(spec))
+    if jobs > limits.SIMULATED_JOBS and spec.stop == StopSpec(running=spec.stop.running):
+        raise SpecError(
+            f"{scenario.name}: the search plans {jobs:,} jobs, and at most {limits.SIMULATED_JOBS:,} are simulated; "
+            "lower its configurations (--set search.configs=1000), or give a stop rule (--set stop.total_resource=999)."
+        )
 
 
 def make_scenarios(question: Question, past: PastStudy | None) -> list[Scenario]:
@@ -201,7 +218,8 @@ def _spec(question: Question, past: PastStudy | None, changes: Sequence[str]) ->
     if not changes:
         return past.spec
     where = f"study {past.spec.study!r} with {', '.join(changes)}"
-    return StudySpec.from_plain(changed(past.spec.plain(), changes), where)
+    plain = past.spec.plain() | {"warm_start": None}  # filled in, it may be large; simulations leave it out
+    return StudySpec.from_plain(changed(plain, changes), where)
 
 
 def _own_workers(spec: StudySpec) -> int:
@@ -247,11 +265,15 @@ def _source(question: Question, past: PastStudy | None) -> str:
 def _limits(
     question: Question, past: PastStudy | None, answers: Sequence[Answer], *, target_given: bool
 ) -> tuple[str, ...]:
-    found = list(MADE_UP if past is None else RULES)
+    said = [(one.scenario.name, notice) for one in answers for notice in notices(one.scenario.spec)]
+    found = [notice if len(answers) == 1 else f"{name}: {notice}" for name, notice in said]
+    found += MADE_UP if past is None else RULES
     if past is not None:
         jobs = sum(run.jobs for one in answers for run in one.runs)
         guessed = sum(run.guessed for one in answers for run in one.runs)
-        found.insert(0, f"{100 * guessed / max(1, jobs):.0f} % of the results lie beyond what was recorded: guessed.")
+        found.insert(
+            len(said), f"{100 * guessed / max(1, jobs):.0f} % of the results lie beyond what was recorded: guessed."
+        )
     if question.drops:
         fate = "its trial is gone" if question.drop == "abandon" else "its job is granted again at once"
         found.append(f"A dropped job is noticed at that moment, and {fate}.")

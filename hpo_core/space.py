@@ -8,7 +8,7 @@ distribution that equals it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -162,34 +162,53 @@ class SearchSpace:
 
     def __init__(self, parameters: Mapping[str, Parameter]) -> None:
         self.parameters: dict[str, Parameter] = dict(parameters)
+        choices: dict[str, set[tuple[bool, Any]]] = {}
         for name, parameter in self.parameters.items():
             for other, wanted in parameter.conditions().items():
-                if other not in self.parameters:
+                above = self.parameters.get(other)
+                if above is None:
                     raise ValueError(
                         f"space.{name}.when names {other!r}, which is no parameter of this space; "
-                        f"known: {', '.join(self.parameters)}"
+                        f"known: {_some(self.parameters)}"
                     )
-                for value in wanted:
-                    if not self.parameters[other].contains(value):
-                        raise ValueError(
-                            f"space.{name}.when wants {other} = {value!r}, a value that {other} never takes; "
-                            "use one that its range or choices contain"
-                        )
+                if isinstance(above, CategoricalParameter):
+                    known = choices.setdefault(other, {scalar_key(choice) for choice in above.choices})
+                    strange = [value for value in wanted if scalar_key(value) not in known]
+                else:
+                    strange = [value for value in wanted if not above.contains(value)]
+                if strange:
+                    raise ValueError(
+                        f"space.{name}.when wants {other} = {strange[0]!r}, a value that {other} never takes; "
+                        "use one that its range or choices contain"
+                    )
         self.order = self._sorted()
         self._conditions = {name: self.parameters[name].conditions() for name in self.order}
 
     def _sorted(self) -> tuple[str, ...]:
-        done: dict[str, None] = {}
-        waiting = list(self.parameters)
-        while waiting:
-            ready = [name for name in waiting if all(other in done for other in self.parameters[name].when)]
-            if not ready:
-                raise ValueError(
-                    f"space: the conditions of {', '.join(waiting)} form a circle; a parameter may depend only "
-                    "on ones that do not depend on it"
-                )
-            done.update(dict.fromkeys(ready))
-            waiting = [name for name in waiting if name not in done]
+        """In waves: those without conditions, those that depend on these alone, and so on; each as it was given."""
+        above = {name: len(parameter.when) for name, parameter in self.parameters.items()}
+        below: dict[str, list[str]] = {name: [] for name in self.parameters}
+        for name, parameter in self.parameters.items():
+            for other in parameter.when:
+                below[other].append(name)
+        place = {name: i for i, name in enumerate(self.parameters)}
+        done: list[str] = []
+        wave = [name for name, count in above.items() if not count]
+        while wave:
+            done += wave
+            ready = []
+            for name in wave:
+                for other in below[name]:
+                    above[other] -= 1
+                    if not above[other]:
+                        ready.append(other)
+            wave = sorted(ready, key=place.__getitem__)
+        if len(done) < len(self.parameters):
+            waiting = [name for name, count in above.items() if count]
+            raise ValueError(
+                f"space: the conditions of {_some(waiting)} form a circle; a parameter may depend only "
+                "on ones that do not depend on it"
+            )
         return tuple(done)
 
     def is_active(self, name: str, values: Mapping[str, Any]) -> bool:
@@ -226,6 +245,18 @@ def same_scalar(a: Any, b: Any) -> bool:
     return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
 
 
+def scalar_key(value: Any) -> tuple[bool, Any]:
+    """Equal for what :func:`same_scalar` calls equal; to be looked up."""
+    return isinstance(value, bool), value
+
+
+def _some(names: Iterable[str]) -> str:
+    """The first ten of many names."""
+    listed = list(names)
+    more = f" and {len(listed) - 10:,} more" if len(listed) > 10 else ""
+    return ", ".join(listed[:10]) + more
+
+
 def _check_range(low: float, high: float, log: bool) -> None:
     if low > high:
         raise ValueError(f"low = {low} is larger than high = {high}; swap them")
@@ -234,6 +265,8 @@ def _check_range(low: float, high: float, log: bool) -> None:
 
 
 def _check_choices(choices: list[Scalar]) -> None:
-    for i, value in enumerate(choices):
-        if any(same_scalar(value, other) for other in choices[:i]):
+    seen: set[tuple[bool, Any]] = set()
+    for value in choices:
+        if scalar_key(value) in seen:
             raise ValueError(f"choices holds {value!r} twice; list each value once")
+        seen.add(scalar_key(value))

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from hpo_core.errors import SpecError
-from hpo_core.spec import Search
+from hpo_core.spec import Search, limits
+from hpo_core.spec.plain_data import shortened, shown
+
+_DECIDE_BRACKETS = ("preset", "max_resource", "min_resource", "reduction_factor")
 
 
 def split_change(text: str) -> tuple[tuple[str, ...], Any]:
@@ -22,17 +25,20 @@ def split_change(text: str) -> tuple[tuple[str, ...], Any]:
     key, equals, value = text.partition("=")
     keys = tuple(part.strip() for part in key.split("."))
     if not equals or not all(keys):
-        raise SpecError(f"--set {text}: write KEY=VALUE, for example search.reduction_factor=3.")
+        raise SpecError(f"--set {shortened(text)}: write KEY=VALUE, for example search.reduction_factor=3.")
+    if len(keys) > limits.DEPTH:
+        raise SpecError(f"--set {shortened(text)}: a key has at most {limits.DEPTH} parts; no setting is that deep.")
     try:
         return keys, json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return keys, value.strip()
 
 
 def changed(data: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     """A study's plain data with changes; the given data stays as it is.
 
-    Another ``search.method`` keeps those settings of the search that it knows too, and drops the others.
+    Another ``search.method`` keeps those settings of the search that it knows too, and drops the others. Brackets that
+    followed from a preset follow from the changed one, or from the changed rungs.
 
     Raises:
         SpecError: a change is not of the form KEY=VALUE, or leads into something that is no mapping.
@@ -46,7 +52,16 @@ def changed(data: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
             data = data | {"search": kept | {"method": value}}
         else:
             data = _replaced(data, keys, value)
-    return data
+    return _without_stale_brackets(data, {keys for keys, _ in split})
+
+
+def _without_stale_brackets(data: dict[str, Any], changed_keys: set[tuple[str, ...]]) -> dict[str, Any]:
+    search = data.get("search")
+    if not isinstance(search, dict) or search.get("preset") is None or ("search", "brackets") in changed_keys:
+        return data
+    if not changed_keys & {("search", name) for name in _DECIDE_BRACKETS}:
+        return data
+    return data | {"search": {name: value for name, value in search.items() if name != "brackets"}}
 
 
 def _replaced(data: dict[str, Any], keys: tuple[str, ...], value: Any) -> dict[str, Any]:
@@ -54,7 +69,9 @@ def _replaced(data: dict[str, Any], keys: tuple[str, ...], value: Any) -> dict[s
         return data | {keys[0]: value}
     inner = data.get(keys[0], {})
     if not isinstance(inner, dict):
-        raise SpecError(f"--set {'.'.join(keys)}: {keys[0]} is {inner!r}, which has no parts; change it as a whole.")
+        raise SpecError(
+            f"--set {'.'.join(keys)}: {keys[0]} is {shown(inner)}, which has no parts; change it as a whole."
+        )
     return data | {keys[0]: _replaced(inner, keys[1:], value)}
 
 

@@ -61,6 +61,11 @@ from hpo_core.trial import Checkpoint, Job, Outcome, Params, Report
 Decide = Callable[[Any], Iterator[Event]]
 
 
+def _plain(spec: Any) -> Any:
+    """Any mapping as the dictionary that a spec is validated from; what is none is refused there."""
+    return dict(spec) if isinstance(spec, Mapping) else spec
+
+
 class Study:
     """One search. Create it with :meth:`create`, or open a recorded one with :meth:`open`.
 
@@ -125,7 +130,7 @@ class Study:
             SpecError: ``spec`` is a mapping and describes no valid study.
             StudyExistsError: the journal holds a study of that name.
         """
-        valid = spec if isinstance(spec, StudySpec) else StudySpec.from_plain(dict(spec))
+        valid = spec if isinstance(spec, StudySpec) else StudySpec.from_plain(_plain(spec))
         if valid.warm_start is not None and valid.warm_start.proposals is None:
             raise SpecError(
                 f"Study {valid.study!r}: warm_start names {', '.join(valid.warm_start.studies)}, and nothing was read "

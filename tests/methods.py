@@ -38,7 +38,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "stopping-shared": {
         "method": "asha", "variant": "stopping", **_LADDER, "brackets": [0, 1], "rung_system": "shared",
     },
-    "sha": {"method": "sha", **_LADDER, "configs": 12, "rounds": 2},
+    "sha": {"method": "sha", **_LADDER, "configs": 12, "max_resource": 9, "rounds": 2},
     "hyperband": {"method": "hyperband", "min_resource": 1, "max_resource": 9, "reduction_factor": 3},
     "pasha": {"method": "pasha", **_LADDER},
     "pbt": {"method": "pbt", "population": 6, "generations": 4, "steps_per_generation": 2},

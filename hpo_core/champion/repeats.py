@@ -50,7 +50,7 @@ def repeats_spec(
         "keep_last": True,
     }
     seed = derive_seed(once["seed"], f"repeats/{name}", 0)
-    return StudySpec.from_plain(once | {"search": search | many, "seed": seed}, "repeats")
+    return StudySpec.from_journal(once | {"search": search | many, "seed": seed}, "repeats")
 
 
 def trials_of_repeats(spec: StudySpec, repeats: int) -> list[int]:
@@ -84,4 +84,4 @@ def tuning_spec(
     grid = source.search.method == "grid"  # which says itself what is tried
     warm = None if grid else {"studies": list(studies), "decay": decay, "first": first}
     changed = {"study": name, "space": plain["space"] | {DATA: fixed}, "seed": seed, "warm_start": warm}
-    return StudySpec.from_plain(plain | changed, "tuning")
+    return StudySpec.from_journal(plain | changed, "tuning")

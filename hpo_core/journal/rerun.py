@@ -8,6 +8,7 @@ from typing import Any
 from hpo_core.errors import SpecError
 from hpo_core.events import Entry, JobGranted, Reproduced, StudyCreated, TrialCreated
 from hpo_core.spec import StudySpec
+from hpo_core.spec.plain_data import check_plain
 
 
 def rerun_spec(
@@ -47,6 +48,7 @@ def rerun_spec(
         raise SpecError(f"Study {source.get('study')!r} granted no job yet; there is nothing to train again.")
     wanted = _with_ancestors(created, trials) if trials else list(range(len(created)))
     number = {old: new for new, old in enumerate(wanted)}
+    check_plain(dict(changes or {}), "--set")
     seeded = source["search"].get("numbers") or list(range(len(created)))  # a rerun has the seeds of its own source
     search = {
         "method": "recorded",
@@ -64,7 +66,7 @@ def rerun_spec(
         "checkpoints": {"folder": source.get("checkpoints", {}).get("folder")},
         "warm_start": None,
     }
-    return StudySpec.from_plain(source | rest, "rerun")
+    return StudySpec.from_journal(source | rest, "rerun")
 
 
 def _with_ancestors(created: Sequence[TrialCreated], trials: Sequence[int]) -> list[int]:

@@ -11,6 +11,7 @@ from typing import Any
 from hpo_core.naming import halt_words
 from hpo_core.report.series import Series
 from hpo_core.report.style import duration, number, text
+from hpo_core.spec import notices
 
 TOP, FAILURES, UNBROKEN = 15, 50, 16
 
@@ -89,6 +90,8 @@ def head(series: Series, links: Mapping[str, str]) -> str:
     note = ""
     if found == "halted" and halted is not None:
         note = f'<p class="halted">{text(halt_words(spec, halted), 400)}</p>'
+    for notice in notices(spec, study.state.extra_configs):
+        note += f'<p class="about">{text(notice, 400)}</p>'
     tiles = "".join(
         f'<div class="tile"><div class="label">{text(label)}</div><div class="value">{text(value)}</div>'
         f'<div class="small">{text(small, 60)}</div></div>'

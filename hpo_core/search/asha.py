@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from hpo_core.events import Event, JobCompleted, JobGranted, StudyExtended, TrialAbandoned, TrialCreated
 from hpo_core.search.base import DONE, WAIT, Action, Promote, RungStatus, Sample, loss_of
-from hpo_core.search.brackets import Assignment
+from hpo_core.search.brackets import assignment_of
 from hpo_core.search.chance import Contest
 from hpo_core.search.noise import NoiseEstimate
 from hpo_core.search.rungs import AnyRung, Ladder
@@ -24,14 +24,7 @@ class Brackets:
         eta = settings.reduction_factor
         self.endless = settings.max_resource is None
         self.shared = settings.rung_system == "shared" and len(settings.brackets) > 1
-        self.assignment = Assignment(
-            settings.brackets,
-            None if self.endless else len(levels),
-            eta,
-            rule=settings.assignment,
-            width=settings.configs,
-            seed=seed,
-        )
+        self.assignment = assignment_of(settings, settings.configs, seed)
         full = Ladder(levels, eta, endless=self.endless)
         starts = [0] if self.shared else settings.brackets
         self.ladders = [

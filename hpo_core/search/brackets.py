@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 from hpo_core.rng import Stream
+from hpo_core.spec import AshaSearch
 
 
 def hyperband_size(bracket: int, rungs: int, reduction_factor: float) -> int:
@@ -24,7 +25,9 @@ def hyperband_size(bracket: int, rungs: int, reduction_factor: float) -> int:
 
 
 def average_budget(bracket: int, rungs: int, reduction_factor: float) -> float:
-    """Resource per configuration of a bracket in units of R, no mispromotions (ASHA 5.1).
+    """Resource per configuration of a bracket in units of R by the formula of ASHA 5.1.
+
+    It assumes that R / r is a power of eta; see :func:`ladder_budget`.
 
     >>> [average_budget(s, 5, 4) for s in range(3)] == [5 / 256, 4 / 64, 3 / 16]
     True
@@ -32,15 +35,30 @@ def average_budget(bracket: int, rungs: int, reduction_factor: float) -> float:
     return float((rungs - bracket) / reduction_factor ** (rungs - 1 - bracket))
 
 
-def split_width(width: int, brackets: Sequence[int], rungs: int, reduction_factor: float) -> list[int]:
-    """``width`` configurations over the brackets so that each uses the same resource in all.
+def ladder_budget(levels: Sequence[int], reduction_factor: float) -> float:
+    """Resource per configuration of a bracket in units of R, by its rung levels and without mispromotions.
+
+    A result counts with its whole level, as in the paper's table of total budgets (Figure 1b): rung ``k`` takes
+    ``eta**-k`` of the configurations to ``levels[k]``. Where R / r is a power of eta this is the paper's formula.
+
+    >>> ladder_budget([1, 4, 16, 64, 256], 4) == average_budget(0, 5, 4)
+    True
+    """
+    return sum(level / reduction_factor**k for k, level in enumerate(levels)) / levels[-1]
+
+
+def split_width(width: int, budgets: Sequence[float]) -> list[int]:
+    """``width`` configurations over brackets so that each bracket uses the same resource in all.
 
     Rounded by largest remainders; between equal ones the lower bracket first.
 
-    >>> split_width(1000, [0, 1, 2], 5, 4)
+    Args:
+        budgets: resource per configuration of each bracket.
+
+    >>> split_width(1000, [5 / 256, 4 / 64, 3 / 16])
     [706, 221, 73]
     """
-    inverse = [1 / average_budget(s, rungs, reduction_factor) for s in brackets]
+    inverse = [1 / budget for budget in budgets]
     exact = [width * weight / sum(inverse) for weight in inverse]
     shares = [int(share) for share in exact]
     by_remainder = sorted(range(len(exact)), key=lambda i: (shares[i] - exact[i], i))
@@ -59,6 +77,7 @@ class Assignment:
             :func:`hyperband_size`; ``loop`` goes through the brackets in blocks of these sizes.
         width: configurations in all, None for no limit.
         seed: of the study, for draws.
+        budgets: resource per configuration of each bracket; default: by the paper's formula.
     """
 
     def __init__(
@@ -70,14 +89,15 @@ class Assignment:
         rule: str,
         width: int | None,
         seed: int,
+        budgets: Sequence[float] | None = None,
     ) -> None:
         self.brackets = list(brackets)
-        self._rungs = rungs if rungs is not None else self.brackets[-1] + 1
-        self._eta = reduction_factor
+        rungs = rungs if rungs is not None else self.brackets[-1] + 1
         self._rule = rule if len(self.brackets) > 1 else "one"
         self._seed = seed
-        self._sizes = [hyperband_size(s, self._rungs, reduction_factor) for s in self.brackets]
-        self._weights = [1 / average_budget(s, self._rungs, reduction_factor) for s in self.brackets]
+        self._sizes = [hyperband_size(s, rungs, reduction_factor) for s in self.brackets]
+        self._budgets = list(budgets or [average_budget(s, rungs, reduction_factor) for s in self.brackets])
+        self._weights = [1 / budget for budget in self._budgets]
         self.created = [0] * len(self.brackets)
         self.total = 0
         self.width = width
@@ -89,7 +109,7 @@ class Assignment:
         if self.width is not None:
             self.width += configs
             if self._rule == "budget":
-                self.quota = split_width(self.width, self.brackets, self._rungs, self._eta)
+                self.quota = split_width(self.width, self._budgets)
                 self._settle()
 
     def _settle(self) -> None:
@@ -147,3 +167,21 @@ class Assignment:
         return [
             made + round(left * size / sum(self._sizes)) for made, size in zip(self.created, self._sizes, strict=True)
         ]
+
+
+def assignment_of(settings: AshaSearch, width: int | None, seed: int) -> Assignment:
+    """The assignment that an ASHA search asks for."""
+    endless = settings.max_resource is None
+    levels, eta = settings.levels(), settings.reduction_factor
+    budgets = None
+    if settings.budget_by == "levels" and not endless:
+        budgets = [ladder_budget(levels[s:], eta) for s in settings.brackets]
+    return Assignment(
+        settings.brackets,
+        None if endless else len(levels),
+        eta,
+        rule=settings.assignment,
+        width=width,
+        seed=seed,
+        budgets=budgets,
+    )

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 INFINITY = math.inf
+MOST_UNITS = 2**53
+"""The highest level of a ladder without a maximum resource."""
 
 
 def rung_levels(min_resource: int, max_resource: int, reduction_factor: float) -> list[int]:
@@ -217,7 +219,10 @@ class Ladder:
 
     def sources(self) -> range:
         """Rungs that trials may leave upwards, from the top down."""
-        return range(len(self.rungs) - 1 if self.endless else self.ceiling - 1, -1, -1)
+        if not self.endless:
+            return range(self.ceiling - 1, -1, -1)
+        top = len(self.rungs) - 1
+        return range(top if self.rungs[top].level * self.reduction_factor <= MOST_UNITS else top - 1, -1, -1)
 
     def promotion(self) -> tuple[int, int] | None:
         """(trial, rung it goes to) by ASHA's Algorithm 2: from the top rung down, the best candidate."""

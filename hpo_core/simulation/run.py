@@ -12,7 +12,7 @@ from hpo_core.samplers.base import Sampler
 from hpo_core.simulation.cluster import Worker
 from hpo_core.simulation.executor import SimulatedExecutor, VirtualClock
 from hpo_core.simulation.faults import Faults
-from hpo_core.spec import StudySpec
+from hpo_core.spec import StudySpec, limits
 from hpo_core.study import Study
 from hpo_core.trial import Job, Metrics, Outcome, Params, Point
 
@@ -136,6 +136,11 @@ def simulated_spec(scenario: Scenario, repeat: int) -> StudySpec:
     return spec.model_copy(update=changes)
 
 
+def expected_jobs(study: Study) -> int:
+    """Jobs that the search plans, mispromotions aside."""
+    return sum(rung.expected for rung in study.method.rungs())
+
+
 def play(scenario: Scenario, world: Callable[[StudySpec, int], World], repeat: int) -> Run:
     """One repeat to its end.
 
@@ -163,7 +168,8 @@ def play(scenario: Scenario, world: Callable[[StudySpec, int], World], repeat: i
         checkpoints=place.checkpoints,
         faults=faults,
     )
-    executor.run(max_reports=MOST_ATTEMPTS + PER_JOB * sum(rung.expected for rung in study.method.rungs()))
+    most = MOST_ATTEMPTS + PER_JOB * expected_jobs(study)
+    executor.run(max_reports=min(most, limits.SIMULATED_JOBS))
     return _summary(scenario, study, executor, journal.entries(spec.study), guessed=place.workload.guessed)
 
 

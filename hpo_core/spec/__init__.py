@@ -4,6 +4,7 @@ Unknown keys, wrong types and impossible ranges are refused here, once, with the
 everything behind this package may trust what it gets.
 """
 
+from hpo_core.spec import limits
 from hpo_core.spec.cluster import (
     AddressClusterSpec,
     Cluster,
@@ -29,6 +30,9 @@ from hpo_core.spec.parts import (
     TrackingSpec,
     TrainingSpec,
     WarmStartSpec,
+)
+from hpo_core.spec.reach import (
+    notices,
 )
 from hpo_core.spec.search import (
     AshaSearch,
@@ -75,5 +79,7 @@ __all__ = [
     "TrackingSpec",
     "TrainingSpec",
     "WarmStartSpec",
+    "limits",
     "load_spec",
+    "notices",
 ]

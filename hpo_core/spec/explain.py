@@ -7,7 +7,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from hpo_core.spec import limits
 from hpo_core.spec.part import Part
+from hpo_core.spec.plain_data import cut, line_of, named, shown
 
 _TAGS = {
     "asha", "sha", "hyperband", "pasha", "pbt", "grid", "random", "recorded",
@@ -17,10 +19,9 @@ _TAGS = {
 
 def explain(error: ValidationError, where: str, data: Any, lines: dict[tuple[Any, ...], int]) -> str:
     found = []
-    for item in error.errors(include_url=False):
+    every = error.errors(include_url=False)
+    for item in every[: limits.ERROR_LINES]:
         place = _without_tags(item["loc"], data)
-        line = next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), None)
-        name = ".".join(str(part) for part in place) or "the study"
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
             message = "unknown key" + _suggest(str(place[-1]), item["loc"])
@@ -30,10 +31,12 @@ def explain(error: ValidationError, where: str, data: Any, lines: dict[tuple[Any
             context = item.get("ctx", {})
             message = f"{context.get('discriminator', 'its kind')} is required and absent; add it to this mapping"
         elif item["type"] in ("model_type", "model_attributes_type", "dict_type"):
-            message = f"a mapping belongs here, such as {{name: ...}} (got {item['input']!r})"
+            message = f"a mapping belongs here, such as {{name: ...}} (got {shown(item['input'])})"
         elif not isinstance(item["input"], dict | list):
-            message += f" (got {item['input']!r})"
-        found.append(f"{where}{f':{line}' if line else ''}: {name}: {message}")
+            message += f" (got {shown(item['input'])})"
+        found.append(f"{line_of(place, where, lines)}: {named(place)}: {cut(message)}")
+    if len(every) > len(found):
+        found.append(f"{where}: ... and {len(every) - len(found):,} errors more")
     return "\n".join(found)
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo
+
+RECORDED: dict[str, bool] = {"recorded": True}
+"""Validation context of a description that a journal holds: it was accepted when it was new."""
+
+
+def is_recorded(info: ValidationInfo) -> bool:
+    """Whether a journal's description is validated."""
+    return bool(info.context and info.context.get("recorded"))
 
 
 class Part(BaseModel):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from hpo_core.credentials import holds_credentials
-from hpo_core.spec.part import Part
+from hpo_core.spec.part import Part, is_recorded
 from hpo_core.trial import Outcome
 
 
@@ -23,13 +23,17 @@ class SamplerSpec(BaseModel):
         return dict(self.model_extra or {})
 
     @model_validator(mode="after")
-    def _check(self) -> SamplerSpec:
+    def _check(self, info: ValidationInfo) -> SamplerSpec:
         if self.name == "random":
             if self.arguments:
                 raise ValueError(f"sampler random takes no arguments, got {', '.join(self.arguments)}; drop them")
             return self
         from hpo_core.samplers.optuna import check_sampler
 
+        if not is_recorded(info):
+            from hpo_core.spec.sizes import check_arguments
+
+            check_arguments(self.name, self.arguments)
         check_sampler(self.name, self.arguments)
         return self
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
-from hpo_core.spec.part import Part
+from hpo_core.spec.part import Part, is_recorded
 
 _Resource = Annotated[int, Field(ge=1, le=2**53)]
 _CONFIGS = "How many configurations the study tries in all; none: until a stop rule ends it."
@@ -21,6 +21,11 @@ def _check_range(min_resource: int | None, max_resource: int | None) -> None:
             f"min_resource = {min_resource} is larger than max_resource = {max_resource}; "
             "lower the one or raise the other"
         )
+
+
+def _standard(rungs: int) -> list[int]:
+    """The three most aggressive brackets, as far as they hold two rungs (ASHA 5.1)."""
+    return list(range(max(1, min(3, rungs - 1))))
 
 
 class AshaSearch(Part):
@@ -40,6 +45,11 @@ class AshaSearch(Part):
     max_resource: _Resource | None = Field(default=None, description=_MAX + " None: no upper limit.")
     min_resource: _Resource | None = Field(default=None, description=_MIN)
     reduction_factor: float = Field(default=4, ge=1.1, le=1e6, description=_ETA)
+    preset: Literal["aggressive", "standard", "conservative"] | None = Field(
+        default=None,
+        description="Brackets by name (ASHA 5.1): aggressive, bracket 0 alone; standard, brackets 0, 1 and 2 as far as "
+        "they hold two rungs; conservative, all of them.",
+    )
     brackets: list[Annotated[int, Field(ge=0, le=100)]] = Field(
         min_length=1,
         description="Early-stopping rates: bracket s starts at rung level s; 0 stops most aggressively. 'all' works.",
@@ -59,28 +69,59 @@ class AshaSearch(Part):
         "leads by more than sqrt(2) times it; auto: estimated from the learning curves.",
     )
 
+    budget_by: Literal["levels", "powers"] = Field(
+        default="levels",
+        description="What assignment: budget takes for the cost of a configuration. levels: the bracket's rung levels; "
+        "powers: the paper's formula, which assumes that max_resource / min_resource is a power of reduction_factor "
+        "(studies begun before there was a choice).",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_it_was(cls, data: Any, info: ValidationInfo) -> Any:
+        """A journal that does not say how budgets were reckoned is older than the choice."""
+        if is_recorded(info) and isinstance(data, dict) and "budget_by" not in data:
+            return data | {"budget_by": "powers"}
+        return data
+
     @model_validator(mode="before")
     @classmethod
     def _choose_brackets(cls, data: Any) -> Any:
-        """``brackets`` absent or ``all``: resolved once, so that the journal says what was meant."""
-        if not isinstance(data, dict) or data.get("brackets", "default") not in ("default", "all", None):
+        """``brackets`` absent or ``all``, or a preset: resolved once, so that the journal says what was meant."""
+        if not isinstance(data, dict):
+            return data
+        preset = str(data.get("preset"))
+        known = preset in ("aggressive", "standard", "conservative")
+        open_brackets = data.get("brackets", "default") in ("default", "all", None)
+        if not (open_brackets or known):
             return data
         from hpo_core.search.rungs import default_min_resource, rung_levels
 
         everything = data.get("brackets") == "all"
         smallest, top, eta = data.get("min_resource"), data.get("max_resource"), data.get("reduction_factor", 4)
         numbers = [v for v in (smallest, top, eta) if v is not None]
-        if any(isinstance(v, bool) or not isinstance(v, int | float) or v < 1 for v in numbers) or eta < 1.1:
+        if any(isinstance(v, bool) or not isinstance(v, int | float) or v < 1 or v > 2**53 for v in numbers) or not (
+            isinstance(eta, int | float) and eta >= 1.1
+        ):
             return data | {"brackets": [0]}  # the fields themselves will be refused
         if top is None or (smallest is not None and smallest > top):
-            if everything:
-                raise ValueError("brackets = all needs max_resource, which limits their number; give it, or a list")
+            if everything or known:
+                word = f"preset = {preset}" if known else "brackets = all"
+                raise ValueError(
+                    f"{word} needs max_resource, which limits their number; give it, or a list of brackets"
+                )
             return data | {"brackets": [0]}
         rungs = len(rung_levels(int(smallest or default_min_resource(int(top), eta)), int(top), eta))
+        if known:
+            meant = {"aggressive": [0], "standard": _standard(rungs), "conservative": list(range(rungs))}[preset]
+            given = list(range(rungs)) if everything else data.get("brackets")
+            if given not in (None, "default", meant):
+                raise ValueError(f"preset = {preset} means brackets {meant}, and others are given; drop one of the two")
+            return data | {"brackets": meant}
         if everything:
             return data | {"brackets": list(range(rungs))}
         standard = smallest is None and "reduction_factor" not in data
-        return data | {"brackets": list(range(max(1, min(3, rungs - 1)))) if standard else [0]}
+        return data | {"brackets": _standard(rungs) if standard else [0]}
 
     @model_validator(mode="after")
     def _check(self) -> AshaSearch:

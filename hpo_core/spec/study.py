@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, model_validator
 
 from hpo_core.errors import SpecError
 from hpo_core.rng import derive_seed
@@ -12,7 +12,7 @@ from hpo_core.space import FloatParameter, IntParameter, Parameter, SearchSpace
 from hpo_core.spec.cluster import Cluster, LocalClusterSpec
 from hpo_core.spec.earlier import with_later_settings
 from hpo_core.spec.explain import explain
-from hpo_core.spec.part import MetricSpec, Part
+from hpo_core.spec.part import RECORDED, MetricSpec, Part, is_recorded
 from hpo_core.spec.parts import (
     CheckpointSpec,
     JournalSpec,
@@ -23,7 +23,10 @@ from hpo_core.spec.parts import (
     TrainingSpec,
     WarmStartSpec,
 )
+from hpo_core.spec.plain_data import check_plain
+from hpo_core.spec.reach import check_reach
 from hpo_core.spec.search import PbtSearch, Search
+from hpo_core.spec.sizes import check_sizes
 
 
 class StudySpec(Part):
@@ -69,7 +72,11 @@ class StudySpec(Part):
         return data
 
     @model_validator(mode="after")
-    def _check_parts(self) -> StudySpec:
+    def _check_parts(self, info: ValidationInfo) -> StudySpec:
+        new = not is_recorded(info)
+        if new:
+            check_sizes(self)
+            check_reach(self)
         SearchSpace(self.space)
         if self.metrics and self.metrics[0] != self.metric:
             raise ValueError(
@@ -155,12 +162,26 @@ class StudySpec(Part):
         Raises:
             SpecError: one line for each thing that is wrong: place, value, rule, cure.
         """
-        try:
-            return cls.model_validate(data)
-        except ValidationError as error:
-            raise SpecError(explain(error, where, data, lines or {})) from None
+        check_plain(data, where, lines)
+        return cls._validated(data, where, lines or {}, {})
 
     @classmethod
-    def from_journal(cls, data: dict[str, Any]) -> StudySpec:
-        """Validate the spec of a journal, which may have been written before some settings existed."""
-        return cls.from_plain(with_later_settings(data), "journal")
+    def from_journal(cls, data: Any, where: str = "journal") -> StudySpec:
+        """Validate what a journal holds, or what was made from it.
+
+        The limits of size and the refusals that came after a journal was written do not apply, and settings that it
+        does not name mean what they meant then.
+
+        Raises:
+            SpecError: see :meth:`from_plain`.
+        """
+        return cls._validated(with_later_settings(data), where, {}, RECORDED)
+
+    @classmethod
+    def _validated(
+        cls, data: Any, where: str, lines: dict[tuple[Any, ...], int], context: dict[str, bool]
+    ) -> StudySpec:
+        try:
+            return cls.model_validate(data, context=context)
+        except ValidationError as error:
+            raise SpecError(explain(error, where, data, lines)) from None

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from typing import Any
 
 import pytest
 
+from hpo_core import Study, StudySpec
 from hpo_core.errors import SpecError
+from hpo_core.events import decode_entry, encode_entry
+from hpo_core.journal.audit import audit
 from hpo_core.search.brackets import Assignment, average_budget, hyperband_size, split_width
+from hpo_core.spec_changes import changed
 from tests.conftest import World, fresh, make_spec
 
 
@@ -19,7 +24,7 @@ def test_base_rungs_of_hyperband_for_r_1_R_200_eta_3() -> None:
 
 def test_average_budgets_and_shares_of_the_production_defaults() -> None:
     assert [average_budget(s, 5, 4) for s in range(3)] == [5 / 256, 4 / 64, 3 / 16]
-    shares = split_width(100_000, [0, 1, 2], 5, 4)
+    shares = split_width(100_000, [average_budget(s, 5, 4) for s in range(3)])
     assert [round(share / 1000, 1) for share in shares] == [70.6, 22.1, 7.4]
     resource = [n * average_budget(s, 5, 4) for s, n in enumerate(shares)]
     assert max(resource) / min(resource) < 1.001, "each bracket gets the same resource"
@@ -27,7 +32,7 @@ def test_average_budgets_and_shares_of_the_production_defaults() -> None:
 
 @pytest.mark.parametrize("width", [1, 2, 3, 7, 60, 1001])
 def test_shares_sum_to_the_width(width: int) -> None:
-    assert sum(split_width(width, [0, 1, 2], 5, 4)) == width
+    assert sum(split_width(width, [average_budget(s, 5, 4) for s in range(3)])) == width
 
 
 @pytest.mark.parametrize(
@@ -132,3 +137,127 @@ def test_endless_rungs_grow_as_trials_are_promoted() -> None:
 def test_impossible_brackets_are_refused(search: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         make_spec(search={"method": "asha", "reduction_factor": 3, **search})
+
+
+def spent(levels: list[int], eta: int, configs: int) -> int:
+    """Units that a bracket of so many configurations takes, rung for rung; each result counts with its whole level."""
+    units, here = 0, configs
+    for level in levels:
+        units += here * level
+        here //= eta
+    return units
+
+
+@pytest.mark.parametrize(
+    ("smallest", "top", "eta"), [(1, 100, 3), (1, 200, 3), (3, 1000, 4), (2, 50, 2), (1, 256, 4), (7, 12345, 5)]
+)
+def test_budget_gives_each_bracket_the_same_units_whatever_the_levels(smallest: int, top: int, eta: int) -> None:
+    """Played out rung for rung, with so many configurations that floor() does not matter."""
+    ladder = {"min_resource": smallest, "max_resource": top, "reduction_factor": eta}
+    spec = make_spec(search={"method": "asha", "configs": 2_000_000, "brackets": [0, 1, 2], **ladder})
+    study = fresh(spec)
+    base = [rung for rung in study.method.rungs() if rung.rung == 0]
+    levels = spec.search.levels()  # type: ignore[union-attr]
+    units = [spent(levels[s:], eta, rung.expected) for s, rung in enumerate(base)]
+    assert max(units) / min(units) < 1.001, units
+
+
+def test_the_formula_of_power_ladders_gave_a_bracket_more() -> None:
+    """What studies begun before keep: R = 150 with r = 1 and eta = 3 is no power."""
+    ladder = {"method": "asha", "configs": 1_000_000, "min_resource": 1, "max_resource": 150, "reduction_factor": 3}
+    units = {}
+    for rule in ("levels", "powers"):
+        spec = make_spec(search=ladder | {"brackets": [0, 1, 2], "budget_by": rule})
+        base = [rung.expected for rung in fresh(spec).method.rungs() if rung.rung == 0]
+        levels = spec.search.levels()  # type: ignore[union-attr]
+        found = [spent(levels[s:], 3, n) for s, n in enumerate(base)]
+        units[rule] = max(found) / min(found)
+    assert units["levels"] < 1.001 and units["powers"] > 1.1
+
+
+def test_a_journal_that_does_not_say_how_budgets_were_reckoned_replays_and_audits() -> None:
+    """Studies from before there was a choice: their shares follow from the formula, as they did."""
+    search = {"method": "asha", "configs": 60, "min_resource": 1, "max_resource": 150, "reduction_factor": 3,
+              "brackets": [0, 1, 2], "budget_by": "powers"}  # fmt: skip
+    study = fresh(make_spec(search=search))
+    World(4).play(study)
+    study.extend(40)
+    World(5).play(study, study.state.wanted())
+    lines = [json.loads(encode_entry(entry)) for entry in study.journal.entries("world")]
+    for place in (lines[0]["stimulus"], *(event for event in lines[0]["events"] if "spec" in event)):
+        for name in ("budget_by", "preset"):
+            del place["spec"]["search"][name]
+    old = [decode_entry(json.dumps(line)) for line in lines]
+    again = Study.from_entries(old)
+    assert again.spec.search.budget_by == "powers"  # type: ignore[union-attr]
+    assert [t.bracket for t in again.state.trials] == [t.bracket for t in study.state.trials]
+    report = audit(old)
+    assert report.clean, report.findings
+    spec = make_spec(search={key: value for key, value in search.items() if key != "budget_by"})
+    assert spec.search.budget_by == "levels"  # type: ignore[union-attr]
+    other = fresh(spec)
+    World(4).play(other)
+    other.extend(40)
+    World(5).play(other, other.state.wanted())
+    assert [t.bracket for t in other.state.trials] != [t.bracket for t in study.state.trials], (
+        "it does make a difference"
+    )
+
+
+@pytest.mark.parametrize(
+    ("preset", "top", "brackets"),
+    [
+        ("aggressive", 256, [0]),
+        ("standard", 256, [0, 1, 2]),  # 5.1: s = 0, 1, 2 of five rungs
+        ("conservative", 256, [0, 1, 2, 3, 4]),
+        ("standard", 16, [0, 1]),
+        ("conservative", 16, [0, 1, 2]),
+        ("standard", 1, [0]),
+        ("conservative", 1, [0]),
+    ],
+)
+def test_presets_of_asha(preset: str, top: int, brackets: list[int]) -> None:
+    search = {"method": "asha", "preset": preset, "configs": 400, "max_resource": top}
+    spec = make_spec(search=search)
+    assert spec.search.brackets == brackets  # type: ignore[union-attr]
+    assert spec.plain()["search"]["preset"] == preset and StudySpec.from_plain(spec.plain()) == spec
+    assert [rung.bracket for rung in fresh(spec).method.rungs() if rung.rung == 0] == brackets
+    assert make_spec(search=search | {"brackets": brackets}).search == spec.search, "said twice, and the same"
+    study = fresh(make_spec(search=search | {"configs": 40}))
+    World(2).play(study)
+    assert study.status == "finished"
+    assert Study.from_entries(list(study.journal.entries("world"))).spec == study.spec
+
+
+def test_the_standard_preset_is_what_stands_without_one() -> None:
+    bare = {"method": "asha", "configs": 400, "max_resource": 256}
+    named = make_spec(search=bare | {"preset": "standard"}).search
+    assert named.model_copy(update={"preset": None}) == make_spec(search=bare).search
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ({"preset": "brave", "max_resource": 9}, "preset: .*'aggressive', 'standard' or 'conservative'"),
+        ({"preset": "standard"}, "preset = standard needs max_resource"),
+        ({"preset": "aggressive", "max_resource": 256, "brackets": [0, 1]}, r"means brackets = \[0\].*drop one"),
+        ({"preset": "standard", "max_resource": 256, "brackets": "all"}, r"means brackets = \[0, 1, 2\].*drop one"),
+        ({"preset": ["standard"], "max_resource": 256}, "preset"),
+    ],
+)
+def test_presets_that_contradict_are_refused(search: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        make_spec(search={"method": "asha", "configs": 9, **search})
+
+
+def test_a_preset_on_the_command_line_decides_the_brackets_anew() -> None:
+    plain = make_spec(search={"method": "asha", "configs": 400, "max_resource": 256}).plain()
+
+    def brackets(*changes: str) -> list[int]:
+        return StudySpec.from_plain(changed(plain, changes)).search.brackets  # type: ignore[union-attr]
+
+    assert brackets("search.preset=aggressive") == [0]
+    assert brackets("search.preset=conservative") == [0, 1, 2, 3, 4]
+    assert brackets("search.preset=standard", "search.max_resource=16") == [0, 1]
+    with pytest.raises(SpecError, match="drop one"):
+        brackets("search.preset=standard", "search.brackets=[0]")

@@ -131,7 +131,7 @@ def test_what_decides_a_promotion_is_told_by_each_method() -> None:
     assert told(NINE | {"variant": "stopping"}, 3) is None
     assert told(NINE | {"method": "sha"}, 3) == (3, 9, 3, 0), "nobody is sure before the barrier"
     assert told(NINE | {"method": "sha"}, 9) is None and told(NINE | {"method": "sha"}, 10, rung=1) == (1, 3, 1, 0)
-    assert told(NINE | {"method": "sha", "configs": 4}, 5, rung=1) is None, "complete"
+    assert told(NINE | {"method": "sha", "configs": 4, "max_resource": 3}, 5, rung=1) is None, "complete"
     shared = NINE | {"brackets": [0, 1], "rung_system": "shared", "assignment": "loop", "configs": 14}
     assert told(shared, 0, rung=1) == (0, 8, 2, 0), "3 of 9 from below, 5 that enter there"
     assert told({"method": "random", "configs": 3}, 1) is None

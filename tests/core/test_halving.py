@@ -59,7 +59,7 @@ def test_while_a_bracket_waits_the_next_one_begins() -> None:
 def test_abandoned_and_diverged_trials_count_at_the_barrier_and_rank_last() -> None:
     from hpo_core import Outcome
 
-    study = fresh(make_spec(search=FIGURE_1 | {"configs": 3}))
+    study = fresh(make_spec(search=FIGURE_1 | {"configs": 3, "max_resource": 3}))
     first, second, third = study.set_capacity(3)
     study.tell_report(failed(first, Outcome.ERROR))
     study.tell_report(completed(second, float("nan")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from typing import Any
 
@@ -12,7 +13,7 @@ from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.events import JobCompleted, JobGranted
 from hpo_core.journal.audit import audit
 from hpo_core.search.base import Promote, Sample
-from hpo_core.search.rungs import Rung
+from hpo_core.search.rungs import Rung, rung_levels
 from tests.conftest import completed, failed, fresh, make_spec
 from tests.methods import judge
 
@@ -42,6 +43,7 @@ def searches(draw: st.DrawFn) -> dict[str, Any]:
             search["assignment"] = draw(st.sampled_from(["budget", "proportional", "loop"]))
     if method == "sha":
         search["rounds"] = draw(st.integers(1, 3))
+        search["configs"] += math.ceil(eta ** (len(rung_levels(smallest, top, eta)) - 1))  # fewer never reach the top
     return search
 
 

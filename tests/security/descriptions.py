@@ -1,0 +1,347 @@
+"""Descriptions that attack whoever reads them, and a process of its own in which each is read.
+
+Each attack is a function of a folder; it hands a description in as a user would (file, mapping, --set, form,
+journal) and returns what came out. :func:`measured` runs it in a forked child under limits of memory and CPU
+time: what explodes ends the child, not the tests.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import os
+import resource
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from flows.form import filled_in
+from flows.permits import Permits
+from hpo_core import Study, StudySpec, load_spec
+from hpo_core.errors import SpecError
+from hpo_core.spec_changes import changed
+
+SPACE: dict[str, Any] = {"x": {"type": "float", "low": 0.0, "high": 1.0}}
+RANDOM: dict[str, Any] = {"method": "random", "configs": 4}
+ROOM = 300
+"""Megabytes that reading one description may take in all."""
+SECONDS = 5.0
+"""CPU seconds at most; on an idle core each takes less than one."""
+
+
+def plain(**changes: Any) -> dict[str, Any]:
+    """A valid description with changes."""
+    return {"study": "s", "metric": {"name": "loss"}, "space": SPACE, "search": RANDOM} | changes
+
+
+def search(**settings: Any) -> dict[str, Any]:
+    return plain(search=settings)
+
+
+def _choices(*values: Any) -> dict[str, Any]:
+    return {"type": "categorical", "choices": list(values)}
+
+
+def _nested(depth: int) -> Any:
+    found: Any = 1
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+def _circle() -> dict[str, Any]:
+    found = plain()
+    found["tracking"] = found
+    return found
+
+
+def _chain(length: int) -> dict[str, Any]:
+    space: dict[str, Any] = {"p0": _choices(0, 1)}
+    for i in range(1, length):
+        space[f"p{i}"] = _choices(0, 1) | {"when": {f"p{i - 1}": 1}}
+    return space
+
+
+def _grid(count: int, points: Any) -> dict[str, Any]:
+    space = {f"x{i}": SPACE["x"] for i in range(count)}
+    return plain(space=space, search={"method": "grid", "points": dict.fromkeys(space, points)})
+
+
+MAPPINGS: dict[str, Callable[[], Any]] = {
+    "hyperband-of-many-rungs": lambda: search(method="hyperband", max_resource=2**53, reduction_factor=1.1),
+    "hyperband-default-base-of-eta-1.1": lambda: search(
+        method="hyperband", max_resource=2**53, min_resource=1, reduction_factor=1.1
+    ),
+    "hyperband-of-huge-brackets": lambda: search(
+        method="hyperband", max_resource=2**53, min_resource=1, reduction_factor=2
+    ),
+    "hyperband-of-many-rounds": lambda: search(method="hyperband", max_resource=256, rounds=100_000),
+    "sha-of-many-rounds": lambda: search(method="sha", configs=10**15, max_resource=256, rounds=100_000),
+    "asha-of-many-rungs": lambda: search(
+        method="asha", configs=5, min_resource=1, max_resource=2**53, reduction_factor=1.1, brackets="all"
+    ),
+    "asha-of-many-configs": lambda: search(method="asha", configs=10**4000, max_resource=256),
+    "asha-endless-of-a-huge-base": lambda: search(method="asha", configs=10**6, min_resource=2**53),
+    "pbt-of-many-generations": lambda: search(method="pbt", population=100_000, generations=1_000_000),
+    "pbt-of-a-huge-resource": lambda: search(method="pbt", steps_per_generation=2**53),
+    "pbt-of-many-factors": lambda: search(method="pbt", perturb=[1.1] * 1_000_000),
+    "pasha-of-many-rungs": lambda: search(method="pasha", configs=5, max_resource=2**53, reduction_factor=1.1),
+    "grid-of-1e48-points": lambda: _grid(16, 1000),
+    "grid-of-long-axes": lambda: _grid(100, 1_000_000),
+    "grid-of-a-tiny-step": lambda: plain(space={"x": SPACE["x"] | {"step": 5e-324}}, search={"method": "grid"}),
+    "grid-of-listed-points": lambda: _grid(1, [i / 1e6 for i in range(1_000_000)]),
+    "grid-repeated": lambda: search(method="grid", points={"x": 3}, repeats=10**30),
+    "grid-of-a-huge-ratio": lambda: plain(
+        space={"x": {"type": "float", "low": 1e-308, "high": 1e308, "log": True}},
+        search={"method": "grid", "points": {"x": 7}},
+    ),
+    "parameters": lambda: plain(space={f"p{i}": SPACE["x"] for i in range(100_000)}),
+    "choices": lambda: plain(space={"x": _choices(*range(1_000_000))}),
+    "choices-of-wrong-types": lambda: plain(space={"x": _choices(*([{}] * 500_000))}),
+    "chain-of-conditions": lambda: plain(space=_chain(3000)),
+    "conditions-with-many-values": lambda: plain(
+        space={"a": _choices(*range(50_000)), "b": SPACE["x"] | {"when": {"a": list(range(50_000))}}}
+    ),
+    "circle-of-conditions": lambda: plain(space=_chain(900) | {"p0": _choices(0, 1) | {"when": {"p899": 1}}}),
+    "tiny-step": lambda: plain(space={"x": SPACE["x"] | {"step": 5e-324}}),
+    "wide-integers": lambda: plain(space={"x": {"type": "int", "low": -(2**70), "high": 2**70}}),
+    "long-text": lambda: plain(objective="a:" + "b" * 10_000_000),
+    "long-key": lambda: plain(**{"b" * 10_000_000: 1}),
+    "long-parameter-name": lambda: plain(space={"x" * 100_000: SPACE["x"]}),
+    "long-metric-name": lambda: plain(metric={"name": "x" * 1_000_000}),
+    "metrics": lambda: plain(metrics=[{"name": f"m{i}"} for i in range(50_000)]),
+    "unknown-keys": lambda: plain(**{f"key{i}": 1 for i in range(500_000)}),
+    "deep": lambda: plain(space=_nested(100_000)),
+    "circle": _circle,
+    "integer-of-5000-digits": lambda: plain(seed=10**5000),
+    "integer-of-5000-digits-in-a-range": lambda: plain(space={"x": {"type": "float", "low": 0, "high": 10**5000}}),
+    "integer-of-5000-digits-as-a-key": lambda: plain(space={10**5000: SPACE["x"]}),
+    "nan": lambda: plain(space={"x": {"type": "float", "low": math.nan, "high": 1.0}}),
+    "infinite": lambda: search(method="random", configs=math.inf),
+    "infinite-argument": lambda: plain(sampler={"name": "TPESampler", "prior_weight": math.inf}),
+    "whole-float": lambda: search(method="random", configs=1e300),
+    "bytes": lambda: plain(space={"x": _choices(b"a", b"b")}),
+    "a-set": lambda: plain(pythonpath={"a", "b"}),
+    "an-object": lambda: plain(sampler={"name": "TPESampler", "gamma": object()}),
+    "a-function": lambda: plain(sampler={"name": "TPESampler", "gamma": max}),
+    "keys-of-other-types": lambda: plain(space={None: SPACE["x"], 1.5: SPACE["x"], (1, 2): SPACE["x"]}),
+    "lone-surrogate": lambda: plain(metric={"name": "\ud800"}),
+    "nul": lambda: plain(space={"x\x00": SPACE["x"]}),
+    "workers": lambda: plain(cluster={"kind": "local", "workers": 10**9}),
+    "seconds": lambda: plain(training={"timeout": 1e300, "grace": 1e300}, stop={"seconds": 1e300}),
+    "warm-start-studies": lambda: plain(warm_start={"studies": ["a"] * 1_000_000}),
+    "warm-start-past": lambda: plain(
+        warm_start={"studies": ["a"], "past": [{"params": {}, "losses": {1: [0.0]}}] * 300_000}
+    ),
+    "recorded-grants": lambda: search(
+        method="recorded", source="a", max_resource=1, params=[{}],
+        grants=[{"trial": 0, "rung": 0, "target": 1}] * 10**6,
+    ),
+    "grid-of-optuna": lambda: plain(
+        sampler={"name": "GridSampler", "search_space": {f"x{i}": list(range(100)) for i in range(24)}}
+    ),
+    "candidates-of-tpe": lambda: plain(sampler={"name": "TPESampler", "n_ei_candidates": 10**15}),
+    "not-a-mapping": lambda: [1, 2, 3],
+    "nothing": lambda: None,
+}  # fmt: skip
+"""By name: a mapping as Python hands it in."""
+
+_HEAD = (
+    "study: s\nmetric: {name: loss}\nspace: {x: {type: float, low: 0, high: 1}}\nsearch: {method: random, configs: 4}\n"
+)
+_BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
+)
+_MERGE_BOMB = "a0: &a0 {k: 1}\n" + "".join(
+    f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 12)
+)
+FILES: dict[str, Callable[[], str | bytes]] = {
+    "alias-bomb": lambda: _HEAD + _BOMB,
+    "merge-bomb": lambda: _HEAD + _MERGE_BOMB,
+    "circle-of-aliases": lambda: _HEAD + "tracking: &a {mlflow: *a}\n",
+    "deep-flow": lambda: _HEAD + "tracking: " + "[" * 100_000,
+    "deep-mappings": lambda: _HEAD + "tracking: " + "{a: " * 50_000,
+    "deep-blocks": lambda: _HEAD + "tracking:\n " + "- " * 50_000,
+    "deep-keys": lambda: _HEAD + "? " * 50_000,
+    "date-that-is-none": lambda: _HEAD + "tracking: {experiment: 2024-13-45}\n",
+    "date": lambda: _HEAD.replace("loss", "2024-12-24"),
+    "date-as-key": lambda: _HEAD + "2024-12-24: 1\n",
+    "integer-of-5000-digits": lambda: _HEAD + f"seed: {'9' * 5000}\n",
+    "hexadecimal": lambda: _HEAD + f"seed: 0x{'f' * 100_000}\n",
+    "sexagesimal": lambda: _HEAD + f"seed: {':'.join(['59'] * 20_000)}\n",
+    "infinite": lambda: _HEAD + "stop: {seconds: .inf}\n",
+    "not-a-number": lambda: _HEAD + "stop: {target: .nan}\n",
+    "twice": lambda: _HEAD + "seed: 1\nseed: 2\n",
+    "keys-that-are-lists": lambda: _HEAD + "[a, b]: 1\n{a: 1}: 2\n",
+    "tag-python": lambda: _HEAD + "seed: !!python/object/apply:os.system ['true']\n",
+    "tag-int": lambda: _HEAD + "seed: !!int abc\n",
+    "tag-bool": lambda: _HEAD + "seed: !!bool abc\n",
+    "tag-float": lambda: _HEAD + "seed: !!float abc\n",
+    "tag-timestamp": lambda: _HEAD + "seed: !!timestamp abc\n",
+    "tag-binary": lambda: _HEAD + "tracking: {experiment: !!binary aGFsbG8=}\n",
+    "tag-set": lambda: _HEAD + "pythonpath: !!set {a, b}\n",
+    "tag-omap": lambda: _HEAD + "pythonpath: !!omap [a: 1]\n",
+    "tag-map-of-a-list": lambda: _HEAD + "tracking: !!map [1, 2]\n",
+    "tag-of-nobody": lambda: _HEAD + "seed: !foo 1\n",
+    "version-of-5000-digits": lambda: f"%YAML 1.{'9' * 5000}\n---\n" + _HEAD,
+    "escape-beyond-unicode": lambda: _HEAD + 'objective: "\\UFFFFFFFF"\n',
+    "surrogate": lambda: _HEAD + 'tracking: {experiment: "\\ud800"}\n',
+    "two-documents": lambda: _HEAD + "---\n" + _HEAD,
+    "not-utf-8": lambda: _HEAD.encode() + b"\xff\xfe\xfa",
+    "utf-16": lambda: _HEAD.encode("utf-16"),
+    "nul": lambda: _HEAD + "\0",
+    "empty": lambda: "",
+    "10-MB-value": lambda: _HEAD + f"objective: a:{'b' * 10_000_000}\n",
+    "100-MB": lambda: _HEAD + "# comment\n" * 10_000_000,
+    "lists-of-lists": lambda: _HEAD + f"pythonpath: [{'[],' * 1_000_000}]\n",
+    "lines": lambda: "\n" * 400_000 + _HEAD,
+    "home-of-nobody": lambda: _HEAD + "pythonpath: [~nobody-at-all/lib]\ntracking: {mlflow: 'sqlite:///~nobody-at-all/m.db'}\n",
+}  # fmt: skip
+"""By name: the text of a study file."""
+
+SETS: dict[str, Callable[[], str]] = {
+    "deep-value": lambda: "space=" + "[" * 100_000,
+    "deep-key": lambda: "a." * 50_000 + "a=1",
+    "integer-of-5000-digits": lambda: "seed=" + "9" * 5000,
+    "nan": lambda: "stop.target=NaN",
+    "infinite": lambda: "stop.seconds=Infinity",
+    "surrogate": lambda: 'metric.name="\\ud800"',
+    "method-that-is-a-list": lambda: "search.method=[1]",
+    "long": lambda: "objective=" + "x" * 120_000,
+    "into-a-number": lambda: "seed.a=1",
+    "no-value": lambda: "seed",
+    "twice": lambda: 'space={"x": {"type": "float", "low": 0, "low": 1, "high": 1}}',
+}
+
+_ROW = {"name": "x", "low": 0.0, "high": 1.0}
+FORMS: dict[str, Callable[[], dict[str, Any]]] = {
+    "rows": lambda: {"numbers": [_ROW | {"name": f"x{i}"} for i in range(100_000)]},
+    "one-name-in-all-rows": lambda: {"numbers": [_ROW] * 15_000},
+    "values": lambda: {"choices": [{"name": "c", "values": [str(i) for i in range(1_000_000)]}]},
+    "date-that-is-none": lambda: {"choices": [{"name": "c", "values": ["2024-13-45", "b"]}]},
+    "deep-value": lambda: {"choices": [{"name": "c", "values": ["[" * 100_000, "b"]}]},
+    "alias-bomb-as-value": lambda: {"choices": [{"name": "c", "values": [_BOMB, "b"]}]},
+    "integer-of-5000-digits-as-value": lambda: {"choices": [{"name": "c", "values": ["9" * 5000, "b"]}]},
+    "tag-as-value": lambda: {"choices": [{"name": "c", "values": ["!!int abc", "b"]}]},
+    "huge-whole-number": lambda: {"numbers": [_ROW | {"high": 1e308, "whole": True}]},
+    "infinite": lambda: {"numbers": [_ROW | {"high": math.inf}]},
+    "condition-of-a-date": lambda: {"numbers": [_ROW | {"only_if": "y = 2024-13-45"}]},
+    "grid-of-1e48-points": lambda: {
+        "numbers": [_ROW | {"name": f"x{i}", "grid_points": 1000} for i in range(16)], "method": {"method": "grid"},
+    },
+    "deep": lambda: {"numbers": _nested(100_000)},
+    "wrong-type": lambda: {"numbers": 5},
+    "unknown-field": lambda: {"numbers": [_ROW], "nobody": 1},
+    "unknown-method": lambda: {"numbers": [_ROW], "method": {"method": ["a"]}},
+    "hyperband-of-many-rungs": lambda: {
+        "numbers": [_ROW],
+        "method": {"method": "hyperband", "max_resource": 2**53, "min_resource": 1, "reduction_factor": 1.1},
+    },
+}  # fmt: skip
+"""By name: fields of the form besides the objective."""
+
+
+def _of_mapping(name: str, folder: Path) -> Any:
+    return Study.create(MAPPINGS[name]()).ask()
+
+
+def _of_file(name: str, folder: Path) -> Any:
+    path = folder / "study.yaml"
+    content = FILES[name]()
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return Study.create(load_spec(path)).ask()
+
+
+def _of_set(name: str, folder: Path) -> Any:
+    return Study.create(StudySpec.from_plain(changed(plain(), [SETS[name]()]))).ask()
+
+
+def _of_form(name: str, folder: Path) -> Any:
+    fields = {"objective": "a:b", "method": {"method": "random", "configs": 4}} | FORMS[name]()
+    return Study.create(filled_in(Permits(("a",)), **fields)).ask()
+
+
+def _of_json_form(name: str, folder: Path) -> Any:
+    """As Prefect hands it in: through JSON."""
+    fields = json.loads(json.dumps(FORMS[name]()))
+    return Study.create(filled_in(Permits(("a",)), objective="a:b", **fields)).ask()
+
+
+ATTACKS: dict[str, Callable[[str, Path], Any]] = {
+    **{f"mapping/{name}": _of_mapping for name in MAPPINGS},
+    **{f"file/{name}": _of_file for name in FILES},
+    **{f"set/{name}": _of_set for name in SETS},
+    **{f"form/{name}": _of_form for name in FORMS},
+}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What reading one description came to."""
+
+    outcome: str
+    """``accepted``, ``refused``, the name of another exception, or ``died`` (no memory, no CPU time left)."""
+    message: str
+    seconds: float
+    """CPU seconds."""
+    megabytes: int
+    """Largest resident size of the process."""
+
+
+def measured(work: Callable[..., Any], *arguments: Any) -> Seen:
+    """Run ``work`` in a forked child under limits, and say how it ended."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.security.descriptions", "optuna", "hpo_core.samplers.optuna"])
+    here, there = context.Pipe(duplex=False)
+    child = context.Process(target=_run, args=(there, work, arguments))
+    child.start()
+    there.close()
+    try:
+        if not here.poll(150):
+            return Seen("died", "no answer within 150 s", math.inf, 0)
+        found = here.recv()
+        assert isinstance(found, Seen)
+        return found
+    except EOFError:
+        child.join(30)
+        return Seen("died", f"exit code {child.exitcode}", math.inf, 0)
+    finally:
+        if child.is_alive():
+            child.kill()
+        child.join(30)
+
+
+def attack(name: str, folder: str) -> Any:
+    """Carry out one attack."""
+    return ATTACKS[name](name.partition("/")[2], Path(folder))
+
+
+def _run(pipe: Connection, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+    room = _status("VmSize") + 2 * 2**30
+    resource.setrlimit(resource.RLIMIT_AS, (room, room))
+    Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here on
+    began = _cpu()
+    try:
+        work(*arguments)
+        outcome, message = "accepted", ""
+    except SpecError as error:
+        outcome, message = "refused", str(error)
+    except Exception as error:
+        outcome, message = type(error).__name__, f"{error!r:.300}"
+    pipe.send(Seen(outcome, message, _cpu() - began, _status("VmHWM") // 2**20))
+    os._exit(0)
+
+
+def _cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _status(key: str) -> int:
+    """A size of this process in bytes, from /proc/self/status."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(key))
+    return int(line.split()[1]) * 1024
