@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 from prefect import flow, get_run_logger, tags
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
-from prefect.runtime import flow_run
+from prefect.runtime import deployment, flow_run
 from pydantic import Field
 
 from flows.artifacts import artifact_key
-from flows.permits import home_here
+from flows.permits import Permits, home_here
 from hpo_core.home import Home
 from hpo_core.journal.base import Journal
 from hpo_core.report.compared import Comparison, write_comparison
@@ -53,6 +53,8 @@ def compare(
 
 
 def _tracked(home: Home, journal: Journal, spec: StudySpec) -> Tracked:
+    if deployment.id is not None:
+        Permits.of_environment().check_tracking(spec)
     return Tracked(
         study=spec.study,
         created=journal.info(spec.study).created,

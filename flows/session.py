@@ -25,6 +25,7 @@ from hpo_core.overview import is_unlimited
 from hpo_core.search.base import create_method
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
+from hpo_core.tracking.own import without_foreign_credentials
 from hpo_core.tracking.place import ProjectionPlace, in_trouble, read_place
 
 JOB_GRAIN_LIMIT = 300
@@ -213,7 +214,7 @@ class Session:
         arguments = [
             sys.executable, "-m", "hpo_core.tracking.follow",
             "--study", self.name,
-            "--experiment", self.spec.tracking.experiment, "--study-folder", str(self.folder),
+            f"--experiment={self.spec.tracking.experiment}", "--study-folder", str(self.folder),
             "--drain", str(DRAIN_SECONDS),
         ]  # fmt: skip
         if location := self.home.artifact_location(self.spec):
@@ -225,7 +226,8 @@ class Session:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env=os.environ | {"HPO_JOURNAL": self.journal.url, "HPO_FOLLOW_TRACKING_URI": uri},
+                env=without_foreign_credentials(os.environ, uri)
+                | {"HPO_JOURNAL": self.journal.url, "HPO_FOLLOW_TRACKING_URI": uri},
             )
 
     def finish_tracking(self, seconds: float = DRAIN_SECONDS) -> str | None:
