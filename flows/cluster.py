@@ -21,6 +21,7 @@ from distributed.scheduler import KilledWorker
 
 from flows.cluster_kinds import start_cluster
 from hpo_core.errors import HpoError
+from hpo_core.masking import masked_report
 from hpo_core.spec import KubernetesClusterSpec, LocalClusterSpec, LocalCudaClusterSpec, SlurmClusterSpec, StudySpec
 from hpo_core.training.request import JobRequest, decode_report, encode_request
 from hpo_core.training.worker import (
@@ -196,7 +197,7 @@ class DaskExecutor:
         self._futures[job.trial, job.attempt] = future
 
         def finished(ended: Any) -> None:
-            report = _report(job, ended)
+            report = masked_report(_report(job, ended))  # a worker elsewhere does not know this process's secrets
             try:
                 self._futures.pop((job.trial, job.attempt), None)
                 ended.release()  # a result still referenced is computed again when its worker dies

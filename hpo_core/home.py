@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpo_core.errors import StorageError
+from hpo_core.masking import remember
 from hpo_core.spec import StudySpec
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class Home:
                 "Choose another with --home or HPO_HOME."
             )
         self._database = os.environ.get("HPO_DATABASE")
+        if journal:
+            remember(journal)
         self._journal = journal or os.environ.get("HPO_JOURNAL") or self._database
 
     @property

@@ -27,6 +27,7 @@ from typing import Any
 
 from hpo_core.errors import HpoError, SpecError, StudyNotFoundError
 from hpo_core.journal.base import Journal
+from hpo_core.masking import mask_logs
 from hpo_core.tracking.links import reason_of, shown_uri
 from hpo_core.tracking.mlflow import MlflowProjection
 from hpo_core.tracking.once import driven_by_another, project_study
@@ -191,6 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of ``python -m hpo_core.tracking.follow``."""
     given = _parser().parse_args(arguments)
     logging.basicConfig(format="hpo tracking: %(message)s", level=logging.INFO, stream=sys.stderr)
+    mask_logs()
     prepare_environment()
     standard_input = StandardInput()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the controller decides

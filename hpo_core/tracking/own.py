@@ -2,8 +2,8 @@
 
 The own one is ``MLFLOW_TRACKING_URI`` (or ``HPO_DATABASE``) of the environment. A server that a study names besides
 gets no password, token, signature or client certificate, and decides nothing about files: it stores them itself, or
-there are none. ``HPO_ALLOWED_TRACKING`` names further servers: deployed flows may use them, and they may say where files
-go. They get no credentials either.
+there are none. ``HPO_ALLOWED_TRACKING`` names further servers: deployed flows may use them, and they may say where
+files go. They get no credentials either.
 """
 
 from __future__ import annotations

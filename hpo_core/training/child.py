@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from hpo_core.errors import HpoError, ObjectiveError, SpecError
+from hpo_core.masking import masked_report
 from hpo_core.training.messages import Cancel, Done, Inbox, Message, Prepare, Ready, Run, Started, send
 from hpo_core.training.request import JobRequest
 from hpo_core.trial import Outcome, Report
@@ -104,7 +105,7 @@ class Trainer:
         A zygote that died is replaced before the next job; the attempt it died under is lost.
         """
         try:
-            return self._run(request)
+            return masked_report(self._run(request))  # here the secrets are known; the child is not given them
         finally:
             self._cancelled = None  # the next study may well have an attempt of the same number
 
