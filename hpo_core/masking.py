@@ -148,7 +148,8 @@ def _known(environment: tuple[tuple[str, str], ...], remembered: frozenset[str])
     for name, value in environment:
         found |= _secrets_in(name, value)
     users = {value for name, value in environment if name.upper().endswith(("USERNAME", "USER")) and value}
-    found |= {_basic(f"{user}:{secret}") for user in users for secret in set(found)}
+    named = [value for name, value in environment if _names_secret(name, value)]
+    found |= {_basic(f"{user}:{secret}") for user in users for secret in named}
     return frozenset(value for value in found if len(value) >= SHORTEST and value not in _PLAIN_WORDS)
 
 
