@@ -29,6 +29,7 @@ from flows.cluster_processes import LocalProcesses, kill_tree
 from flows.cluster_trust import security_of
 from flows.cluster_watch import METRIC, ClusterWatch, look_at_workers
 from hpo_core.errors import HpoError
+from hpo_core.masking import masked_report
 from hpo_core.spec import (
     AddressClusterSpec,
     LocalClusterSpec,
@@ -362,7 +363,8 @@ class DaskExecutor:
         try:
             found.future.release()  # a result still referenced is computed again when its worker dies
         finally:
-            found.done(found.job, report)
+            # a worker elsewhere does not know this process's secrets
+            found.done(found.job, masked_report(report))
 
     def cancel_all(self) -> None:
         """End every running attempt: SIGTERM, grace, SIGKILL in its worker."""

@@ -5,13 +5,14 @@ from typing import Annotated, Any
 
 from prefect import flow, get_run_logger, tags
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
-from prefect.runtime import flow_run
+from prefect.runtime import deployment, flow_run
 from pydantic import Field
 
 from flows.artifacts import artifact_key
-from flows.permits import home_here
+from flows.permits import Permits, home_here
 from hpo_core.home import Home
 from hpo_core.journal.base import Journal
+from hpo_core.masking import mask_logs, masked_errors
 from hpo_core.report.compared import Comparison, write_comparison
 from hpo_core.spec import StudySpec
 from hpo_core.tracking.compared import Tracked, log_comparison
@@ -25,6 +26,7 @@ def _run_name() -> str:
 
 
 @flow(name="compare", flow_run_name=_run_name, persist_result=False)
+@masked_errors()
 def compare(
     studies: Annotated[
         list[str], Field(min_length=1, description="Names of the studies; they must optimize one metric.")
@@ -38,6 +40,7 @@ def compare(
     Args:
         studies: Names of the studies; they must optimize one metric.
     """
+    mask_logs()
     place = home_here()
     source = place.read_journal()
     comparison = Comparison.of([list(source.entries(name)) for name in studies])
@@ -53,6 +56,8 @@ def compare(
 
 
 def _tracked(home: Home, journal: Journal, spec: StudySpec) -> Tracked:
+    if deployment.id is not None:
+        Permits.of_environment().check_tracking(spec)
     return Tracked(
         study=spec.study,
         created=journal.info(spec.study).created,

@@ -47,6 +47,7 @@ from hpo_core.home import Home
 from hpo_core.journal.base import Owner
 from hpo_core.journal.damage import damage_named
 from hpo_core.journal.rerun import rerun_spec
+from hpo_core.masking import masked_errors
 from hpo_core.naming import halt_words
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
@@ -61,6 +62,7 @@ _settings: dict[str, Any] = {
 
 
 @flow(name="tune", **_settings)
+@masked_errors()
 def tune(
     objective: Objective,
     metric: Metric = _METRIC,
@@ -105,6 +107,7 @@ def tune(
 
 
 @flow(name="tune-file", **_settings)
+@masked_errors()
 def tune_file(
     file: StudyFile, name: StudyName | None = None, seed: Seed | None = None, cluster: Cluster = None
 ) -> State[Any]:
@@ -123,6 +126,7 @@ def tune_file(
 
 
 @flow(name="resume", **_settings)
+@masked_errors()
 def resume(study: StudyName, configs: Count = 0, take_over: bool = False) -> State[Any]:
     """Go on with a study that was cancelled, halted, or whose flow run crashed.
 
@@ -135,6 +139,7 @@ def resume(study: StudyName, configs: Count = 0, take_over: bool = False) -> Sta
 
 
 @flow(name="rerun", **_settings)
+@masked_errors()
 def rerun(study: StudyName, name: StudyName | None = None, trials: list[TrialNumber] = []) -> State[Any]:  # noqa: B006
     """Train again along a study's recorded grants: same parameters, seeds and promotions.
 

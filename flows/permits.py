@@ -10,6 +10,7 @@ HPO_STUDY_FOLDER          the folder of the study files; unset: no study file ca
 HPO_IMPORT_FOLDERS        folders that objectives are imported from, besides what is installed, ``:`` between
 HPO_ALLOWED_CLUSTERS      Dask scheduler addresses, comma-separated; unset: local workers only
 HPO_ALLOWED_CHECKPOINTS   URLs for ``checkpoints.folder``, comma-separated; unset: the home folder only
+HPO_ALLOWED_TRACKING      MLflow servers for ``tracking.mlflow``, comma-separated; unset: the worker's own only
 HPO_DATA_FOLDER           where the files lie that a parameter ``data`` may name; unset: names only, no paths
 ========================  =============================================================================
 """
@@ -34,6 +35,7 @@ from hpo_core.spec import (
     StudySpec,
     load_spec,
 )
+from hpo_core.tracking.own import allowed_tracking, is_allowed
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -54,6 +56,9 @@ class Permits:
     clusters: tuple[str, ...] = ()
     checkpoint_folders: tuple[str, ...] = ()
     data_folder: Path | None = None
+    tracking: tuple[str, ...] = ()
+    """Tracking URIs besides the worker's own."""
+    own_tracking: tuple[str, ...] = ()
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] | None = None) -> Permits:
@@ -69,6 +74,8 @@ class Permits:
             clusters=_listed(found.get("HPO_ALLOWED_CLUSTERS", "")),
             checkpoint_folders=_listed(found.get("HPO_ALLOWED_CHECKPOINTS", "")),
             data_folder=Path(data).expanduser().resolve() if data else None,
+            tracking=allowed_tracking(found),
+            own_tracking=_own_tracking(found),
         )
 
     # What a form offers.
@@ -210,6 +217,23 @@ class Permits:
                 "HPO_ALLOWED_CHECKPOINTS."
             )
 
+        self.check_tracking(spec)
+
+    def check_tracking(self, spec: StudySpec) -> None:
+        """Refuse a study that names an MLflow other than the worker's own: what it is sent, and where it writes.
+
+        Raises:
+            NotAllowedError: names the value and the setting that would allow it.
+        """
+        uri = spec.tracking.mlflow
+        if uri is None or uri == "off" or is_allowed(uri, self.own_tracking + self.tracking):
+            return
+        allowed = ", ".join(without_credentials(entry) for entry in self.own_tracking + self.tracking)
+        raise NotAllowedError(
+            f"tracking.mlflow = {uri!r} is not allowed here. Allowed: {allowed or 'none'}. Leave it out to use the "
+            "worker's own. Whoever runs the worker can add it to HPO_ALLOWED_TRACKING."
+        )
+
     def _check_import_folder(self, entry: str) -> None:
         """An allowed name means nothing if the run may say where it is imported from."""
         folder = Path(entry).resolve()
@@ -253,6 +277,13 @@ def refuse_relative_places() -> None:
                 "would be lost. Write its path in full (sqlite:////srv/hpo/journal.db) for the worker; `hpo worker` "
                 "does."
             )
+
+
+def _own_tracking(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """MLflow where no study says otherwise, as :class:`Home` finds it."""
+    given = environment.get("MLFLOW_TRACKING_URI") or environment.get("HPO_DATABASE")
+    home = environment.get("HPO_HOME")
+    return (given,) if given else (f"sqlite:///{Path(home).resolve() / 'mlflow.db'}",) if home else ()
 
 
 def _data_values(spec: StudySpec) -> set[str]:

@@ -15,12 +15,14 @@ from flows.keeper import Keeper
 from flows.orphan import end_with_worker
 from flows.permits import Permits, home_here
 from hpo_core.champion.fingerprint import resolved
+from hpo_core.masking import mask_logs, masked_errors
 from hpo_core.tracking.store import errors_without_credentials, prepare_environment
 
 __all__ = ["Rules", "retrain"]
 
 
 @flow(name="retrain", flow_run_name="retrain-{model}", persist_result=False)
+@masked_errors()
 def retrain(
     model: Annotated[
         str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", description="Name in MLflow's model registry.")
@@ -58,6 +60,7 @@ def retrain(
         attempt: Raise it to do the work for the same data once more; else it is done once.
     """
     end_with_worker()
+    mask_logs()
     place = home_here()
     if evaluate is not None:
         check_function(evaluate)

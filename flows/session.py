@@ -27,6 +27,7 @@ from hpo_core.private_files import open_private
 from hpo_core.search.base import create_method
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
+from hpo_core.tracking.own import without_foreign_credentials
 from hpo_core.tracking.place import ProjectionPlace, in_trouble, read_place
 from hpo_core.training.storage import local_path
 
@@ -232,7 +233,7 @@ class Session:
         arguments = [
             sys.executable, "-m", "hpo_core.tracking.follow",
             "--study", self.name,
-            "--experiment", self.spec.tracking.experiment, "--study-folder", str(self.folder),
+            f"--experiment={self.spec.tracking.experiment}", "--study-folder", str(self.folder),
             "--drain", str(DRAIN_SECONDS),
         ]  # fmt: skip
         if location := self.home.artifact_location(self.spec):
@@ -244,7 +245,8 @@ class Session:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env=os.environ | {"HPO_JOURNAL": self._journal_url, "HPO_FOLLOW_TRACKING_URI": uri},
+                env=without_foreign_credentials(os.environ, uri)
+                | {"HPO_JOURNAL": self._journal_url, "HPO_FOLLOW_TRACKING_URI": uri},
             )
 
     def finish_tracking(self, seconds: float = DRAIN_SECONDS) -> str | None:

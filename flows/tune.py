@@ -19,6 +19,7 @@ from flows.progress import ResultLines
 from flows.session import ObserverFactory, Session, Summary, grain
 from flows.tasks import TaskPerJob, TaskPerRung
 from hpo_core.home import Home
+from hpo_core.masking import mask_logs, masked_errors
 from hpo_core.spec import StudySpec, notices
 from hpo_core.study import Study
 from hpo_core.trial import Job, Report
@@ -59,6 +60,7 @@ def _is_news(record: logging.LogRecord) -> bool:
     return not (record.levelno <= logging.INFO and str(record.msg).startswith("Finished in state"))
 
 
+@masked_errors()
 def drive(session: Session, action: str, *observers: ObserverFactory) -> tuple[Study, Summary]:
     """Drive a session's study inside the present flow run, and show it there.
 
@@ -69,6 +71,7 @@ def drive(session: Session, action: str, *observers: ObserverFactory) -> tuple[S
         observers: further ones, after the log and the artifacts.
     """
     end_with_worker()
+    mask_logs()
     run = UUID(str(flow_run.id))
     labels = dict.fromkeys([*flow_run.tags, "hpo", session.name, session.spec.search.method])
     with get_client(sync_client=True) as client:
@@ -102,6 +105,7 @@ def drive(session: Session, action: str, *observers: ObserverFactory) -> tuple[S
     persist_result=False,
     validate_parameters=False,
 )
+@masked_errors()
 def tune(
     study: str,
     action: Literal["tune", "resume", "extend", "rerun"] = "tune",

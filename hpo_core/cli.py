@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+import traceback
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +21,7 @@ from hpo_core.console import err, out, print_json, print_study, status_word, tab
 from hpo_core.errors import HpoError, JournalUnavailableError, SpecError
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.damage import damage_named
+from hpo_core.masking import mask_logs, masked
 
 AUDIT_DIFFERS = 8
 
@@ -458,12 +460,16 @@ def _drive(home: Home, name: str, action: str, as_json: bool, **how: Any) -> Non
 
 
 def main() -> None:
-    """Entry point: errors of ours are one clear message and an exit code, never a traceback."""
+    """Entry point: errors of ours are one clear message and an exit code, never a traceback; none shows a secret."""
+    mask_logs()
     try:
         app()
     except HpoError as error:
-        err.print(Text(f"error: {error}", style="red"), soft_wrap=True)
+        err.print(Text(f"error: {masked(str(error))}", style="red"), soft_wrap=True)
         sys.exit(error.exit_code)
+    except Exception as error:
+        err.print(Text(masked("".join(traceback.format_exception(error)))), soft_wrap=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

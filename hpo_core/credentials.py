@@ -11,11 +11,11 @@ _SECRET = re.compile(
 )
 _FILES = frozenset({"sslkey"})
 """PostgreSQL's arguments that sound like a secret and name a file."""
-_ARGUMENT = re.compile(r"(?<=[?&;])([^=&;?\s]+)=([^&\s]*)")
+_ARGUMENT = re.compile(r"(?<=[?&;])([^=&;?\s]{1,200})=([^&\s]*)")
 _HTTP_USER = re.compile(r"^(https?://)[^/?#]*@", re.IGNORECASE)
 _DATABASE_USER = re.compile(r"^(.*?://)[^:/]*(?::[^@]*)?@")
 """As SQLAlchemy reads it: a password may hold a slash."""
-_ANY_USER = re.compile(r"://[^:/@\s]*(?::[^@\s]*)?@")
+_ANY_USER = re.compile(r"://[^:/@\s]{0,500}(?::[^@\s]{0,500})?@")
 
 
 def holds_credentials(url: str) -> bool:
@@ -25,7 +25,7 @@ def holds_credentials(url: str) -> bool:
     [False, True, True]
     """
     return _user(url).match(url) is not None or any(
-        _is_secret(name) and value != "" for name, value in _ARGUMENT.findall(url)
+        is_secret_name(name) and value != "" for name, value in _ARGUMENT.findall(url)
     )
 
 
@@ -40,7 +40,7 @@ def without_credentials(url: str) -> str:
 
 def without_secret_arguments(url: str) -> str:
     """A URL whose arguments that are secrets are masked; its user and password stay as they are."""
-    return _ARGUMENT.sub(lambda found: f"{found[1]}=***" if _is_secret(found[1]) else found[0], url)
+    return _ARGUMENT.sub(lambda found: f"{found[1]}=***" if is_secret_name(found[1]) else found[0], url)
 
 
 def without_urls_credentials(text: str) -> str:
@@ -52,7 +52,8 @@ def _user(url: str) -> re.Pattern[str]:
     return _HTTP_USER if url.lower().startswith(("http:", "https:")) else _DATABASE_USER
 
 
-def _is_secret(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
+    """Whether an argument, or a variable, of this name holds a secret."""
     plain = unquote_plus(name)
     return plain not in _FILES and _SECRET.search(plain) is not None
 
@@ -79,7 +80,7 @@ def is_private_setting(name: str, value: str) -> bool:
     """
     if name in _PRIVATE:
         return True
-    return name.startswith(_SERVICES) and (_is_secret(name) or "_TLS_" in f"{name}_" or holds_credentials(value))
+    return name.startswith(_SERVICES) and (is_secret_name(name) or "_TLS_" in f"{name}_" or holds_credentials(value))
 
 
 def without_private_settings(environment: Mapping[str, str]) -> dict[str, str]:

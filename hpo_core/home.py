@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpo_core.errors import SpecError, StorageError
+from hpo_core.masking import remember
 from hpo_core.private_files import check_file, check_folder, open_private, private_folder
 from hpo_core.spec import StudySpec
 
@@ -81,6 +82,8 @@ class Home:
                 "Choose another with --home or HPO_HOME."
             )
         self._database = os.environ.get("HPO_DATABASE")
+        if journal:
+            remember(journal)
         self._journal = journal or os.environ.get("HPO_JOURNAL") or self._database
 
     @property

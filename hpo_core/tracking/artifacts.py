@@ -69,6 +69,8 @@ def lineage_table(fold: StudyFold) -> dict[str, Any]:
 
 def write_tables(store: RunStore, run: KnownRun, fold: StudyFold) -> None:
     """``promotions.json``, ``best_params.json``; with several objectives ``front.json``, in PBT ``lineage.json``."""
+    if not store.takes_files(run):
+        return
     tables = {"promotions.json": promotions_table(fold), "best_params.json": best_table(fold)}
     if len(fold.spec.objectives) > 1:
         tables["front.json"] = {"study": fold.spec.study, "front": front_facts(fold.spec, fold.state)}
@@ -80,6 +82,8 @@ def write_tables(store: RunStore, run: KnownRun, fold: StudyFold) -> None:
 
 def write_files(store: RunStore, run: KnownRun, fold: StudyFold, folder: Path) -> None:
     """Upload the report and the best checkpoint, where they exist and are not there yet."""
+    if not store.takes_files(run):
+        return
     report = folder / "report.html"
     if report.is_file():
         store.client.log_artifact(run.run_id, str(report))

@@ -12,6 +12,7 @@ from typing import Any
 from hpo_core.tracking.fold import MetricPoint
 from hpo_core.tracking.keys import legal_key, tag_value
 from hpo_core.tracking.links import compare_url, run_url, shown_uri
+from hpo_core.tracking.own import credentials_for
 from hpo_core.tracking.store import RunStore, open_client
 
 COMPARED = 50
@@ -52,15 +53,22 @@ def log_comparison(facts: dict[str, Any], page: Path, studies: Sequence[Tracked]
     first = next((study for study in studies if study.tracking_uri is not None), None)
     if first is None or first.tracking_uri is None:
         return Logged({}, missing)
-    uri = first.tracking_uri
+    with credentials_for(first.tracking_uri):
+        return _log(facts, page, studies, first, first.tracking_uri, missing)
+
+
+def _log(
+    facts: dict[str, Any], page: Path, studies: Sequence[Tracked], first: Tracked, uri: str, missing: dict[str, str]
+) -> Logged:
     store = RunStore(open_client(uri), uri, first.experiment, first.artifact_location)
     names = [row["study"] for row in facts["studies"]]
     now = time.time()
     tags = {"hpo.kind": "comparison", "hpo.studies": tag_value(json.dumps(names))}
     run = store.create(f"compare {titled(names)}", now, tags)
     store.log(run, points=_points(facts, now))
-    store.client.log_artifact(run.run_id, str(page))
-    store.client.log_text(run.run_id, json.dumps(facts, indent=1), "comparison.json")
+    if store.takes_files(run):
+        store.client.log_artifact(run.run_id, str(page))
+        store.client.log_text(run.run_id, json.dumps(facts, indent=1), "comparison.json")
     store.set_status(run, "FINISHED", time.time())
     links = {"MLflow run": run_url(uri, store.experiment_id, run.run_id)}
     here = [study for study in studies if study.tracking_uri == uri]

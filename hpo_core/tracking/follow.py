@@ -27,9 +27,11 @@ from typing import Any
 
 from hpo_core.errors import HpoError, SpecError, StudyNotFoundError
 from hpo_core.journal.base import Journal
+from hpo_core.masking import mask_logs
 from hpo_core.tracking.links import reason_of, shown_uri
 from hpo_core.tracking.mlflow import MlflowProjection
 from hpo_core.tracking.once import driven_by_another, project_study
+from hpo_core.tracking.own import credentials_for
 from hpo_core.tracking.place import note_trouble
 from hpo_core.tracking.store import prepare_environment
 
@@ -190,6 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of ``python -m hpo_core.tracking.follow``."""
     given = _parser().parse_args(arguments)
     logging.basicConfig(format="hpo tracking: %(message)s", level=logging.INFO, stream=sys.stderr)
+    mask_logs()
     prepare_environment()
     standard_input = StandardInput()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the controller decides
@@ -207,7 +210,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         follower = Follower(open_journal(given.journal), projection)
         note_trouble(projection.study_folder, "")  # an earlier follower's
-        return follow(follower, standard_input, interval=given.interval, drain=given.drain)
+        with credentials_for(given.tracking_uri):
+            return follow(follower, standard_input, interval=given.interval, drain=given.drain)
     except HpoError as error:
         log.error("study %r is not followed: %s", given.study, error)
         return error.exit_code

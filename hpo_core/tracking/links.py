@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Sequence
 from urllib.parse import quote, urlsplit
 
-from hpo_core.credentials import without_credentials, without_urls_credentials
+from hpo_core.credentials import without_credentials
+from hpo_core.masking import masked
 
 _KIND = "workflowType=machine_learning"
 """MLflow 3 opens in its GenAI mode, where runs are hard to find, unless a link says otherwise."""
@@ -37,7 +38,7 @@ def shown_uri(tracking_uri: str) -> str:
 
 def reason_of(error: BaseException) -> str:
     """An error on one line of bounded length, without the credentials that MLflow's messages repeat."""
-    text = without_urls_credentials(" ".join(str(error).split()))
+    text = masked(" ".join(str(error).split()))
     return f"{type(error).__name__}: {text[:300]}"
 
 

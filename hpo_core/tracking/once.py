@@ -12,6 +12,7 @@ from hpo_core.journal.base import Journal, Owner
 from hpo_core.spec import StudySpec
 from hpo_core.tracking.links import reason_of, shown_uri
 from hpo_core.tracking.mlflow import MlflowProjection
+from hpo_core.tracking.own import credentials_for
 from hpo_core.tracking.store import prepare_environment
 
 
@@ -39,9 +40,10 @@ def project_study(home: Home, journal: Journal, name: str, *, rebuild: bool = Fa
     folder = home.study_folder(name, create=True)
     projection = MlflowProjection(name, uri, spec.tracking.experiment, folder, home.artifact_location(spec))
     try:
-        count = projection.project(journal.entries(name), rebuild=rebuild)
-        if not driven_by_another(info.owner):
-            projection.finish()
+        with credentials_for(uri):
+            count = projection.project(journal.entries(name), rebuild=rebuild)
+            if not driven_by_another(info.owner):
+                projection.finish()
         where, deleted = projection.url, projection.deleted
     except HpoError:
         raise

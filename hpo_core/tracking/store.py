@@ -22,11 +22,13 @@ from hpo_core.tracking.fold import MetricPoint
 from hpo_core.tracking.keys import legal_key, milliseconds
 from hpo_core.tracking.links import reason_of, shown_uri
 from hpo_core.tracking.lock import ProcessLock
+from hpo_core.tracking.own import may_say_where
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 _PAGE = 1000
+log = logging.getLogger("hpo.tracking")
 METRICS_PER_CALL = 900
 """MLflow takes 1000 metrics, parameters and tags in one call; 100 are left for the tags."""
 
@@ -140,6 +142,7 @@ class RunStore:
         self.client = client
         self.tracking_uri = tracking_uri
         self.experiment_id = self._experiment(experiment, artifact_location)
+        self._takes_files: dict[str, bool] = {}
 
     def _experiment(self, name: str, artifact_location: str | None) -> str:
         from mlflow.exceptions import MlflowException
@@ -214,6 +217,19 @@ class RunStore:
             pairs = pairs[100:]
         if metrics or pairs or labels:
             self.client.log_batch(run.run_id, metrics=metrics, params=pairs, tags=labels)
+
+    def takes_files(self, run: KnownRun) -> bool:
+        """Whether files may be written where the store says this run has them (see :mod:`hpo_core.tracking.own`)."""
+        if run.run_id not in self._takes_files:
+            where = str(self.client.get_run(run.run_id).info.artifact_uri)
+            self._takes_files[run.run_id] = may_say_where(self.tracking_uri, where)
+            if not self._takes_files[run.run_id]:
+                log.warning(
+                    "MLflow at %s wants files written to %r; a server that only a study names must keep them itself, "
+                    "so none are written. If you trust it, add it to HPO_ALLOWED_TRACKING.",
+                    shown_uri(self.tracking_uri), where,
+                )  # fmt: skip
+        return self._takes_files[run.run_id]
 
     def set_status(self, run: KnownRun, status: str, ended: float | None) -> None:
         """Bring a run's status and end time to what they should be; nothing is written where they are."""

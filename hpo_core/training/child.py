@@ -18,6 +18,7 @@ import msgspec
 
 from hpo_core.credentials import without_private_settings
 from hpo_core.errors import HpoError, ObjectiveError, SpecError
+from hpo_core.masking import masked_report
 from hpo_core.training.connection import Connection
 from hpo_core.training.descendants import MARK, end_marked
 from hpo_core.training.heartbeat import Silence
@@ -127,7 +128,7 @@ class Trainer:
         A zygote that died is replaced before the next job; the attempt it died under is lost.
         """
         try:
-            return self._run(request)
+            return masked_report(self._run(request))  # here the secrets are known; the child is not given them
         finally:
             self._cancelled = None  # the next study may well have an attempt of the same number
 

@@ -1,0 +1,219 @@
+"""What training functions and libraries print and raise is kept, logged and shown: without the secrets in it."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import logging
+import time
+from pathlib import Path
+from urllib.parse import quote, quote_plus
+
+import pytest
+import sqlalchemy as sa
+
+from hpo_core.errors import HpoError, JournalError
+from hpo_core.masking import known_secrets, mask_logs, masked, masked_errors, masked_report, remember
+from hpo_core.tracking.links import reason_of
+from hpo_core.trial import Outcome, Report
+from tests.flows.conftest import Runner
+
+AWKWARD = "it's/awsPl4nted+\"k\\y"
+ENVIRONMENT = {
+    "AWS_SECRET_ACCESS_KEY": AWKWARD,
+    "TEAM_DATABASE": "postgresql+psycopg://hpo:db/Pl4nted%40x@db.lab/hpo?sslpassword=argPl4nted",
+    "MLFLOW_TRACKING_USERNAME": "me",
+    "MLFLOW_TRACKING_PASSWORD": "mlflowPl4nted",
+    "PREFECT_API_AUTH_STRING": "admin:prefectPl4nted",
+    "WEBHOOK": "https://hooks.lab/x?token=hookPl4nted",
+    "PRIVATE_KEY": "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEAlinePl4nted\nbPl4ntedlineoftwo==\n-----END KEY-----",
+}
+SECRETS = {
+    AWKWARD, "db/Pl4nted%40x", "db/Pl4nted@x", "argPl4nted", "mlflowPl4nted", "prefectPl4nted", "hookPl4nted",
+    "admin:prefectPl4nted", ENVIRONMENT["PRIVATE_KEY"],
+}  # fmt: skip
+CORES = ("awsPl4nted", "Pl4nted%40x", "Pl4nted@x", "argPl4nted", "mlflowPl4nted", "prefectPl4nted", "hookPl4nted",
+         "linePl4nted", "bPl4nted", base64.b64encode(b"me:mlflowPl4nted").decode().rstrip("="))  # fmt: skip
+
+
+@pytest.mark.parametrize("secret", sorted(SECRETS))
+def test_a_secret_is_masked_however_it_is_written(secret: str) -> None:
+    forms = [
+        secret, repr(secret), json.dumps(secret), repr(ValueError(secret)), str(ValueError([secret])),
+        repr(repr(secret)),
+        json.dumps({"why": repr(secret)}), quote(secret), quote(secret, safe=""), quote_plus(secret),
+        html.escape(secret), base64.b64encode(secret.encode()).decode(), repr(secret.encode()), f"a{secret}b",
+        " ".join(secret.split()), f"Traceback:\n  File x\nE: {secret}\n",
+    ]  # fmt: skip
+    for form in forms:
+        said = masked(f"before {form} after", ENVIRONMENT)
+        assert said.startswith("before ") and said.endswith(" after") and "***" in said
+        assert not [core for core in CORES if core in said], (form, said)
+
+
+def test_all_secrets_of_an_environment_are_known() -> None:
+    assert known_secrets(ENVIRONMENT) >= SECRETS
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("cannot reach postgresql://me:unknown-pw@h/db", "cannot reach postgresql://h/db"),
+        ("connect(host='h', password='unknown pw')", "connect(host='h', password='***')"),
+        ('{"db_password": "unknown-pw", "n": 3}', '{"db_password": "***", "n": 3}'),
+        ("MY_API_KEY=unknown-key failed", "MY_API_KEY=*** failed"),
+        ("{'Authorization': 'Bearer abcdef.ghi'}", "{'Authorization': 'Bearer ***'}"),
+        ("GET /x?access_token=abcdef&y=1", "GET /x?access_token=***&y=1"),
+    ],
+)
+def test_what_looks_like_a_secret_is_masked(text: str, shown: str) -> None:
+    assert masked(text, {}) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KeyError: 'secret_dim'", "unexpected token: '}' at 3", "ValueError: width 0.3 is not what I like",
+        "CUDA out of memory. Tried to allocate 20.00 MiB", "key=5, value=7", "http://127.0.0.1:5000/#/experiments/1",
+        "File \"/home/me/work/train.py\", line 3, in train", "100000 tokens",
+    ],
+)  # fmt: skip
+def test_other_words_stay(text: str) -> None:
+    environment = {
+        "PWD": "/home/me/work", "TOKENIZERS_PARALLELISM": "false", "MAX_TOKENS": "100000", "SSH_KEY_PATH": "/home/me",
+        "MLFLOW_TRACKING_USERNAME": "train", "A_TOKEN": "in", "XAUTHORITY": "/tmp", "USER": "allocate",
+    }  # fmt: skip
+    assert masked(text, environment) == text
+
+
+def test_a_secret_that_a_limit_of_length_cut_is_masked() -> None:
+    assert "mlflowPl" not in masked("x" * 400 + " mlflowPl...", ENVIRONMENT)
+    assert "wPl4nted" not in masked("...wPl4nted\nline 2", ENVIRONMENT)
+    assert "owPl4nted" not in masked("owPl4nted\n" + "y" * 4090, ENVIRONMENT)
+
+
+@pytest.mark.parametrize(
+    "text", ["password" * 20_000, "://a:" * 40_000, "Bearer " * 20_000, "a.b-" * 40_000, 'password="' * 20_000]
+)
+def test_no_text_takes_long(text: str) -> None:
+    began = time.process_time()
+    masked(text)
+    assert time.process_time() - began < 60  # some took hours
+
+
+def test_reports_keep_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_TOKEN", "0.123456789")
+    report = Report(
+        trial=1, attempt=0, outcome=Outcome.ERROR, metrics={"loss": 0.123456789}, message="got 0.123456789",
+        detail="line\n0.123456789", unrestored=("x: 0.123456789",),
+    )  # fmt: skip
+    safe = masked_report(report)
+    assert (safe.message, safe.detail, safe.unrestored) == ("got ***", "line\n***", ("x: ***",))
+    assert safe.metrics == report.metrics
+
+
+def test_logs_and_their_tracebacks_are_masked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MY_PASSWORD", "logPl4nted")
+    before = logging.getLogRecordFactory()
+    handler = logging.FileHandler(tmp_path / "log")
+    log = logging.getLogger("test.masking")
+    log.addHandler(handler)
+    try:
+        mask_logs()
+        mask_logs()
+        log.warning("it was %s", "logPl4nted")
+        try:
+            try:
+                raise ValueError("logPl4nted")
+            except ValueError as cause:
+                raise RuntimeError("another") from cause
+        except RuntimeError:
+            log.exception("failed: %d %%", 3)
+    finally:
+        log.removeHandler(handler)
+        logging.setLogRecordFactory(before)
+        handler.close()
+    said = (tmp_path / "log").read_text()
+    assert "logPl4nted" not in said and "it was ***" in said and "failed: 3 %" in said
+    assert "ValueError: ***" in said and "RuntimeError: another" in said
+
+
+def test_errors_of_libraries_are_raised_without_secrets() -> None:
+    remember("postgresql+psycopg://hpo:urlPl4nted@127.0.0.1:9/hpo")
+    with pytest.raises(HpoError) as caught, masked_errors():
+        sa.create_engine("nodatabase://hpo:urlPl4nted@127.0.0.1:9/hpo")
+        raise sa.exc.OperationalError("SELECT 'urlPl4nted'", {}, Exception("no pg_hba.conf entry for urlPl4nted"))
+    assert "urlPl4nted" not in str(caught.value)
+    with pytest.raises(JournalError, match=r"^at \*\*\*$") as kind, masked_errors():
+        raise JournalError("at urlPl4nted")
+    assert kind.value.exit_code == 6
+    with pytest.raises(ValueError, match="as it was"), masked_errors():
+        raise ValueError("as it was")
+    assert "urlPl4nted" not in reason_of(RuntimeError("x" * 295 + "urlPl4nted"))
+
+
+LEAKY = """
+import json, os, sys, time
+from urllib.parse import quote
+
+SECRETS = json.load(open(__file__ + ".json"))
+
+def train(trial):
+    for _ in trial.steps():
+        print("printed", SECRETS, flush=True)
+        secrets = [secret for pair in SECRETS.items() for secret in [pair[1]]]
+        aws, database, user, password, auth, hook, key = secrets
+        kind = int(trial.params["kind"])
+        if kind == 0:
+            raise ValueError(f"plain {aws} {database} {password} {auth} {hook}")
+        if kind == 1:
+            raise RuntimeError(repr(aws), [database, password], {"hook": hook})
+        if kind == 2:
+            raise ValueError("x" * (470 + trial.number % 9) + " " + password + auth)
+        if kind == 3:
+            try:
+                raise KeyError(json.dumps(SECRETS))
+            except KeyError as error:
+                raise RuntimeError("see the cause") from error
+        if kind == 4:
+            print("y" * 4000, secrets, quote(aws), file=sys.stderr, flush=True)
+            os._exit(3)
+        if kind == 5:
+            raise OSError(5, f"Multi\\nline {key}", f"/tmp/{password}")
+        trial.report(loss=0.5)
+"""
+
+
+@pytest.mark.timeout(600)
+def test_no_secret_of_the_settings_is_kept_or_said(hpo: Runner) -> None:
+    """A real study with Prefect and MLflow: what its function raises and prints is nowhere but in its own log."""
+    (hpo.folder / "leaky.py").write_text(LEAKY)
+    (hpo.folder / "leaky.py.json").write_text(json.dumps(ENVIRONMENT))
+    hpo.environment |= ENVIRONMENT
+    file = hpo.study(
+        objective="leaky:train", pythonpath=[str(hpo.folder)], tracking={},
+        space={"kind": {"type": "categorical", "choices": list("6012345")}},
+        search={"method": "grid", "max_resource": 1}, training={"retries": {"crashed": 0}},
+    )  # fmt: skip
+    process = hpo.start("tune", file)
+    said = "\n".join(process.communicate(timeout=400))
+    assert process.returncode == 0, said
+    for number in range(7):
+        said += hpo("show", "toy", "--trial", str(number))
+    said += hpo("export", "toy") + hpo("report", "toy") + hpo("status", "toy") + hpo("project", "toy")
+    assert said.count("***") > 20 and "plain ***" in said and "see the cause" in said
+    assert [core for core in CORES if core in said] == []
+
+    files = [path for path in hpo.home.rglob("*") if path.is_file()]
+    files += [path for path in Path(hpo.environment["PREFECT_HOME"]).rglob("*") if path.is_file()]
+    names = {path.name for path in files}
+    assert {"journal.db", "mlflow.db", "mlflow.log", "report.html", "prefect.db"} <= names
+    raw = {path for path in files if path.parent.name == "logs" and path.is_relative_to(hpo.home)}
+    assert any(b"Pl4nted" in path.read_bytes() for path in raw), "the function's own output is not rewritten"
+    found = {
+        str(path): [core for core in CORES if core.encode() in path.read_bytes()] for path in files if path not in raw
+    }
+    assert {path: cores for path, cores in found.items() if cores} == {}
+    everything = b"".join(path.read_bytes() for path in files if path.name.startswith(("mlflow.db", "prefect.db")))
+    assert everything.count(b"plain ***") >= 2, "MLflow's tag, and Prefect's state or log"
