@@ -27,7 +27,7 @@ def front_figure(series: Series) -> Figure | None:
     front = study.state.front
     if not others or not front:
         return None
-    results = [result for trial in series.trials for result in trial.results if result.losses]
+    results = [result for trial in series.trials for result in trial.all_results if result.losses]
     scales = [_scale(series, results, i) for i in range(len(others) + 1)]
     columns = min(COLUMNS, len(others))
     rows = -(-len(others) // columns)
