@@ -18,7 +18,7 @@ from hpo_core.errors import HpoError, JournalError
 from hpo_core.journal.base import Owner
 from hpo_core.study import Study
 from hpo_core.training.storage import all_files, files_of, remove
-from hpo_core.trial import Job, Report
+from hpo_core.trial import FURTHER, Job, Report
 
 RENEW_SECONDS = 10.0
 LOOK_SECONDS = 1.0
@@ -83,6 +83,7 @@ class Driver:
         observers: told of every report.
         folder: the study's folder; checkpoints that nothing can need are removed from it.
         extend: so many further configurations to ask for, once the study is ours.
+        train: (trial, target) to train further beyond the search; a halted search then stays halted.
         owner: this controller.
     """
 
@@ -96,6 +97,7 @@ class Driver:
         folder: Path,
         owner: Owner,
         extend: int = 0,
+        train: tuple[int, int] | None = None,
     ) -> None:
         self.study = study
         self._executor = executor
@@ -104,6 +106,7 @@ class Driver:
         self._folder = folder
         self._owner = owner
         self._extend = extend
+        self._train = train
         self._inbox: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self._dispatched: set[tuple[int, int]] = set()
         self._renewed = 0.0
@@ -120,10 +123,12 @@ class Driver:
         """
         study = self.study
         try:
-            study.recover(self._owner.label())
+            study.recover(self._owner.label(), keep_halt=self._train is not None)
             self.sweep()  # what a controller before us had no time to remove
             if self._extend:
                 study.extend(self._extend)
+            if self._train is not None:
+                study.train_further(*self._train)
             self._renewed = time.monotonic()
             study.set_capacity(self._executor.slots())
             self._reconcile()
@@ -137,7 +142,7 @@ class Driver:
         return study.status
 
     def _nothing_left(self) -> bool:
-        return self.study.finished or self.study.state.halted is not None
+        return self.study.at_rest
 
     def _wait(self) -> None:
         try:
@@ -170,8 +175,9 @@ class Driver:
         halted = study.state.halted
         if study.spec.stop.running != "cancel" or halted is None or halted.rule in ("", "total_resource"):
             return
-        if study.state.running:
-            self._executor.cancel_all()
+        running = study.state.running.values()  # a person's own wish is no part of what the rule ends
+        if attempts := [(grant.trial, grant.attempt) for grant in running if grant.rung != FURTHER]:
+            self._executor.cancel(attempts)
 
     def _renew(self) -> None:
         """A journal that does not answer for a moment is no reason to stop; a fence is."""

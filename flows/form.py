@@ -205,6 +205,7 @@ StudyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Seed = Annotated[int, Field(ge=0)]
 TrialNumber = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
+Target = Annotated[int, Field(ge=1, le=2**53)]
 
 
 class Metric(_Form):

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from flows.server import TemporaryPrefectServer, check_api, configured_api, settle
 from flows.session import Session
-from hpo_core.console import err, out, print_json, print_summary
+from hpo_core.console import err, out, print_json, print_summary, trained_further
 from hpo_core.errors import HpoError
 from hpo_core.front_view import front_facts
 from hpo_core.home import Home
@@ -33,12 +33,13 @@ def launch(
     spec: StudySpec | None = None,
     force: bool = False,
     extend: int = 0,
+    train: tuple[int | None, int] | None = None,
 ) -> None:
     """Start what is missing, run the flow in this process, say how it ended."""
     signal.signal(signal.SIGTERM, _as_interrupt)
     if (api := configured_api()) is not None:
         check_api(api)
-    session = Session(home, name, spec=spec, force=force, extend=extend)
+    session = Session(home, name, spec=spec, force=force, extend=extend, train=train)
     server: TemporaryPrefectServer | None = None
     board = out.is_terminal and not as_json
     try:
@@ -61,6 +62,8 @@ def launch(
     except KeyboardInterrupt:
         known = session.name in [info.name for info in home.open_journal().studies()]
         cure = f"`hpo resume {name}` goes on." if known else "The study was not begun yet; start it again."
+        if session.train is not None:
+            cure = f"`hpo extend {name} --trial {session.train[0]} --to {session.train[1]}` goes on."
         err.print(f"\nInterrupted; nothing is lost. {cure}", style="yellow")
         raise typer.Exit(INTERRUPTED) from None
     finally:
@@ -86,6 +89,8 @@ def _run_flow(
             action=action,
             spec=session.given_spec,
             extend=extend,
+            trial=None if session.train is None else session.train[0],
+            to=None if session.train is None else session.train[1],
             force=force,
             home=str(home.folder),
             journal=str(session.journal),
@@ -95,7 +100,8 @@ def _run_flow(
     except Exception:
         if session.summary is None or look():
             raise
-        leave(0 if session.summary.status == "finished" else HALTED)
+        done = session.summary.status == "finished" or session.train is not None
+        leave(0 if done else HALTED)
         err.print("The Prefect server is gone: its pages do not show the end of this study.", style="yellow")
         return dict(msgspec.to_builtins(session.summary))
     if not settle(summary["flow_run"], summary["task_runs"]):
@@ -148,6 +154,7 @@ def _finish(session: Session, summary: dict[str, Any], as_json: bool) -> None:
             "params": study.state.trials[best.trial].params,
         },
         "front": front_facts(study.spec, study.state),
+        "trained_further": None if session.train is None else trained_further(study, *session.train),
         "mlflow": None if place is None else place.url,
         "checkpoint": None if checkpoint is None else summary["links"].get("Checkpoint", checkpoint.uri),
         "report": summary["report"],
@@ -156,6 +163,10 @@ def _finish(session: Session, summary: dict[str, Any], as_json: bool) -> None:
         print_json(facts)
     else:
         print_summary(facts)
+    if session.train is not None:
+        if not facts["trained_further"]["reached"]:
+            raise HpoError(facts["trained_further"]["words"])
+        return
     if summary["status"] != "finished":
         raise typer.Exit(HALTED)
     if not study.state.completed_jobs and study.state.trials:

@@ -72,6 +72,7 @@ def recorded_training(spec: StudySpec, state: StudyState) -> tuple[int, int] | N
         trial = state.trials[further.trial] if further.trial < len(state.trials) else None
         if trial is None or trial.abandoned is not None or further.trial in state.extended:
             continue
-        if trial.all_results and trial.resource < further.target and trial.further_given_up < further.target:
+        failed = max((gone.target for gone in trial.given_up), default=0)
+        if trial.all_results and max(trial.resource, failed) < further.target:
             return further.trial, further.target
     return None

@@ -61,8 +61,8 @@ class TrialRecord(msgspec.Struct, gc=False):
     """Whether the latest grant awaits its report."""
     failures: tuple[AttemptFailed, ...] = ()
     """Failed attempts at the present target."""
-    further_given_up: int = 0
-    """The highest target beyond the search that was given up."""
+    given_up: tuple[TrialExtensionEnded, ...] = ()
+    """Targets beyond the search that were not reached."""
     condemned: frozenset[int] = frozenset()
     """Resources whose checkpoint is not there to use: it cannot be loaded, or was removed."""
     removed: tuple[CheckpointRemoved, ...] = ()
@@ -346,7 +346,7 @@ class StudyState:
         trial = self.trials[event.trial]
         del self.extended[event.trial]
         trial.failures = ()
-        trial.further_given_up = max(trial.further_given_up, event.target)
+        trial.given_up += (event,)
 
     def _halted(self, event: StudyHalted) -> None:
         self.halted = event
@@ -489,6 +489,7 @@ class StudyState:
         if trial.abandoned is not None:
             gone = trial.abandoned
             lines.append(f"abandoned on the way to {names.words(gone.bracket, gone.rung)}: {gone.reason}")
+        lines += [f"not trained further to {gone.target}: {gone.reason}" for gone in trial.given_up]
         if (wanted := self.extended.get(number)) is not None:
             start = "scratch" if wanted.checkpoint is None else f"its checkpoint at {wanted.checkpoint.resource}"
             lines.append(f"to be trained further to {wanted.target}, from {start}")

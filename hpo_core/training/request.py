@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.trial import Job, Report
+from hpo_core.trial import FURTHER, Job, Report
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,12 +64,13 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     def checkpoint_path(self) -> str:
         """Where the attempt's checkpoint goes, relative to ``folder``, or a URL."""
         job = self.job
-        return f"{self.checkpoint_base}/trial-{job.trial:05d}/rung-{job.rung}-attempt-{job.attempt}.safetensors"
+        place = "further" if job.rung == FURTHER else f"rung-{job.rung}"
+        return f"{self.checkpoint_base}/trial-{job.trial:05d}/{place}-attempt-{job.attempt}.safetensors"
 
 
 def files_of_attempt(trial: int, attempt: int, base: str = "checkpoints") -> str:
     """Pattern of the checkpoint files, whole or begun, that an attempt may have written."""
-    return f"{base}/trial-{trial:05d}/rung-*-attempt-{attempt}.safetensors*"
+    return f"{base}/trial-{trial:05d}/*-attempt-{attempt}.safetensors*"
 
 
 def encode_request(request: JobRequest) -> bytes:
