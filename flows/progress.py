@@ -91,7 +91,9 @@ class ResultLines:
             last = next((r for r in known if r.attempt == report.attempt), known[-1] if known else None)
         if last is not None and trial is not None:
             reached = ", ".join(
-                f"{metric.name} {report.metrics.get(metric.name, float('nan')):.5g}" for metric in study.spec.objectives
+                f"{metric.name} {report.metrics.get(metric.name, float('nan')):.5g}"
+                for metric in study.spec.objectives
+                if metric.name in report.metrics or not study.spec.any_metric
             )
             text = f"trial {report.trial} at {last.resource} ({names.words(last.bracket, last.rung)}): {reached}"
             if trial.stopped is not None and trial.stopped.rung == last.rung:

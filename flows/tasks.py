@@ -38,6 +38,8 @@ def final_state(report: Report, metric: str) -> State[Any]:
     """The state a person should see for a job that ended so."""
     if report.outcome in RESULTS:
         word = "" if report.outcome is Outcome.COMPLETED else "diverged: "
+        if metric not in report.metrics and report.metrics:  # a population's fitness may have gaps
+            return Completed(message=", ".join(f"{name} = {value:.6g}" for name, value in report.metrics.items()))
         return Completed(message=f"{word}{metric} = {report.metrics.get(metric, float('nan')):.6g}")
     if report.outcome in _AWAY:
         return Crashed(message=f"{report.outcome}: {report.message}")

@@ -228,7 +228,9 @@ class Study:
         Raises:
             ObjectiveError: a metric of the study is absent or no number.
         """
-        bad = [name for name, _ in self._objectives if name not in metrics and self.spec.search.method != "pbt"]
+        bad = [name for name, _ in self._objectives if name not in metrics]
+        if self.spec.any_metric and len(bad) < len(self._objectives):
+            bad = []
         bad += [k for k, item in metrics.items() if isinstance(item, bool | str) or not hasattr(item, "__float__")]
         if bad:
             raise ObjectiveError(
@@ -519,7 +521,7 @@ class Study:
         losses = tuple(report.metrics.get(name, math.nan) * sign for name, sign in self._objectives)
         there = [loss for (name, _), loss in zip(self._objectives, losses, strict=True) if name in report.metrics]
         finite = bool(there) and all(map(math.isfinite, there))
-        if len(there) < len(losses) and self.spec.search.method != "pbt":  # whose fitness may have gaps
+        if len(there) < len(losses) and not self.spec.any_metric:
             finite = False
         curve: tuple[tuple[int, float], ...] = ()
         if self.method.reads_curves and grant.rung != FURTHER:

@@ -300,6 +300,7 @@ class RecordedSearch(Part):
     further: list[RecordedTraining] = Field(
         default_factory=list, description="Trials that were trained beyond the search, in that order."
     )
+    any_metric: bool = Field(default=False, description="Of several metrics one suffices, as in the source (PBT).")
     keep_last: bool = Field(default=False, description="Keep the last checkpoint of every trial.")
     min_resource: int = 1
     max_resource: int = Field(ge=1)

@@ -265,8 +265,8 @@ class StudyFold:
         notes.outcome = "completed" if event.loss is not None or event.losses else "diverged"
         self._curve(trial, report, event.metrics, event.resource, entry.time)
         for metric in self.spec.objectives:
-            if self.spec.search.method == "pbt" and metric.name not in event.metrics:
-                continue  # a fitness may have gaps
+            if self.spec.any_metric and metric.name not in event.metrics:
+                continue
             final = event.metrics.get(metric.name, math.nan)
             self._point(notes, MetricPoint(f"final_{metric.name}", final, notes.ended, event.resource))
         if TRAINED_TO not in event.metrics:  # an axis beside the metric: results of different rungs do not compare
@@ -298,7 +298,8 @@ class StudyFold:
     def _rank(self, bracket: int, rung: int, loss: float | None, trial: int, losses: tuple[float, ...] = ()) -> None:
         place = self.names.place(bracket, rung)
         if len(self.spec.objectives) > 1:
-            self._fronts.setdefault(place, ParetoRung(1, 1.0)).add(trial, losses or None)
+            whole = losses and all(loss == loss for loss in losses)  # a population's fitness may have gaps
+            self._fronts.setdefault(place, ParetoRung(1, 1.0)).add(trial, losses if whole else None)
         else:
             insort(self._ranked.setdefault(place, []), _rank_key(loss, trial))
         record = self.state.trials[trial]

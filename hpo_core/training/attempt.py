@@ -68,7 +68,7 @@ def attempt(
     except BaseException as error:  # SystemExit and KeyboardInterrupt are the function's doing, too
         handle.discard()
         return failed(_outcome(error), _one_line(error), traceback_tail(error))
-    bad = next((name for name in request.metrics if not math.isfinite(metrics[name])), None)
+    bad = next((name for name in request.metrics if name in metrics and not math.isfinite(metrics[name])), None)
     return Report(
         trial=job.trial,
         attempt=job.attempt,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,7 +17,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     objective: str
     """Training function as ``package.module:function``."""
     metric: str
-    """Must be reported at the target."""
+    """Must be reported at the target, unless ``required`` says otherwise."""
     seed: int
     """Training seed of this trial, already derived; the same for each of its attempts."""
     folder: str
@@ -28,6 +28,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Folder of the study's checkpoints, relative to ``folder``, or a URL."""
     more_metrics: tuple[str, ...] = ()
     """Further objectives of the study; must be reported at the target as well."""
+    required: Literal["all", "any"] = "all"
+    """Of several objectives: whether all must be reported, or one suffices (a population's fitness may have gaps)."""
     style: str = "handle"
     """``handle``: the objective takes a TrialHandle; ``optuna``: it is an Optuna objective."""
     space: dict[str, dict[str, Any]] = {}
