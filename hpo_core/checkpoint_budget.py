@@ -7,9 +7,9 @@ goes first, until the next job fits:
 2. checkpoints of paused trials, the least likely to be promoted first
    (:mod:`hpo_core.search.chance`); between equals the one with less training behind it, then the younger trial. Such a
    trial starts from scratch if it is promoted after all. The trial whose turn it is now keeps its own;
-3. once no job runs, so that nothing else would free room: the last ones of trials that a person had trained beyond the
-   search, then members of the Pareto front but the incumbent, the worst in the first objective first, and at last the
-   checkpoint of the trial whose turn it is.
+3. once no job runs, so that nothing else would free room: members of the Pareto front but the incumbent, the
+   worst in the first objective first, then the last ones of trials that a person had trained beyond the search, and at
+   last the checkpoint of the trial whose turn it is.
 
 The incumbent's and those that running or repeated attempts load are pinned. If they leave no room for the next job,
 fewer jobs run at once; if none runs, the study halts.
@@ -95,7 +95,8 @@ class Budget:
             group, key = self._places[trial]
             if key not in group.resting:
                 insort(group.resting, key)
-            self._groups = {g.rung: g for g in sorted({*self._groups.values(), group}, key=_Group.level)}
+            if group.rung not in self._groups:
+                self._groups = {g.rung: g for g in sorted([*self._groups.values(), group], key=_Group.level)}
 
     def over(self, more: int) -> bool:
         """Whether the limit would not hold with so many more jobs than run now."""
@@ -156,14 +157,13 @@ class Budget:
         return 1.0 if contest is None else contest.chance(place), resting[trial].resource, -trial
 
     def _last_resort(self, turn: int | None) -> CheckpointRemoved | None:
-        kept = {checkpoint.uri for _, checkpoint in self._state.front_checkpoints()}
-        for trial in self._state.trials:
-            for checkpoint in trial.further_checkpoints()[:1] if trial.further else ():
-                if checkpoint.uri not in kept and self.live.why(checkpoint.uri) is Hold.FRONT:
-                    return CheckpointRemoved(trial.number, checkpoint.resource, 0.0)
         for member, checkpoint in reversed(self._state.front_checkpoints()):
             if self.live.why(checkpoint.uri) is Hold.FRONT:
                 return CheckpointRemoved(member.trial, checkpoint.resource, self._chance(member.trial))
+        for trial in self._state.trials:
+            for checkpoint in trial.further_checkpoints()[:1] if trial.further else ():
+                if self.live.why(checkpoint.uri) is Hold.FRONT:
+                    return CheckpointRemoved(trial.number, checkpoint.resource, 0.0)
         checkpoint_of_turn = None if turn is None else self.live.resting.get(turn)
         if turn is None or checkpoint_of_turn is None or self.live.why(checkpoint_of_turn.uri) is not Hold.RESTING:
             return None

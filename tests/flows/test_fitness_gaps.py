@@ -15,6 +15,8 @@ from hpo_core.search.fitness import by_dominance, by_priority
 from tests.flows.conftest import Runner
 from tests.methods import facts
 
+pytestmark = pytest.mark.timeout(900)  # several commands each, on a machine that may be busy
+
 METRICS = [{"name": "loss"}, {"name": "speed", "mode": "max"}]
 
 

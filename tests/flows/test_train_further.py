@@ -18,6 +18,8 @@ from hpo_core.trial import FURTHER
 from tests.flows.conftest import Runner
 from tests.methods import facts
 
+pytestmark = pytest.mark.timeout(900)  # several commands each, on a machine that may be busy
+
 SEARCHES: dict[str, dict[str, Any]] = {
     "asha": {"method": "asha", "configs": 6, "min_resource": 1, "max_resource": 9, "reduction_factor": 3},
     "stopping": {
