@@ -328,6 +328,7 @@ class DaskExecutor:
             objective=spec.objective,
             metric=spec.metric.name,
             more_metrics=tuple(metric.name for metric in spec.objectives[1:]),
+            required="any" if spec.any_metric else "all",
             seed=spec.training_seed(job.trial),
             folder=self._folder,
             pythonpath=tuple(spec.pythonpath),

@@ -32,6 +32,7 @@ from flows.form import (
     Seed,
     StudyFile,
     StudyName,
+    Target,
     TrialNumber,
     filled_in,
     with_changes,
@@ -41,7 +42,7 @@ from flows.permits import Permits, refuse_relative_places
 from flows.session import Session, Summary
 from flows.suspend import Suspension
 from flows.tune import drive
-from hpo_core.console import best_line
+from hpo_core.console import best_line, trained_further
 from hpo_core.errors import HpoError, SpecError, StudyBusyError, StudyNotFoundError
 from hpo_core.home import Home
 from hpo_core.journal.base import Owner
@@ -127,15 +128,40 @@ def tune_file(
 
 @flow(name="resume", **_settings)
 @masked_errors()
-def resume(study: StudyName, configs: Count = 0, take_over: bool = False) -> State[Any]:
-    """Go on with a study that was cancelled, halted, or whose flow run crashed.
+def resume(
+    study: StudyName,
+    configs: Count = 0,
+    take_over: bool = False,
+    to: Target | None = None,
+    trial: TrialNumber | None = None,
+) -> State[Any]:
+    """Go on with a study that was cancelled, halted, or whose flow run crashed; or train its best trial further.
 
     Args:
         study: Name of the study, as in the name of the run that began it.
         configs: Ask for so many configurations more before going on; once, however often this run is started again.
         take_over: Even if another run seems to drive it still; that one can then write nothing more.
+        to: Train one trial further, beyond the search, to so many units of training in all, and do nothing else.
+        trial: Which trial that is. None: the best.
     """
-    return _drive(_resumed(study, _this_flow_run().id, configs, take_over), "resume")
+    run = _this_flow_run().id
+    if to is None and trial is None:
+        return _drive(_resumed(study, run, configs, take_over), "resume")
+    if to is None or configs:
+        raise SpecError(
+            "resume: to trains one trial further, and nothing else: give it without configs, and trial only with it."
+        )
+    return _train_further(study, run, take_over, trial, to)
+
+
+def _train_further(study: str, run: UUID, take_over: bool, trial: int | None, to: int) -> State[Any]:
+    mark = read_mark(_home().study_folder(study), run)
+    if mark is not None and mark.train is not None:  # this run was here before
+        trial = mark.train[0]
+        record = _known(study).state.trials[trial]
+        if record.resource >= to:
+            return Completed(message=f"trial {trial} is trained to {record.resource} already")
+    return _drive(_resumed(study, run, 0, take_over, (trial, to)), "extend")
 
 
 @flow(name="rerun", **_settings)
@@ -175,7 +201,9 @@ def _begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
     return _drive(session, action)
 
 
-def _resumed(study: str, run: UUID, configs: int, take_over: bool) -> Session:
+def _resumed(
+    study: str, run: UUID, configs: int, take_over: bool, train: tuple[int | None, int] | None = None
+) -> Session:
     """Claim a recorded study for a flow run that may have been here before.
 
     Raises:
@@ -190,15 +218,15 @@ def _resumed(study: str, run: UUID, configs: int, take_over: bool) -> Session:
     target = asked + configs if mark.configs is None else mark.configs
     extend = max(0, target - asked)
     try:
-        session = Session(home, study, force=take_over and known is None, extend=extend)
+        session = Session(home, study, force=take_over and known is None, extend=extend, train=train)
     except StudyBusyError:
         journal = home.open_journal()
         owner = journal.info(study).owner
         journal.close()
         if owner is None or owner != mark.owner:
             raise StudyBusyError(_busy_words(study, owner, folder)) from None
-        session = Session(home, study, force=True, extend=extend)
-    write_mark(folder, run, msgspec.structs.replace(mark, owner=session.owner, configs=target))
+        session = Session(home, study, force=True, extend=extend, train=train)
+    write_mark(folder, run, msgspec.structs.replace(mark, owner=session.owner, configs=target, train=session.train))
     return session
 
 
@@ -236,7 +264,14 @@ def _drive(session: Session, action: str) -> State[Any]:
             get_run_logger().warning(warning)
     finally:
         session.close()
+    if session.train is not None:
+        return _trained(study, *session.train)
     return _final_state(study, summary)
+
+
+def _trained(study: Study, trial: int, to: int) -> State[Any]:
+    found = trained_further(study, trial, to)
+    return Completed(message=found["words"]) if found["reached"] else Failed(message=found["words"])
 
 
 def _final_state(study: Study, summary: Summary) -> State[Any]:

@@ -82,6 +82,7 @@ class Driver:
         observers: told of every report.
         folder: the study's folder; checkpoints that nothing can need are removed from it.
         extend: so many further configurations to ask for, once the study is ours.
+        train: (trial, target) to train further beyond the search; a halted search then stays halted.
         owner: this controller.
     """
 
@@ -95,6 +96,7 @@ class Driver:
         folder: Path,
         owner: Owner,
         extend: int = 0,
+        train: tuple[int, int] | None = None,
     ) -> None:
         self.study = study
         self._executor = executor
@@ -103,6 +105,7 @@ class Driver:
         self._folder = folder
         self._owner = owner
         self._extend = extend
+        self._train = train
         self._inbox: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self._dispatched: set[tuple[int, int]] = set()
         self._renewed = 0.0
@@ -118,10 +121,12 @@ class Driver:
         """
         study = self.study
         try:
-            study.recover(self._owner.label())
+            study.recover(self._owner.label(), keep_halt=self._train is not None)
             self.sweep()  # what a controller before us had no time to remove
             if self._extend:
                 study.extend(self._extend)
+            if self._train is not None:
+                study.train_further(*self._train)
             self._renewed = time.monotonic()
             study.set_capacity(self._executor.slots())
             self._reconcile()
@@ -135,7 +140,7 @@ class Driver:
         return study.status
 
     def _nothing_left(self) -> bool:
-        return self.study.finished or self.study.state.halted is not None
+        return self.study.at_rest
 
     def _wait(self) -> None:
         try:

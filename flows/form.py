@@ -215,6 +215,7 @@ JournalRetry = Annotated[
     float,
     Field(ge=0, le=86_400, description="How long a journal that cannot be reached is tried again, in seconds."),
 ]
+Target = Annotated[int, Field(ge=1, le=2**53)]
 
 
 class Metric(_Form):

@@ -27,7 +27,7 @@ from flows.server import (
 )
 from flows.session import Session
 from flows.shared_server import SharedServer
-from hpo_core.console import err, out, print_json, print_summary
+from hpo_core.console import err, out, print_json, print_summary, trained_further
 from hpo_core.errors import HpoError
 from hpo_core.front_view import front_facts
 from hpo_core.home import Home
@@ -50,6 +50,7 @@ def launch(
     extend: int = 0,
     prefect: bool | None = None,
     prefect_timeout: float | None = None,
+    train: tuple[int | None, int] | None = None,
 ) -> None:
     """Start what is missing, drive the study in this process, say how it ended.
 
@@ -58,7 +59,7 @@ def launch(
         prefect_timeout: instead of the study's ``start_timeout``.
     """
     signal.signal(signal.SIGTERM, _as_interrupt)
-    session = Session(home, name, spec=spec, force=force, extend=extend)
+    session = Session(home, name, spec=spec, force=force, extend=extend, train=train)
     shown = session.spec.prefect.enabled if prefect is None else prefect
     server: SharedServer | None = None
     for notice in notices(session.spec, extend):
@@ -91,6 +92,8 @@ def launch(
             cure = f"`hpo resume {name}` goes on." if known else "The study was not begun yet; start it again."
         except HpoError:
             cure = f"`hpo resume {name}` goes on once the journal can be reached."
+        if session.train is not None:
+            cure = f"`hpo extend {name} --trial {session.train[0]} --to {session.train[1]}` goes on."
         err.print(f"\nInterrupted; nothing is lost. {cure}", style="yellow")
         raise typer.Exit(INTERRUPTED) from None
     finally:
@@ -148,6 +151,8 @@ def _run_flow(session: Session, action: str, as_json: bool, home: Home, force: b
             action=action,
             spec=session.given_spec,
             extend=extend,
+            trial=None if session.train is None else session.train[0],
+            to=None if session.train is None else session.train[1],
             force=force,
             home=str(home.folder),
             journal=str(session.journal),
@@ -159,7 +164,8 @@ def _run_flow(session: Session, action: str, as_json: bool, home: Home, force: b
             raise _as_said(error, session.name, look) from error
         if look():
             raise
-        leave(0 if session.summary.status == "finished" else HALTED)
+        done = session.summary.status == "finished" or session.train is not None
+        leave(0 if done else HALTED)
         err.print("The Prefect server is gone: its pages do not show the end of this study.", style="yellow")
         return dict(msgspec.to_builtins(session.summary))
     if not settle(summary["flow_run"], summary["task_runs"]):
@@ -218,6 +224,7 @@ def _finish(session: Session, summary: dict[str, Any], as_json: bool) -> None:
         },
         "front": front_facts(study.spec, study.state),
         "notices": notices(study.spec, study.state.extra_configs),
+        "trained_further": None if session.train is None else trained_further(study, *session.train),
         "mlflow": None if place is None else place.url,
         "checkpoint": None if checkpoint is None else summary["links"].get("Checkpoint", checkpoint.uri),
         "report": summary["report"],
@@ -226,6 +233,10 @@ def _finish(session: Session, summary: dict[str, Any], as_json: bool) -> None:
         print_json(facts)
     else:
         print_summary(facts)
+    if session.train is not None:
+        if not facts["trained_further"]["reached"]:
+            raise HpoError(facts["trained_further"]["words"])
+        return
     if summary["status"] != "finished":
         raise typer.Exit(HALTED)
     if not study.state.completed_jobs and study.state.trials:

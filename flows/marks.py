@@ -24,6 +24,8 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     """It began the study, and did not find it."""
     owner: Owner | None = None
     """Its last process."""
+    train: tuple[int, int] | None = None
+    """The trial to train further, and to what: "the best" may be another one when the run is started again."""
     configs: int | None = None
     """As many configurations as will have been asked for, beyond the study's own, once its wish is fulfilled."""
 

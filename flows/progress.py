@@ -24,7 +24,7 @@ from hpo_core.overview import (
     is_unlimited,
 )
 from hpo_core.study import Study
-from hpo_core.trial import RESULTS, Job, Report
+from hpo_core.trial import FURTHER, RESULTS, Job, Report
 
 REDRAW_SECONDS = 0.5
 """A board is drawn at most so often: its cost must not follow the number of reports."""
@@ -32,11 +32,14 @@ REDRAW_SECONDS = 0.5
 
 def remaining_units(study: Study) -> int | None:
     """Units of training still to come by the search's plan and the stop rule about them; None: neither limits them."""
-    if study.state.halted is not None:
-        return study.state.resource_running
+    state = study.state
+    asked = sum(wanted.target - state.trials[wanted.trial].resource for wanted in state.extended.values())
+    if state.halted is not None:
+        return state.resource_running - state.further_running + asked
     planned = None if is_unlimited(study.spec) else sum(rung.units for rung in study.method.rungs())
-    left = study.rules.resource_left(study.state)
-    return min((units for units in (planned, left) if units is not None), default=None)
+    left = study.rules.resource_left(state)
+    search = min((units for units in (planned, left) if units is not None), default=None)
+    return None if search is None else search + asked
 
 
 class Pace:
@@ -82,10 +85,15 @@ class ResultLines:
         """One report and its consequences."""
         study, names = self._study, self._names
         trial = study.state.trials[report.trial] if report.trial < len(study.state.trials) else None
-        if report.outcome in RESULTS and trial is not None and trial.results:
-            last = trial.results[-1]
+        last = None
+        if report.outcome in RESULTS and trial is not None:
+            known = trial.all_results
+            last = next((r for r in known if r.attempt == report.attempt), known[-1] if known else None)
+        if last is not None and trial is not None:
             reached = ", ".join(
-                f"{metric.name} {report.metrics.get(metric.name, float('nan')):.5g}" for metric in study.spec.objectives
+                f"{metric.name} {report.metrics.get(metric.name, float('nan')):.5g}"
+                for metric in study.spec.objectives
+                if metric.name in report.metrics or not study.spec.any_metric
             )
             text = f"trial {report.trial} at {last.resource} ({names.words(last.bracket, last.rung)}): {reached}"
             if trial.stopped is not None and trial.stopped.rung == last.rung:
@@ -103,6 +111,8 @@ class ResultLines:
     def _granted(self, job: Job) -> str:
         if job.retry:
             return f"trial {job.trial} tried again"
+        if job.rung == FURTHER:
+            return f"trial {job.trial} is trained further, to {job.target}"
         if job.parent is not None:
             return f"trial {job.trial} goes on from trial {job.parent}, trains to {job.target}"
         if job.rung:

@@ -64,6 +64,8 @@ class Session:
         spec: for a new study; None to go on with a recorded one.
         force: take the study over from a controller that seems alive.
         extend: ask for so many further configurations before driving on.
+        train: (trial, target): train this trial (None: the best) further beyond the search, and nothing else where the
+            search is over or halted.
         observers: made once the study is open.
     """
 
@@ -75,6 +77,7 @@ class Session:
         spec: StudySpec | None = None,
         force: bool = False,
         extend: int = 0,
+        train: tuple[int | None, int] | None = None,
         observers: list[ObserverFactory] | None = None,
     ) -> None:
         self.home = home
@@ -82,6 +85,8 @@ class Session:
         self._given = spec
         self._force = force
         self._extend = extend
+        self.train: tuple[int, int] | None = None
+        """The trial to train further, and to what."""
         self._observers = list(observers or [])
         checked_name(name)
         if spec is None:
@@ -95,7 +100,7 @@ class Session:
         self.owner: Owner = current_owner()
         self._epoch: int | None = None
         try:
-            self.spec = self._find_spec()
+            self.spec = self._find_spec(train)
             self.folder = home.study_folder(name, create=True)
         except BaseException:
             self._let_go()
@@ -108,7 +113,7 @@ class Session:
         self.summary: Summary | None = None
         """Once the study was driven to its end."""
 
-    def _find_spec(self) -> StudySpec:
+    def _find_spec(self, train: tuple[int | None, int] | None) -> StudySpec:
         """Refuse early what cannot go well; nothing has been started or written yet."""
         if self._given is not None:
             try:
@@ -126,6 +131,8 @@ class Session:
                 f"Study {self.name!r} trains again along the record of {spec.search.source!r} and has no "
                 f"configurations of its own; extend {spec.search.source!r} instead."
             )
+        if train is not None:
+            self.train = (Study.open(self.name, self.journal, reading=True).trial_to_train(*train), train[1])
         if not self._force:
             self._claim()
         return spec
@@ -186,6 +193,7 @@ class Session:
             folder=self.folder,
             owner=self.owner,
             extend=self._extend,
+            train=self.train,
         )
         try:
             status = driver.run()

@@ -23,7 +23,7 @@ from prefect.states import Completed, Crashed, Failed
 
 from flows.driver import Executor
 from flows.patience import gone, look
-from hpo_core.trial import RESULTS, Job, Outcome, Report
+from hpo_core.trial import FURTHER, RESULTS, Job, Outcome, Report
 
 _REPORT_SECONDS = 10.0
 """How long the end of a flow waits for reports of attempts that were cancelled."""
@@ -38,6 +38,8 @@ def final_state(report: Report, metric: str) -> State[Any]:
     """The state a person should see for a job that ended so."""
     if report.outcome in RESULTS:
         word = "" if report.outcome is Outcome.COMPLETED else "diverged: "
+        if metric not in report.metrics and report.metrics:  # a population's fitness may have gaps
+            return Completed(message=", ".join(f"{name} = {value:.6g}" for name, value in report.metrics.items()))
         return Completed(message=f"{word}{metric} = {report.metrics.get(metric, float('nan')):.6g}")
     if report.outcome in _AWAY:
         return Crashed(message=f"{report.outcome}: {report.message}")
@@ -47,6 +49,8 @@ def final_state(report: Report, metric: str) -> State[Any]:
 def job_name(job: Job) -> str:
     """Sorts by trial, then rung; in a population by generation, then member."""
     again = f" attempt-{job.attempt}" if job.retry else ""
+    if job.rung == FURTHER:
+        return f"trial-{job.trial:05d}/further/to-{job.target}{again}"
     if job.member is not None:
         return f"generation-{job.rung:03d}/member-{job.member:03d}/trial-{job.trial:05d}{again}"
     return f"trial-{job.trial:05d}/rung-{job.rung}/to-{job.target}{again}"
@@ -56,23 +60,33 @@ def job_tags(job: Job) -> list[str]:
     """Bracket, rung and target; generation and member in a population. The trial is in the name alone: Prefect asks
     its API for a concurrency slot per set of tags, and a set of its own for every trial doubled the cost of a task run
     (213 to 77 ms, two cores)."""
-    if job.member is not None:
+    if job.member is not None and job.rung != FURTHER:
         return [f"generation-{job.rung}", f"member-{job.member}"]
     return rung_tags(job)
 
 
 def rung_tags(job: Job) -> list[str]:
     """What all jobs of one rung, or of one generation, have in common."""
+    if job.rung == FURTHER:
+        return ["further", f"target-{job.target}"]
     if job.member is not None:
         return [f"generation-{job.rung}"]
     return [f"bracket-{job.bracket}", f"rung-{job.rung}", f"target-{job.target}"]
 
 
 def rung_name(job: Job) -> str:
-    """Of the one task run for all jobs of a rung or generation."""
+    """Of the one task run for all jobs of a rung or generation, or for all of trials that are trained further."""
+    if job.rung == FURTHER:
+        return "further"
     if job.member is not None:
         return f"generation-{job.rung:03d}"
     return f"bracket-{job.bracket}/rung-{job.rung}/to-{job.target}"
+
+
+def _kind(job: Job, of_rung: str, of_population: str) -> str:
+    if job.rung == FURTHER:
+        return "further-training"
+    return of_rung if job.member is None else of_population
 
 
 class TaskPerJob:
@@ -109,7 +123,7 @@ class TaskPerJob:
 
         shown: Any = Task(
             rung_job,
-            name="rung-job" if job.member is None else "generation-member",
+            name=_kind(job, "rung-job", "generation-member"),
             task_run_name=job_name(job),
             tags=job_tags(job),
             retries=0,
@@ -165,13 +179,13 @@ class TaskPerRung:
         return len(self._futures)
 
     def dispatch(self, job: Job, done: Callable[[Job, Report], None]) -> None:
-        key = (job.bracket, job.rung)
+        key = (0 if job.rung == FURTHER else job.bracket, job.rung)
         if key not in self._rungs:
             if gone():
                 self._executor.submit(job, done)
                 return
             self._make_room()
-            if job.member is not None:
+            if job.member is not None and job.rung != FURTHER:
                 self._end_generations_before(job)
             self._rungs[key] = _Rung()
             self._futures.append(self._open(job, self._rungs[key].reports))
@@ -197,8 +211,9 @@ class TaskPerRung:
     def _end_generations_before(self, job: Job) -> None:
         """A population goes on: no generation below the lowest one under way gets another job, but one that is lost."""
         with self._lock:
-            lowest = min([job.rung, *(number for (_, number), rung in self._rungs.items() if rung.under_way)])
-            for key in [key for key in self._rungs if key[1] < lowest]:
+            rungs = {key: rung for key, rung in self._rungs.items() if key[1] != FURTHER}
+            lowest = min([job.rung, *(number for (_, number), rung in rungs.items() if rung.under_way)])
+            for key in [key for key in rungs if key[1] < lowest]:
                 self._rungs.pop(key).reports.put(None)
 
     def _open(self, job: Job, reports: queue.SimpleQueue[tuple[Job, Report] | None]) -> PrefectFuture[Any]:
@@ -215,7 +230,7 @@ class TaskPerRung:
 
         shown: Any = Task(
             rung,
-            name="rung" if job.member is None else "generation",
+            name=_kind(job, "rung", "generation"),
             task_run_name=rung_name(job),
             tags=rung_tags(job),
             retries=0,

@@ -111,6 +111,8 @@ def tune(
     action: Literal["tune", "resume", "extend", "rerun"] = "tune",
     spec: dict[str, Any] | None = None,
     extend: int = 0,
+    trial: int | None = None,
+    to: int | None = None,
     force: bool = False,
     home: str | None = None,
     journal: str | None = None,
@@ -122,6 +124,8 @@ def tune(
         action: What is being done; shown in the name of the flow run.
         spec: The study's description, for a new one.
         extend: Further configurations to ask for.
+        trial: With ``to``, the trial to train further beyond the search; the best one, if none is given.
+        to: Units of training that trial shall have in all.
         force: Take over from a controller that seems alive.
         home: Folder of journal, checkpoints and reports.
         journal: URL of the journal, where it is not in the home folder.
@@ -133,6 +137,7 @@ def tune(
         spec=StudySpec.from_plain(spec) if spec else None,
         force=force,
         extend=extend,
+        train=None if to is None else (trial, to),
     )
     try:
         _, summary = drive(session, action)

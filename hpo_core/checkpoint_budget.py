@@ -9,7 +9,8 @@ goes first, until the next job fits:
    between equals the one with less training behind it, then the younger trial. The trial whose turn it is now keeps
    its own. (``removal: final_place``, the rule of earlier studies: the chance to be among the best in the end, alone);
 3. once no job runs, so that nothing else would free room: members of the Pareto front but the incumbent, the
-   worst in the first objective first, and at last the checkpoint of the trial whose turn it is.
+   worst in the first objective first, then the last ones of trials that a person had trained beyond the search, and at
+   last the checkpoint of the trial whose turn it is.
 
 The incumbent's and those that running or repeated attempts load are pinned. If they leave no room for the next job,
 fewer jobs run at once; if none runs, the study halts.
@@ -27,6 +28,8 @@ from hpo_core.events import (
     CheckpointRemoved,
     Event,
     JobCompleted,
+    TrialExtensionEnded,
+    concerns_search,
 )
 from hpo_core.search.base import loss_of
 from hpo_core.search.rungs import AnyRung
@@ -61,6 +64,8 @@ class Budget:
     def apply(self, event: Event) -> None:
         """Take note of a fact that the state and the method hold already."""
         self.live.apply(event)
+        if type(event) is TrialExtensionEnded:
+            self._rest_again(event.trial)
         if type(event) is not JobCompleted:
             return
         if event.checkpoint is not None:
@@ -69,6 +74,9 @@ class Budget:
         elif event.loss is not None and self.largest is None:
             self.largest = 0
             self._saves = False  # an objective that tracks nothing
+        if not concerns_search(event):
+            self._rest_again(event.trial)
+            return
         contest = self._method.contest(event.bracket, event.rung)
         if contest is not None and event.loss is None:
             return  # whoever compares has ruled it out
@@ -82,6 +90,15 @@ class Budget:
         key = (loss_of(event) if contest is not None else first, event.trial)
         self._places[event.trial] = (group, key)
         group.add(key, resting=event.trial in self.live.resting)
+
+    def _rest_again(self, trial: int) -> None:
+        """What was pinned while a person had the trial trained further may go again."""
+        if trial in self.live.resting and trial in self._places:
+            group, key = self._places[trial]
+            if key not in group.resting:
+                insort(group.resting, key)
+            if group.rung not in self._groups:
+                self._groups = {g.rung: g for g in sorted([*self._groups.values(), group], key=_Group.level)}
 
     def over(self, more: int) -> bool:
         """Whether the limit would not hold with so many more jobs than run now."""
@@ -152,6 +169,10 @@ class Budget:
         for member, checkpoint in reversed(self._state.front_checkpoints()):
             if self.live.why(checkpoint.uri) is Hold.FRONT:
                 return CheckpointRemoved(member.trial, checkpoint.resource, self._chance(member.trial))
+        for trial in self._state.trials:
+            for checkpoint in trial.further_checkpoints()[:1] if trial.further else ():
+                if self.live.why(checkpoint.uri) is Hold.FRONT:
+                    return CheckpointRemoved(trial.number, checkpoint.resource, 0.0)
         checkpoint_of_turn = None if turn is None else self.live.resting.get(turn)
         if turn is None or checkpoint_of_turn is None or self.live.why(checkpoint_of_turn.uri) is not Hold.RESTING:
             return None

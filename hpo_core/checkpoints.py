@@ -6,7 +6,9 @@ Without a limit a checkpoint stays exactly as long as something may load it, or 
 - of every other trial that may go on, the newest checkpoint, and the one before it as a *fallback* should the newest
   turn out to be damaged. A paused trial may go on as long as its search method has not ruled it out: in ASHA always,
   for more configurations, asked for now or after the study has finished, may promote it;
-- those behind the incumbent, or the whole Pareto front.
+- those behind the incumbent, or the whole Pareto front;
+- of a trial that a person has trained further than the search did, or wants to, the newest one, and as its fallback the
+  one before it.
 
 Everything else is dead at once: older checkpoints of a trial, all of a trial that was abandoned, stopped, passed over
 at a barrier, is at the top of its ladder, or has no finite loss.
@@ -25,6 +27,8 @@ from hpo_core.events import (
     JobCompleted,
     JobGranted,
     TrialAbandoned,
+    TrialExtended,
+    TrialExtensionEnded,
     TrialStopped,
 )
 from hpo_core.search.base import SearchMethod
@@ -39,6 +43,7 @@ class Hold(IntEnum):
     RESTING = 1
     """The newest one of a paused trial that may go on."""
     FRONT = 2
+    """On the Pareto front, or the last one of a trial that a person had trained further."""
     PINNED = 3
     """May be loaded at any moment, or is the incumbent's."""
 
@@ -80,7 +85,7 @@ class LiveCheckpoints:
     def apply(self, event: Event) -> None:
         """Take note of a fact."""
         kind = type(event)
-        if kind is JobGranted or kind is TrialAbandoned or kind is TrialStopped:
+        if kind in _OF_ONE_TRIAL:
             self._settle(event.trial)  # type: ignore[union-attr]
         elif kind is JobCompleted:
             assert isinstance(event, JobCompleted)
@@ -92,7 +97,7 @@ class LiveCheckpoints:
                 self._dead.append(written.uri)
         elif kind is CheckpointCondemned or kind is CheckpointRemoved:
             self._hold(_STUDY, _kept_for_the_user(self.state))
-            for number in (event.trial, *self.state.waiting):  # type: ignore[union-attr]
+            for number in {event.trial, *self.state.waiting, *self.state.extended}:  # type: ignore[union-attr]
                 self._settle(number)
         for number in self._news():
             if number not in self._ruled_out:
@@ -141,6 +146,26 @@ class LiveCheckpoints:
         self._read = len(known)
         return news
 
+    def further_start(self, number: int) -> Checkpoint | None:
+        """Where training beyond the search begins: the trial's newest checkpoint, else its nearest ancestor's, or None.
+
+        Only those that are live, so that none is tried in vain.
+        """
+        trial = self.state.trials[number]
+        own = [*trial.further_checkpoints()[:1], *(result.checkpoint for result in trial.results)]
+        there = [checkpoint for checkpoint in own if checkpoint is not None and self._is_there(number, checkpoint)]
+        if there:
+            return max(there, key=lambda checkpoint: checkpoint.resource)
+        while trial.parent is not None:
+            trial = self.state.trials[trial.parent]
+            for checkpoint in trial.good_checkpoints():
+                if checkpoint.uri in self._live:
+                    return checkpoint
+        return None
+
+    def _is_there(self, number: int, checkpoint: Checkpoint) -> bool:
+        return checkpoint.uri in self._live and checkpoint.resource not in self.state.trials[number].condemned
+
     def _settle(self, number: int) -> None:
         self._hold(number, self._wanted(self.state.trials[number]))
 
@@ -151,9 +176,24 @@ class LiveCheckpoints:
             reasons = (Hold.PINNED if trial.running or trial.waiting else Hold.RESTING, Hold.FALLBACK)
             for checkpoint, hold in zip(trial.good_checkpoints(), reasons, strict=False):
                 found[checkpoint.uri] = (checkpoint, hold)
+        if trial.further or trial.number in self.state.extended:
+            found |= self._wanted_further(trial)
         start = self.state.loaded(trial.number)
         if start is not None:
             found[start.uri] = (start, Hold.PINNED)
+        return found
+
+    def _wanted_further(self, trial: TrialRecord) -> _Holds:
+        """What a trial holds that was trained beyond the search, or will be."""
+        wanted = self.state.extended.get(trial.number)
+        newest = Hold.FRONT if wanted is None else Hold.PINNED
+        own = [] if trial.abandoned is not None else trial.further_checkpoints()
+        found: _Holds = {c.uri: (c, hold) for c, hold in zip(own, (newest, Hold.FALLBACK), strict=False)}
+        start = None if wanted is None else wanted.checkpoint
+        if start is not None and (not own or own[0].resource < start.resource):
+            owner = self.state.trials[self.state.owner_of(trial.number, start)]
+            if start.resource not in owner.condemned:
+                found[start.uri] = (start, Hold.PINNED)
         return found
 
     def _hold(self, holder: int, wanted: _Holds) -> None:
@@ -191,6 +231,9 @@ class LiveCheckpoints:
             self.fallbacks[uri] = (next(iter(holders)), checkpoint)
         else:
             self.fallbacks.pop(uri, None)
+
+
+_OF_ONE_TRIAL = frozenset({JobGranted, TrialAbandoned, TrialStopped, TrialExtended, TrialExtensionEnded})
 
 
 def _kept_for_the_user(state: StudyState) -> _Holds:

@@ -103,7 +103,11 @@ def resume(
 @app.command()
 def extend(
     name: Name,
-    configs: Annotated[int, typer.Option("--configs", min=1, help="So many configurations more.")],
+    configs: Annotated[int | None, typer.Option("--configs", min=1, help="So many configurations more.")] = None,
+    to: Annotated[
+        int | None, typer.Option("--to", min=1, help="Train one trial further instead, to so many units in all.")
+    ] = None,
+    trial: Annotated[int | None, typer.Option("--trial", min=0, help="With --to: which; default: the best.")] = None,
     force: Force = False,
     prefect: UsePrefect = None,
     prefect_timeout: PrefectTimeout = None,
@@ -111,14 +115,21 @@ def extend(
     journal: JournalOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a study, finished or not, for more configurations, and run them."""
+    """Ask a study, finished or not, for more configurations; or train one trial further after its search."""
+    if (configs is None) == (to is None) or (trial is not None and to is None):
+        raise SpecError(
+            "hpo extend: give either --configs N (so many configurations more), or --to N (train the best trial, or "
+            "that of --trial, further than the search did, to N units of training in all)."
+        )
+    train = None if to is None else (trial, to)
     _drive(
         Home(home, journal),
         name,
         "extend",
         as_json,
         force=force,
-        extend=configs,
+        extend=configs or 0,
+        train=train,
         prefect=prefect,
         prefect_timeout=prefect_timeout,
     )

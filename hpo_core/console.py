@@ -21,6 +21,7 @@ from hpo_core.journal.damage import damage_named
 from hpo_core.naming import RungNames, halt_words
 from hpo_core.overview import BracketView, bracket_views, entrances, folded, rung_rows
 from hpo_core.study import Study
+from hpo_core.trial import FURTHER
 
 out = Console(highlight=False, markup=False)
 err = Console(stderr=True, highlight=False, markup=False)
@@ -80,6 +81,8 @@ def print_summary(facts: dict[str, Any]) -> None:
             shown = f"{value:.5g}" if isinstance(value, float) else str(value)
             out.print(Text(f"              {key} = {shown}"))
     _print_front(facts, most=_FRONT_SHOWN)
+    if facts["trained_further"]:
+        out.print(Text(f"  further     {facts['trained_further']['words']}"), soft_wrap=True)
     for title, key in (("checkpoint", "checkpoint"), ("MLflow", "mlflow"), ("report", "report")):
         if facts[key]:
             out.print(Text(f"  {title:<11} {facts[key]}"), soft_wrap=True)
@@ -91,6 +94,28 @@ def print_summary(facts: dict[str, Any]) -> None:
     else:
         more = f"hpo extend {name} --configs 30"
     out.print(Text(f"  next        {more}   (also: hpo show {name}, hpo audit {name})"))
+
+
+def trained_further(study: Study, number: int, to: int) -> dict[str, Any]:
+    """What became of the trial that was to be trained further."""
+    trial = study.state.trials[number]
+    result = next((r for r in reversed(trial.further) if r.resource >= to), None)
+    name = study.spec.metric.name
+    if result is not None:
+        loss = "not finite" if result.loss is None else f"{study.metric_value(result.loss):.5g}"
+        words = f"trial {number} trained further, to {result.resource}: {name} = {loss}"
+    elif number in study.state.extended:
+        held = study.state.halted
+        why = f" ({held.reason})" if held is not None and study.state.further_held else ""
+        words = (
+            f"Study {study.name!r}, trial {number} is not trained to {to} yet{why}. Mend that, then "
+            f"`hpo extend {study.name} --trial {number} --to {to}` goes on."
+        )
+    else:
+        why = trial.given_up[-1].reason if trial.given_up else trial.status
+        words = f"Study {study.name!r}, trial {number} was not trained to {to}: {why}"
+    value = None if result is None or result.loss is None else study.metric_value(result.loss)
+    return {"trial": number, "to": to, "reached": result is not None, "value": value, "words": words}
 
 
 def _left_as_built(entries: Iterable[Entry], trial: int) -> Iterator[str]:
@@ -136,13 +161,14 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, tria
             {
                 "trial": j.trial,
                 "bracket": j.bracket,
-                "rung": names.place(j.bracket, j.rung)[1],
+                "rung": None if j.rung == FURTHER else names.place(j.bracket, j.rung)[1],
                 "target": j.target,
                 "attempt": j.attempt,
             }
             for j in state.wanted()
         ],
         "waiting": list(state.waiting),
+        "to_train_further": [{"trial": t.trial, "to": t.target} for t in state.extended.values()],
         "abandoned": state.abandoned_trials,
         "failed_attempts": state.failed_attempts,
         "rungs": _plain_rungs(study, views),
@@ -178,6 +204,9 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, tria
     out.print(table_of(without_repeats(rung_rows(study, folded(views)), "bracket", "state")))
     for line in ceilings:
         out.print(Text(f"ceiling: {line}"), soft_wrap=True)
+    for wanted in state.extended.values():
+        if wanted.trial not in state.running:
+            out.print(Text(f"to be trained further: trial {wanted.trial} to {wanted.target}"))
     for job in state.wanted():
         rung = names.words(job.bracket, job.rung)
         out.print(Text(f"running: trial {job.trial} to {job.target} ({rung}, attempt {job.attempt})"))

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from hpo_core.errors import HpoError, JournalError
-from hpo_core.trial import Checkpoint, Metrics, Outcome, Params, Report
+from hpo_core.trial import FURTHER, Checkpoint, Metrics, Outcome, Params, Report
 
 FORMAT = 2
 
@@ -32,10 +32,12 @@ class StudyRequested(_Fact, frozen=True):
     spec: dict[str, Any]
 
 
-class ControllerStarted(_Fact, frozen=True):
+class ControllerStarted(_Fact, frozen=True, omit_defaults=True):
     """A controller took the study; attempts of the one before it are lost."""
 
     controller: str
+    keep_halt: bool = False
+    """Whether a halted study stays halted: the controller comes to train a trial further, not to go on searching."""
 
 
 class CapacityNoticed(_Fact, frozen=True):
@@ -60,6 +62,13 @@ class ExtensionRequested(_Fact, frozen=True):
     configs: int
 
 
+class TrainingRequested(_Fact, frozen=True):
+    """A person wants one trial trained to ``target``, whatever the search makes of it."""
+
+    trial: int
+    target: int
+
+
 class StopRequested(_Fact, frozen=True):
     """A person or a rule wants no further jobs."""
 
@@ -77,6 +86,7 @@ Stimulus = (
     | JobAsked
     | AttemptReported
     | ExtensionRequested
+    | TrainingRequested
     | StopRequested
     | ClockTicked
 )
@@ -240,6 +250,26 @@ class StudyExtended(_Fact, frozen=True):
     configs: int
 
 
+class TrialExtended(_Fact, frozen=True):
+    """The trial is to be trained to ``target`` (absolute) beyond the search, once that is over or halted.
+
+    Its grants and results have rung :data:`~hpo_core.trial.FURTHER`.
+    """
+
+    trial: int
+    target: int
+    checkpoint: Checkpoint | None
+    """What it would go on from now; it is kept until then. None: from scratch."""
+
+
+class TrialExtensionEnded(_Fact, frozen=True):
+    """The trial will not be trained further; it stays as the search left it."""
+
+    trial: int
+    target: int
+    reason: str
+
+
 class StudyHalted(_Fact, frozen=True):
     """No further jobs are granted until the study is resumed."""
 
@@ -268,9 +298,16 @@ Event = (
     | CeilingRaised
     | ReportIgnored
     | StudyExtended
+    | TrialExtended
+    | TrialExtensionEnded
     | StudyHalted
     | StudyReopened
 )
+
+
+def concerns_search(event: Event) -> bool:
+    """Whether search method and sampler are told: not of the jobs of :class:`TrialExtended`."""
+    return getattr(event, "rung", 0) != FURTHER
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):

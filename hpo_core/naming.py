@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hpo_core.events import CeilingRaised, StudyHalted, TrialStopped
 from hpo_core.spec import StudySpec
+from hpo_core.trial import FURTHER
 
 
 class RungNames:
@@ -29,10 +30,12 @@ class RungNames:
 
     def place(self, bracket: int, rung: int) -> tuple[int | None, int]:
         """(bracket, or None where rungs are shared; place in its ladder)."""
-        return (None, bracket + rung) if self.shared else (bracket, rung)
+        return (None, bracket + rung) if self.shared and rung != FURTHER else (bracket, rung)
 
     def words(self, bracket: int, rung: int) -> str:
-        """``rung 2``, or ``rung 2 of bracket 1``."""
+        """``rung 2``, or ``rung 2 of bracket 1``, or ``trained further`` beyond the search."""
+        if rung == FURTHER:
+            return "trained further"
         own, place = self.place(bracket, rung)
         named = own is not None and (self.several or own > 0)  # an extended study may get its second bracket late
         return f"rung {place} of bracket {own}" if named else f"rung {place}"

@@ -11,6 +11,7 @@ from hpo_core.search.base import RungStatus
 from hpo_core.search.rungs import Ladder
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
+from hpo_core.trial import FURTHER
 
 FEW = 6
 """Up to so many brackets are shown one by one."""
@@ -125,6 +126,8 @@ def bracket_views(study: Study, *, details: bool = False) -> list[BracketView]:
         rungs[status.bracket, status.rung] = view.rungs[-1]
     busy = {state.trials[number].bracket for number in state.waiting}
     for grant in state.running.values():
+        if grant.rung == FURTHER:
+            continue  # a person's wish stands at no rung
         busy.add(grant.bracket)
         rung_at(grant.bracket, grant.rung, grant.target).running += 1
     unlimited = is_unlimited(study.spec)

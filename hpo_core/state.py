@@ -28,12 +28,14 @@ from hpo_core.events import (
     StudyReopened,
     TrialAbandoned,
     TrialCreated,
+    TrialExtended,
+    TrialExtensionEnded,
     TrialStopped,
 )
 from hpo_core.front import dominates, enter
 from hpo_core.naming import RungNames
 from hpo_core.spec import StudySpec
-from hpo_core.trial import Checkpoint, Job, Metrics, Outcome, Params
+from hpo_core.trial import FURTHER, Checkpoint, Job, Metrics, Outcome, Params
 
 
 class TrialRecord(msgspec.Struct, gc=False):
@@ -48,7 +50,9 @@ class TrialRecord(msgspec.Struct, gc=False):
     params: Params
     parent: int | None = None
     results: tuple[JobCompleted, ...] = ()
-    """Results in the order of their resource."""
+    """Results at the search's rungs, in the order of their resource."""
+    further: tuple[JobCompleted, ...] = ()
+    """Results of training beyond the search, likewise; no search method knows them."""
     attempts: int = 0
     """Attempts granted so far; the next one gets this number."""
     granted: JobGranted | None = None
@@ -57,6 +61,8 @@ class TrialRecord(msgspec.Struct, gc=False):
     """Whether the latest grant awaits its report."""
     failures: tuple[AttemptFailed, ...] = ()
     """Failed attempts at the present target."""
+    given_up: tuple[TrialExtensionEnded, ...] = ()
+    """Targets beyond the search that were not reached."""
     condemned: frozenset[int] = frozenset()
     """Resources whose checkpoint is not there to use: it cannot be loaded, or was removed."""
     removed: tuple[CheckpointRemoved, ...] = ()
@@ -68,9 +74,21 @@ class TrialRecord(msgspec.Struct, gc=False):
     """Units of training behind the parent when the trial was created."""
 
     @property
+    def all_results(self) -> tuple[JobCompleted, ...]:
+        """Of the search and beyond it, in the order of their resource."""
+        if not self.further:
+            return self.results
+        return tuple(sorted((*self.results, *self.further), key=lambda result: result.resource))
+
+    @property
+    def searched(self) -> int:
+        """Units of training behind the latest result of the search, its ancestors' included (0: none)."""
+        return self.results[-1].resource if self.results else self.base
+
+    @property
     def resource(self) -> int:
         """Units of training behind the best-trained result, its ancestors' included (0: none)."""
-        return self.results[-1].resource if self.results else self.base
+        return max(self.searched, self.further[-1].resource) if self.further else self.searched
 
     @property
     def rung(self) -> int:
@@ -80,7 +98,8 @@ class TrialRecord(msgspec.Struct, gc=False):
     @property
     def loss(self) -> float | None:
         """Loss at the highest resource; None where there is none or it is not finite."""
-        return self.results[-1].loss if self.results else None
+        results = self.all_results if self.further else self.results
+        return results[-1].loss if results else None
 
     @property
     def status(self) -> str:
@@ -106,6 +125,11 @@ class TrialRecord(msgspec.Struct, gc=False):
     def checkpoint(self) -> Checkpoint | None:
         """Where the next attempt starts; None: from scratch."""
         return next(iter(self.good_checkpoints()), None)
+
+    def further_checkpoints(self) -> list[Checkpoint]:
+        """The same of the training beyond the search."""
+        newest = [result.checkpoint for result in self.further if result.checkpoint is not None][-2:]
+        return [checkpoint for checkpoint in reversed(newest) if checkpoint.resource not in self.condemned]
 
     @property
     def waiting(self) -> bool:
@@ -160,6 +184,14 @@ class StudyState:
         """Units of training behind all results (what was trained, not what was repeated)."""
         self.resource_running = 0
         """Units that running jobs will add to it."""
+        self.further_used = 0
+        """Of :attr:`resource_used`: trained beyond the search."""
+        self.further_running = 0
+        """Of :attr:`resource_running`, likewise."""
+        self.extended: dict[int, TrialExtended] = {}
+        """By trial: training beyond the search that is wanted and not done, in the order it was asked for."""
+        self.further_held = False
+        """Whether none of it is granted: the study halted since, and by no rule of its own."""
         self.ceilings: list[CeilingRaised] = []
         self.has_members = False
         """Whether trials are sessions of a population's members (PBT, or a rerun of it)."""
@@ -181,6 +213,8 @@ class StudyState:
             CeilingRaised: self._ceiling_raised,
             ReportIgnored: self._report_ignored,
             StudyExtended: self._extended,
+            TrialExtended: self._trial_extended,
+            TrialExtensionEnded: self._trial_extension_ended,
             StudyHalted: self._halted,
             StudyReopened: self._reopened,
         }
@@ -202,7 +236,7 @@ class StudyState:
         self.capacity = event.slots
 
     def _trial_created(self, event: TrialCreated) -> None:
-        base = 0 if event.parent is None else self.trials[event.parent].resource
+        base = 0 if event.parent is None else self.trials[event.parent].searched
         self.trials.append(TrialRecord(event.trial, event.bracket, event.params, event.parent, base=base))
 
     def _reproduced(self, event: Reproduced) -> None:
@@ -216,16 +250,38 @@ class StudyState:
         trial.granted = event
         trial.running = True
         self.running[event.trial] = event
-        self.resource_running += event.target - trial.resource
+        self.resource_running += self._units(event.trial, event.rung, event.target)
+        if event.rung == FURTHER:
+            self.further_running += self._units(event.trial, event.rung, event.target)
+
+    def _units(self, number: int, rung: int, target: int) -> int:
+        """What a job to ``target`` trains that was not trained before."""
+        trial = self.trials[number]
+        return target - (trial.resource if rung == FURTHER else trial.searched)
+
+    def _no_longer_runs(self, number: int, rung: int, target: int) -> int:
+        """Returns the units of the job."""
+        units = self._units(number, rung, target)
+        del self.running[number]
+        self.trials[number].running = False
+        self.resource_running -= units
+        if rung == FURTHER:
+            self.further_running -= units
+        return units
 
     def _job_completed(self, event: JobCompleted) -> None:
         trial = self.trials[event.trial]
-        del self.running[event.trial]
-        trial.running = False
+        units = self._no_longer_runs(event.trial, event.rung, event.resource)
         trial.failures = ()
-        self.resource_running -= event.resource - trial.resource
-        self.resource_used += event.resource - trial.resource
-        trial.results += (event,)
+        self.resource_used += units
+        if event.rung == FURTHER:
+            self.further_used += units
+            trial.further += (event,)
+        else:
+            trial.results += (event,)
+        wanted = self.extended.get(event.trial)
+        if wanted is not None and wanted.target <= trial.resource:
+            del self.extended[event.trial]
         self.completed_jobs += 1
         loss = event.loss
         if loss is None:
@@ -240,11 +296,10 @@ class StudyState:
 
     def _attempt_failed(self, event: AttemptFailed) -> None:
         trial = self.trials[event.trial]
-        del self.running[event.trial]
-        self.resource_running -= event.target - trial.resource
-        trial.running = False
+        self._no_longer_runs(event.trial, event.rung, event.target)
         trial.failures += (event,)
-        self.waiting.append(event.trial)
+        if event.rung != FURTHER:
+            self.waiting.append(event.trial)
         self.failed_attempts += 1
 
     def _checkpoint_condemned(self, event: CheckpointCondemned) -> None:
@@ -261,9 +316,7 @@ class StudyState:
         trial.stopped = event
         if trial.running:
             assert trial.granted is not None
-            del self.running[event.trial]
-            self.resource_running -= trial.granted.target - trial.resource
-            trial.running = False
+            self._no_longer_runs(event.trial, trial.granted.rung, trial.granted.target)
         if event.trial in self.waiting:
             self.waiting.remove(event.trial)
 
@@ -274,6 +327,7 @@ class StudyState:
         self.trials[event.trial].abandoned = event
         if event.trial in self.waiting:
             self.waiting.remove(event.trial)
+        self.extended.pop(event.trial, None)
         self.abandoned_trials += 1
 
     def _report_ignored(self, _: ReportIgnored) -> None:
@@ -282,11 +336,25 @@ class StudyState:
     def _extended(self, event: StudyExtended) -> None:
         self.extra_configs += event.configs
 
+    def _trial_extended(self, event: TrialExtended) -> None:
+        self.extended[event.trial] = event
+        self.further_held = False
+        if not self.trials[event.trial].running:  # asked for anew: what failed before counts no longer
+            self.trials[event.trial].failures = ()
+
+    def _trial_extension_ended(self, event: TrialExtensionEnded) -> None:
+        trial = self.trials[event.trial]
+        del self.extended[event.trial]
+        trial.failures = ()
+        trial.given_up += (event,)
+
     def _halted(self, event: StudyHalted) -> None:
         self.halted = event
+        self.further_held = self.further_held or not event.rule
 
     def _reopened(self, _: StudyReopened) -> None:
         self.halted = None
+        self.further_held = False
 
     def start_of(self, number: int, gone: Container[int] = ()) -> Checkpoint | None:
         """Where the trial's next attempt starts: its own checkpoint, else its nearest ancestor's, else None.
@@ -302,7 +370,7 @@ class StudyState:
     def owner_of(self, number: int, checkpoint: Checkpoint) -> int:
         """The trial, this one or an ancestor, whose result a checkpoint is."""
         trial = self.trials[number]
-        while trial.parent is not None and all(r.checkpoint != checkpoint for r in trial.results):
+        while trial.parent is not None and all(r.checkpoint != checkpoint for r in trial.all_results):
             trial = self.trials[trial.parent]
         return trial.number
 
@@ -343,7 +411,7 @@ class StudyState:
 
     def _checkpoint_of(self, member: Incumbent) -> Checkpoint | None:
         trial = self.trials[member.trial]
-        for result in trial.results:
+        for result in trial.all_results:
             if result.resource == member.resource and result.checkpoint is not None:
                 return None if result.checkpoint.resource in trial.condemned else result.checkpoint
         return None
@@ -359,23 +427,36 @@ class StudyState:
             assert trial.number == i
             resources = [result.resource for result in trial.results]
             assert resources == sorted(set(resources)), f"trial {i} has a resource twice: {resources}"
-            attempts = [result.attempt for result in trial.results]
-            assert attempts == sorted(set(attempts)), f"trial {i} counts an attempt twice: {attempts}"
+            further = [result.resource for result in trial.further]
+            assert further == sorted(set(further)), f"trial {i} was trained further twice to one target: {further}"
+            for results in (trial.results, trial.further):
+                attempts = [result.attempt for result in results]
+                assert attempts == sorted(set(attempts)), f"trial {i} counts an attempt twice: {attempts}"
+            assert all((result.rung == FURTHER) == (result in trial.further) for result in trial.all_results)
             assert not (trial.running and trial.abandoned), f"trial {i} runs although abandoned"
             if trial.running:
-                assert trial.granted is not None and trial.granted.target > trial.resource
+                assert trial.granted is not None
+                further_job = trial.granted.rung == FURTHER
+                assert trial.granted.target > (trial.resource if further_job else trial.searched)
+                assert not further_job or i in self.extended
                 assert trial.granted.attempt == trial.attempts - 1
-        finite = [r.loss for t in self.trials for r in t.results if r.loss is not None and is_complete(r)]
+        finite = [r.loss for t in self.trials for r in t.all_results if r.loss is not None and is_complete(r)]
         assert (self.incumbent.loss if self.incumbent else None) == (min(finite) if finite else None)
         assert (self.front[0] if self.front else None) == self.incumbent
         self._check_front()
         running = [t for t in self.trials if t.running and t.granted is not None]
-        assert self.resource_running == sum(t.granted.target - t.resource for t in running if t.granted is not None)
-        assert self.completed_jobs == sum(len(t.results) for t in self.trials)
+        jobs = [(t.granted.target, t.granted.rung == FURTHER, t) for t in running if t.granted is not None]
+        assert self.further_running == sum(target - t.resource for target, further, t in jobs if further)
+        searching = sum(target - t.searched for target, further, t in jobs if not further)
+        assert self.resource_running - self.further_running == searching
+        for number, wish in self.extended.items():
+            trial = self.trials[number]
+            assert wish.target > trial.resource and trial.abandoned is None and trial.all_results
+        assert self.completed_jobs == sum(len(t.results) + len(t.further) for t in self.trials)
         assert self.abandoned_trials == sum(t.abandoned is not None for t in self.trials)
 
     def _check_front(self) -> None:
-        results = [r for t in self.trials for r in t.results if r.losses and is_complete(r)]
+        results = [r for t in self.trials for r in t.all_results if r.losses and is_complete(r)]
         if not results:
             assert self.front == ([self.incumbent] if self.incumbent else [])
             return
@@ -384,8 +465,8 @@ class StudyState:
         assert not any(dominates(a, b) for a in keys for b in keys)
         for result in results:
             assert result.losses in keys or any(dominates(key, result.losses) for key in keys)
-        found = {(t.number, r.resource): r.losses for t in self.trials for r in t.results}
-        assert all(found[member.trial, member.resource] == member.losses for member in self.front)
+        found = {(t.number, r.resource, r.losses) for t in self.trials for r in t.all_results}
+        assert all((member.trial, member.resource, member.losses) in found for member in self.front)
 
     def story(self, number: int) -> list[str]:
         """What happened to a trial, one line each."""
@@ -393,8 +474,9 @@ class StudyState:
         trial, names = self.trials[number], RungNames(self.spec)
         lines = [f"trial {number} created in bracket {trial.bracket}: {trial.params}"]
         lines += [
-            f"reached {names.words(r.bracket, r.rung)} ({r.resource} units) in attempt {r.attempt}: loss {r.loss}"
-            for r in trial.results
+            f"{'' if r.rung == FURTHER else 'reached '}{names.words(r.bracket, r.rung)} ({r.resource} units) in "
+            f"attempt {r.attempt}: loss {r.loss}"
+            for r in trial.all_results
         ]
         lines += [f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}" for f in trial.failures]
         lines += [
@@ -407,6 +489,10 @@ class StudyState:
         if trial.abandoned is not None:
             gone = trial.abandoned
             lines.append(f"abandoned on the way to {names.words(gone.bracket, gone.rung)}: {gone.reason}")
+        lines += [f"not trained further to {gone.target}: {gone.reason}" for gone in trial.given_up]
+        if (wanted := self.extended.get(number)) is not None:
+            start = "scratch" if wanted.checkpoint is None else f"its checkpoint at {wanted.checkpoint.resource}"
+            lines.append(f"to be trained further to {wanted.target}, from {start}")
         lines.append(f"now {trial.status}")
         return lines
 

@@ -44,9 +44,14 @@ from hpo_core.events import (
     StudyHalted,
     StudyReopened,
     StudyRequested,
+    TrainingRequested,
     TrialAbandoned,
     TrialCreated,
+    TrialExtended,
+    TrialExtensionEnded,
+    concerns_search,
 )
+from hpo_core.further import check_training, next_in_turn, recorded_training
 from hpo_core.journal.base import Journal
 from hpo_core.journal.damage import damaged_entry
 from hpo_core.journal.memory import MemoryJournal
@@ -56,7 +61,7 @@ from hpo_core.search.base import Done, Promote, Reproduce, Sample, SearchMethod,
 from hpo_core.spec import StudySpec
 from hpo_core.state import Incumbent, StudyState, TrialRecord, retries_left
 from hpo_core.stop_rules import StopRules
-from hpo_core.trial import Checkpoint, Job, Outcome, Params, Report
+from hpo_core.trial import FURTHER, Checkpoint, Job, Outcome, Params, Report
 
 Decide = Callable[[Any], Iterator[Event]]
 
@@ -111,6 +116,7 @@ class Study:
             JobAsked: self._on_asked,
             AttemptReported: self._on_report,
             ExtensionRequested: self._on_extension,
+            TrainingRequested: self._on_training,
             StopRequested: self._on_stop,
             ClockTicked: self._on_tick,
         }
@@ -215,7 +221,7 @@ class Study:
 
     def notice(self, stimulus: Stimulus, time: float) -> None:
         """Time passed until this stimulus; told before its events."""
-        self.rules.notice(stimulus, time)
+        self.rules.notice(stimulus, time, searching=not self._trains_further)
 
     # Stimuli.
 
@@ -238,7 +244,9 @@ class Study:
         Raises:
             ObjectiveError: a metric of the study is absent or no number.
         """
-        bad = [name for name, _ in self._objectives if name not in metrics and self.spec.search.method != "pbt"]
+        bad = [name for name, _ in self._objectives if name not in metrics]
+        if self.spec.any_metric and len(bad) < len(self._objectives):
+            bad = []
         bad += [k for k, item in metrics.items() if isinstance(item, bool | str) or not hasattr(item, "__float__")]
         if bad:
             raise ObjectiveError(
@@ -271,9 +279,13 @@ class Study:
             return []
         return self._granted(self._take(CapacityNoticed(slots)))
 
-    def recover(self, controller: str) -> list[Job]:
-        """A new controller begins: attempts of the one before it are lost, their jobs wanted again."""
-        return self._granted(self._take(ControllerStarted(controller)))
+    def recover(self, controller: str, *, keep_halt: bool = False) -> list[Job]:
+        """A new controller begins: attempts of the one before it are lost, their jobs wanted again.
+
+        Args:
+            keep_halt: a halted study stays halted (for :meth:`train_further`); else it goes on with its search.
+        """
+        return self._granted(self._take(ControllerStarted(controller, keep_halt)))
 
     def extend(self, configs: int) -> list[Job]:
         """Ask for so many more configurations."""
@@ -291,9 +303,33 @@ class Study:
             )
         return self._granted(self._take(ExtensionRequested(configs)))
 
+    def train_further(self, trial: int | None = None, to: int = 0) -> list[Job]:
+        """Train one trial on, beyond the search and its maximum resource, once that is finished or halted.
+
+        The job goes on from the trial's newest checkpoint; where none was kept, from the start. No search method
+        ranks its result and no stop rule counts it, but it can be the incumbent. A halted search stays halted.
+
+        Args:
+            trial: its number; None: the best trial.
+            to: units of training in all, those behind it included.
+
+        Raises:
+            HpoError: what :meth:`trial_to_train` says.
+        """
+        return self._granted(self._take(TrainingRequested(self.trial_to_train(trial, to), to)))
+
+    def trial_to_train(self, trial: int | None, to: int) -> int:
+        """The trial that :meth:`train_further` would train; records nothing.
+
+        Raises:
+            HpoError: there is no such trial, it has no finite result, it was trained so far already, or the search
+                is not over yet.
+        """
+        return check_training(self.state, self.name, trial, to, searching=self._searching)
+
     def tick(self) -> None:
         """Time passed: stop rules about time are looked at. Records nothing unless one is due."""
-        if self.state.halted is None and self.rules.due(self.state, self._clock()):
+        if self.state.halted is None and not self._trains_further and self.rules.due(self.state, self._clock()):
             self._take(ClockTicked())
 
     def stop(self, reason: str) -> None:
@@ -305,7 +341,29 @@ class Study:
     @property
     def finished(self) -> bool:
         """Whether no job runs and none will be granted any more."""
-        return not self.state.running and not self.state.waiting and isinstance(self.method.next_action(), Done)
+        state = self.state
+        if state.running or state.waiting or state.extended or recorded_training(self.spec, self.state) is not None:
+            return False
+        return isinstance(self.method.next_action(), Done)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing will be granted, unless somebody asks for more or resumes the study."""
+        return self.finished or (self.state.halted is not None and self._next_further() is None)
+
+    @property
+    def _searching(self) -> bool:
+        """Whether the search may go on by itself."""
+        state = self.state
+        if state.halted is not None:
+            return False
+        running = any(grant.rung != FURTHER for grant in state.running.values())
+        return running or bool(state.waiting) or not isinstance(self.method.next_action(), Done)
+
+    @property
+    def _trains_further(self) -> bool:
+        """Whether a job beyond the search runs."""
+        return self.state.further_running > 0
 
     @property
     def status(self) -> str:
@@ -332,10 +390,13 @@ class Study:
         return self._checkpoints
 
     def to_cancel(self) -> list[tuple[int, int]]:
-        """Running attempts (trial, attempt) that a stop rule wants cancelled now; whoever runs them asks."""
+        """Running attempts (trial, attempt) that a stop rule wants cancelled now; whoever runs them asks.
+
+        A job that a person asked for (:meth:`train_further`) is no part of what the rule ends.
+        """
         if not self.rules.cancels(self.state):
             return []
-        return [(grant.trial, grant.attempt) for grant in self.state.running.values()]
+        return [(grant.trial, grant.attempt) for grant in self.state.running.values() if grant.rung != FURTHER]
 
     def metric_value(self, loss: float) -> float:
         """A loss as the user's metric (``mode: max`` flipped back)."""
@@ -349,10 +410,14 @@ class Study:
             self._checkpoints.check()
         if self._budget is not None:
             self._budget.check()
+        if self.state.capacity > len(self.state.running) and (further := self._next_further()) is not None:
+            full = self._budget is not None and bool(self.state.running) and self._budget.over(1)
+            assert full, f"a slot is idle although trial {further} is to be trained further"
         if self.state.halted is None and self.state.capacity > len(self.state.running):
             action = self.method.next_action()
             idle = not self.state.waiting and not isinstance(action, Sample | Promote | Reproduce)
             idle = idle or (self._budget is not None and bool(self.state.running) and self._budget.over(1))
+            idle = idle or (isinstance(action, Promote) and self.state.trials[action.trial].running)
             assert idle or self.seq == 0, f"a slot is idle although {action} could run"
 
     # One entry.
@@ -389,8 +454,9 @@ class Study:
 
     def _apply(self, event: Event) -> None:
         self.state.apply(event)
-        self.method.apply(event)
-        self.sampler.apply(event)
+        if concerns_search(event):
+            self.method.apply(event)
+            self.sampler.apply(event)
         self.rules.apply(event, self.state)
         if self._budget is not None:
             self._budget.apply(event)
@@ -408,7 +474,7 @@ class Study:
     def _on_controller_started(self, stimulus: ControllerStarted) -> Iterator[Event]:
         yield ControllerChanged(stimulus.controller)
         yield CapacityChanged(0)
-        if self.state.halted is not None:
+        if self.state.halted is not None and not stimulus.keep_halt:
             yield StudyReopened()
         for grant in list(self.state.running.values()):
             lost = Report(
@@ -434,15 +500,23 @@ class Study:
             yield StudyReopened()
         yield from self._fill()
 
+    def _on_training(self, stimulus: TrainingRequested) -> Iterator[Event]:
+        start = self.checkpoints.further_start(stimulus.trial)
+        yield TrialExtended(stimulus.trial, stimulus.target, start)
+        yield from self._fill()
+
     def _on_stop(self, stimulus: StopRequested) -> Iterator[Event]:
-        if self.state.halted is None:
+        if self.state.halted is None or (self.state.extended and not self.state.further_held):
             yield StudyHalted(stimulus.reason)
 
     def _on_tick(self, _: ClockTicked) -> Iterator[Event]:
         yield from self._stop_rules()
+        if self.state.extended:
+            yield from self._fill()
 
     def _stop_rules(self) -> Iterator[Event]:
-        due = self.rules.due(self.state) if self.state.halted is None else None
+        searching = self.state.halted is None and not self._trains_further
+        due = self.rules.due(self.state) if searching else None
         if due is not None:
             yield StudyHalted(due[1], due[0])
 
@@ -472,10 +546,10 @@ class Study:
         losses = tuple(report.metrics.get(name, math.nan) * sign for name, sign in self._objectives)
         there = [loss for (name, _), loss in zip(self._objectives, losses, strict=True) if name in report.metrics]
         finite = bool(there) and all(map(math.isfinite, there))
-        if len(there) < len(losses) and self.spec.search.method != "pbt":  # whose fitness may have gaps
+        if len(there) < len(losses) and not self.spec.any_metric:
             finite = False
         curve: tuple[tuple[int, float], ...] = ()
-        if self.method.reads_curves:
+        if self.method.reads_curves and grant.rung != FURTHER:
             name, sign = self._objectives[0]
             curve = tuple((p.resource, p.metrics[name] * sign) for p in report.curve if name in p.metrics)
         return JobCompleted(
@@ -492,7 +566,9 @@ class Study:
         )  # fmt: skip
         if report.outcome is Outcome.CHECKPOINT_BAD and grant.checkpoint is not None:
             yield CheckpointCondemned(self.state.owner_of(grant.trial, grant.checkpoint), grant.checkpoint.resource)
-        if report.outcome is Outcome.STORAGE:
+        if grant.rung == FURTHER:
+            yield from self._further_failure(trial, grant, report)
+        elif report.outcome is Outcome.STORAGE:
             if self.state.halted is None:
                 yield StudyHalted(report.message)
         elif retries_left(self.state, trial, report.outcome):
@@ -513,6 +589,16 @@ class Study:
                 yield StudyHalted(
                     f"{state.abandoned_trials} trials failed before any succeeded, the last with: {report.message}"
                 )
+
+    def _further_failure(self, trial: TrialRecord, grant: JobGranted, report: Report) -> Iterator[Event]:
+        """A job beyond the search that is given up costs the trial nothing that it had."""
+        if report.outcome is Outcome.STORAGE:
+            yield StudyHalted(report.message)  # also where it is halted: this holds the job back as well
+        elif not retries_left(self.state, trial, report.outcome):
+            failed = sum(failure.outcome == report.outcome for failure in trial.failures)
+            times = "once" if failed == 1 else f"{failed} times"
+            target = self.state.extended[trial.number].target
+            yield TrialExtensionEnded(trial.number, target, f"{report.outcome} {times}: {report.message}")
 
     def _propose(self, number: int) -> Params:
         try:
@@ -537,6 +623,39 @@ class Study:
                 yield from self._stop_rules()
 
     def _grant_one(self) -> Iterator[Event]:
+        running = len(self.state.running)
+        yield from self._grant_by_search()
+        if len(self.state.running) == running:
+            yield from self._grant_further()
+
+    def _grant_further(self) -> Iterator[Event]:
+        """A job beyond the search, where there is nothing left to grant for the search."""
+        state = self.state
+        recorded = recorded_training(self.spec, self.state) if state.halted is None and not self._searching else None
+        if recorded is not None:
+            yield TrialExtended(*recorded, self.checkpoints.further_start(recorded[0]))
+        number = self._next_further()
+        if number is None:
+            return
+        if self._budget is not None:
+            yield from self._make_room(1)
+            if self._budget.over(1):
+                if not state.running:
+                    yield StudyHalted(self._budget.shortage())
+                return
+        trial, target = state.trials[number], state.extended[number].target
+        again = bool(trial.failures) and trial.granted is not None and trial.granted.target == target
+        start = self.checkpoints.further_start(number)
+        yield JobGranted(number, trial.attempts, trial.bracket, FURTHER, target, start, again)
+
+    def _next_further(self) -> int | None:
+        """The trial whose training beyond the search can be granted now; None: there is none."""
+        state = self.state
+        if not state.extended or state.further_held or self._searching:
+            return None
+        return next_in_turn(state)
+
+    def _grant_by_search(self) -> Iterator[Event]:
         state = self.state
         if state.halted is not None:
             return
@@ -564,6 +683,8 @@ class Study:
             return
         if isinstance(action, Promote):
             trial = state.trials[action.trial]
+            if trial.running:
+                return  # a person has it trained further meanwhile, and a trial has one job at a time
             start = state.start_of(action.trial)
             yield JobGranted(action.trial, trial.attempts, action.bracket, action.rung, action.target, start)
         elif isinstance(action, Sample):

@@ -57,6 +57,10 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False):
     """``uri`` of the checkpoint this attempt started from."""
 
 
+FURTHER = -1
+"""``rung`` of a job that a person asked for beyond the search (``Study.train_further``); no search method ranks it."""
+
+
 class Job(msgspec.Struct, frozen=True, gc=False):
     """Train trial ``trial`` *to* ``target`` (absolute), starting from ``checkpoint``.
 

@@ -9,6 +9,7 @@ from hpo_core.errors import SpecError
 from hpo_core.events import Entry, JobGranted, Reproduced, StudyCreated, TrialCreated
 from hpo_core.spec import StudySpec
 from hpo_core.spec.plain_data import check_plain
+from hpo_core.trial import FURTHER
 
 
 def rerun_spec(
@@ -34,6 +35,7 @@ def rerun_spec(
     created: list[TrialCreated] = []
     born: dict[int, Reproduced] = {}
     granted: list[JobGranted] = []
+    further: list[JobGranted] = []
     for entry in entries:
         for event in entry.events:
             if isinstance(event, StudyCreated):
@@ -43,7 +45,7 @@ def rerun_spec(
             elif isinstance(event, Reproduced):
                 born[event.child] = event
             elif isinstance(event, JobGranted) and not event.retry:
-                granted.append(event)
+                (further if event.rung == FURTHER else granted).append(event)
     if not granted:
         raise SpecError(f"Study {source.get('study')!r} granted no job yet; there is nothing to train again.")
     wanted = _with_ancestors(created, trials) if trials else list(range(len(created)))
@@ -56,6 +58,10 @@ def rerun_spec(
         "grants": [_grant(event, created, born, number) for event in granted if event.trial in number],
         "params": [created[old].params | dict(changes or {}) for old in wanted],
         "numbers": [seeded[old] for old in wanted],
+        "further": [
+            {"trial": number[event.trial], "target": event.target} for event in further if event.trial in number
+        ],
+        "any_metric": source["search"]["method"] == "pbt" or bool(source["search"].get("any_metric")),
         "max_resource": max(event.target for event in granted if event.trial in number),
     }
     rest = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hpo_core.events import CeilingRaised, StudyExtended, StudyHalted
+from hpo_core.events import CeilingRaised, StudyExtended, StudyHalted, TrialExtended, TrialExtensionEnded
 from hpo_core.naming import halt_words
 from hpo_core.overview import BracketView
 from hpo_core.report.series import Series, Turn
@@ -19,7 +19,7 @@ def brackets(series: Series) -> str:
     """What each bracket took and brought, where there are several."""
     if not series.brackets:
         return ""
-    bands, top = series.bands, max(series.levels)
+    bands, top = series.bands, max(band.rung.level for band in series.bands.all)
     starts = bands.entrances or {ladder.numbers[0]: ladder.start for ladder in bands.ladders}
     together = [[bracket] for bracket in starts] if bands.entrances else [ladder.numbers for ladder in bands.ladders]
     mine: dict[int, list[TrialRecord]] = {}
@@ -32,8 +32,8 @@ def brackets(series: Series) -> str:
         loss = math.inf if best is None else series.best_loss(best)
         rows.append((
             BracketView(numbers, "open").name, f"{starts[numbers[0]]:,}", f"{len(trials):,}",
-            f"{sum(len(trial.results) for trial in trials):,}", f"{sum(trial.resource for trial in trials):,}",
-            f"{sum(trial.resource == top for trial in trials):,}",
+            f"{sum(len(trial.results) for trial in trials):,}", f"{sum(trial.searched for trial in trials):,}",
+            f"{sum(trial.searched == top for trial in trials):,}",
             number(series.study.metric_value(loss)) if loss < math.inf else "–",
             f"{best.number}" if best is not None and loss < math.inf else "–",
         ))  # fmt: skip
@@ -72,6 +72,11 @@ def _turn(series: Series, event: Turn) -> tuple[str, str]:
         return "halted", halt_words(series.study.spec, event)
     if isinstance(event, StudyExtended):
         return "extended", f"{event.configs:,} more configurations were asked for."
+    if isinstance(event, TrialExtended):
+        start = "from the start" if event.checkpoint is None else f"from {event.checkpoint.resource:,}"
+        return f"trial {event.trial} extended", f"To be trained to {event.target:,}, {start}, beyond the search."
+    if isinstance(event, TrialExtensionEnded):
+        return f"trial {event.trial} not extended", f"Not trained to {event.target:,}: {event.reason}"
     return "resumed", "A controller went on with it."
 
 

@@ -12,7 +12,7 @@ from hpo_core.report.series import Series
 from hpo_core.report.style import BEST, Figure, layout, level_color, number, rounded, text
 from hpo_core.report.tables import table, value
 from hpo_core.spec import MetricSpec
-from hpo_core.state import Incumbent
+from hpo_core.state import Incumbent, is_complete
 
 COLUMNS = 2
 DOTS = 3_000
@@ -27,7 +27,9 @@ def front_figure(series: Series) -> Figure | None:
     front = study.state.front
     if not others or not front:
         return None
-    results = [result for trial in series.trials for result in trial.results if result.losses]
+    results = [
+        result for trial in series.trials for result in trial.all_results if result.losses and is_complete(result)
+    ]
     scales = [_scale(series, results, i) for i in range(len(others) + 1)]
     columns = min(COLUMNS, len(others))
     rows = -(-len(others) // columns)

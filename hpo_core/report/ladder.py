@@ -44,15 +44,16 @@ def climbing(series: Series) -> Figure | None:
     heights = stacked(bands, below=1.0, between=BETWEEN)
     places = _places(series, heights)
     best = series.study.best
-    ranked = sorted(series.trials, key=lambda t: (-series.reached(t), t.number))
+    reached = {t.number: series.level(t.searched) if t.results else -1 for t in series.trials}
+    ranked = sorted(series.trials, key=lambda t: (-reached[t.number], t.number))
     shown = {trial.number for trial in ranked[:PATHS]} | ({best.trial} if best else set())
     spans: dict[int, list[Span]] = {}
     for span in sorted(series.spans, key=lambda s: s.start):
-        if span.trial in shown:
+        if span.trial in shown and not span.further:
             spans.setdefault(span.trial, []).append(span)
     data: list[dict[str, Any]] = []
     for level in range(-1, levels):
-        group = [n for n in spans if series.reached(series.trials[n]) == level and (not best or n != best.trial)]
+        group = [n for n in spans if reached[n] == level and (not best or n != best.trial)]
         if group:
             name = f"reached {series.levels[level]:,}" if level >= 0 else "no result"
             data.append(_paths(series, {n: spans[n] for n in group}, places, heights, name, level, divisor))
@@ -72,6 +73,8 @@ def climbing(series: Series) -> Figure | None:
     few = f" Of {len(series.trials):,} trials the {len(shown)} that rose furthest are drawn." if (
         len(shown) < len(series.trials)
     ) else ""  # fmt: skip
+    if any(span.further for span in series.spans):
+        few += " Training beyond the search is not drawn here: no rung stands for it."
     total = len(heights)
     unit = 110 if total <= 5 else 76 if total <= 9 else 60
     top = max(heights) + BAND + (0.62 if bands.several else 0.15)

@@ -32,7 +32,7 @@ CUT = " Values far beyond the others lie outside; double-click shows them."
 
 def learning_curves(series: Series) -> Figure | None:
     """Metric over resource, one line per trial."""
-    known = [trial for trial in series.trials if trial.results]
+    known = [trial for trial in series.trials if trial.all_results]
     if not known:
         return None
     ranked = sorted(known, key=lambda t: (-series.reached(t), math.inf if t.loss is None else t.loss))
@@ -86,7 +86,7 @@ def _lines(series: Series, group: list[TrialRecord], name: str, color: str, widt
     dot = 8 if width > 3 else 5
     for trial in group:
         curve = sorted(series.curves[trial.number].items())
-        rungs = {result.resource for result in trial.results}
+        rungs = {result.resource for result in trial.all_results}
         step = max(1, len(curve) // 60)
         kept = [(x, y) for i, (x, y) in enumerate(curve) if i % step == 0 or x in rungs]
         for resource, value in kept:

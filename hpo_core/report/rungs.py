@@ -9,6 +9,7 @@ from hpo_core.overview import is_stopping
 from hpo_core.report.bands import Band, stacked
 from hpo_core.report.series import Series
 from hpo_core.report.style import CANDIDATE, FAILED, INK, MUTED, Figure, axis, layout, text
+from hpo_core.trial import FURTHER
 
 HEADING = 0.62
 """Room between two brackets, in bars."""
@@ -76,7 +77,8 @@ def rung_table(series: Series) -> list[tuple[int, int, int, int]]:
     bands = series.bands
     went, stayed, lost = ([0] * len(bands.all) for _ in range(3))
     for trial in series.trials:
-        target = trial.granted.target if trial.granted is not None else 0
+        granted = trial.granted
+        target = 0 if granted is None else trial.searched if granted.rung == FURTHER else granted.target
         for result in trial.results:
             at = bands.of(result.bracket, result.rung)
             if result.loss is None:

@@ -25,15 +25,17 @@ from hpo_core.events import (
     StudyHalted,
     StudyReopened,
     TrialAbandoned,
+    TrialExtended,
+    TrialExtensionEnded,
 )
 from hpo_core.lineage import Lineage
 from hpo_core.report.bands import Bands
 from hpo_core.samplers.recorded import RecordedSampler
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
-from hpo_core.trial import Outcome
+from hpo_core.trial import FURTHER, Outcome
 
-Turn = CeilingRaised | StudyExtended | StudyHalted | StudyReopened
+Turn = CeilingRaised | StudyExtended | StudyHalted | StudyReopened | TrialExtended | TrialExtensionEnded
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Span:
     """None while it runs."""
     value: float | None = None
     """The metric it reached, None where there is none or it is not finite."""
+    further: bool = False
+    """Whether it trained beyond the search."""
 
 
 @dataclass(slots=True)
@@ -122,7 +126,7 @@ class Series:
 
     def reached(self, trial: TrialRecord) -> int:
         """Index of the highest level a trial has a result at (-1: none)."""
-        return self.level(trial.resource) if trial.results else -1
+        return self.level(trial.resource) if trial.all_results else -1
 
     def final(self, trial: TrialRecord) -> float | None:
         """The metric at a trial's highest resource."""
@@ -130,7 +134,7 @@ class Series:
 
     def best_loss(self, trial: TrialRecord) -> float:
         """Smallest finite loss of a trial; infinite where there is none."""
-        return min((r.loss for r in trial.results if r.loss is not None), default=math.inf)
+        return min((r.loss for r in trial.all_results if r.loss is not None), default=math.inf)
 
     def standing(self) -> list[TrialRecord]:
         """Trials with a finite result, best first."""
@@ -146,7 +150,7 @@ def read_series(entries: Sequence[Entry]) -> Series:
     """
     study = Study.from_entries(entries, sampler=RecordedSampler([]))  # nothing is proposed: learn nothing
     series = Series(study, Bands(study))
-    resources = {result.resource for trial in study.state.trials for result in trial.results}
+    resources = {result.resource for trial in study.state.trials for result in trial.all_results}
     targets = {event.target for entry in entries for event in entry.events if type(event) is JobGranted}
     series.levels = sorted(resources | targets | {band.rung.level for band in series.bands.all})
     if study.spec.search.method == "pbt" or any(trial.parent is not None for trial in study.state.trials):
@@ -238,9 +242,13 @@ class _Fold:
         if grant.checkpoint is not None:
             origin = bisect_right(self.series.levels, grant.checkpoint.resource) - 1
         elif not trial.condemned:  # a loop by hand keeps its checkpoints to itself
-            below = [result.resource for result in trial.results if result.resource < grant.target]
+            results = trial.all_results if grant.rung == FURTHER else trial.results
+            below = [result.resource for result in results if result.resource < grant.target]
             origin = self.level[below[-1]] if below else -1
-        return Span(grant.trial, grant.attempt, self.level[grant.target], origin, start, end, worker, outcome, value)
+        return Span(
+            grant.trial, grant.attempt, self.level[grant.target], origin, start, end, worker, outcome, value,
+            grant.rung == FURTHER,
+        )  # fmt: skip
 
     def close(self) -> None:
         series = self.series

@@ -186,7 +186,7 @@ def top_trials(series: Series) -> str:
     rows = []
     for trial in ranked:
         loss = series.best_loss(trial)
-        at = next(r.resource for r in trial.results if r.loss == loss)
+        at = next(r.resource for r in trial.all_results if r.loss == loss)
         own = [value(trial.params[name]) if name in trial.params else "" for name in names]
         best = number(series.study.metric_value(loss))
         bracket = [str(trial.bracket)] * series.brackets
@@ -221,7 +221,7 @@ def failure_rows(series: Series) -> list[tuple[float, tuple[str, str, str, str]]
 def failures(series: Series) -> str:
     """What went wrong: abandoned trials first, then single attempts."""
     rows = failure_rows(series)
-    diverged = sum(r.loss is None for trial in series.trials for r in trial.results)
+    diverged = sum(r.loss is None and not r.losses for trial in series.trials for r in trial.all_results)
     lost = math.fsum(s.end - s.start for s in series.spans if s.outcome is not None and s.value is None)
     if not rows and not diverged:
         return '<section class="card"><h2>Failures</h2><p class="caption">None.</p></section>'

@@ -323,6 +323,11 @@ class RecordedGrant(Part):
     member: int | None = None
 
 
+class RecordedTraining(Part):
+    trial: int = Field(ge=0)
+    target: int = Field(ge=1)
+
+
 class RecordedSearch(Part):
     """Trains again along the grants another study recorded (``hpo rerun``); decides nothing itself."""
 
@@ -333,6 +338,10 @@ class RecordedSearch(Part):
     numbers: list[int] = Field(
         default_factory=list, description="Their numbers in the source, whose training seeds they keep; default: equal."
     )
+    further: list[RecordedTraining] = Field(
+        default_factory=list, description="Trials that were trained beyond the search, in that order."
+    )
+    any_metric: bool = Field(default=False, description="Of several metrics one suffices, as in the source (PBT).")
     keep_last: bool = Field(default=False, description="Keep the last checkpoint of every trial.")
     min_resource: int = 1
     max_resource: int = Field(ge=1)

@@ -138,6 +138,11 @@ class StudySpec(Part):
         return tuple(self.metrics) or (self.metric,)
 
     @property
+    def any_metric(self) -> bool:
+        """Whether a result may lack some of several metrics: a population's fitness may have gaps (PBT, 3.5.1)."""
+        return self.search.method == "pbt" or (self.search.method == "recorded" and self.search.any_metric)
+
+    @property
     def checkpoint_base(self) -> str:
         """Folder of the checkpoints, relative to the study's, or a URL."""
         place = self.checkpoints.folder

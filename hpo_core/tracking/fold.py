@@ -25,7 +25,10 @@ from hpo_core.events import (
     StudyReopened,
     TrialAbandoned,
     TrialCreated,
+    TrialExtended,
+    TrialExtensionEnded,
     TrialStopped,
+    concerns_search,
 )
 from hpo_core.journal.damage import damaged_entry
 from hpo_core.naming import RungNames
@@ -33,7 +36,7 @@ from hpo_core.search.base import Done, SearchMethod, create_method
 from hpo_core.search.pareto import ParetoRung
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
-from hpo_core.trial import Metrics, Report
+from hpo_core.trial import FURTHER, Metrics, Report
 
 Place = tuple[int | None, int]
 """A rung: (bracket, or None where all brackets share their rungs; place in its ladder)."""
@@ -127,7 +130,8 @@ class StudyFold:
         """``finished``, ``halted`` or ``running``."""
         state = self.state
         assert self._method is not None
-        if not state.running and not state.waiting and isinstance(self._method.next_action(), Done):
+        left = state.running or state.waiting or state.extended
+        if not left and isinstance(self._method.next_action(), Done):
             return "finished"
         return "halted" if state.halted is not None else "running"
 
@@ -208,16 +212,17 @@ class StudyFold:
             if len(reachable) < len(rungs):
                 self.points.append(MetricPoint("ceiling", float(max(reachable)), entry.time, 0))
         assert self._method is not None
-        self._method.apply(event)
+        if concerns_search(event):
+            self._method.apply(event)
         if type(event) is TrialCreated:
             self.trials.append(TrialNotes(entry.time))
             self.touched[event.trial] = None
-        elif type(event) is TrialStopped:
-            self.touched[event.trial] = None
+        elif type(event) in (TrialStopped, TrialExtended, TrialExtensionEnded):
+            self.touched[event.trial] = None  # type: ignore[union-attr]
         elif type(event) is CeilingRaised:
             self.points.append(MetricPoint("ceiling", float(event.level), entry.time, state.resource_used))
         elif type(event) is StudyHalted or type(event) is StudyReopened:
-            for number in state.waiting:
+            for number in (*state.waiting, *state.extended):
                 self.touched[number] = None
                 self.trials[number].ended = entry.time
         best = state.incumbent
@@ -245,7 +250,7 @@ class StudyFold:
     def _granted(self, event: JobGranted, entry: Entry) -> None:
         self.touched[event.trial] = None
         trial = self.state.trials[event.trial]
-        if event.retry or not trial.results:
+        if event.retry or not trial.results or event.rung == FURTHER:
             return
         below = trial.results[-1]
         place = self.names.place(below.bracket, below.rung)
@@ -266,9 +271,11 @@ class StudyFold:
         self.touched[event.trial] = None
         notes, trial = self.trials[event.trial], self.state.trials[event.trial]
         notes.worker, notes.ended = event.worker, event.ended or entry.time
-        notes.outcome = "completed" if event.loss is not None else "diverged"
+        notes.outcome = "completed" if event.loss is not None or event.losses else "diverged"
         self._curve(trial, report, event.metrics, event.resource, entry.time)
         for metric in self.spec.objectives:
+            if self.spec.any_metric and metric.name not in event.metrics:
+                continue
             final = event.metrics.get(metric.name, math.nan)
             self._point(notes, MetricPoint(f"final_{metric.name}", final, notes.ended, event.resource))
         if TRAINED_TO not in event.metrics:  # an axis beside the metric: results of different rungs do not compare
@@ -277,7 +284,8 @@ class StudyFold:
             for name, value in trial.params.items():
                 if isinstance(value, int | float) and not isinstance(value, bool):
                     self._point(notes, MetricPoint(f"param_{name}", float(value), notes.ended, event.resource))
-        self._rank(event.bracket, event.rung, event.loss, event.trial, event.losses)
+        if event.rung != FURTHER:
+            self._rank(event.bracket, event.rung, event.loss, event.trial, event.losses)
 
     def _failed(self, event: AttemptFailed) -> None:
         self.touched[event.trial] = None
@@ -299,7 +307,8 @@ class StudyFold:
     def _rank(self, bracket: int, rung: int, loss: float | None, trial: int, losses: tuple[float, ...] = ()) -> None:
         place = self.names.place(bracket, rung)
         if len(self.spec.objectives) > 1:
-            self._fronts.setdefault(place, ParetoRung(1, 1.0)).add(trial, losses or None)
+            whole = losses and all(loss == loss for loss in losses)  # a population's fitness may have gaps
+            self._fronts.setdefault(place, ParetoRung(1, 1.0)).add(trial, losses if whole else None)
         else:
             insort(self._ranked.setdefault(place, []), _rank_key(loss, trial))
         record = self.state.trials[trial]

@@ -164,7 +164,8 @@ class MlflowProjection:
         self._lock.take()
         self.driven = False
         fold = self._fold
-        fold.touched.update(dict.fromkeys([*fold.state.running, *fold.state.waiting]))
+        state = fold.state
+        fold.touched.update(dict.fromkeys([*state.running, *state.waiting, *state.extended]))
         try:
             store = self._connected()
             self._write(store)

@@ -14,6 +14,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.state import TrialRecord
 from hpo_core.tracking.fold import StudyFold
 from hpo_core.tracking.keys import legal_key, param_value, tag_value
+from hpo_core.trial import FURTHER
 
 PARENT_RUN = "mlflow.parentRunId"
 CURSOR = "hpo.projected_seq"
@@ -50,7 +51,8 @@ def trial_params(spec: StudySpec, trial: TrialRecord) -> dict[str, str]:
 def trial_tags(fold: StudyFold, number: int, parent_run: str) -> dict[str, str]:
     """Tags of a trial's run."""
     trial, notes = fold.state.trials[number], fold.trials[number]
-    rung = fold.names.place(trial.bracket, trial.granted.rung if trial.granted is not None else trial.rung)[1]
+    searching = trial.granted is not None and trial.granted.rung != FURTHER
+    rung = fold.names.place(trial.bracket, trial.granted.rung if trial.granted and searching else trial.rung)[1]
     tags = {
         PARENT_RUN: parent_run,
         **identity(fold),
@@ -77,6 +79,7 @@ def trial_tags(fold: StudyFold, number: int, parent_run: str) -> dict[str, str]:
         "hpo.nonfinite": notes.nonfinite,
         "hpo.pareto": _pareto(fold, trial),
         "hpo.stopped": fold.names.stopped(trial.stopped) if trial.stopped is not None else None,
+        "hpo.trained_further": str(trial.further[-1].resource) if trial.further else None,
         "hpo.abandoned": trial.abandoned.reason if trial.abandoned is not None else None,
     }
     tags.update({key: tag_value(value) for key, value in optional.items() if value})

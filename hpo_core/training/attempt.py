@@ -80,7 +80,7 @@ def attempt(function: Callable[[TrialHandle], Any], request: JobRequest, board: 
         if handle.unwritten is not None:  # whatever the function made of that
             return failed(Outcome.STORAGE, str(handle.unwritten), traceback_tail(error))
         return failed(_outcome(error, request.folder), _one_line(error), traceback_tail(error))
-    bad = next((name for name in request.metrics if not math.isfinite(metrics[name])), None)
+    bad = next((name for name in request.metrics if name in metrics and not math.isfinite(metrics[name])), None)
     return Report(
         trial=job.trial,
         attempt=job.attempt,

@@ -210,12 +210,13 @@ class TrialHandle:
         if self._state is not None and self._request.job.checkpoint == self._written:
             metrics = self._state["metrics"] | metrics  # the job asked for what was reached before
         missing = [name for name in self._request.metrics if name not in metrics]
-        if missing:
+        if missing and (self._request.required == "all" or len(missing) == len(self._request.metrics)):
             seen = ", ".join(map(repr, metrics)) or "nothing"
             several = bool(self._request.more_metrics)
+            one = "; one of them suffices in pbt" if self._request.required == "any" and several else ""
             raise ObjectiveError(
                 f"Metric {missing[0]!r} was not reported at the target (step {self.target}); reported there: {seen}. "
-                f"Call trial.report({missing[0]}=...) in every step, or "
+                f"Call trial.report({missing[0]}=...) in every step{one}, or "
                 f"{'drop it from metrics' if several else 'set metric.name'} of the study"
                 f"{'.' if several else ' to what is reported.'}"
             )

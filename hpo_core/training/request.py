@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from hpo_core.trial import Job, Report
+from hpo_core.trial import FURTHER, Job, Report
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,7 +17,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     objective: str
     """Training function as ``package.module:function``."""
     metric: str
-    """Must be reported at the target."""
+    """Must be reported at the target, unless ``required`` says otherwise."""
     seed: int
     """Training seed of this trial, already derived; the same for each of its attempts."""
     folder: str
@@ -28,6 +28,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Folder of the study's checkpoints, relative to ``folder``, or a URL."""
     more_metrics: tuple[str, ...] = ()
     """Further objectives of the study; must be reported at the target as well."""
+    required: Literal["all", "any"] = "all"
+    """Of several objectives: whether all must be reported, or one suffices (a population's fitness may have gaps)."""
     style: str = "handle"
     """``handle``: the objective takes a TrialHandle; ``optuna``: it is an Optuna objective."""
     space: dict[str, dict[str, Any]] = {}
@@ -70,12 +72,13 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     def checkpoint_path(self) -> str:
         """Where the attempt's checkpoint goes, relative to ``folder``, or a URL."""
         job = self.job
-        return f"{self.checkpoint_base}/trial-{job.trial:05d}/rung-{job.rung}-attempt-{job.attempt}.safetensors"
+        place = "further" if job.rung == FURTHER else f"rung-{job.rung}"
+        return f"{self.checkpoint_base}/trial-{job.trial:05d}/{place}-attempt-{job.attempt}.safetensors"
 
 
 def files_of_attempt(trial: int, attempt: int, base: str = "checkpoints") -> str:
     """Pattern of the checkpoint files, whole or begun, that an attempt may have written."""
-    return f"{base}/trial-{trial:05d}/rung-*-attempt-{attempt}.safetensors*"
+    return f"{base}/trial-{trial:05d}/*-attempt-{attempt}.safetensors*"
 
 
 def encode_request(request: JobRequest) -> bytes:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import pytest
 
-from hpo_core import MemoryJournal, Study
+from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.errors import HpoError
-from hpo_core.events import JobCompleted, JobGranted, TrialCreated
+from hpo_core.events import (
+    Entry,
+    JobCompleted,
+    JobGranted,
+    TrialCreated,
+    TrialExtended,
+    TrialExtensionEnded,
+    concerns_search,
+)
 from hpo_core.journal.audit import audit
 from hpo_core.journal.rerun import rerun_spec
 from hpo_core.search.base import RungStatus
 from hpo_core.spec import StudySpec
-from tests.conftest import World, fresh
+from hpo_core.trial import FURTHER
+from tests.conftest import World, completed, failed, fresh
 from tests.laws.test_laws import snapshot
 from tests.methods import ALL, SEARCHES, facts, judge, spec_of
 
@@ -169,3 +179,127 @@ def test_no_method_is_missing() -> None:
 
     named = {model.model_fields["method"].default for model in get_args(get_args(Search)[0])}
     assert named - {"recorded"} == {search["method"] for search in SEARCHES.values()}
+
+
+def search_of(study: Study) -> str:
+    """All that a search method shows."""
+    method = study.method
+    return repr((method.rungs(), method.next_action(), method.ruled_out, method.verdict()))
+
+
+TO = 100
+"""Beyond the maximum resource of every search here."""
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_trained_further_after_the_search(name: str) -> None:
+    """A person's wish leaves the search as it was: same rungs, same trials; its result can be the best."""
+    world = World(4, workers=4, failures=0.05)
+    study = fresh(spec_of(name), MemoryJournal(), world)
+    world.play(study)
+    before, trials = search_of(study), len(study.state.trials)
+    best, used = study.best, study.state.resource_used
+    assert best is not None
+    (job,) = study.train_further(to=TO)
+    assert (job.trial, job.rung, job.target) == (best.trial, FURTHER, TO) and job.checkpoint is None
+    assert not study.finished
+    study.check()
+    assert study.tell_report(completed(job, best.loss - 1)) == []
+    assert study.finished and study.status == "finished"
+    study.check()
+    assert (search_of(study), len(study.state.trials)) == (before, trials)
+    trial = study.state.trials[best.trial]
+    assert (trial.resource, [r.resource for r in trial.further]) == (TO, [TO])
+    assert study.state.resource_used > used and study.rules.resource_left(study.state) is None
+    assert study.best is not None and (study.best.trial, study.best.resource) == (best.trial, TO)
+
+    second = next(t.number for t in study.state.trials if t.results and t.loss is not None and t.number != best.trial)
+    world = World(3, workers=4)
+    jobs = study.train_further(second, TO) + study.train_further(best.trial, 2 * TO)
+    assert [(job.trial, job.target) for job in jobs] == [(second, TO), (best.trial, 2 * TO)]
+    world.play(study, jobs)
+    assert study.finished and search_of(study) == before
+
+    entries = list(study.journal.entries("world"))
+    assert audit(entries).clean
+    assert snapshot(Study.from_entries(entries)) == snapshot(study)
+    again = fresh(rerun_spec(entries, "again"), MemoryJournal())
+    World(9, workers=5).play(again)
+    assert again.finished
+    assert [[r.resource for r in t.all_results] for t in again.state.trials if t.further] == [
+        [r.resource for r in t.all_results] for t in study.state.trials if t.further
+    ]
+    if name != "grid":
+        study.extend(2)
+        world.play(study, study.state.wanted())
+        assert study.finished
+        study.check()
+        assert audit(study.journal.entries("world")).clean
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_trained_further_while_the_search_is_halted(name: str) -> None:
+    """The halted search stays halted; a resume goes on with it, and promotes the same trial by its own results."""
+    world = World(5)
+    study = fresh(spec_of(name), MemoryJournal(), world)
+    running = world.play(study, steps=5)
+    with pytest.raises(HpoError, match="its search is not over"):
+        study.train_further(to=TO)
+    study.stop("a person")
+    world.play(study, running)
+    assert study.status == "halted" and study.best is not None
+    halted = study.state.halted
+    study.recover("to train further", keep_halt=True)
+    assert study.state.halted == halted
+    study.train_further(to=TO)
+    (job,) = study.set_capacity(2)
+    assert (job.trial, job.rung) == (study.best.trial, FURTHER)
+    study.stop("interrupted")
+    assert study.tell_report(failed(job, Outcome.PREEMPTED)) == [] and study.at_rest
+    study.train_further(to=TO)
+    (job,) = study.state.wanted()
+    assert job.retry is False and study.tell_report(world.report(job)) == []
+    assert study.status == "halted" and study.at_rest
+    study.check()
+    study.recover("to search on")
+    world.play(study)
+    assert study.status == "finished"
+    study.check()
+    entries = list(study.journal.entries("world"))
+    assert audit(entries).clean
+    if not name.startswith("pareto"):
+        judge(study.spec, [_without_further(entry) for entry in entries])
+
+
+def _without_further(entry: Entry) -> Entry:
+    """What the search did: the rules' own judges know nothing of the other jobs."""
+    return msgspec.structs.replace(entry, events=tuple(event for event in entry.events if concerns_search(event)))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_recovery_at_every_entry_while_trained_further(name: str) -> None:
+    study = played(name)
+    before = study.seq
+    world = World(8, workers=3, failures=0.3)
+    numbers = [t.number for t in study.state.trials if t.results and t.loss is not None][:3]
+    jobs = [job for number in numbers for job in study.train_further(number, TO)]
+    world.play(study, jobs)
+    assert study.finished
+    study.check()
+    entries = list(study.journal.entries("world"))
+    assert audit(entries).clean
+    for cut in range(before, len(entries) + 1):
+        journal = MemoryJournal()
+        journal.create("world", entries[0])
+        for entry in entries[1:cut]:
+            journal.append("world", entry)
+        again = Study.open("world", journal)
+        again.recover("second controller")
+        World(cut, workers=3).play(again)
+        assert again.finished
+        asked = {e.trial for e in facts(entries[:cut], TrialExtended)}
+        ended = {e.trial for e in facts(journal.entries("world"), TrialExtensionEnded)}
+        for number in asked - ended:
+            assert [r.resource for r in again.state.trials[number].further] == [TO]
+        assert audit(journal.entries("world")).clean
+        again.check()

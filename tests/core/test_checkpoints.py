@@ -15,7 +15,7 @@ from hpo_core.journal.rerun import rerun_spec
 from hpo_core.search.chance import first_passage, hypergeometric_tail
 from hpo_core.search.random_grid import Straight
 from hpo_core.state import StudyState
-from hpo_core.trial import Checkpoint, Job, Report
+from hpo_core.trial import FURTHER, Checkpoint, Job, Report
 from tests.conftest import World, completed, failed, fresh, make_spec
 from tests.laws.test_laws import snapshot
 from tests.methods import ALL, facts, spec_of
@@ -24,7 +24,8 @@ NINE = {"method": "asha", "configs": 9, "min_resource": 1, "max_resource": 9, "r
 
 
 def written(job: Job, size: int = 100) -> Checkpoint:
-    return Checkpoint(f"t{job.trial}-r{job.rung}", "", job.target, size, job.checkpoint.uri if job.checkpoint else None)
+    place = f"r{job.rung}" if job.rung != FURTHER else f"further-{job.target}"
+    return Checkpoint(f"t{job.trial}-{place}", "", job.target, size, job.checkpoint.uri if job.checkpoint else None)
 
 
 def good(job: Job, loss: float, size: int = 100) -> Report:
@@ -62,7 +63,8 @@ class Disk(World):
                 self.files.pop(uri, None)
             study.check()
             assert set(self.files) == live.uris
-            assert not set(study.method.ruled_out) & set(study.state.running), "ruled out, and goes on"
+            searching = {number for number, grant in study.state.running.items() if grant.rung != FURTHER}
+            assert not set(study.method.ruled_out) & searching, "ruled out, and goes on"
 
 
 def in_turn(study: Study, losses: list[float], size: int = 100) -> list[list[Any]]:

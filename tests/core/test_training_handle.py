@@ -3,6 +3,7 @@
 import math
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -306,3 +307,33 @@ def test_a_long_step_can_say_that_it_goes_on(request_of):
     board.begin(0)
     attempt(train, request_of(target=2), board)
     assert said == [0, 1, 1, 2]
+
+
+def two_objectives(trial):
+    counter = Counter()
+    trial.track(counter=counter)
+    for _ in trial.steps():
+        counter.value += 1
+        if trial.params.get("loss"):
+            trial.report(loss=0.5)
+        if trial.params.get("speed"):
+            trial.report(speed=trial.params["speed"])
+
+
+@pytest.mark.parametrize("required", ["all", "any"])
+def test_one_of_several_metrics_suffices_where_the_study_says_so(request_of, required):
+    def ended(**params):
+        request = msgspec.structs.replace(request_of(**params), more_metrics=("speed",), required=required)
+        return attempt(two_objectives, decode_request(encode_request(request)))
+
+    assert ended(loss=1, speed=2.0).outcome is Outcome.COMPLETED
+    for params in ({"loss": 1}, {"speed": 2.0}):
+        report = ended(**params)
+        if required == "all":
+            assert report.outcome is Outcome.ERROR and "was not reported at the target" in report.message
+        else:
+            assert report.outcome is Outcome.COMPLETED and set(report.metrics) == set(params)
+            assert report.checkpoint is not None and report.checkpoint.resource == 3
+    nothing = ended()
+    assert nothing.outcome is Outcome.ERROR and "Metric 'loss' was not reported" in nothing.message
+    assert ended(speed=math.nan).outcome is (Outcome.ERROR if required == "all" else Outcome.DIVERGED)

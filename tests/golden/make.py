@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hpo_core import MemoryJournal, Outcome, Study
+from hpo_core import Job, MemoryJournal, Outcome, Study
 from hpo_core.events import FORMAT, encode_entry
 from hpo_core.trial import Checkpoint
 from tests.conftest import World, completed, failed, fresh, make_spec
@@ -61,6 +61,35 @@ def limited() -> Study:
     return study
 
 
+def trained_further() -> Study:
+    """Trials that were trained beyond the search: from a checkpoint, from scratch, retried, given up, while halted."""
+    world = World(17)
+    study = fresh(make_spec(study="golden"), MemoryJournal(), world)
+
+    def play(jobs: list[Job]) -> None:
+        while jobs:
+            job = jobs.pop(0)
+            checkpoint = Checkpoint(f"t{job.trial}r{job.target}a{job.attempt}", "ab", job.target, 7)
+            jobs += study.tell_report(completed(job, world.loss(job), checkpoint=checkpoint))
+
+    jobs = world.play(study, steps=5)
+    study.stop("a person")
+    play(jobs)
+    study.recover("second:2", keep_halt=True)
+    study.train_further(to=40)
+    play(study.set_capacity(2))
+    study.recover("third:3")
+    play(study.set_capacity(3))
+    other = next(trial.number for trial in study.state.trials if not trial.all_results[-1].resource > 1)
+    (job,) = study.train_further(other, 60)
+    play(study.tell_report(failed(job, Outcome.CRASHED)))
+    (job,) = study.train_further(other, 90)
+    study.tell_report(failed(job, Outcome.ERROR, "no such layer"))
+    study.extend(2)
+    play(study.state.wanted())
+    return study
+
+
 METHODS = [
     "asha-brackets", "asha-shared", "asha-endless", "stopping-brackets", "sha", "hyperband", "pasha", "pbt",
     "pbt-truncation", "random", "grid-drawn", "pareto-asha-brackets",
@@ -69,7 +98,7 @@ METHODS = [
 
 def studies() -> dict[str, Study]:
     """All golden studies by the name of their file: each kind of event, each search method with failures."""
-    found = {"every-event": every_kind_of_event(), "limited": limited()}
+    found = {"every-event": every_kind_of_event(), "limited": limited(), "further": trained_further()}
     for name in METHODS:
         world = World(12, failures=0.05, nans=0.05)
         study = fresh(spec_of(name, study="golden"), MemoryJournal(), world)
@@ -91,6 +120,7 @@ def summary(study: Study) -> dict[str, object]:
                 "attempts": trial.attempts,
                 "results": [[r.rung, r.resource, r.loss] for r in trial.results],
                 "condemned": sorted(trial.condemned),
+                **({"further": [[r.resource, r.loss] for r in trial.further]} if trial.further else {}),
             }
             for trial in state.trials
         ],
