@@ -129,11 +129,12 @@ def test_a_study_goes_on_when_its_server_is_killed(alone: Runner) -> None:
 LISTS_MODULES = """
 import json, pathlib, sys
 from hpo_core.cli import main
-try:
-    main()
-finally:
-    found = sorted(name for name in sys.modules if name.partition(".")[0] == "prefect")
-    pathlib.Path("modules.json").write_text(json.dumps(found))
+if __name__ == "__main__":
+    try:
+        main()
+    finally:
+        found = sorted(name for name in sys.modules if name.partition(".")[0] == "prefect")
+        pathlib.Path("modules.json").write_text(json.dumps(found))
 """
 
 
