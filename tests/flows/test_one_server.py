@@ -188,6 +188,14 @@ def test_the_users_api_is_found(source: str, tmp_path: Path) -> None:
     assert done.stdout.split() == ["None" if source == "nowhere" else url], done.stderr
 
 
+def test_without_settings_of_prefect_none_are_made(alone: Runner) -> None:
+    """A newcomer's first command: no notice of Prefect's telemetry, no files of Prefect outside the home folder."""
+    process = alone.start("tune", alone.study())
+    out, err = end(process)
+    assert process.returncode == 0 and "telemetry" not in out + err, out + err
+    assert not (alone.folder / ".prefect").exists()
+
+
 def test_a_server_of_the_users_profile_is_used_with_its_password(prefect_api: dict[str, str], alone: Runner) -> None:
     profile = alone.folder / ".prefect" / "profiles.toml"
     profile.parent.mkdir()
