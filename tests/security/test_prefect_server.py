@@ -197,7 +197,7 @@ def test_the_password_is_in_its_file_only(tmp_path: Path) -> None:
         "tune", hpo.study("slow", tracking={}, search={"method": "random", "configs": 30, "max_resource": 2})
     )
     try:
-        wait_for_entries(hpo, "toy", 4, process)
+        wait_for_entries(hpo, "toy", 4, process, PATIENCE)
         (file,) = (hpo.home / "prefect").glob("server-*.json")
         word = json.loads(file.read_text())["auth"].partition(":")[2]
         assert len(word) >= 32 and stat.S_IMODE(file.stat().st_mode) == 0o600
