@@ -6,6 +6,7 @@ import base64
 import os
 import ssl
 import time
+import tomllib
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -24,13 +25,33 @@ class PrefectServerError(HpoError):
 def configured_api() -> str | None:
     """URL of the Prefect API the user's settings name (environment, profile, .env, prefect.toml), or None.
 
-    Prefect is imported for it, and keeps the settings that it finds at this moment: see ``point_prefect_at``.
+    Where some file may name one, Prefect is imported to say so, and keeps the settings that it finds at this moment:
+    see ``point_prefect_at``.
     """
     if url := os.environ.get("PREFECT_API_URL"):
         return url
+    if not _may_be_configured():
+        return None
     from prefect.settings import Settings
 
     return Settings().api.url
+
+
+def _may_be_configured() -> bool:
+    """Whether there is any file that Prefect reads settings from.
+
+    To import Prefect takes a second or more; it leaves files in the user's home and prints about its telemetry.
+    """
+    home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect")
+    profiles = Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml")
+    if any(path.exists() for path in (profiles, Path(".env"), Path("prefect.toml"))):
+        return True
+    try:
+        return "prefect" in tomllib.loads(Path("pyproject.toml").read_text()).get("tool", {})
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return True
 
 
 def check_api(url: str) -> None:

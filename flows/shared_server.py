@@ -172,7 +172,8 @@ class SharedServer:
             return
         if self._uses:
             self._uses = False
-            self._leave(users)
+            with contextlib.suppress(PrefectServerError):  # said when it was to be used
+                self._leave(users)
         users.close()
         if self._process is not None:
             self._process.poll()

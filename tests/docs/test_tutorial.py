@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -16,6 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.flows.prefect_api import ask
+from tests.flows.test_profiles import sourced
 
 ROOT = Path(__file__).parents[2]
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
@@ -42,13 +44,11 @@ class Reader:
         self.folder = folder
         for name in ("examples", "deployments"):
             shutil.copytree(ROOT / name, folder / name)
-        settings = (ROOT / "deployments" / "local" / "environment").read_text().splitlines()
-        pairs = [line.split("=", 1) for line in settings if line and not line.startswith("#")]
         port = free_port()
         self.api = f"http://127.0.0.1:{port}/api"
         self.environment = (
             {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "HPO_", "MLFLOW_"))}
-            | dict(pairs)
+            | sourced(folder)
             | {"PREFECT_API_URL": self.api, "PREFECT_SERVER_API_PORT": str(port), "HOME": str(folder)}
             | {"PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}", "COLUMNS": "200"}
         )
@@ -78,12 +78,8 @@ class Reader:
                 time.sleep(0.5)
 
     def artifact(self, key: str) -> str:
-        wanted = json.dumps({"artifacts": {"key": {"any_": [key]}}, "sort": "CREATED_DESC", "limit": 1}).encode()
-        request = urllib.request.Request(
-            f"{self.api}/artifacts/filter", data=wanted, headers={"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return str(json.load(answer)[0]["data"])
+        wanted = {"artifacts": {"key": {"any_": [key]}}, "sort": "CREATED_DESC", "limit": 1}
+        return str(ask(self.environment, "artifacts/filter", wanted)[0]["data"])
 
 
 @pytest.fixture
@@ -124,7 +120,5 @@ def test_followed_to_the_letter(reader: Reader) -> None:
     again = next(line for line in typed if line.startswith("prefect deployment run retrain/digits-nightly"))
     reader.run(again)
     assert "This was done before for the same data" in reader.artifact("digits-decision")
-    schedules = json.loads(
-        urllib.request.urlopen(f"{reader.api}/deployments/name/retrain/digits-nightly", timeout=30).read()
-    )["schedules"]
+    schedules = ask(reader.environment, "deployments/name/retrain/digits-nightly")["schedules"]
     assert [item["schedule"]["cron"] for item in schedules] == ["0 3 * * *"]

@@ -100,8 +100,8 @@ def make_hpo(prefect_api: dict[str, str]) -> Callable[[Path], Runner]:
     return lambda folder: Runner(folder, prefect_api)
 
 
-def wait_for_entries(hpo: Runner, study: str, count: int, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 90
+def wait_for_entries(hpo: Runner, study: str, count: int, process: subprocess.Popen[str], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if (hpo.home / "journal.db").exists():
             journal = Home(hpo.home).open_journal()
@@ -112,4 +112,4 @@ def wait_for_entries(hpo: Runner, study: str, count: int, process: subprocess.Po
         if process.poll() is not None:
             raise AssertionError(process.communicate())
         time.sleep(0.1)
-    raise AssertionError(f"{study} made no {count} entries in 90 s")
+    raise AssertionError(f"{study} made no {count} entries in {seconds:g} s")

@@ -6,14 +6,19 @@ screenshots there.
 
 from __future__ import annotations
 
+import base64
+import json
 import os
+import re
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.flows.conftest import Runner, wait_for_entries
 from tests.flows.deployed import Deployed, deployed
 
 __all__ = ["deployed"]
@@ -56,6 +61,46 @@ def address(deployed: Deployed, path: str) -> str:
     return deployed.environment["PREFECT_API_URL"].removesuffix("/api") + path
 
 
+@pytest.fixture
+def page_inside(page: Any, prefect_api: dict[str, str]) -> Any:
+    """A page of the server whose password was given before, as the UI keeps it."""
+    word = base64.b64encode(prefect_api["PREFECT_API_AUTH_STRING"].encode()).decode()
+    page.add_init_script(f"localStorage.setItem('prefect-password', '{word}')")
+    return page
+
+
+@pytest.mark.parametrize("ui", ["", "/v2"], ids=["older", "newer"])
+def test_log_in_at_the_server_that_a_study_started(ui: str, page: Any, pictures: Path, tmp_path: Path) -> None:
+    """Logging in, the run's page, and its tables, which the UI asks for with POST and so with a CSRF token."""
+    hpo = Runner(tmp_path, {})
+    process = hpo.start("tune", hpo.study("slow", search={"method": "random", "configs": 400, "max_resource": 2}))
+    try:
+        wait_for_entries(hpo, "toy", 4, process)
+        (file,) = (hpo.home / "prefect").glob("server-*.json")
+        known = json.loads(file.read_text())
+        refused: list[str] = []
+        page.on("response", lambda answer: refused.append(answer.url) if answer.status in (401, 403) else None)
+        page.goto(f"{known['url']}{ui}/runs")
+        password = page.locator("input[type=password]")
+        password.fill("hpo:wrong")
+        password.press("Enter")
+        page.get_by_text(re.compile("Authentication failed|Invalid credentials")).first.wait_for()
+        page.screenshot(path=pictures / f"login{ui.replace('/', '-')}.png")
+        refused.clear()
+        password.fill(known["auth"])
+        password.press("Enter")
+        password.wait_for(state="detached")
+        page.goto(f"{known['url']}{ui}/runs")
+        page.get_by_text("tune-toy").first.click()
+        page.get_by_text("new trial").first.wait_for()
+        page.wait_for_timeout(2000)
+        page.screenshot(path=pictures / f"logged-in{ui.replace('/', '-')}.png")
+        assert refused == []
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+
+
 def form_of(deployed: Deployed, flow: str) -> str:
     return address(deployed, f"/deployments/deployment/{deployed.api(f'deployments/name/{flow}/{flow}')['id']}/run")
 
@@ -95,7 +140,8 @@ def newest_run(deployed: Deployed, page: Any, name: str) -> str:
     raise AssertionError(f"the form made no run of {name}: {page.inner_text('body')[:3000]}")
 
 
-def test_fill_in_start_watch_and_open_artifacts(deployed: Deployed, page: Any, pictures: Path) -> None:
+def test_fill_in_start_watch_and_open_artifacts(deployed: Deployed, page_inside: Any, pictures: Path) -> None:
+    page = page_inside
     page.goto(form_of(deployed, "tune"))
     field(page, "objective").wait_for()
     choose(page, "objective", "tests.flows.objectives:good")
@@ -133,7 +179,8 @@ def test_fill_in_start_watch_and_open_artifacts(deployed: Deployed, page: Any, p
     page.screenshot(path=pictures / "best.png")
 
 
-def test_what_is_missing_is_said_beside_its_field(deployed: Deployed, page: Any, pictures: Path) -> None:
+def test_what_is_missing_is_said_beside_its_field(deployed: Deployed, page_inside: Any, pictures: Path) -> None:
+    page = page_inside
     page.goto(form_of(deployed, "tune"))
     field(page, "objective").wait_for()
     page.get_by_text("Add item", exact=True).first.click()
@@ -145,7 +192,8 @@ def test_what_is_missing_is_said_beside_its_field(deployed: Deployed, page: Any,
     page.screenshot(path=pictures / "form-refused.png")
 
 
-def test_the_newer_ui_draws_the_same_form(deployed: Deployed, page: Any, pictures: Path) -> None:
+def test_the_newer_ui_draws_the_same_form(deployed: Deployed, page_inside: Any, pictures: Path) -> None:
+    page = page_inside
     page.goto(form_of(deployed, "tune").replace("/deployments/", "/v2/deployments/", 1))
     for tab in ("ASHA", "Successive halving", "Hyperband", "PASHA", "Population", "Random", "Grid"):
         page.get_by_text(tab, exact=True).first.wait_for()
@@ -159,7 +207,10 @@ def test_the_newer_ui_draws_the_same_form(deployed: Deployed, page: Any, picture
     page.screenshot(path=pictures / "form-newer-ui.png")
 
 
-def test_a_champion_and_a_comparison_as_a_person_sees_them(deployed: Deployed, page: Any, pictures: Path) -> None:
+def test_a_champion_and_a_comparison_as_a_person_sees_them(
+    deployed: Deployed, page_inside: Any, pictures: Path
+) -> None:
+    page = page_inside
     (deployed.data / "drifted.json").write_text('{"offset": 0.9, "seed": 2}')
     deployed.completed("tune-file", file="line.yaml", name="line")
     page.goto(form_of(deployed, "retrain"))

@@ -40,10 +40,50 @@ def test_the_pool_takes_no_code_from_a_run() -> None:
     assert "env" not in job, "Prefect's worker merges the environment a run asks for into a mapping that is there"
 
 
-def test_local_environment_allows_the_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+def sourced(folder: Path, shell: str = "bash") -> dict[str, str]:
+    """The local profile as a shell in ``folder`` reads it."""
+    script = f"set -a; . {FOLDER / 'local' / 'environment'}; exec env -0"
+    clean = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+    done = subprocess.run([shell, "-c", script], cwd=folder, env=clean, capture_output=True, check=True, text=True)
+    return dict(line.split("=", 1) for line in done.stdout.split("\0") if "=" in line)
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_local_environment_makes_a_password_of_its_own_once(shell: str, tmp_path: Path) -> None:
+    first, again = (sourced(tmp_path, shell)["PREFECT_API_AUTH_STRING"] for _ in range(2))
+    word = first.removeprefix("hpo:")
+    assert len(word) == 48 and first == again
+    kept = tmp_path / ".hpo" / "prefect-password"
+    assert kept.read_text() == word and kept.stat().st_mode & 0o077 == 0
+    (tmp_path / "other").mkdir()
+    assert sourced(tmp_path / "other")["PREFECT_API_AUTH_STRING"] != first
+
+
+def assert_closed_to_other_pages(settings: dict[str, Any]) -> None:
+    """What a Prefect server has by default: no password, no CSRF tokens, every origin."""
+    assert settings["PREFECT_SERVER_API_AUTH_STRING"].startswith("hpo:")
+    assert settings["PREFECT_SERVER_CSRF_PROTECTION_ENABLED"] == "true"
+    origins = settings["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"].split(",")
+    assert origins == ["http://127.0.0.1:4200", "http://localhost:4200"]
+
+
+def test_servers_of_the_profiles_are_closed_to_other_pages(tmp_path: Path) -> None:
+    settings = sourced(tmp_path)
+    assert_closed_to_other_pages(settings)
+    assert settings["PREFECT_API_AUTH_STRING"] == settings["PREFECT_SERVER_API_AUTH_STRING"]
+    assert_closed_to_other_pages(services()["prefect"]["environment"])
+    server = services()["prefect"]["environment"]["PREFECT_SERVER_API_AUTH_STRING"]
+    for name in ("deploy", "hpo-worker"):
+        assert services()[name]["environment"]["PREFECT_API_AUTH_STRING"] == server
+    for profile in ("kubernetes", "slurm"):
+        text = (FOLDER / profile / "README.md").read_text()
+        for name in ("API_AUTH_STRING", "CSRF_PROTECTION_ENABLED=true", "CORS_ALLOWED_ORIGINS="):
+            assert f"PREFECT_SERVER_{name}" in text
+
+
+def test_local_environment_allows_the_examples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    settings = sourced(tmp_path)
     monkeypatch.chdir(ROOT)
-    lines = (FOLDER / "local" / "environment").read_text().splitlines()
-    settings = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
     permits = Permits.of_environment(settings | {"HPO_IMPORT_FOLDERS": str(ROOT)})
     assert "digits/study.yaml" in permits.study_files()
     assert permits.load("digits/study.yaml").objective in permits.known_objectives()
@@ -145,7 +185,7 @@ def test_slurm_tells_the_process_that_its_time_ends(name: str, tmp_path: Path) -
 
 @pytest.mark.skipif(shutil.which("docker-compose") is None, reason="no docker-compose on this machine")
 def test_compose_accepts_the_file_and_wants_a_password(tmp_path: Path) -> None:
-    (tmp_path / "settings").write_text("POSTGRES_PASSWORD=x\n")
+    (tmp_path / "settings").write_text("POSTGRES_PASSWORD=x\nPREFECT_PASSWORD=y\n")
     for extra, code in ((["--env-file", str(tmp_path / "settings")], 0), (["--env-file", os.devnull], 1)):
         command = ["docker-compose", *extra, "--file", str(FOLDER / "compose" / "compose.yaml"), "config", "--quiet"]
         assert subprocess.run(command, capture_output=True).returncode == code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -10,33 +9,29 @@ from pathlib import Path
 
 import pytest
 
-from flows.server import TemporaryPrefectServer
+from flows.shared_server import SharedServer
 from tests.flows.conftest import Runner, wait_for_entries
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[TemporaryPrefectServer, dict[str, str]]]:
-    """One that may be ended, and the environment that names it."""
-    before = dict(os.environ)
-    made = TemporaryPrefectServer(tmp_path / "prefect")
-    made.start()
-    changed = {key: value for key, value in os.environ.items() if before.get(key) != value}
-    os.environ.clear()
-    os.environ.update(before)
-    made.wait()
-    yield made, changed
-    made.stop()
+def server(tmp_path: Path) -> Iterator[SharedServer]:
+    """One that may be ended."""
+    made = SharedServer(tmp_path / "prefect")
+    try:
+        made.start()
+        made.wait()
+        yield made
+    finally:
+        made.close()
 
 
-def test_a_study_outlives_the_prefect_server(
-    server: tuple[TemporaryPrefectServer, dict[str, str]], tmp_path: Path
-) -> None:
-    hpo = Runner(tmp_path, server[1])
+def test_a_study_outlives_the_prefect_server(server: SharedServer, tmp_path: Path) -> None:
+    hpo = Runner(tmp_path, server.client_settings())
     process = hpo.start("tune", hpo.study("slow", search={"method": "random", "configs": 60, "max_resource": 2}))
     wait_for_entries(hpo, "toy", 6, process)
-    server[0].stop()
+    server.close()
     while hpo.json("status", "toy")["status"] != "finished":
         assert process.poll() is None
     ended = time.monotonic()

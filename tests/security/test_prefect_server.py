@@ -1,0 +1,225 @@
+"""Attacks on the Prefect server that we start: web pages in the user's browser, other names, other users, leaks."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import socket
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
+
+from flows.server import PrefectServerError
+from flows.shared_server import SharedServer
+from tests.flows.conftest import Runner, wait_for_entries
+from tests.flows.prefect_api import ask
+
+pytestmark = pytest.mark.timeout(600)
+EVIL = "http://evil.example"
+PATIENCE = 240.0
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedServer]:
+    made = SharedServer(tmp_path_factory.mktemp("attacked") / "prefect")
+    try:
+        made.start()
+        made.wait()
+        yield made
+    finally:
+        made.close()
+
+
+class Answer:
+    def __init__(self, status: int, headers: dict[str, str], body: str) -> None:
+        self.status, self.headers, self.body = status, headers, body
+
+    @property
+    def for_other_pages(self) -> bool:
+        return "access-control-allow-origin" in self.headers
+
+
+def send(server: SharedServer, method: str, path: str, body: object = None, **headers: str) -> Answer:
+    """One request, with exactly these headers; names with ``_`` for ``-``."""
+    port = int(server.url.rpartition(":")[2])
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        data = None if body is None else json.dumps(body).encode()
+        connection.request(method, path, data, {"Content-Type": "application/json"} | named)
+        answer = connection.getresponse()
+        return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read().decode())
+    finally:
+        connection.close()
+
+
+def basic(server: SharedServer, auth: str | None = None) -> str:
+    return "Basic " + base64.b64encode((auth or server.auth).encode()).decode()
+
+
+def test_a_page_of_another_site_gets_nothing(server: SharedServer) -> None:
+    for origin in (EVIL, "null", "http://127.0.0.1:1", "http://localhost", server.url.replace("http", "https")):
+        for method, path in (
+            ("GET", "/api/health"),
+            ("GET", "/api/admin/version"),
+            ("GET", "/"),
+            ("GET", "/ui-settings"),
+        ):
+            answer = send(server, method, path, Origin=origin, Authorization=basic(server))
+            assert (answer.status, answer.for_other_pages) == (403, False), (origin, path)
+        answer = send(server, "POST", "/api/flows/", {"name": "planted"}, Origin=origin, Authorization=basic(server))
+        assert (answer.status, answer.for_other_pages) == (403, False)
+        asked = {"Access_Control_Request_Method": "POST", "Access_Control_Request_Headers": "authorization"}
+        answer = send(server, "OPTIONS", "/api/flows/", Origin=origin, **asked)
+        assert (answer.status, answer.for_other_pages) == (403, False)
+    flows = ask(server.client_settings(), "flows/filter", {})
+    assert "planted" not in {flow["name"] for flow in flows}
+
+
+def test_its_own_pages_are_served(server: SharedServer) -> None:
+    for name in ("127.0.0.1", "localhost"):
+        own = server.url.replace("127.0.0.1", name)
+        answer = send(server, "GET", "/api/admin/version", Host=own[7:], Origin=own, Authorization=basic(server))
+        assert answer.status == 200 and answer.headers["access-control-allow-origin"] == own
+        assert send(server, "GET", "/ui-settings", Host=own[7:], Origin=own).status == 200
+
+
+def test_a_form_post_without_an_origin_is_refused(server: SharedServer) -> None:
+    """What needs no permission of CORS: no password, no token, a content type that a form may have."""
+    answer = send(server, "POST", "/api/flows/", {"name": "planted"}, Content_Type="text/plain")
+    assert answer.status in (401, 403)
+    answer = send(server, "POST", "/api/flows/", {"name": "planted"})
+    assert answer.status in (401, 403)
+
+
+def test_a_change_needs_password_and_token(server: SharedServer) -> None:
+    answer = send(server, "POST", "/api/flows/", {"name": "planted"}, Authorization=basic(server))
+    assert answer.status == 403 and "Missing CSRF token" in answer.body
+    guessed = {"Prefect_Csrf_Token": "x", "Prefect_Csrf_Client": "y"}
+    answer = send(server, "POST", "/api/flows/", {"name": "planted"}, Authorization=basic(server), **guessed)
+    assert answer.status == 403
+    for wrong in ("hpo:", "hpo:wrong", ":"):
+        assert send(server, "GET", "/api/admin/version", Authorization=basic(server, wrong)).status == 401
+    for path in ("/api/admin/version", "/api/csrf-token?client=y", "/api/admin/settings"):
+        assert send(server, "GET", path).status == 401
+    assert ask(server.client_settings(), "flows/", {"name": "mine"})["name"] == "mine"
+    assert send(server, "GET", "/api/health").status == 200, "whoever waits for it has no password yet"
+
+
+def test_another_name_of_this_machine_is_refused(server: SharedServer) -> None:
+    """DNS rebinding: the name of an attacker's page points at 127.0.0.1 now, so that the origin is the same."""
+    port = server.url.rpartition(":")[2]
+    for host in (
+        f"evil.example:{port}",
+        "evil.example",
+        "127.0.0.1",
+        f"127.0.0.1.evil.example:{port}",
+        f"[::1]:{port}",
+        "",
+    ):
+        answer = send(server, "GET", "/api/admin/version", Host=host, Authorization=basic(server))
+        assert (answer.status, answer.for_other_pages) == (403, False), host
+        assert "through a tunnel use the same port" in answer.body
+
+
+def test_web_sockets_ask_the_same(server: SharedServer) -> None:
+    """CORS does not cover them: a page of any site may open one."""
+    address = server.api_url.replace("http", "ws") + "/events/in"
+    port = int(server.url.rpartition(":")[2])
+    for origin, host in ((EVIL, f"127.0.0.1:{port}"), (None, f"evil.example:{port}")):
+        at = f"ws://{host}/api/events/in"
+        with socket.create_connection(("127.0.0.1", port), 60) as plain, pytest.raises(InvalidStatus) as caught:
+            connect(at, origin=origin, sock=plain)  # type: ignore[arg-type]
+        assert caught.value.response.status_code == 403
+    with connect(address, subprotocols=["prefect"], open_timeout=60) as opened:  # type: ignore[list-item]
+        opened.send(json.dumps({"type": "auth", "token": "wrong"}))
+        with pytest.raises(ConnectionClosed, match="Invalid token"):
+            opened.recv(timeout=60)
+    with connect(address, subprotocols=["prefect"], open_timeout=60) as opened:  # type: ignore[list-item]
+        opened.send(json.dumps({"type": "auth", "token": server.auth}))
+        assert json.loads(opened.recv(timeout=60))["type"] == "auth_success"
+
+
+def test_it_listens_on_this_machine_only(server: SharedServer) -> None:
+    process = psutil.Process(server.pid)
+    listening = [at.laddr.ip for at in process.net_connections("inet") if at.status == psutil.CONN_LISTEN]
+    assert listening == ["127.0.0.1"]
+
+
+def test_its_files_are_the_owners_only(server: SharedServer) -> None:
+    assert stat.S_IMODE(server.folder.stat().st_mode) == 0o700
+    files = [path for path in server.folder.iterdir() if path.is_file()]
+    assert {"prefect.db", "server.log", server.secrets_file.name} <= {path.name for path in files}
+    assert [path for path in files if stat.S_IMODE(path.stat().st_mode) & 0o077] == []
+
+
+def test_the_servers_environment_holds_no_other_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPO_JOURNAL", "postgresql://me:pl4nted@host/db")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "pl4nted")
+    monkeypatch.setenv("PREFECT_SERVER_CORS_ALLOWED_ORIGINS", "*")
+    server = SharedServer(tmp_path / "prefect")
+    try:
+        server.start()
+        environment = psutil.Process(server.pid).environ()
+    finally:
+        server.close()
+    assert "pl4nted" not in json.dumps(environment)
+    assert "*" not in [value for name, value in environment.items() if "CORS" in name]
+
+
+@pytest.mark.parametrize("name", ["users-{}.lock", "server-{}.lock", "start-{}.lock", "server.log"])
+def test_a_planted_link_is_refused(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "prefect"
+    folder.mkdir()
+    key = tmp_path / "key"
+    key.write_text("do not touch")
+    (folder / name.format(os.uname().nodename)).symlink_to(key)
+    server = SharedServer(folder)
+    try:
+        with pytest.raises(PrefectServerError, match="--no-prefect"):
+            server.start()
+    finally:
+        server.close()
+    assert key.read_text() == "do not touch"
+
+
+def test_the_password_is_in_its_file_only(tmp_path: Path) -> None:
+    hpo = Runner(tmp_path, {})
+    process = hpo.start(
+        "tune", hpo.study("slow", tracking={}, search={"method": "random", "configs": 30, "max_resource": 2})
+    )
+    try:
+        wait_for_entries(hpo, "toy", 4, process, PATIENCE)
+        (file,) = (hpo.home / "prefect").glob("server-*.json")
+        word = json.loads(file.read_text())["auth"].partition(":")[2]
+        assert len(word) >= 32 and stat.S_IMODE(file.stat().st_mode) == 0o600
+        encoded = base64.b64encode(f"hpo:{word}".encode()).decode()
+        controller = psutil.Process(process.pid)
+        family = [controller, *controller.children(recursive=True)]
+        (server,) = [found for found in family if "flows.prefect_server" in found.cmdline()]
+        assert len(family) > 4, "server, workers, trainers"
+        for found in family:
+            try:
+                assert word not in " ".join(found.cmdline())
+                assert found == server or word not in json.dumps(found.environ()), found.cmdline()
+            except psutil.NoSuchProcess:  # a trainer that ended
+                continue
+    finally:
+        try:
+            out, err = process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    assert process.returncode == 0, out + err
+    assert word not in out + err and str(file) in err
+    kept = [path for path in hpo.folder.rglob("*") if path.is_file() and path != file]
+    assert {"journal.db", "server.log", "prefect.db", "report.html", "mlflow.db"} <= {path.name for path in kept}
+    assert [path for path in kept if any(it.encode() in path.read_bytes() for it in (word, encoded))] == []
