@@ -271,3 +271,19 @@ def test_a_worker_of_an_address_is_left_out_until_it_is_heard_again(
     assert worker.is_running() and cluster.workers[1].is_running()
     assert outcomes(real)["lost"] == 1, messages(real)
     os.kill(worker.pid, 0)
+
+
+@pytest.mark.timeout(300)
+def test_sigterm_ends_a_start_that_stands_still(make: Callable[..., Real]) -> None:
+    """A worker that never comes up keeps Dask's constructor waiting for ever."""
+    real = make(timeout=60, search=ENDLESS)
+    process = real.start()
+    started = eventually(lambda: descendants(process, "spawn_main"), process, real)
+    for worker in started:
+        worker.suspend()
+    time.sleep(5)
+    assert process.poll() is None
+    below = all_below(process)
+    process.send_signal(signal.SIGTERM)
+    process.wait(120)
+    assert_gone(below)
