@@ -159,6 +159,24 @@ def test_a_child_that_stands_still_is_hung(make: Callable[..., Real]) -> None:
     assert outcomes(real) == {"hung": 1}, messages(real)
 
 
+@pytest.mark.timeout(300)
+def test_a_machine_that_slept_loses_nothing(make: Callable[..., Real]) -> None:
+    """All processes stand still for longer than any of them may, and none of them is taken for gone."""
+    real = make(search=RANDOM)
+    process = real.start()
+    real.wait_for_entries(4, process, seconds=120)
+    eventually(lambda: len(children_of(process)) == 2, process, real)
+    everything = [psutil.Process(process.pid), *all_below(process)]
+    for one in everything:
+        one.suspend()
+    time.sleep(12)
+    for one in reversed(everything):
+        one.resume()
+    assert process.wait(200) == 0, real.log.read_text()[-3000:]
+    real.assert_whole(configs=16)
+    assert not outcomes(real), messages(real)
+
+
 STANDING = {
     "worker": lambda process: workers_of(process)[:1],
     "zygote": lambda process: zygotes_of(process)[:1],
@@ -205,6 +223,11 @@ class Cluster:
             )
             for _ in range(2)
         ]
+
+    @staticmethod
+    def _listens(port: int) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
 
     def _start(self, what: str, *arguments: str) -> psutil.Process:
         command = [sys.executable, "-m", f"distributed.cli.dask_{what}", *arguments]
