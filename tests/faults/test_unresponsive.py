@@ -217,6 +217,10 @@ class Cluster:
         self.scheduler = self._start(
             "scheduler", "--host", "127.0.0.1", "--port", str(port), "--dashboard-address", "127.0.0.1:0"
         )
+        deadline = time.monotonic() + 120
+        while not self._listens(port):
+            assert time.monotonic() < deadline, "the scheduler does not come up"
+            time.sleep(0.1)
         self.workers = [
             self._start(
                 "worker", self.address, "--nthreads", "1", "--no-dashboard", "--no-nanny", "--host", "127.0.0.1"
