@@ -24,7 +24,7 @@ import distributed
 import msgspec
 from distributed.scheduler import KilledWorker
 
-from flows.cluster_kinds import start_cluster, web_settings
+from flows.cluster_kinds import forget_keys, start_cluster, web_settings
 from flows.cluster_processes import LocalProcesses, kill_tree
 from flows.cluster_trust import security_of
 from flows.cluster_watch import METRIC, ClusterWatch, look_at_workers
@@ -479,6 +479,7 @@ class DaskExecutor:
         except Exception as error:
             logging.getLogger(__name__).debug("closing the cluster: %s: %s", type(error).__name__, error)
             self._cluster.shutdown_on_close = False  # tried; not again when the interpreter ends
+        forget_keys(self._cluster)
 
 
 def _connected(cluster: AddressClusterSpec) -> Any:

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import dask
 import distributed
 import pynvml
 from distributed.security import Security
@@ -157,7 +158,7 @@ def slurm_cluster(cluster: SlurmClusterSpec, study: str, folder: str) -> Any:
         job_script_prologue=[*prologue, *cluster.prologue],
         security=Security.temporary(),  # type: ignore[no-untyped-call]
         shared_temp_directory=str(_own_folder(Path(folder) / "tls")),
-        scheduler_options=_web(cluster.dashboard),
+        scheduler_options=dask.config.get("jobqueue.slurm.scheduler-options", {}) | _web(cluster.dashboard),
         log_directory=str(Path(folder) / "logs" / "slurm"),
     )
 
@@ -174,6 +175,14 @@ def _own_folder(path: Path) -> Path:
     for file in path.glob(".dask-jobqueue.*"):
         file.unlink(missing_ok=True)
     return path
+
+
+def forget_keys(cluster: Any) -> None:
+    """Remove the files that hold a Slurm cluster's certificate and key: its workers are gone."""
+    for name in ("ca_file", "cert", "key"):
+        file = getattr(cluster, f"_job_{name}", None)
+        if file is not None:
+            file.close()
 
 
 def kubernetes_resource(cluster: KubernetesClusterSpec, study: str) -> dict[str, Any]:

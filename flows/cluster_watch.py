@@ -20,7 +20,6 @@ from hpo_core.training.heartbeat import Silence
 
 ASK_SECONDS = 1.0
 ANSWER_SECONDS = 10.0
-_LONGEST = 5.0
 METRIC = "hpo_beats"
 """Name under which workers send :func:`hpo_core.training.worker.beats` with each heartbeat."""
 
@@ -40,7 +39,7 @@ class Look(NamedTuple):
 @dataclass
 class _Worker:
     look: Look
-    silence: Silence = field(default_factory=lambda: Silence(_LONGEST))
+    silence: Silence
     trainers: dict[str, Silence] = field(default_factory=dict)
     """By attempt that it runs."""
     out: str = ""
@@ -76,10 +75,11 @@ class ClusterWatch:
         self._client = client
         self._prefix, self._folder = prefix, folder
         self._timeout, self._limit = timeout, limit
+        self._longest = min(5.0, timeout / 4)
         self._on_out, self._on_overdue, self._on_back = on_out, on_overdue, on_back
         self._workers: dict[str, _Worker] = {}
         self._running: dict[str, Silence] = {}
-        self._scheduler = Silence(_LONGEST)
+        self._scheduler = Silence(self._longest)
         self._task: Any = None
         self._returns: set[asyncio.Task[None]] = set()
         self.looked = threading.Event()
@@ -136,10 +136,12 @@ class ClusterWatch:
         for address in self._workers.keys() - seen.keys():
             del self._workers[address]
         self._running = {
-            key: self._running.get(key) or Silence(_LONGEST) for look in seen.values() for key in look.executing
+            key: self._running.get(key) or Silence(self._longest) for look in seen.values() for key in look.executing
         }
         for address, look in seen.items():
-            worker = self._workers.setdefault(address, _Worker(look))
+            worker = self._workers.get(address)
+            if worker is None:
+                worker = self._workers[address] = _Worker(look, Silence(self._longest))
             silent = self._silence_of(worker, look, count)
             worker.look = look
             if silent and not worker.out:
@@ -155,7 +157,7 @@ class ClusterWatch:
         if look.last_seen != worker.look.last_seen:
             worker.silence.end()
         ours = {name: number for name, number in look.beats.items() if name.startswith(f"{self._folder}/")}
-        worker.trainers = {name: worker.trainers.get(name) or Silence(_LONGEST) for name in ours}
+        worker.trainers = {name: worker.trainers.get(name) or Silence(self._longest) for name in ours}
         for name, number in ours.items():
             if number != worker.look.beats.get(name):
                 worker.trainers[name].end()
@@ -165,7 +167,7 @@ class ClusterWatch:
         if worker.silence.look() >= self._timeout:
             return f"gave no sign of life for {self._timeout:g} s"
         for name, silence in worker.trainers.items():
-            if silence.look() >= self._timeout + _LONGEST:
+            if silence.look() >= self._timeout + self._longest:
                 return f"does not go on with {name.removeprefix(self._folder + '/')} for {self._timeout:g} s"
         for key in look.executing:
             if self._limit is not None and self._running[key].look() >= self._limit:

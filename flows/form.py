@@ -274,11 +274,21 @@ class FilledIn(_Form):
         }
 
 
+_WORKER_TIMEOUT = Field(
+    default=60.0, ge=5, description="Seconds without a heartbeat after which a worker counts as gone."
+)
+
+
 class LocalWorkers(_Form):
     """Workers on the machine of the flow run."""
 
     model_config = ConfigDict(title="Local workers")
     workers: int = Field(ge=1, le=1024, description="Jobs at once; one process each.")
+    worker_timeout: float = _WORKER_TIMEOUT
+    dashboard: bool = Field(
+        default=False,
+        description="Serve Dask's dashboard on a port of 127.0.0.1, where every user of that machine can read it.",
+    )
 
 
 class DaskScheduler(_Form):
@@ -286,6 +296,7 @@ class DaskScheduler(_Form):
 
     model_config = ConfigDict(title="Dask scheduler")
     address: ClusterAddress = Field(description="One of those the deployment allows.")
+    worker_timeout: float = _WORKER_TIMEOUT
 
 
 Cluster = Annotated[LocalWorkers | DaskScheduler | None, AsTabs()]
@@ -303,9 +314,9 @@ def with_changes(
     if seed is not None:
         changes["seed"] = seed
     if isinstance(cluster, LocalWorkers):
-        changes["cluster"] = LocalClusterSpec(workers=cluster.workers).model_dump()
+        changes["cluster"] = LocalClusterSpec(**cluster.model_dump()).model_dump()
     elif cluster is not None:
-        changes["cluster"] = {"kind": "address", "address": cluster.address}
+        changes["cluster"] = {"kind": "address"} | cluster.model_dump()
     made = StudySpec.from_plain(spec.plain() | changes, "form")
     permits.check(made)
     return made

@@ -9,6 +9,7 @@ HPO_ALLOWED_OBJECTIVES    packages, modules or single functions, comma-separated
 HPO_STUDY_FOLDER          the folder of the study files; unset: no study file can be chosen
 HPO_IMPORT_FOLDERS        folders that objectives are imported from, besides what is installed, ``:`` between
 HPO_ALLOWED_CLUSTERS      Dask scheduler addresses, comma-separated; unset: local workers only
+HPO_REQUIRE_TLS           1: of these only addresses with tls://, and no Kubernetes (dask-kubernetes has no TLS)
 HPO_ALLOWED_CHECKPOINTS   URLs for ``checkpoints.folder``, comma-separated; unset: the home folder only
 HPO_ALLOWED_TRACKING      MLflow servers for ``tracking.mlflow``, comma-separated; unset: the worker's own only
 HPO_DATA_FOLDER           where the files lie that a parameter ``data`` may name; unset: names only, no paths
@@ -59,6 +60,7 @@ class Permits:
     tracking: tuple[str, ...] = ()
     """Tracking URIs besides the worker's own."""
     own_tracking: tuple[str, ...] = ()
+    require_tls: bool = False
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] | None = None) -> Permits:
@@ -76,6 +78,7 @@ class Permits:
             data_folder=Path(data).expanduser().resolve() if data else None,
             tracking=allowed_tracking(found),
             own_tracking=_own_tracking(found),
+            require_tls=found.get("HPO_REQUIRE_TLS", "").strip().lower() not in ("", "0", "false", "no"),
         )
 
     # What a form offers.
@@ -200,6 +203,8 @@ class Permits:
                 f"cluster.address = {spec.cluster.address!r} is not allowed here. Allowed: "
                 f"{', '.join(self.clusters) or 'none'}. Whoever runs the worker can add it to HPO_ALLOWED_CLUSTERS."
             )
+        if self.require_tls:
+            _check_encrypted(spec)
         # their settings hold shell lines, container images and other people's machines
         if (
             isinstance(spec.cluster, SlurmClusterSpec | KubernetesClusterSpec)
@@ -243,6 +248,17 @@ class Permits:
                 f"{' or '.join(map(str, self.import_folders)) or 'installed packages alone'}. Whoever runs the worker "
                 "can add it to HPO_IMPORT_FOLDERS."
             )
+
+
+def _check_encrypted(spec: StudySpec) -> None:
+    cluster = spec.cluster
+    plain = isinstance(cluster, AddressClusterSpec) and not cluster.address.startswith("tls://")
+    if plain or isinstance(cluster, KubernetesClusterSpec):
+        what = f"cluster.address = {cluster.address!r}" if cluster.kind == "address" else "cluster.kind = 'kubernetes'"
+        raise NotAllowedError(
+            f"{what} is not encrypted, and whoever runs the worker requires that (HPO_REQUIRE_TLS). Use a scheduler "
+            "behind tls://HOST:PORT, or local workers."
+        )
 
 
 def home_here() -> Home:

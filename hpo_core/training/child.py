@@ -58,7 +58,7 @@ class Trainer:
         self._mark = uuid.uuid4().hex
         self.closed = False
         self.beats = 0
-        """Grows every ``PING_SECONDS`` at the latest while ``run`` goes on; one that stays says that it hangs."""
+        """Grows every few seconds while ``run`` goes on; one that stays as it is says that its thread hangs."""
 
     def prepare(self) -> None:
         """Start the zygote and import the objective; nothing to do where that was done.
@@ -119,7 +119,7 @@ class Trainer:
         while (left := self._import_timeout - waited.look()) > 0:
             self.beats += 1
             with contextlib.suppress(TimeoutError):
-                return connection.read(min(PING_SECONDS, left))
+                return connection.read(min(1.0, left))
         raise TimeoutError
 
     def run(self, request: JobRequest) -> Report:

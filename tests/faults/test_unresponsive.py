@@ -159,6 +159,24 @@ def test_a_child_that_stands_still_is_hung(make: Callable[..., Real]) -> None:
     assert outcomes(real) == {"hung": 1}, messages(real)
 
 
+@pytest.mark.timeout(300)
+def test_a_machine_that_slept_loses_nothing(make: Callable[..., Real]) -> None:
+    """All processes stand still for longer than any of them may, and none of them is taken for gone."""
+    real = make(search=RANDOM)
+    process = real.start()
+    real.wait_for_entries(4, process, seconds=120)
+    eventually(lambda: len(children_of(process)) == 2, process, real)
+    everything = [psutil.Process(process.pid), *all_below(process)]
+    for one in everything:
+        one.suspend()
+    time.sleep(12)
+    for one in reversed(everything):
+        one.resume()
+    assert process.wait(200) == 0, real.log.read_text()[-3000:]
+    real.assert_whole(configs=16)
+    assert not outcomes(real), messages(real)
+
+
 STANDING = {
     "worker": lambda process: workers_of(process)[:1],
     "zygote": lambda process: zygotes_of(process)[:1],
@@ -199,12 +217,21 @@ class Cluster:
         self.scheduler = self._start(
             "scheduler", "--host", "127.0.0.1", "--port", str(port), "--dashboard-address", "127.0.0.1:0"
         )
+        deadline = time.monotonic() + 120
+        while not self._listens(port):
+            assert time.monotonic() < deadline, "the scheduler does not come up"
+            time.sleep(0.1)
         self.workers = [
             self._start(
                 "worker", self.address, "--nthreads", "1", "--no-dashboard", "--no-nanny", "--host", "127.0.0.1"
             )
             for _ in range(2)
         ]
+
+    @staticmethod
+    def _listens(port: int) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
 
     def _start(self, what: str, *arguments: str) -> psutil.Process:
         command = [sys.executable, "-m", f"distributed.cli.dask_{what}", *arguments]
@@ -271,3 +298,19 @@ def test_a_worker_of_an_address_is_left_out_until_it_is_heard_again(
     assert worker.is_running() and cluster.workers[1].is_running()
     assert outcomes(real)["lost"] == 1, messages(real)
     os.kill(worker.pid, 0)
+
+
+@pytest.mark.timeout(300)
+def test_sigterm_ends_a_start_that_stands_still(make: Callable[..., Real]) -> None:
+    """A worker that never comes up keeps Dask's constructor waiting for ever."""
+    real = make(timeout=60, search=ENDLESS)
+    process = real.start()
+    started = eventually(lambda: descendants(process, "spawn_main"), process, real)
+    for worker in started:
+        worker.suspend()
+    time.sleep(5)
+    assert process.poll() is None
+    below = all_below(process)
+    process.send_signal(signal.SIGTERM)
+    process.wait(120)
+    assert_gone(below)

@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 from queue import SimpleQueue
@@ -93,11 +94,9 @@ def test_slurm_script_asks_for_what_the_study_says(tmp_path: Path) -> None:
     assert "--nthreads 1" in command and script.index("module load cuda") < script.index(command)
 
 
-@pytest.mark.slow
-def test_slurm_workers_train_and_one_that_ended_is_submitted_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stand-in for sbatch starts each script at once: all but Slurm's own queue is real."""
+@pytest.fixture
+def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for sbatch starts each script at once: all but Slurm's own queue is real. Pids are in its file."""
     pytest.importorskip("dask_jobqueue", reason="extra 'slurm' is not installed")
     tools = tmp_path / "bin"
     tools.mkdir()
@@ -110,25 +109,55 @@ def test_slurm_workers_train_and_one_that_ended_is_submitted_again(
         (tools / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     monkeypatch.setenv("SUBMITTED", str(tmp_path / "submitted"))
-    monkeypatch.setenv("PYTHONPATH", str(Path.cwd()))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")]))
+    return tmp_path / "submitted"
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_slurm_workers_train_and_one_that_ended_is_submitted_again(tmp_path: Path, sbatch: Path) -> None:
     executor = DaskExecutor(study(kind="slurm", workers=1, memory="1GB", interface="lo", wait=60), str(tmp_path))
     reports: SimpleQueue[Report] = SimpleQueue()
     try:
         executor.start()
-        (first,) = submitted = (tmp_path / "submitted").read_text().split()
+        (first,) = sbatch.read_text().split()
         for process in psutil.Process(int(first)).children(recursive=True):
             process.kill()
-        deadline = time.monotonic() + 120
-        while executor.slots() == 0 or len(submitted) == 1:
-            assert time.monotonic() < deadline, submitted
-            time.sleep(0.1)
-            submitted = (tmp_path / "submitted").read_text().split()
+        wait_until(lambda: len(sbatch.read_text().split()) == 2 if executor.slots() == 0 else False)
+        wait_until(lambda: executor.slots() == 1)
         executor.submit(Job(0, 0, 0, 0, 2, {"x": 0.5}), lambda job, report: reports.put(report))
         report = reports.get(timeout=60)
         assert report.outcome is Outcome.COMPLETED, report
+        assert report.worker.startswith("tls://"), "what runs between nodes is encrypted"
+        keys = list((tmp_path / "tls").glob(".dask-jobqueue.worker.key*"))
+        assert [file.stat().st_mode & 0o777 for file in keys] == [0o600]
+        assert (tmp_path / "tls").stat().st_mode & 0o777 == 0o700
     finally:
         executor.close()
-    assert len(submitted) == 2
+    assert not list((tmp_path / "tls").iterdir()), "a key was left"
+
+
+@pytest.mark.slow
+def test_a_slurm_worker_that_stands_still_is_started_anew(tmp_path: Path, sbatch: Path) -> None:
+    cluster = {"kind": "slurm", "workers": 1, "memory": "1GB", "interface": "lo", "wait": 60, "worker_timeout": 5}
+    executor = DaskExecutor(study(**cluster), str(tmp_path))
+    try:
+        executor.start()
+        (script,) = sbatch.read_text().split()
+        below = psutil.Process(int(script)).children(recursive=True)
+        (worker,) = [p for p in below if any("spawn_main" in part for part in p.cmdline())]
+        worker.suspend()
+        wait_until(lambda: executor.slots() == 0)
+        wait_until(lambda: executor.slots() == 1)
+        assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+    finally:
+        executor.close()
 
 
 def test_kubernetes_resource_is_what_the_operator_takes() -> None:

@@ -11,10 +11,11 @@ from prefect.utilities.callables import parameter_schema
 from pydantic import TypeAdapter, ValidationError
 
 from flows.deployed import tune
-from flows.form import DEFAULT_METHOD, LocalWorkers, Method, filled_in, with_changes
+from flows.form import DEFAULT_METHOD, DaskScheduler, LocalWorkers, Method, filled_in, with_changes
 from flows.permits import NotAllowedError, Permits
 from hpo_core.errors import SpecError
-from hpo_core.spec import StudySpec
+from hpo_core.spec import AddressClusterSpec, LocalClusterSpec, StudySpec
+from tests.conftest import make_spec
 
 STUDY = """
 study: inner
@@ -224,3 +225,14 @@ def test_a_parameter_called_data_names_what_lies_in_the_folder_of_data(permits: 
             checked(open_to, bad)
     with pytest.raises(NotAllowedError, match="no folder is set"):
         checked(permits, str(data / "may.npz"))
+
+
+def test_a_form_says_how_long_a_worker_may_be_silent() -> None:
+    permits = Permits(("models",), clusters=("tls://a:1",))
+    spec = make_spec(objective="models:fit")
+    local = LocalWorkers(workers=3, worker_timeout=30, dashboard=True)
+    made = with_changes(spec, "one", permits, seed=None, cluster=local)
+    assert made.cluster == LocalClusterSpec(workers=3, worker_timeout=30, dashboard=True)
+    at = DaskScheduler(address="tls://a:1", worker_timeout=90)
+    made = with_changes(spec, "two", permits, seed=None, cluster=at)
+    assert made.cluster == AddressClusterSpec(address="tls://a:1", worker_timeout=90)
