@@ -181,6 +181,8 @@ class DaskExecutor:
             pythonpath=tuple(spec.pythonpath),
             timeout=spec.training.timeout,
             stall_timeout=spec.training.stall_timeout,
+            storage_timeout=spec.training.storage_timeout,
+            log_limit=spec.training.log_limit,
             grace=spec.training.grace,
             checkpoint_base=spec.checkpoint_base,
             style=spec.style,

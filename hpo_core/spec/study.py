@@ -146,6 +146,11 @@ class StudySpec(Part):
         return self.model_dump(mode="json", exclude_defaults=False)
 
     @classmethod
+    def from_journal(cls, data: dict[str, Any]) -> StudySpec:
+        """A recorded spec. Rules that decide and are younger than it do not hold for it: audit must decide as then."""
+        return cls.from_plain(data | {"training": {"max_lost": None} | data.get("training", {})}, "journal")
+
+    @classmethod
     def from_plain(cls, data: Any, where: str = "study", lines: dict[tuple[Any, ...], int] | None = None) -> StudySpec:
         """Validate plain data.
 
