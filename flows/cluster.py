@@ -334,6 +334,8 @@ class DaskExecutor:
             pythonpath=tuple(spec.pythonpath),
             timeout=spec.training.timeout,
             stall_timeout=spec.training.stall_timeout,
+            storage_timeout=spec.training.storage_timeout,
+            log_limit=spec.training.log_limit,
             grace=spec.training.grace,
             patience=spec.cluster.worker_timeout,
             checkpoint_base=spec.checkpoint_base,

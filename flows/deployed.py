@@ -19,6 +19,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.form import (
     DEFAULT_METHOD,
+    Attempts,
     Choice,
     Cluster,
     Count,
@@ -53,7 +54,7 @@ from hpo_core.naming import halt_words
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 
-_METRIC, _LIMITS = Metric(), Limits()
+_METRIC, _LIMITS, _ATTEMPTS = Metric(), Limits(), Attempts()
 
 _settings: dict[str, Any] = {
     "task_runner": ThreadPoolTaskRunner(max_workers=1024),
@@ -72,6 +73,7 @@ def tune(
     method: Method = DEFAULT_METHOD,
     sampler: Sampler = "random",
     limits: Limits = _LIMITS,
+    training: Attempts = _ATTEMPTS,
     seed: Seed = 0,
     cluster: Cluster = None,
     experiment: str = "hpo",
@@ -91,6 +93,7 @@ def tune(
         method: The search method and its budget.
         sampler: Proposes configurations; all but random are Optuna's.
         limits: Rules that end the study before its search does; `resume` goes on with it.
+        training: Limits of one attempt, and when a trial is given up.
         seed: All draws and all training seeds follow from it.
         cluster: Where jobs train. None: on two workers of the machine that runs this.
         experiment: MLflow experiment that holds the runs.
@@ -101,7 +104,7 @@ def tune(
     run = _this_flow_run()
     described = filled_in(
         permits, objective=objective, metric=metric, numbers=numbers, choices=choices, method=method, sampler=sampler,
-        limits=limits, experiment=experiment, journal_retry_seconds=journal_retry_seconds,
+        limits=limits, training=training, experiment=experiment, journal_retry_seconds=journal_retry_seconds,
     )  # fmt: skip
     spec = with_changes(described, name or _dated("study", run), permits, seed=seed, cluster=cluster)
     return _begin("tune", run, spec)

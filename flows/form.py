@@ -8,6 +8,7 @@ plain ones, a mapping of parameters as a list of rows.
 import re
 from collections import Counter
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -29,6 +30,7 @@ from hpo_core.spec import (
     ShaSearch,
     StopSpec,
     StudySpec,
+    TrainingSpec,
     limits,
 )
 from hpo_core.spec.explain import explain
@@ -231,6 +233,22 @@ class Limits(StopSpec):
     model_config = ConfigDict(title="Limits")
 
 
+def _of_training(name: str) -> Any:
+    """A field of a study's ``training``: its default, bounds and description."""
+    return copy(TrainingSpec.model_fields[name])
+
+
+class Attempts(_Form):
+    """What a form asks of a study's ``training``."""
+
+    timeout: float | None = _of_training("timeout")
+    stall_timeout: float | None = _of_training("stall_timeout")
+    storage_timeout: float | None = _of_training("storage_timeout")
+    max_lost: int | None = _of_training("max_lost")
+    fail_fast: int | None = _of_training("fail_fast")
+    log_limit: int | None = _of_training("log_limit")
+
+
 class FilledIn(_Form):
     """A study described in a form."""
 
@@ -241,6 +259,7 @@ class FilledIn(_Form):
     method: Method = Field(description="The search method and its budget.")
     sampler: Sampler = Field(default="random", description="Proposes configurations; all but random are Optuna's.")
     limits: Limits = Field(default=Limits(), description="Limits besides the method's own budget.")
+    training: Attempts = Field(default=Attempts(), description="Limits of one attempt, and when a trial is given up.")
     experiment: str = Field(default="hpo", min_length=1, description="MLflow experiment that holds the runs.")
     journal_retry_seconds: JournalRetry = JournalSpec().retry_seconds
 
@@ -270,6 +289,7 @@ class FilledIn(_Form):
             "sampler": {"name": self.sampler},
             "stop": self.limits.model_dump(mode="json"),
             "journal": {"retry_seconds": self.journal_retry_seconds},
+            "training": self.training.model_dump(mode="json"),
             "tracking": {"experiment": self.experiment},
         }
 

@@ -136,6 +136,37 @@ def extend(
 
 
 @app.command()
+def abandon(
+    name: Name,
+    trial: Annotated[int, typer.Option("--trial", min=0, help="Number of the trial.")],
+    force: Force = False,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+) -> None:
+    """Give up one trial of a study that nobody drives at the moment; `hpo resume` goes on without it."""
+    from hpo_core.errors import StudyBusyError
+    from hpo_core.journal.sql import current_owner
+    from hpo_core.study import Study
+
+    source = Home(home, journal).read_journal()
+    try:
+        epoch = source.claim(name, current_owner(), time.time(), force=force)
+    except StudyBusyError as error:
+        raise StudyBusyError(
+            f"{error} Interrupted with Ctrl-C, it loses nothing: then `hpo abandon {name} --trial {trial}`, then "
+            f"`hpo resume {name}`."
+        ) from None
+    try:
+        study = Study.open(name, source, reading=True)
+        study.epoch = epoch
+        study.abandon(trial)
+    finally:
+        source.release(name, epoch)
+    for line in study.state.story(trial)[-2:]:
+        out.print(Text(line), soft_wrap=True)
+
+
+@app.command()
 def rerun(
     name: Name,
     new: Annotated[str, typer.Option("--as", help="Name of the new study.", callback=checked_name)],

@@ -75,6 +75,12 @@ class StopRequested(_Fact, frozen=True):
     reason: str
 
 
+class AbandonRequested(_Fact, frozen=True):
+    """A person gives a trial up."""
+
+    trial: int
+
+
 class ClockTicked(_Fact, frozen=True):
     """Time passed, and a rule about time may be due."""
 
@@ -88,6 +94,7 @@ Stimulus = (
     | ExtensionRequested
     | TrainingRequested
     | StopRequested
+    | AbandonRequested
     | ClockTicked
 )
 
@@ -191,7 +198,7 @@ class CheckpointCondemned(_Fact, frozen=True):
 
 
 class TrialAbandoned(_Fact, frozen=True):
-    """No further attempt will be made; ranks last in the rung it was heading for."""
+    """No further attempt will be made; ranks last in the rung it was heading for, or where its result stands."""
 
     trial: int
     bracket: int

@@ -33,6 +33,7 @@ from hpo_core.events import (
     TrialStopped,
 )
 from hpo_core.front import dominates, enter
+from hpo_core.losses import Losses
 from hpo_core.naming import RungNames
 from hpo_core.spec import StudySpec
 from hpo_core.trial import FURTHER, Checkpoint, Job, Metrics, Outcome, Params
@@ -114,6 +115,10 @@ class TrialRecord(msgspec.Struct, gc=False):
             return "stopped"
         return "paused" if self.results else "new"
 
+    def is_at(self, gone: TrialAbandoned) -> bool:
+        """Whether it stood at that rung, with its result, when it was abandoned, and was not on its way there."""
+        return self.rung >= gone.rung
+
     def good_checkpoints(self) -> list[Checkpoint]:
         """Those that can be there to start from, the newest first: of the two newest, what is not condemned.
 
@@ -192,6 +197,7 @@ class StudyState:
         """By trial: training beyond the search that is wanted and not done, in the order it was asked for."""
         self.further_held = False
         """Whether none of it is granted: the study halted since, and by no rule of its own."""
+        self.losses = Losses()
         self.ceilings: list[CeilingRaised] = []
         self.has_members = False
         """Whether trials are sessions of a population's members (PBT, or a rerun of it)."""
@@ -222,6 +228,7 @@ class StudyState:
     def apply(self, event: Event) -> None:
         """Take over one fact. Total: a recorded fact is never refused."""
         self._appliers[type(event)](event)  # type: ignore[operator]
+        self.losses.apply(event)
 
     def _created(self, event: StudyCreated) -> None:
         self.spec = StudySpec.from_journal(event.spec)
@@ -244,8 +251,8 @@ class StudyState:
 
     def _job_granted(self, event: JobGranted) -> None:
         trial = self.trials[event.trial]
-        if event.retry and self.waiting and self.waiting[0] == event.trial:
-            self.waiting.popleft()
+        if event.retry and event.trial in self.waiting:
+            self.waiting.remove(event.trial)
         trial.attempts = event.attempt + 1
         trial.granted = event
         trial.running = True
@@ -488,7 +495,8 @@ class StudyState:
             lines.append(names.stopped(trial.stopped))
         if trial.abandoned is not None:
             gone = trial.abandoned
-            lines.append(f"abandoned on the way to {names.words(gone.bracket, gone.rung)}: {gone.reason}")
+            where = "at" if trial.is_at(gone) else "on the way to"
+            lines.append(f"abandoned {where} {names.words(gone.bracket, gone.rung)}: {gone.reason}")
         lines += [f"not trained further to {gone.target}: {gone.reason}" for gone in trial.given_up]
         if (wanted := self.extended.get(number)) is not None:
             start = "scratch" if wanted.checkpoint is None else f"its checkpoint at {wanted.checkpoint.resource}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpo_core.events import ControllerStarted, Event, Stimulus, StudyReopened, StudyRequested
+from hpo_core.events import AbandonRequested, ControllerStarted, Event, Stimulus, StudyReopened, StudyRequested
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState
 
@@ -30,6 +30,8 @@ class StopRules:
 
     def notice(self, stimulus: Stimulus, time: float, *, searching: bool = True) -> None:
         """Time passed until this stimulus."""
+        if isinstance(stimulus, AbandonRequested):  # by a person, perhaps while no controller drives it
+            return
         if searching and not isinstance(stimulus, StudyRequested | ControllerStarted):
             self.seconds += max(0.0, time - self._last)
         self._last = time

@@ -21,6 +21,7 @@ from hpo_core.checkpoint_budget import Budget
 from hpo_core.checkpoints import LiveCheckpoints
 from hpo_core.errors import HpoError, JournalError, ObjectiveError, SpecError
 from hpo_core.events import (
+    AbandonRequested,
     AttemptFailed,
     AttemptReported,
     CapacityChanged,
@@ -55,9 +56,10 @@ from hpo_core.further import check_training, next_in_turn, recorded_training
 from hpo_core.journal.base import Journal
 from hpo_core.journal.damage import damaged_entry
 from hpo_core.journal.memory import MemoryJournal
+from hpo_core.losses import MOST_DEFERRED
 from hpo_core.samplers.base import Sampler, create_sampler
 from hpo_core.samplers.recorded import RecordedSampler
-from hpo_core.search.base import Done, Promote, Reproduce, Sample, SearchMethod, create_method
+from hpo_core.search.base import WAIT, Action, Done, Promote, Reproduce, Sample, SearchMethod, create_method
 from hpo_core.spec import StudySpec
 from hpo_core.state import Incumbent, StudyState, TrialRecord, retries_left
 from hpo_core.stop_rules import StopRules
@@ -118,6 +120,7 @@ class Study:
             ExtensionRequested: self._on_extension,
             TrainingRequested: self._on_training,
             StopRequested: self._on_stop,
+            AbandonRequested: self._on_abandon,
             ClockTicked: self._on_tick,
         }
 
@@ -336,6 +339,25 @@ class Study:
         """Grant no further jobs until the study is recovered or extended."""
         self._take(StopRequested(reason))
 
+    def abandon(self, trial: int) -> None:
+        """Give a trial up, whether it runs, waits to be tried again, or stands at a rung.
+
+        Grants nothing by itself; whoever drives the study goes on as usual.
+
+        Raises:
+            HpoError: there is no such trial, or nothing is left of it to give up.
+        """
+        trials = self.state.trials
+        if not 0 <= trial < len(trials):
+            known = f"it has trials 0 to {len(trials) - 1}" if trials else "it has none yet"
+            raise HpoError(f"Study {self.name!r} has no trial {trial}; {known}.")
+        record = trials[trial]
+        if record.abandoned is not None or record.stopped is not None:
+            raise HpoError(f"Study {self.name!r}: trial {trial} is {record.status} already.")
+        if not record.running and not record.waiting and trial in self.method.ruled_out:
+            raise HpoError(f"Study {self.name!r}: trial {trial} will not go on anyway; there is nothing to give up.")
+        self._take(AbandonRequested(trial))
+
     # Questions.
 
     @property
@@ -414,8 +436,8 @@ class Study:
             full = self._budget is not None and bool(self.state.running) and self._budget.over(1)
             assert full, f"a slot is idle although trial {further} is to be trained further"
         if self.state.halted is None and self.state.capacity > len(self.state.running):
-            action = self.method.next_action()
-            idle = not self.state.waiting and not isinstance(action, Sample | Promote | Reproduce)
+            again, action = self._next_again()
+            idle = again is None and not isinstance(action, Sample | Promote | Reproduce)
             idle = idle or (self._budget is not None and bool(self.state.running) and self._budget.over(1))
             idle = idle or (isinstance(action, Promote) and self.state.trials[action.trial].running)
             assert idle or self.seq == 0, f"a slot is idle although {action} could run"
@@ -509,6 +531,18 @@ class Study:
         if self.state.halted is None or (self.state.extended and not self.state.further_held):
             yield StudyHalted(stimulus.reason)
 
+    def _on_abandon(self, stimulus: AbandonRequested) -> Iterator[Event]:
+        trial = self.state.trials[stimulus.trial]
+        grant, reason = trial.granted, "a person abandoned it"
+        assert grant is not None
+        if trial.running:
+            yield AttemptFailed(grant.trial, grant.attempt, grant.rung, grant.target, Outcome.PREEMPTED, reason)
+        # where it was heading for, or where its result stands; training beyond the search is at no rung
+        rung = trial.rung if grant.rung == FURTHER else grant.rung
+        yield TrialAbandoned(trial.number, grant.bracket, rung, reason)
+        while (fact := self.method.verdict()) is not None:
+            yield fact
+
     def _on_tick(self, _: ClockTicked) -> Iterator[Event]:
         yield from self._stop_rules()
         if self.state.extended:
@@ -571,6 +605,9 @@ class Study:
         elif report.outcome is Outcome.STORAGE:
             if self.state.halted is None:
                 yield StudyHalted(report.message)
+        elif report.outcome is Outcome.LOST and self.spec.training.max_lost is not None:
+            if report.worker:
+                yield from self._loss(grant, report, self.spec.training.max_lost)
         elif retries_left(self.state, trial, report.outcome):
             pass
         elif report.outcome is Outcome.LOST:  # an attempt's fate, never a trial's: a person must look
@@ -582,13 +619,33 @@ class Study:
         else:
             failed = sum(failure.outcome == report.outcome for failure in trial.failures)
             times = "once" if failed == 1 else f"{failed} times"
-            yield TrialAbandoned(grant.trial, grant.bracket, grant.rung, f"{report.outcome} {times}: {report.message}")
-            limit = self.spec.training.fail_fast
-            state = self.state
-            if limit and not state.completed_jobs and state.abandoned_trials >= limit and not state.halted:
-                yield StudyHalted(
-                    f"{state.abandoned_trials} trials failed before any succeeded, the last with: {report.message}"
-                )
+            yield from self._give_up(grant, f"{report.outcome} {times}: {report.message}", report.message)
+
+    def _loss(self, grant: JobGranted, report: Report, most: int) -> Iterator[Event]:
+        """A trial lost its worker; the rule is that of :mod:`hpo_core.losses`."""
+        losses = self.state.losses
+        count, patience = losses.count(grant.trial), self.spec.training.allowed(Outcome.LOST)
+        ended, lost = losses.others(grant.trial)
+        if losses.is_at_fault(grant.trial, most):
+            times = "once" if count == 1 else f"{count} times"
+            yield from self._give_up(
+                grant,
+                f"its worker or zygote died {times} while it ran; of the other trials meanwhile {ended} ended by "
+                f"themselves and {lost} lost theirs: {report.message}",
+                report.message,
+            )
+        elif count > patience and self.state.halted is None:
+            yield StudyHalted(
+                f"trial {grant.trial} lost its worker {count} times at {grant.target}, and other trials did no better; "
+                f"the last time with: {report.message} If the trial itself is at fault: "
+                f"hpo abandon {self.name} --trial {grant.trial}"
+            )
+
+    def _give_up(self, grant: JobGranted, reason: str, message: str) -> Iterator[Event]:
+        yield TrialAbandoned(grant.trial, grant.bracket, grant.rung, reason)
+        limit, state = self.spec.training.fail_fast, self.state
+        if limit and not state.completed_jobs and state.abandoned_trials >= limit and not state.halted:
+            yield StudyHalted(f"{state.abandoned_trials} trials failed before any succeeded, the last with: {message}")
 
     def _further_failure(self, trial: TrialRecord, grant: JobGranted, report: Report) -> Iterator[Event]:
         """A job beyond the search that is given up costs the trial nothing that it had."""
@@ -659,16 +716,16 @@ class Study:
         state = self.state
         if state.halted is not None:
             return
-        action = None if state.waiting else self.method.next_action()
-        if self._budget is not None and (state.waiting or isinstance(action, Sample | Promote | Reproduce)):
+        again, action = self._next_again()
+        if self._budget is not None and (again is not None or isinstance(action, Sample | Promote | Reproduce)):
             loaded = action.trial if isinstance(action, Promote) else getattr(action, "parent", None)
             yield from self._make_room(1, loaded)
             if self._budget.over(1):
                 if not state.running:
                     yield StudyHalted(self._budget.shortage())
                 return
-        if state.waiting:
-            trial = state.trials[state.waiting[0]]
+        if again is not None:
+            trial = state.trials[again]
             failed = trial.granted
             assert failed is not None
             yield JobGranted(
@@ -697,6 +754,24 @@ class Study:
             yield TrialCreated(number, 0, params, action.parent)
             yield Reproduced(number, action.initiator, action.opponent, action.parent, action.member, action.generation)
             yield JobGranted(number, 0, 0, action.generation, action.target, self._start_of(state.trials[number]))
+
+    def _next_again(self) -> tuple[int | None, Action]:
+        """The trial to be tried again now, or None, and what the method wants instead.
+
+        Failed ones come first, but those that keep losing their workers let other work go before them.
+        """
+        waiting = self.state.waiting
+        if not waiting:
+            return None, self.method.next_action()
+        most, losses = self.spec.training.max_lost, self.state.losses
+        if most is None:
+            return waiting[0], WAIT
+        ready = next((number for number in waiting if not losses.defers(number, most)), None)
+        if ready is None and len(waiting) <= MOST_DEFERRED:
+            action = self.method.next_action()
+            if self.state.running or isinstance(action, Sample | Promote | Reproduce):
+                return None, action
+        return (waiting[0] if ready is None else ready), WAIT
 
     def _start_of(self, trial: TrialRecord) -> Checkpoint | None:
         """Ancestors are asked only where trial and parent have nothing to load; the oldest ones are removed already."""

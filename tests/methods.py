@@ -156,6 +156,11 @@ def judge_halving(spec: StudySpec, entries: Iterable[Entry]) -> dict[str, int]:
             elif isinstance(event, JobCompleted | TrialAbandoned):
                 lost = isinstance(event, TrialAbandoned) or event.loss is None
                 rung = results[place(event)]
+                if isinstance(event, TrialAbandoned) and event.trial in [trial for _, trial in rung]:
+                    # a person abandoned it where it stood: from then on it ranks last there
+                    rung[:] = [(float("inf") if trial == event.trial else loss, trial) for loss, trial in rung]
+                    passed.pop(event.trial, None)
+                    continue
                 rung.append((float("inf") if lost else event.loss, event.trial))  # type: ignore[union-attr,arg-type]
                 rank = sorted(rung).index(rung[-1]) + 1
                 passed[event.trial] = not lost and (len(rung) < eta or rank <= len(rung) // eta)

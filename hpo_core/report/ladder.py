@@ -136,7 +136,7 @@ def _gone(series: Series) -> list[int]:
     """Per band: abandoned trials, which have no result there."""
     gone = [0] * len(series.bands.all)
     for trial in series.trials:
-        if trial.abandoned is not None:
+        if trial.abandoned is not None and not trial.is_at(trial.abandoned):
             gone[series.bands.of(trial.abandoned.bracket, trial.abandoned.rung)] += 1
     return gone
 

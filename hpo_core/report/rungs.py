@@ -87,7 +87,7 @@ def rung_table(series: Series) -> list[tuple[int, int, int, int]]:
                 went[at] += 1
             else:
                 stayed[at] += 1
-        if trial.abandoned is not None:
+        if trial.abandoned is not None and not trial.is_at(trial.abandoned):
             lost[bands.of(trial.abandoned.bracket, trial.abandoned.rung)] += 1
     rows = []
     for k, band in enumerate(bands.all):

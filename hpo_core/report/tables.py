@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
+from hpo_core.events import TrialAbandoned
 from hpo_core.naming import halt_words
 from hpo_core.report.series import Series
 from hpo_core.report.style import duration, number, text
@@ -207,7 +208,12 @@ def failure_rows(series: Series) -> list[tuple[float, tuple[str, str, str, str]]
     rows += [
         (
             time,
-            ("trial abandoned", f"{gone.trial}", f"on the way to {names.words(gone.bracket, gone.rung)}", gone.reason),
+            (
+                "trial abandoned",
+                f"{gone.trial}",
+                f"{_where(series, gone)} {names.words(gone.bracket, gone.rung)}",
+                gone.reason,
+            ),
         )
         for time, gone in series.abandoned
     ]
@@ -216,6 +222,10 @@ def failure_rows(series: Series) -> list[tuple[float, tuple[str, str, str, str]]
         for time, late in series.ignored
     ]
     return sorted(rows, key=lambda row: row[0])
+
+
+def _where(series: Series, gone: TrialAbandoned) -> str:
+    return "at" if series.trials[gone.trial].is_at(gone) else "on the way to"
 
 
 def failures(series: Series) -> str:

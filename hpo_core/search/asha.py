@@ -33,6 +33,7 @@ class Brackets:
         ]
         self._ladder_of = dict(zip(starts, self.ladders, strict=True))
         self._bracket_of: list[int] = []
+        self._rung_of: list[int] = []  # by trial: of its latest result, -1 without one
         self.running = 0
         self.ruled_out: list[int] = []
 
@@ -91,6 +92,10 @@ class Brackets:
         places = [(-ladder.rungs[k].level, i, k) for i, ladder in enumerate(self.ladders) for k in ladder.sources()]
         return [(self.ladders[i], k) for _, i, k in sorted(places)]
 
+    def is_at(self, event: TrialAbandoned) -> bool:
+        """Whether the trial stood at that rung, and was not on its way there."""
+        return self._rung_of[event.trial] >= event.rung
+
     def apply(self, event: Event) -> None:
         """Bookkeeping that both variants share; results are theirs."""
         kind = type(event)
@@ -100,12 +105,22 @@ class Brackets:
                 self.running += 1
                 if event.rung:
                     self.rung(event.bracket, event.rung - 1).promote(event.trial)
-        elif kind is JobCompleted or kind is TrialAbandoned:
+        elif kind is JobCompleted:
+            assert isinstance(event, JobCompleted)
             self.running -= 1
+            self._rung_of[event.trial] = event.rung
+        elif kind is TrialAbandoned:
+            assert isinstance(event, TrialAbandoned)
+            if self.is_at(event):
+                self.rung(event.bracket, event.rung).withdraw(event.trial)
+                self.ruled_out.append(event.trial)
+            else:
+                self.running -= 1
         elif kind is TrialCreated:
             assert isinstance(event, TrialCreated)
             self.assignment.take(event.bracket)
             self._bracket_of.append(event.bracket)
+            self._rung_of.append(-1)
         elif kind is StudyExtended:
             assert isinstance(event, StudyExtended)
             self.assignment.widen(event.configs)
@@ -221,7 +236,7 @@ class Asha:
                 self.ruled_out.append(event.trial)
             if self.noise is not None:
                 self.noise.add(event)
-        elif type(event) is TrialAbandoned:
+        elif type(event) is TrialAbandoned and not self.brackets.is_at(event):
             self.brackets.rung(event.bracket, event.rung).add(event.trial, None)
         self.brackets.apply(event)
 

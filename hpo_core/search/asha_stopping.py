@@ -53,6 +53,8 @@ class AshaStopping:
     def apply(self, event: Event) -> None:
         if type(event) is JobCompleted:
             self._judge(event)
+        elif type(event) is TrialAbandoned and self.brackets.is_at(event):
+            self._withdraw(event)
         elif type(event) is TrialAbandoned:
             self._rank(self.brackets.rung(event.bracket, event.rung), event.trial, None)
         elif type(event) is JobGranted:
@@ -87,6 +89,14 @@ class AshaStopping:
         ranked = self._ranked.setdefault(rung, [])
         insort(ranked, key)
         return bisect_right(ranked, key)
+
+    def _withdraw(self, event: TrialAbandoned) -> None:
+        """A trial that passed does not go on after all; the rung itself is the brackets' affair."""
+        self._going = deque(job for job in self._going if job.trial != event.trial)
+        rung = self.brackets.rung(event.bracket, event.rung)
+        if (ranked := self._ranked.get(rung)) is not None:
+            ranked[:] = [key for key in ranked if key[1] != event.trial]
+            insort(ranked, (math.inf, event.trial))
 
     def rungs(self) -> list[RungStatus]:
         going = Counter(self.brackets.rung(job.bracket, job.rung - 1) for job in self._going)

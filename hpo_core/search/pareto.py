@@ -82,6 +82,21 @@ class ParetoRung:
             moved = front.where(below)
         fronts.append(moved)
 
+    def withdraw(self, trial: int) -> None:
+        """Rank a result last from now on, for its trial was abandoned; as costly as all results anew."""
+        entries = [
+            (int(number), tuple(losses.tolist()))
+            for front in self._fronts
+            for number, losses in zip(front.trials, front.losses, strict=True)
+        ]
+        last = sorted({*self._last, trial})
+        self.size, self._fronts, self._last, self._known = 0, [], [], False
+        for number, point in entries:
+            if number != trial:
+                self.add(number, point)
+        for number in last:
+            self.add(number, None)
+
     def candidate(self) -> int | None:
         """The best trial among the top ``floor(n / eta)`` that was not promoted, or None."""
         if not self._known:

@@ -220,6 +220,8 @@ class Pbt:
             assert isinstance(event, TrialAbandoned | TrialStopped)
             if not self.sessions[event.trial].ended:
                 self._end(event.trial)
+            elif kind is TrialAbandoned:
+                self._withdraw(event.trial)
         elif kind is JobGranted:
             assert isinstance(event, JobGranted)
             self.running.add(event.trial)
@@ -246,6 +248,14 @@ class Pbt:
         elif kind is StudyExtended:
             assert isinstance(event, StudyExtended)
             self.total += event.configs
+
+    def _withdraw(self, trial: int) -> None:
+        """A trial that has ended is nobody's parent any more; where it has not initiated, it still does, and loses."""
+        session = self.sessions[trial]
+        if session.fitness is not None:
+            self._good[session.generation].remove(trial)
+            session.fitness = None
+        self.ruled_out.append(trial)
 
     def _end(self, trial: int) -> None:
         session = self.sessions[trial]

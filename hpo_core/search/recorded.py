@@ -32,6 +32,7 @@ class Recorded:
         self._next_base = 0
         self._ready: list[int] = []
         self._ended: set[int] = set()
+        self._at: dict[int, int] = {}  # by trial: rung of its latest result
         self._done: dict[tuple[int, int], int] = {}
         self._granted: dict[tuple[int, int], int] = {}
         self._expected: dict[tuple[int, int], list[RecordedGrant]] = {}
@@ -93,12 +94,19 @@ class Recorded:
             place = (event.bracket, event.rung)
             self._done[place] = self._done.get(place, 0) + 1
             self._ended.add(event.trial)
+            self._at[event.trial] = event.rung
             later = self._later.get(event.trial)
             if later:
                 heapq.heappush(self._ready, later.popleft())
             self._used(event.trial)
         elif isinstance(event, TrialAbandoned):
-            self.running -= 1
+            if self._at.get(event.trial, -1) < event.rung:
+                self.running -= 1
+            else:  # it stood there
+                grants = self.settings.grants
+                self._ready = [i for i in self._ready if grants[i].trial != event.trial]
+                heapq.heapify(self._ready)
+                self.ruled_out.append(event.trial)
             self._ended.add(event.trial)
             self._later.pop(event.trial, None)
 

@@ -81,6 +81,14 @@ class Rung:
         elif len(top) < wanted:
             self._enter(heapq.heappop(rest))
 
+    def withdraw(self, trial: int) -> None:
+        """Rank a result last from now on, for its trial was abandoned; O(n log n)."""
+        entries = [(-loss, -number) for loss, number in self._top] + self._rest
+        self.size = 0
+        self._top, self._rest, self._ready, self._in_top = [], [], [], set()
+        for loss, number in entries:
+            self.add(number, None if number == trial or loss == INFINITY else loss)
+
     def _enter(self, key: tuple[float, int]) -> None:
         heapq.heappush(self._top, (-key[0], -key[1]))
         self._in_top.add(key[1])
@@ -147,6 +155,8 @@ class AnyRung(Protocol):
     size: int
 
     def add(self, trial: int, loss: Any) -> None: ...
+
+    def withdraw(self, trial: int) -> None: ...
 
     def candidate(self) -> int | None: ...
 

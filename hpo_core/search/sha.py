@@ -63,13 +63,31 @@ class Tournament:
         self.finite[rung] += loss is not None
         size = self._size(rung + 1)
         over = [trial] if loss is None or not size else []
-        if self.rungs[rung].size < self.wanted:
-            return over
+        return over + self._next_rung()
+
+    def _next_rung(self) -> list[int]:
+        """Open it where this one is complete; the trials that do not go on."""
+        rung, size = self.rung, self._size(self.rung + 1)
+        if self.rungs[rung].size < self.wanted or not self.wanted:
+            return []
         ranking = self.rungs[rung].ranking()
         self.going = ranking[: min(size, self.finite[rung])]
         self.wanted = len(self.going)
         self.rung = rung + 1
-        return over + (ranking[len(self.going) : self.finite[rung]] if size else [])
+        return ranking[len(self.going) : self.finite[rung]] if size else []
+
+    def withdraw(self, rung: int, trial: int) -> list[int]:
+        """A trial that waits at a rung, or was chosen to leave it, does not go on: nobody takes its place.
+
+        Returns the trials that do not go on, as known now for the first time; this one is the first.
+        """
+        self.rungs[rung].withdraw(trial)
+        self.finite[rung] -= 1
+        if trial not in self.going:
+            return [trial]
+        self.going.remove(trial)
+        self.wanted -= 1
+        return [trial, *self._next_rung()]
 
     def _size(self, rung: int) -> int:
         return self.sizes[rung] if rung < len(self.sizes) else 0
@@ -107,6 +125,7 @@ class Halving:
         self._eta = reduction_factor
         self._objectives = objectives
         self._opened = 0
+        self._rung_of: dict[int, int] = {}  # by trial: of its latest result
         self._first = 0
 
     def _next_size(self) -> int:
@@ -135,10 +154,15 @@ class Halving:
         kind = type(event)
         if kind is JobCompleted:
             assert isinstance(event, JobCompleted)
+            self._rung_of[event.trial] = event.rung
             self._ended(event.bracket, event.rung, event.trial, loss_of(event))
         elif kind is TrialAbandoned:
             assert isinstance(event, TrialAbandoned)
-            self._ended(event.bracket, event.rung, event.trial, None)
+            if self._rung_of.get(event.trial, -1) < event.rung:
+                self._ended(event.bracket, event.rung, event.trial, None)
+            else:
+                self.ruled_out += self.brackets[event.bracket].withdraw(event.rung, event.trial)
+                self._pass_finished()
         elif kind is JobGranted:
             assert isinstance(event, JobGranted)
             if not event.retry:
@@ -161,6 +185,9 @@ class Halving:
     def _ended(self, bracket: int, rung: int, trial: int, loss: Loss) -> None:
         self.running -= 1
         self.ruled_out += self.brackets[bracket].add(rung, trial, loss)
+        self._pass_finished()
+
+    def _pass_finished(self) -> None:
         while self._first < len(self.brackets) and self.brackets[self._first].finished:
             self._first += 1
 

@@ -160,6 +160,7 @@ def read_past(entries: Iterable[Entry], *, seconds_per_unit: float | None = None
                 grants[event.trial] = entry.time, event
             elif isinstance(event, JobCompleted):
                 time, grant = grants[event.trial]
+                failures.pop(event.trial, None)
                 trial = found[event.trial]
                 start = grant.checkpoint.resource if grant.checkpoint else 0
                 trial.spans[start, event.resource] = entry.time - time
@@ -169,7 +170,7 @@ def read_past(entries: Iterable[Entry], *, seconds_per_unit: float | None = None
                 has_checkpoints = has_checkpoints or event.checkpoint is not None
             elif isinstance(event, AttemptFailed):
                 failures[event.trial] = event.outcome, entry.time - grants[event.trial][0]
-            elif isinstance(event, TrialAbandoned):
+            elif isinstance(event, TrialAbandoned) and event.trial in failures:  # else it stood at a rung
                 found[event.trial].failed, found[event.trial].failed_seconds = failures[event.trial]
             elif isinstance(event, TrialCreated):
                 found.append(PastTrial(event.params))

@@ -129,9 +129,9 @@ def simulated_spec(scenario: Scenario, repeat: int) -> StudySpec:
     changes: dict[str, Any] = {"seed": spec.seed + repeat, "warm_start": None}
     if scenario.faults.drops or any(worker.leaves < float("inf") for worker in scenario.workers):
         retries = spec.training.retries | {Outcome.LOST: ENDLESS}
-        training: dict[str, Any] = {"retries": retries}
+        training: dict[str, Any] = {"retries": retries, "max_lost": None}
         if scenario.faults.drop == "abandon":
-            training = {"retries": retries | {Outcome.ERROR: 0}, "fail_fast": None}
+            training |= {"retries": retries | {Outcome.ERROR: 0}, "fail_fast": None}
         changes["training"] = spec.training.model_copy(update=training)
     return spec.model_copy(update=changes)
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 _CHECKPOINTS: dict[str, Any] = {"removal": "final_place"}
+_TRAINING: dict[str, Any] = {"max_lost": None}
 
 
 def with_later_settings(spec: dict[str, Any]) -> dict[str, Any]:
     """A journaled spec with the settings of later versions, as its own version decided."""
-    return spec | {"checkpoints": _CHECKPOINTS | spec.get("checkpoints", {})}
+    return spec | {
+        "checkpoints": _CHECKPOINTS | spec.get("checkpoints", {}),
+        "training": _TRAINING | spec.get("training", {}),
+    }

@@ -47,13 +47,29 @@ class TrainingSpec(Part):
         gt=0,
         description="Seconds without a finished step after which an attempt counts as hung.",
     )
+    storage_timeout: float | None = Field(
+        default=3600.0,
+        gt=0,
+        description="Seconds that writing or reading one checkpoint may take; stall_timeout does not count them.",
+    )
     grace: float = Field(default=5.0, ge=0, description="Seconds between SIGTERM and SIGKILL.")
     retries: dict[Outcome, int] = Field(
         default_factory=dict,
         description="Further attempts at one target after each kind of failure; merged over the defaults.",
     )
+    max_lost: int | None = Field(
+        default=3,
+        ge=1,
+        description="A trial that lost its worker so often, while others did not, is abandoned; null: the study halts "
+        "after retries.lost.",
+    )
     fail_fast: int | None = Field(
         default=5, ge=1, description="Halt when so many trials were abandoned before the first success."
+    )
+    log_limit: int | None = Field(
+        default=10_000_000,
+        ge=10_000,
+        description="Bytes kept of one attempt's output: its first fifth, and its end; null: all.",
     )
 
     def allowed(self, outcome: Outcome) -> int:
@@ -68,7 +84,7 @@ DEFAULT_RETRIES: dict[Outcome, int] = {
     Outcome.TIMEOUT: 0,
     Outcome.HUNG: 1,
     Outcome.CHECKPOINT_BAD: 10,
-    Outcome.LOST: 10,  # then the study halts: it says nothing about the trial, but something is wrong
+    Outcome.LOST: 10,  # see hpo_core/losses.py
     Outcome.PREEMPTED: 1_000_000,
 }
 

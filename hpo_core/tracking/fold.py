@@ -302,7 +302,8 @@ class StudyFold:
         if report is not None and report.trial == event.trial and trial.granted is not None:
             # No attempt will train these steps again, and they show how it failed.
             self._curve(trial, report, {}, trial.granted.target, entry.time)
-        self._rank(event.bracket, event.rung, None, event.trial)
+        if not trial.is_at(event):
+            self._rank(event.bracket, event.rung, None, event.trial)
 
     def _rank(self, bracket: int, rung: int, loss: float | None, trial: int, losses: tuple[float, ...] = ()) -> None:
         place = self.names.place(bracket, rung)

@@ -13,6 +13,8 @@ from hpo_core.events import (
     Entry,
     JobCompleted,
     JobGranted,
+    Reproduced,
+    TrialAbandoned,
     TrialCreated,
     TrialExtended,
     TrialExtensionEnded,
@@ -169,6 +171,51 @@ def test_rerun_grants_the_same_whatever_the_timing(name: str) -> None:
     assert [e.params for e in facts(again.journal.entries("again"), TrialCreated)] == [
         trial.params for trial in source.state.trials
     ]
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("seed", range(4))
+def test_trials_that_a_person_abandons(name: str, seed: int) -> None:
+    """Running, waiting to be tried again, or paused: the study goes on without them to its end."""
+    world = World(seed, workers=4, failures=0.1, nans=0.05)
+    study = fresh(spec_of(name, training={"retries": {"error": 3, "crashed": 3}}), MemoryJournal(), world)
+    running = list(study.set_capacity(4))
+    results: dict[int, int] = {}
+    statuses: Counter[str] = Counter()
+    while running:
+        running += study.tell_report(world.report(running.pop(world.random.randrange(len(running)))))
+        study.check()
+        alive = [t for t in study.state.trials if t.abandoned is None and t.stopped is None]
+        wanted = [t for t in alive if t.running or t.waiting or t.number not in study.method.ruled_out]
+        if wanted and world.random.random() < 0.3:
+            trial = world.random.choice(wanted)
+            statuses[trial.status] += 1
+            results[trial.number] = len(trial.results)
+            study.abandon(trial.number)
+            assert trial.status == "abandoned"
+            study.state.check()
+            study.method.check()
+            running = [job for job in running if job.trial != trial.number] + study.set_capacity(4)
+            study.check()
+    assert study.status == "finished"
+    assert statuses
+    for number, count in results.items():
+        assert len(study.state.trials[number].results) == count, "it went on"
+    entries = list(study.journal.entries("world"))
+    assert audit(entries).clean
+    again = Study.from_entries(entries)
+    assert snapshot(again) == snapshot(study)
+    again.checkpoints.check()
+    study.checkpoints.check()
+    for reproduced in facts(entries, Reproduced):
+        if reproduced.parent in results:
+            before = [e.seq for e in entries if any(reproduced == event for event in e.events)]
+            gone = [e.seq for e in entries if any(
+                isinstance(event, TrialAbandoned) and event.trial == reproduced.parent for event in e.events
+            )]  # fmt: skip
+            assert before[0] < gone[0], "an abandoned trial became a parent"
+    if not name.startswith("pareto"):
+        judge(study.spec, entries)
 
 
 def test_no_method_is_missing() -> None:

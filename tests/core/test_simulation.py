@@ -125,7 +125,7 @@ def test_a_job_survives_a_time_unit_with_one_minus_p(stragglers: float) -> None:
 
 def test_a_dropped_job_is_granted_again_from_its_checkpoint() -> None:
     faults = Faults(drops=0.05, seed=2)
-    spec = {"search": ASHA, "training": {"retries": {"lost": 1000}}}
+    spec = {"search": ASHA, "training": {"retries": {"lost": 1000}, "max_lost": None}}
     played = Played(5, **spec, faults=faults).run()
     lost = played.events(AttemptFailed)
     assert lost and {event.outcome for event in lost} == {Outcome.LOST}
@@ -151,7 +151,7 @@ def test_a_run_repeats_exactly() -> None:
 
 @pytest.mark.parametrize("name", [*SEARCHES, "pareto-asha"])
 def test_every_method_ends_on_workers_that_fail_come_and_go(name: str) -> None:
-    spec = spec_of(name, training={"retries": {"lost": 1000}})
+    spec = spec_of(name, training={"retries": {"lost": 1000}, "max_lost": None})
     scenario = Scenario(name, spec, make_workers(5, speeds=[1, 0.5], joins=[(2, 3.0)], leaves=[(3, 9.0)]),
                         Faults(stragglers=0.5, drops=0.02))  # fmt: skip
     curves = AnalyticCurves(spec, 1)

@@ -12,9 +12,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from hpo_core import Study
+from hpo_core.journal.audit import audit
 from hpo_core.training import Trainer
 from hpo_core.training.request import JobRequest
 from hpo_core.trial import Job, Outcome
+from tests.faults.test_real_study import Real
 
 HERE = str(Path(__file__).parent)
 OBJECTIVE = "poison_objectives:dispatch"
@@ -308,3 +311,29 @@ def test_storage_has_a_limit_of_its_own_and_blames_no_trial(bench):
 def test_a_step_that_hangs_is_noticed_after_a_save_limit_that_is_long(bench):
     report = bench.run("good", params={"sleep": 300}, target=2, stall_timeout=1.0, storage_timeout=1e300, timeout=None)
     assert report.outcome == Outcome.HUNG
+
+
+# In a study.
+
+
+@pytest.mark.timeout(400)
+def test_a_study_gives_up_what_kills_its_workers_and_finishes(tmp_path):
+    """One configuration in ten kills its zygote at every attempt; Dask, children and journal are real."""
+    study_file = Real(
+        tmp_path,
+        objective="poison_objectives:poison",
+        pythonpath=[HERE],
+        search={"method": "asha", "configs": 20, "min_resource": 1, "max_resource": 9, "reduction_factor": 3},
+    )
+    process = study_file.start()
+    assert process.wait(300) == 0, study_file.log.read_text()[-3000:]
+    entries = list(study_file.home.open_journal().entries("real"))
+    study = Study.from_entries(entries)
+    assert study.status == "finished", study.state.halted
+    assert audit(entries).clean
+    poison = {trial.number for trial in study.state.trials if trial.params["x"] > 0.8}
+    assert poison and len(study.state.trials) == 20
+    for trial in study.state.trials:
+        assert (trial.abandoned is not None) == (trial.number in poison), study.state.story(trial.number)
+        assert bool(trial.results) != (trial.number in poison)
+    assert all("worker or zygote died" in study.state.trials[number].abandoned.reason for number in poison)

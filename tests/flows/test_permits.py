@@ -11,10 +11,10 @@ from prefect.utilities.callables import parameter_schema
 from pydantic import TypeAdapter, ValidationError
 
 from flows.deployed import tune
-from flows.form import DEFAULT_METHOD, DaskScheduler, LocalWorkers, Method, filled_in, with_changes
+from flows.form import DEFAULT_METHOD, Attempts, DaskScheduler, LocalWorkers, Method, filled_in, with_changes
 from flows.permits import NotAllowedError, Permits
 from hpo_core.errors import SpecError
-from hpo_core.spec import AddressClusterSpec, LocalClusterSpec, StudySpec
+from hpo_core.spec import AddressClusterSpec, LocalClusterSpec, StudySpec, TrainingSpec
 from tests.conftest import make_spec
 
 STUDY = """
@@ -89,6 +89,18 @@ def made(permits: Permits, **changes: Any) -> StudySpec:
     }
     spec = filled_in(permits, **(fields | changes))
     return with_changes(spec, "named", permits, seed=4, cluster=LocalWorkers(workers=3))
+
+
+def test_limits_of_attempts_have_fields(permits: Permits) -> None:
+    assert made(permits).training == TrainingSpec()
+    given = {"max_lost": 5, "log_limit": None, "storage_timeout": 60.0, "fail_fast": 2}
+    training = made(permits, training=given).training
+    assert {name: getattr(training, name) for name in given} == given
+    with pytest.raises(ValueError, match="max_lost"):
+        made(permits, training={"max_lost": 0})
+    schema = Attempts.model_json_schema()["properties"]
+    assert schema["max_lost"]["default"] == 3 and "abandoned" in schema["max_lost"]["description"]
+    assert "training" in tune.parameters.properties
 
 
 @pytest.mark.parametrize(

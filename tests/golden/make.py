@@ -90,6 +90,29 @@ def trained_further() -> Study:
     return study
 
 
+def abandoned() -> Study:
+    """A study in which one trial loses every worker, and a person gives up others: running, waiting, paused."""
+    world = World(17, workers=3)
+    study = fresh(make_spec(study="golden", training={"retries": {"error": 1}}), MemoryJournal(), world)
+    running = study.set_capacity(3)
+    told = 0
+    while running:
+        job = running.pop(0)
+        told += 1
+        if job.trial == 2:
+            running += study.tell_report(failed(job, Outcome.LOST, "killed", worker="tcp://a"))
+        elif told in (4, 9):
+            running += study.tell_report(failed(job, Outcome.ERROR, "KeyError: 'x'"))
+        else:
+            running += study.tell_report(world.good(job))
+        if told in (6, 15, 24):
+            wanted = {6: "running", 15: "paused", 24: "running"}[told]
+            trial = next(t for t in study.state.trials if t.status == wanted and t.number != 2)
+            study.abandon(trial.number)
+            running = [job for job in running if job.trial != trial.number] + study.set_capacity(3)
+    return study
+
+
 METHODS = [
     "asha-brackets", "asha-shared", "asha-endless", "stopping-brackets", "sha", "hyperband", "pasha", "pbt",
     "pbt-truncation", "random", "grid-drawn", "pareto-asha-brackets",
@@ -98,7 +121,12 @@ METHODS = [
 
 def studies() -> dict[str, Study]:
     """All golden studies by the name of their file: each kind of event, each search method with failures."""
-    found = {"every-event": every_kind_of_event(), "limited": limited(), "further": trained_further()}
+    found = {
+        "every-event": every_kind_of_event(),
+        "limited": limited(),
+        "further": trained_further(),
+        "abandoned": abandoned(),
+    }
     for name in METHODS:
         world = World(12, failures=0.05, nans=0.05)
         study = fresh(spec_of(name, study="golden"), MemoryJournal(), world)

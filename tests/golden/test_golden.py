@@ -18,7 +18,9 @@ JOURNALS = sorted(FOLDER.glob("*.jsonl"))
 
 
 def test_the_present_format_has_its_golden_journal() -> None:
-    assert {FOLDER / f"{name}-format-{FORMAT}.jsonl" for name in ("every-event", "limited", *METHODS)} <= set(JOURNALS)
+    assert {
+        FOLDER / f"{name}-format-{FORMAT}.jsonl" for name in ("every-event", "limited", "abandoned", *METHODS)
+    } <= set(JOURNALS)
 
 
 @pytest.mark.parametrize("path", JOURNALS, ids=lambda path: path.stem)
