@@ -195,6 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the controller decides
     signal.signal(signal.SIGTERM, standard_input.end)
     os.nice(given.nice)
+    os.umask(0o077)  # all it writes, MLflow's artifacts among them, is the user's alone
 
     from hpo_core.journal.sql import open_journal
 

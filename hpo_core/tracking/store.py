@@ -17,7 +17,8 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from hpo_core.errors import HpoError
+from hpo_core.errors import HpoError, StorageError
+from hpo_core.private_files import private_database
 from hpo_core.tracking.fold import MetricPoint
 from hpo_core.tracking.keys import legal_key, milliseconds
 from hpo_core.tracking.links import reason_of, shown_uri
@@ -116,6 +117,8 @@ def _alone(tracking_uri: str) -> Iterator[None]:
         lock = ProcessLock(database.with_name(f".{database.name}.first-use.lock"))
         lock.take(wait=True)
         try:
+            with contextlib.suppress(OSError, StorageError):  # what is wrong with it is said when it is opened
+                private_database(database)
             yield
         finally:
             lock.free()

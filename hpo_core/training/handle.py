@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hpo_core.errors import ObjectiveError
+from hpo_core.private_files import private_folder
 from hpo_core.training import checkpoint as checkpoints
 from hpo_core.training.curve import Curve
 from hpo_core.training.generators import can_track, capture_all, put_state, restore_all, state_of
@@ -85,9 +86,8 @@ class TrialHandle:
     @property
     def folder(self) -> Path:
         """Scratch folder of this trial, the same for all its attempts; made on first use."""
-        folder = Path(self._request.folder) / "scratch" / f"trial-{self.number:05d}"
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        scratch = Path(self._request.folder) / "scratch"
+        return private_folder(scratch / f"trial-{self.number:05d}", below=scratch)
 
     def track(self, **objects: Any) -> None:
         """Save these with the trial; where it resumes, load their state now.
