@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from hpo_core.private_files import open_private
 from hpo_core.search.base import create_method
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
+from hpo_core.tracking.follow import FINISH
 from hpo_core.tracking.place import ProjectionPlace, in_trouble, read_place
 from hpo_core.training.storage import local_path
 
@@ -229,7 +231,8 @@ class Session:
         arguments = [
             sys.executable, "-m", "hpo_core.tracking.follow",
             "--study", self.name,
-            "--experiment", self.spec.tracking.experiment, "--study-folder", str(self.folder),
+            f"--experiment={self.spec.tracking.experiment}",  # which may look like an option
+            "--study-folder", str(self.folder),
             "--drain", str(DRAIN_SECONDS),
         ]  # fmt: skip
         if location := self.home.artifact_location(self.spec):
@@ -250,7 +253,9 @@ class Session:
             return None
         follower, self._follower = self._follower, None
         if follower.stdin is not None:
-            follower.stdin.close()
+            with contextlib.suppress(OSError):  # it ended already
+                follower.stdin.write(FINISH)
+                follower.stdin.close()
         try:
             code = follower.wait(timeout=seconds + 10)
         except subprocess.TimeoutExpired:

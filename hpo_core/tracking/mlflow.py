@@ -82,7 +82,7 @@ class MlflowProjection:
         self._muted = False
         """The study's run was deleted: nothing is written."""
         self._tables = (0, -_TABLES_EVERY)
-        self._lock = ProcessLock.of(self.study_folder, f"{tracking_uri} {experiment}")
+        self.lock = ProcessLock.of(self.study_folder, f"{tracking_uri} {experiment}")
 
     # What callers may ask.
 
@@ -131,7 +131,7 @@ class MlflowProjection:
             JournalError: entries are missing or out of order.
             Exception: whatever MLflow raises; call again later.
         """
-        self._lock.take()
+        self.lock.take()
         if rebuild:
             self._fold = StudyFold()
             self._disconnect()
@@ -161,7 +161,7 @@ class MlflowProjection:
         """Nobody drives the study any more: last statuses, tables, report and best checkpoint."""
         if not self._fold.next_seq:
             return
-        self._lock.take()
+        self.lock.take()
         self.driven = False
         fold = self._fold
         fold.touched.update(dict.fromkeys([*fold.state.running, *fold.state.waiting]))
@@ -179,7 +179,7 @@ class MlflowProjection:
     def close(self) -> None:
         """Let another process project."""
         self._disconnect()
-        self._lock.free()
+        self.lock.free()
 
     # Inside.
 
