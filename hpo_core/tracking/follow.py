@@ -36,7 +36,7 @@ from hpo_core.journal.base import Journal
 from hpo_core.tracking.links import reason_of, shown_uri
 from hpo_core.tracking.lock import ProcessLock
 from hpo_core.tracking.mlflow import MlflowProjection
-from hpo_core.tracking.once import driven_by_another, project_study
+from hpo_core.tracking.once import driven_by_another, project_all, project_study
 from hpo_core.tracking.place import note_trouble
 from hpo_core.tracking.store import prepare_environment
 
@@ -100,9 +100,9 @@ class Follower:
         info = self.journal.info(projection.study_name)
         if projection.created not in (None, info.created):
             raise StudyNotFoundError(f"Study {info.name!r} was deleted and created again; this follower ends.")
-        if info.entries > projection.next_seq or self._failures:
+        if info.entries != projection.next_seq or self._failures:
             before = projection.url
-            projection.project(self.journal.entries(projection.study_name, projection.next_seq))
+            project_all(projection, self.journal, info.entries)
             if before is None and projection.url is not None:
                 log.info("study %r in MLflow: %s", projection.study_name, projection.url)
         if finish and not driven_by_another(info.owner, self._parent):

@@ -17,6 +17,8 @@ from hpo_core.tracking.keys import legal_key, param_value, tag_value
 
 PARENT_RUN = "mlflow.parentRunId"
 CURSOR = "hpo.projected_seq"
+DIGEST = "hpo.projected_digest"
+"""Digest of the journal up to the cursor: it tells an older journal that was put back and went on otherwise."""
 _LONGEST_LIST = 250
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 _PAGE = 1000
+SUPERSEDED = "superseded "
+"""Before the kind of a run that shows a history which the journal does not hold any more."""
 METRICS_PER_CALL = 900
 """MLflow takes 1000 metrics, parameters and tags in one call; 100 are left for the tags."""
 
@@ -217,6 +219,11 @@ class RunStore:
             pairs = pairs[100:]
         if metrics or pairs or labels:
             self.client.log_batch(run.run_id, metrics=metrics, params=pairs, tags=labels)
+
+    def supersede(self, run: KnownRun, kind: str) -> None:
+        """Take a run out of sight for good: it is no run of its study any more, and deleted (it can be restored)."""
+        self.client.set_tag(run.run_id, "hpo.kind", SUPERSEDED + kind)
+        self.client.delete_run(run.run_id)
 
     def set_status(self, run: KnownRun, status: str, ended: float | None) -> None:
         """Bring a run's status and end time to what they should be; nothing is written where they are."""

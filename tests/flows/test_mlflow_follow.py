@@ -170,5 +170,5 @@ def test_two_processes_may_meet_at_a_new_store(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'new' / 'mlflow.db'}"
     code = f"from hpo_core.tracking.store import open_client; open_client({uri!r}).search_experiments()"
     children = [subprocess.Popen([sys.executable, "-c", code], env=os.environ | QUIET) for _ in range(2)]
-    assert [child.wait(60) for child in children] == [0, 0]
+    assert [child.wait(150) for child in children] == [0, 0]
     assert open_client(uri).search_experiments()
