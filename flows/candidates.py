@@ -154,7 +154,7 @@ class Candidates:
             Model(repeat.trial, repeat.params | changes, repeat.seed, str(folder), repeat.checkpoint, base)
             for repeat in card.repeats
         )
-        request = EvaluationRequest(function, tuple(spec.pythonpath), card.metric, models)
+        request = EvaluationRequest(function, tuple(self.home.import_folders(spec)), card.metric, models)
         return list(evaluate_on(label, request, self.rules.timeout))
 
     def search_behind(self, name: str) -> str:

@@ -242,6 +242,11 @@ class Permits:
     def _check_import_folder(self, entry: str) -> None:
         """An allowed name means nothing if the run may say where it is imported from."""
         folder = Path(entry).resolve()
+        if folder.is_relative_to(Home().folder):  # also where a folder that is allowed holds the home
+            raise NotAllowedError(
+                f"pythonpath = {entry!r} lies in the home folder, where training writes; nothing is imported from "
+                "there. Put the code elsewhere."
+            )
         if not any(folder.is_relative_to(root) for root in self.import_folders):
             raise NotAllowedError(
                 f"pythonpath = {entry!r} is not allowed here: objectives are imported from "

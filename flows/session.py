@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -27,10 +29,12 @@ from hpo_core.private_files import open_private
 from hpo_core.search.base import create_method
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
+from hpo_core.tracking.follow import FINISH
 from hpo_core.tracking.own import without_foreign_credentials
 from hpo_core.tracking.place import ProjectionPlace, in_trouble, read_place
 from hpo_core.training.storage import local_path
 
+log = logging.getLogger("hpo.session")
 JOB_GRAIN_LIMIT = 300
 """Above so many expected jobs a Prefect timeline of one task run per job is a grey line."""
 
@@ -106,12 +110,22 @@ class Session:
             self._let_go()
             raise
         self.journal.seconds = self.spec.journal.retry_seconds
-        self.executor = DaskExecutor(self.spec, str(self.folder))
+        self.executor = DaskExecutor(self._importable(), str(self.folder))
         self._starting: threading.Thread | None = None
         self._start_error: BaseException | None = None
         self._follower: subprocess.Popen[bytes] | None = None
         self.summary: Summary | None = None
         """Once the study was driven to its end."""
+
+    def _importable(self) -> StudySpec:
+        """The spec without import folders that lie in the home (see :meth:`Home.import_folders`)."""
+        folders = self.home.import_folders(self.spec)
+        if left_out := [entry for entry in self.spec.pythonpath if entry not in folders]:
+            log.warning(
+                "study %r: nothing is imported from %s, which lies in the home folder; put the code elsewhere.",
+                self.name, ", ".join(left_out),
+            )  # fmt: skip
+        return self.spec.model_copy(update={"pythonpath": folders})
 
     def _find_spec(self, train: tuple[int | None, int] | None) -> StudySpec:
         """Refuse early what cannot go well; nothing has been started or written yet."""
@@ -241,7 +255,8 @@ class Session:
         arguments = [
             sys.executable, "-m", "hpo_core.tracking.follow",
             "--study", self.name,
-            f"--experiment={self.spec.tracking.experiment}", "--study-folder", str(self.folder),
+            f"--experiment={self.spec.tracking.experiment}",  # which may look like an option
+            "--study-folder", str(self.folder),
             "--drain", str(DRAIN_SECONDS),
         ]  # fmt: skip
         if location := self.home.artifact_location(self.spec):
@@ -263,7 +278,9 @@ class Session:
             return None
         follower, self._follower = self._follower, None
         if follower.stdin is not None:
-            follower.stdin.close()
+            with contextlib.suppress(OSError):  # it ended already
+                follower.stdin.write(FINISH)
+                follower.stdin.close()
         try:
             code = follower.wait(timeout=seconds + 10)
         except subprocess.TimeoutExpired:

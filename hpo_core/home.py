@@ -167,6 +167,13 @@ class Home:
                 ) from None
         return folder
 
+    def import_folders(self, spec: StudySpec) -> list[str]:
+        """Folders that a study's objective is imported from; never this one, where others than its author write.
+
+        Checkpoints, downloads and scratch files of training lie here, and a module among them would be run.
+        """
+        return [entry for entry in spec.pythonpath if not Path(entry).resolve().is_relative_to(self.folder)]
+
     def report_path(self, name: str) -> Path:
         return self.study_folder(name) / "report.html"
 

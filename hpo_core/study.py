@@ -354,7 +354,8 @@ class Study:
         record = trials[trial]
         if record.abandoned is not None or record.stopped is not None:
             raise HpoError(f"Study {self.name!r}: trial {trial} is {record.status} already.")
-        if not record.running and not record.waiting and trial in self.method.ruled_out:
+        goes_on = record.running or record.waiting or trial in self.state.extended
+        if not goes_on and trial in self.method.ruled_out:
             raise HpoError(f"Study {self.name!r}: trial {trial} will not go on anyway; there is nothing to give up.")
         self._take(AbandonRequested(trial))
 

@@ -19,6 +19,12 @@ class ProjectionBusyError(HpoError):
     exit_code = 5
 
 
+class DivergedError(HpoError):
+    """What was projected is not what the journal holds: an older journal was put back."""
+
+    exit_code = 6
+
+
 class Projection(Protocol):
     """A copy of one study elsewhere.
 

@@ -5,10 +5,13 @@
     python -m hpo_core.tracking.follow --journal URL --study NAME --tracking-uri URI \\
         --experiment NAME --study-folder FOLDER [--artifact-location URI] [--drain SECONDS]
 
-It ends when its standard input does (the controller asked for it, or died): one last catch-up within
-``--drain`` seconds, then exit code 0, or 3 where MLflow does not hold everything. While MLflow cannot be
-reached it tries again and again, and says so once; where it was out of reach when standard input ended, the last
-catch-up takes five seconds at most.
+It ends when its standard input does. Where the controller said ``finish`` there first: one last catch-up within
+``--drain`` seconds, then exit code 0, or 3 where MLflow does not hold everything. Where it did not, the controller died
+(or this process was sent SIGTERM): the last catch-up takes four seconds at most, in the middle of a call if need be,
+for the next controller's follower is about to begin. While MLflow cannot be reached it tries again and again, and says
+so once; where it was out of reach when standard input ended, the last catch-up takes five seconds at most.
+
+One follower at a time: a new one ends what an earlier controller left behind.
 """
 
 from __future__ import annotations
@@ -22,20 +25,24 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
+
+import psutil
 
 from hpo_core.errors import HpoError, SpecError, StudyNotFoundError
 from hpo_core.journal.base import Journal
 from hpo_core.masking import mask_logs
 from hpo_core.tracking.links import reason_of, shown_uri
+from hpo_core.tracking.lock import ProcessLock
 from hpo_core.tracking.mlflow import MlflowProjection
-from hpo_core.tracking.once import driven_by_another, project_study
+from hpo_core.tracking.once import driven_by_another, project_all, project_study
 from hpo_core.tracking.own import credentials_for
 from hpo_core.tracking.place import note_trouble
 from hpo_core.tracking.store import prepare_environment
 
-__all__ = ["Follower", "follow", "main", "project_study"]
+__all__ = ["FINISH", "Follower", "end_older", "follow", "main", "project_study"]
 
 NOT_CAUGHT_UP = 3
 ABSENT_SECONDS = 5.0
@@ -43,6 +50,10 @@ ABSENT_SECONDS = 5.0
 _LONGEST_PAUSE = 30.0
 _SLICE = 0.5
 _HANG = 5.0
+FINISH = b"finish\n"
+"""What a controller writes to standard input before it closes it: there is time for a last catch-up."""
+ABANDONED_SECONDS = 4.0
+"""How long a follower outlives a controller that died; the next one, or `hpo project`, does the rest."""
 log = logging.getLogger("hpo.tracking")
 
 
@@ -91,9 +102,9 @@ class Follower:
         info = self.journal.info(projection.study_name)
         if projection.created not in (None, info.created):
             raise StudyNotFoundError(f"Study {info.name!r} was deleted and created again; this follower ends.")
-        if info.entries > projection.next_seq or self._failures:
+        if info.entries != projection.next_seq or self._failures:
             before = projection.url
-            projection.project(self.journal.entries(projection.study_name, projection.next_seq))
+            project_all(projection, self.journal, info.entries)
             if before is None and projection.url is not None:
                 log.info("study %r in MLflow: %s", projection.study_name, projection.url)
         if finish and not driven_by_another(info.owner, self._parent):
@@ -114,25 +125,50 @@ class Follower:
 
 
 class StandardInput:
-    """Tells when standard input ends. Reads it in the main thread: a thread blocked in it spoils the exit."""
+    """Tells when standard input ends, and whether the controller wanted a last catch-up.
 
-    def __init__(self) -> None:
+    A thread of its own looks, so that a controller's death is noticed in the middle of a slow call, too; it never
+    blocks for longer than half a second, for a thread blocked in standard input spoils the exit. The controller's end
+    is seen by the number of this process's parent as well: a process that the controller forked may hold the pipe.
+
+    Args:
+        give_up: ends this process when the time after an end without ``finish`` is over.
+    """
+
+    def __init__(self, give_up: Callable[[], None]) -> None:
         self.ended = False
+        self.finishing = False
+        self._give_up = give_up
+        self._parent = os.getppid()
+        threading.Thread(target=self._watch, name="standard-input", daemon=True).start()
 
     def end(self, *_: Any) -> None:
-        """As if it had ended (also a signal handler)."""
+        """As if it had ended (also a signal handler, so that it takes no lock)."""
         self.ended = True
 
     def wait(self, seconds: float) -> bool:
         """Wait for the end at most so long; whether it came."""
         until = time.monotonic() + seconds
         while not self.ended and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, _SLICE))
+        return self.ended
+
+    def _watch(self) -> None:
+        said = b""
+        while not self.ended:
             try:
-                ready, _, _ = select.select([0], [], [], min(left, _SLICE))
-                self.ended = self.ended or bool(ready and not os.read(0, 4096))
+                ready, _, _ = select.select([0], [], [], _SLICE)
+                if ready:
+                    found = os.read(0, 4096)
+                    said = (said + found)[-4096:]
+                    self.finishing = FINISH in said
+                    self.ended = self.ended or not found
             except (OSError, ValueError):  # it is closed
                 self.ended = True
-        return self.ended
+            self.ended = self.ended or os.getppid() != self._parent
+        if not self.finishing:
+            time.sleep(ABANDONED_SECONDS)
+            self._give_up()
 
 
 def follow(follower: Follower, standard_input: StandardInput, *, interval: float, drain: float) -> int:
@@ -148,7 +184,7 @@ def follow(follower: Follower, standard_input: StandardInput, *, interval: float
     if follower.gone:
         log.warning("%s", follower.trouble)
         return 0
-    return _drain(follower, drain)
+    return _drain(follower, drain if standard_input.finishing else ABANDONED_SECONDS / 2)
 
 
 def _drain(follower: Follower, seconds: float) -> int:
@@ -182,8 +218,9 @@ def _report(follower: Follower) -> None:
     )  # fmt: skip
 
 
-def _give_up(follower: Follower) -> None:
-    _report(follower)
+def _give_up(follower: Follower | None) -> None:
+    if follower is not None:
+        _report(follower)
     logging.shutdown()
     os._exit(NOT_CAUGHT_UP)
 
@@ -194,10 +231,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.basicConfig(format="hpo tracking: %(message)s", level=logging.INFO, stream=sys.stderr)
     mask_logs()
     prepare_environment()
-    standard_input = StandardInput()
+    started: list[Follower] = []
+    standard_input = StandardInput(lambda: _give_up(started[0] if started else None))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the controller decides
     signal.signal(signal.SIGTERM, standard_input.end)
     os.nice(given.nice)
+    os.umask(0o077)  # all it writes, MLflow's artifacts among them, is the user's alone
 
     from hpo_core.journal.sql import open_journal
 
@@ -209,6 +248,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         follower = Follower(open_journal(given.journal), projection)
+        started.append(follower)
+        end_older(projection.lock, projection.study_folder)
         note_trouble(projection.study_folder, "")  # an earlier follower's
         with credentials_for(given.tracking_uri):
             return follow(follower, standard_input, interval=given.interval, drain=given.drain)
@@ -217,6 +258,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     finally:
         projection.close()
+
+
+def end_older(lock: ProcessLock, study_folder: Path) -> None:
+    """End a follower that an earlier controller of this study left behind; whoever else projects it is waited for.
+
+    Whoever starts this one has claimed the study: the other one's controller is dead, or can write nothing more.
+    """
+    pid = lock.holder()
+    if pid is None or pid == os.getpid():
+        return
+    try:
+        older = psutil.Process(pid)
+        command = older.cmdline()
+        if __spec__.name not in command or str(study_folder) not in command:
+            return
+        log.info("the follower of an earlier controller (process %d) is ended", pid)
+        older.terminate()
+        try:
+            older.wait(ABANDONED_SECONDS + _HANG)
+        except psutil.TimeoutExpired:
+            older.kill()
+            older.wait(_HANG)
+    except (psutil.Error, OSError):
+        pass  # it ended just now, or is another user's: then the lock says so
 
 
 def _parser() -> argparse.ArgumentParser:

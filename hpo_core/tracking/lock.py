@@ -56,6 +56,23 @@ class ProcessLock:
         os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
         self._file = file
 
+    def holder(self) -> int | None:
+        """Process that holds the lock; None where nobody does, or it left no number."""
+        try:
+            file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            found = os.read(file, 40).decode("ascii", "replace").strip()
+            return int(found) if found.isdecimal() else None
+        except OSError:
+            return None
+        finally:
+            os.close(file)
+        return None
+
     def free(self) -> None:
         """Let go; harmless where it is not held."""
         if self._file is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Iterable
@@ -11,12 +12,14 @@ from typing import Any
 
 from hpo_core.events import Entry
 from hpo_core.tracking.artifacts import write_files, write_tables
+from hpo_core.tracking.base import DivergedError
 from hpo_core.tracking.fold import StudyFold
 from hpo_core.tracking.links import compare_url, reason_of, run_url, shown_uri
 from hpo_core.tracking.lock import ProcessLock
 from hpo_core.tracking.place import ProjectionPlace, write_place
 from hpo_core.tracking.runs import (
     CURSOR,
+    DIGEST,
     identity,
     study_params,
     study_run_status,
@@ -26,7 +29,7 @@ from hpo_core.tracking.runs import (
     trial_run_status,
     trial_tags,
 )
-from hpo_core.tracking.store import KnownRun, RunStore, open_client
+from hpo_core.tracking.store import SUPERSEDED, KnownRun, RunStore, open_client
 
 CHUNK = 500
 """Entries written at once while catching up; the cursor moves after each chunk."""
@@ -73,6 +76,9 @@ class MlflowProjection:
         self._store: RunStore | None = None
         self._fold = StudyFold()
         self._cursor: int | None = None
+        self._chain = b""
+        self._expected = ""
+        """Digest of the journal that MLflow holds, as of the cursor that was found there."""
         self._parent: KnownRun | None = None
         self._trials: dict[int, KnownRun] = {}
         self._noted = ""
@@ -82,7 +88,7 @@ class MlflowProjection:
         self._muted = False
         """The study's run was deleted: nothing is written."""
         self._tables = (0, -_TABLES_EVERY)
-        self._lock = ProcessLock.of(self.study_folder, f"{tracking_uri} {experiment}")
+        self.lock = ProcessLock.of(self.study_folder, f"{tracking_uri} {experiment}")
 
     # What callers may ask.
 
@@ -120,22 +126,24 @@ class MlflowProjection:
 
     # The protocol.
 
-    def project(self, entries: Iterable[Entry], *, rebuild: bool = False) -> int:
+    def project(self, entries: Iterable[Entry], *, rebuild: bool = False, length: int | None = None) -> int:
         """Copy what is new; returns how many entries MLflow did not hold before.
 
         Feed it from entry 0 the first time, then from :attr:`next_seq`; earlier entries are skipped.
         ``rebuild`` begins again at entry 0 and makes runs that a user deleted anew.
 
+        Args:
+            length: number of entries of the whole journal, where ``entries`` go up to its end.
+
         Raises:
+            DivergedError: MLflow holds entries that the journal does not (see :meth:`supersede`).
             ProjectionBusyError: another process projects this study.
             JournalError: entries are missing or out of order.
             Exception: whatever MLflow raises; call again later.
         """
-        self._lock.take()
+        self.lock.take()
         if rebuild:
-            self._fold = StudyFold()
-            self._disconnect()
-            self._cursor = None
+            self._begin_anew()
             self._anew = True
         fresh = (entry for entry in entries if entry.seq >= self._fold.next_seq)
         count = 0
@@ -151,17 +159,39 @@ class MlflowProjection:
                 if self._pending:
                     count += self._fold.next_seq - 1 - self.written_seq
                     self._write(store)
+            if length is not None and self.written_seq >= length and not self._muted:
+                raise self._diverged(f"MLflow holds entries up to {self.written_seq}, the journal has {length}")
         except BaseException:
             self._disconnect()
             raise
         self._anew = False
         return count
 
+    def supersede(self) -> None:
+        """Take all runs of the study out of sight and begin again at entry 0, with new ones.
+
+        For an older journal that was put back: MLflow keeps every point for ever, so of runs that hold steps of a
+        history that is no more none can be mended. They are deleted (and can be restored), children first, so that a
+        crash on the way leaves the study's own run, by which this is found out again.
+        """
+        self.lock.take()
+        fold = self._fold
+        if not fold.next_seq:
+            return
+        try:
+            store = self._connected()
+            for kind in (SUPERSEDED + "trial", "trial", "study"):  # the first: marked, but not deleted yet
+                for run in store.find({**identity(fold), "hpo.kind": kind}, deleted=False):
+                    store.supersede(run, kind.removeprefix(SUPERSEDED))
+        finally:
+            self._disconnect()
+        self._begin_anew()
+
     def finish(self) -> None:
         """Nobody drives the study any more: last statuses, tables, report and best checkpoint."""
         if not self._fold.next_seq:
             return
-        self._lock.take()
+        self.lock.take()
         self.driven = False
         fold = self._fold
         state = fold.state
@@ -180,9 +210,21 @@ class MlflowProjection:
     def close(self) -> None:
         """Let another process project."""
         self._disconnect()
-        self._lock.free()
+        self.lock.free()
 
     # Inside.
+
+    def _begin_anew(self) -> None:
+        self._fold = StudyFold()
+        self._chain, self._expected = b"", ""
+        self._disconnect()
+        self._cursor = None
+
+    def _diverged(self, how: str) -> DivergedError:
+        return DivergedError(
+            f"Study {self.study_name!r}: {how}. An older journal was put back, it seems; "
+            f"`hpo project {self.study_name}` makes the study's runs in MLflow anew."
+        )
 
     @property
     def _pending(self) -> bool:
@@ -206,8 +248,13 @@ class MlflowProjection:
     def _take_in(self, entry: Entry, store: RunStore) -> None:
         fold = self._fold
         fold.add(entry)
+        # What every version writes alike, so that an upgrade changes no digest.
+        facts = [entry.seq, repr(entry.time), entry.epoch, *(type(event).__name__ for event in entry.events)]
+        self._chain = hashlib.sha256(self._chain + repr(facts).encode()).digest()
         if not self._looked_up:
             self._look_up(store)
+        if entry.seq == self.written_seq and self._expected not in ("", self._chain.hex()) and not self._muted:
+            raise self._diverged(f"what MLflow holds up to entry {entry.seq} is not what the journal holds")
         if entry.seq <= self.written_seq:
             fold.settle()
 
@@ -231,6 +278,7 @@ class MlflowProjection:
             self._parent.tags[CURSOR] = "-1"
         if self._cursor is None:
             self._cursor = int(self._parent.tags.get(CURSOR, "-1")) if self._parent is not None else -1
+            self._expected = self._parent.tags.get(DIGEST, "") if self._parent is not None else ""
         self._trials = {}
         if found or rebuild:
             for run in store.find({**identity(fold), "hpo.kind": "trial"}, deleted=not rebuild):
@@ -288,7 +336,7 @@ class MlflowProjection:
         tags = study_tags(fold, word, None if best_run is None else best_run.run_id)
         tags = {key: value for key, value in tags.items() if parent.tags.get(key) != value}
         self._write_tables(store, parent)
-        store.log(parent, points=fold.points, tags={**tags, CURSOR: str(fold.next_seq - 1)})
+        store.log(parent, points=fold.points, tags={**tags, CURSOR: str(fold.next_seq - 1), DIGEST: self._chain.hex()})
         parent.tags.update(tags)
 
     def _note_place(self, store: RunStore, *, compare: bool = False) -> None:

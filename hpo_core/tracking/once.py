@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 
 import psutil
@@ -10,10 +11,13 @@ from hpo_core.errors import HpoError
 from hpo_core.home import Home
 from hpo_core.journal.base import Journal, Owner
 from hpo_core.spec import StudySpec
+from hpo_core.tracking.base import DivergedError
 from hpo_core.tracking.links import reason_of, shown_uri
 from hpo_core.tracking.mlflow import MlflowProjection
 from hpo_core.tracking.own import credentials_for
 from hpo_core.tracking.store import prepare_environment
+
+log = logging.getLogger("hpo.tracking")
 
 
 class TrackerError(HpoError):
@@ -41,7 +45,7 @@ def project_study(home: Home, journal: Journal, name: str, *, rebuild: bool = Fa
     projection = MlflowProjection(name, uri, spec.tracking.experiment, folder, home.artifact_location(spec))
     try:
         with credentials_for(uri):
-            count = projection.project(journal.entries(name), rebuild=rebuild)
+            count = project_all(projection, journal, info.entries, rebuild=rebuild)
             if not driven_by_another(info.owner):
                 projection.finish()
         where, deleted = projection.url, projection.deleted
@@ -60,6 +64,23 @@ def project_study(home: Home, journal: Journal, name: str, *, rebuild: bool = Fa
             f"`hpo project {name} --rebuild` makes it anew"
         )
     return f"{name}: {count} new entries of {info.entries} copied; {where}"
+
+
+def project_all(projection: MlflowProjection, journal: Journal, length: int, *, rebuild: bool = False) -> int:
+    """Copy what is new of a journal of ``length`` entries; with new runs where an older one was put back.
+
+    Returns how many entries MLflow did not hold before.
+    """
+    name = projection.study_name
+    try:
+        if projection.next_seq > length:
+            raise DivergedError(f"Study {name!r}: its journal had {projection.next_seq} entries and has {length} now.")
+        start = 0 if rebuild else projection.next_seq
+        return projection.project(journal.entries(name, start, length), rebuild=rebuild, length=length)
+    except DivergedError as error:
+        log.warning("%s Its runs are made anew; the former ones are deleted in MLflow.", error)
+        projection.supersede()
+        return projection.project(journal.entries(name, 0, length), rebuild=True, length=length)
 
 
 def driven_by_another(owner: Owner | None, mine: int | None = None) -> bool:

@@ -18,6 +18,8 @@ from hpo_core.trial import FURTHER
 
 PARENT_RUN = "mlflow.parentRunId"
 CURSOR = "hpo.projected_seq"
+DIGEST = "hpo.projected_digest"
+"""Digest of the journal up to the cursor: it tells an older journal that was put back and went on otherwise."""
 _LONGEST_LIST = 250
 
 

@@ -17,7 +17,8 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from hpo_core.errors import HpoError
+from hpo_core.errors import HpoError, StorageError
+from hpo_core.private_files import private_database
 from hpo_core.tracking.fold import MetricPoint
 from hpo_core.tracking.keys import legal_key, milliseconds
 from hpo_core.tracking.links import reason_of, shown_uri
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _PAGE = 1000
 log = logging.getLogger("hpo.tracking")
+SUPERSEDED = "superseded "
+"""Before the kind of a run that shows a history which the journal does not hold any more."""
 METRICS_PER_CALL = 900
 """MLflow takes 1000 metrics, parameters and tags in one call; 100 are left for the tags."""
 
@@ -118,6 +121,8 @@ def _alone(tracking_uri: str) -> Iterator[None]:
         lock = ProcessLock(database.with_name(f".{database.name}.first-use.lock"))
         lock.take(wait=True)
         try:
+            with contextlib.suppress(OSError, StorageError):  # what is wrong with it is said when it is opened
+                private_database(database)
             yield
         finally:
             lock.free()
@@ -230,6 +235,11 @@ class RunStore:
                     shown_uri(self.tracking_uri), where,
                 )  # fmt: skip
         return self._takes_files[run.run_id]
+
+    def supersede(self, run: KnownRun, kind: str) -> None:
+        """Take a run out of sight for good: it is no run of its study any more, and deleted (it can be restored)."""
+        self.client.set_tag(run.run_id, "hpo.kind", SUPERSEDED + kind)
+        self.client.delete_run(run.run_id)
 
     def set_status(self, run: KnownRun, status: str, ended: float | None) -> None:
         """Bring a run's status and end time to what they should be; nothing is written where they are."""

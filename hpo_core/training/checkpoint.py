@@ -67,9 +67,10 @@ def save(folder: str | Path, relative_path: str, tree: Any, *, resource: int, pa
     digest = hashlib.sha256()
     size = 0
     try:
-        _make_folder(path.parent)
         # Where a folder was named by the user, who may read its files is what the user's umask says.
-        with _new_file(side, 0o600 if "://" not in relative_path else 0o666) as file:
+        others = 0o077 if "://" in relative_path else 0
+        _make_folder(path.parent, 0o700 | others)
+        with _new_file(side, 0o600 | others & 0o066) as file:
             for chunk in (head, *(block.data for _, block in blocks)):
                 view = memoryview(chunk).cast("B")
                 digest.update(view)
@@ -180,10 +181,10 @@ def _new_file(path: Path, mode: int) -> IO[bytes]:
     return os.fdopen(os.open(path, flags, mode), "wb", buffering=0)
 
 
-def _make_folder(folder: Path) -> None:
+def _make_folder(folder: Path, mode: int) -> None:
     if not folder.is_dir():
-        _make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
+        _make_folder(folder.parent, mode)
+        folder.mkdir(exist_ok=True, mode=mode)
         _sync_folder(folder.parent)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hpo_core.errors import ObjectiveError, StorageError
+from hpo_core.private_files import private_folder
 from hpo_core.training import checkpoint as checkpoints
 from hpo_core.training.board import Board
 from hpo_core.training.copies import leave_if_copy
@@ -92,9 +93,8 @@ class TrialHandle:
     @property
     def folder(self) -> Path:
         """Scratch folder of this trial, the same for all its attempts; made on first use."""
-        folder = Path(self._request.folder) / "scratch" / f"trial-{self.number:05d}"
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        scratch = Path(self._request.folder) / "scratch"
+        return private_folder(scratch / f"trial-{self.number:05d}", below=scratch)
 
     def track(self, **objects: Any) -> None:
         """Save these with the trial; where it resumes, load their state now.

@@ -16,7 +16,7 @@ import pytest
 from hpo_core.home import Home
 from hpo_core.journal.sql import SqlJournal, current_owner
 from hpo_core.tracking import compare_url, run_url, shown_uri
-from hpo_core.tracking.follow import Follower, project_study
+from hpo_core.tracking.follow import FINISH, Follower, project_study
 from hpo_core.tracking.links import reason_of
 from hpo_core.tracking.once import TrackerError
 from hpo_core.tracking.place import read_place
@@ -39,13 +39,14 @@ class Child:
         with self.log.open("w") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log, stdout=log)
 
-    def end(self, timeout: float = 30) -> int:
+    def end(self, timeout: float = 120) -> int:
         assert self.process.stdin is not None
+        self.process.stdin.write(FINISH)
         self.process.stdin.close()
         return self.process.wait(timeout)
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 30) -> None:
+def wait_for(what: Callable[[], Any], seconds: float = 120) -> None:
     until = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < until, "waited in vain"
@@ -100,7 +101,7 @@ def test_a_server_that_comes_up_later_gets_everything(tmp_path: Path, journal: S
             env=os.environ | QUIET, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path,
             start_new_session=True,
         )  # fmt: skip
-        wait_for(lambda: "caught up again" in child.log.read_text(), 60)
+        wait_for(lambda: "caught up again" in child.log.read_text())
         play(study, clock)
         assert child.end() == 0
     finally:
@@ -169,5 +170,5 @@ def test_two_processes_may_meet_at_a_new_store(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'new' / 'mlflow.db'}"
     code = f"from hpo_core.tracking.store import open_client; open_client({uri!r}).search_experiments()"
     children = [subprocess.Popen([sys.executable, "-c", code], env=os.environ | QUIET) for _ in range(2)]
-    assert [child.wait(60) for child in children] == [0, 0]
+    assert [child.wait(150) for child in children] == [0, 0]
     assert open_client(uri).search_experiments()

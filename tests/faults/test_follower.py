@@ -1,0 +1,183 @@
+"""The process that feeds MLflow: gone soon after its controller was killed, and never two of them for long."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hpo_core.journal.sql import SqlJournal
+from tests.conftest import World, fresh, make_spec
+
+ROOT = Path(__file__).parents[2]
+SOON = 20.0
+"""Seconds: several times what it takes, and much less than a follower used to stay."""
+
+CONTROLLER = """
+import os, subprocess, sys, time
+command, stay = sys.argv[2:], sys.argv[1]
+follower = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+if stay == "heir" and os.fork() == 0:  # a process that outlives the controller and holds the pipe
+    print("heir", os.getpid(), flush=True)
+    time.sleep(600)
+    os._exit(0)
+print("follower", follower.pid, flush=True)
+time.sleep(600)
+"""
+
+
+class Controller:
+    """A process that starts a follower and does nothing else, so that it can be killed."""
+
+    def __init__(self, folder: Path, uri: str, stay: str = "alone") -> None:
+        journal = SqlJournal(f"sqlite:///{folder / 'journal.db'}")
+        if not journal.studies():
+            world = World(1)
+            world.play(fresh(make_spec(), journal, world))
+        command = [
+            sys.executable, "-m", "hpo_core.tracking.follow", "--journal", journal.url, "--study", "world",
+            "--tracking-uri", uri, "--experiment=--help", "--study-folder", str(folder / "study"),
+        ]  # fmt: skip
+        journal.close()
+        self.log = folder / "log"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", CONTROLLER, stay, *command], stdout=subprocess.PIPE, stderr=log, text=True,
+                cwd=ROOT,
+            )  # fmt: skip
+        assert self.process.stdout is not None
+        self.pids: dict[str, int] = {}
+        for _ in range(2 if stay == "heir" else 1):
+            word, pid = self.process.stdout.readline().split()
+            self.pids[word] = int(pid)
+        self.follower = psutil.Process(self.pids["follower"])
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> None:
+        self.kill()
+        for pid in self.pids.values():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+def wait_until_gone(process: psutil.Process, seconds: float = SOON) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.2)
+    return False
+
+
+@pytest.fixture
+def hanging_server() -> Iterator[tuple[str, threading.Event]]:
+    """An MLflow that takes every connection and never answers; its URL, and an event once somebody asked."""
+    asked = threading.Event()
+    kept: list[socket.socket] = []
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def take() -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            kept.append(connection)
+            asked.set()
+
+    threading.Thread(target=take, daemon=True).start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}", asked
+    listening.close()
+    for connection in kept:
+        connection.close()
+
+
+@pytest.mark.parametrize("stay", ["alone", "heir"])
+def test_a_follower_ends_soon_after_its_controller_was_killed(
+    tmp_path: Path, hanging_server: tuple[str, threading.Event], stay: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of a call that MLflow does not answer; and where something else holds its standard input."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "300")
+    uri, asked = hanging_server
+    controller = Controller(tmp_path, uri, stay)
+    try:
+        assert asked.wait(120), controller.log.read_text()
+        assert controller.follower.is_running()
+        controller.kill()
+        assert wait_until_gone(controller.follower), controller.log.read_text()
+    finally:
+        controller.end()
+
+
+def test_a_new_follower_ends_the_older_one(
+    tmp_path: Path, hanging_server: tuple[str, threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "300")
+    uri, asked = hanging_server
+    older = Controller(tmp_path, uri)
+    try:
+        assert asked.wait(120), older.log.read_text()
+        asked.clear()
+        newer = Controller(tmp_path, uri)
+        try:
+            assert wait_until_gone(older.follower, 60), older.log.read_text()
+            assert asked.wait(120), newer.log.read_text()
+            assert newer.follower.is_running()
+        finally:
+            newer.end()
+    finally:
+        older.end()
+
+
+@pytest.mark.timeout(400)
+def test_of_a_killed_and_resumed_study_one_follower_is_left(tmp_path: Path) -> None:
+    from tests.faults.test_real_study import Real
+
+    real = Real(tmp_path, tracking={"experiment": "--help"})
+
+    def followers() -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if "hpo_core.tracking.follow" in process.cmdline() and str(real.home.study_folder("real")) in (
+                    process.cmdline()
+                ):
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    first = real.start()
+    real.wait_for_entries(15, first, 120)
+    [older] = followers()
+    first.kill()
+    first.wait()
+    second = real.start()
+    try:
+        assert wait_until_gone(older, 60)
+        assert second.wait(240) == 0, real.log.read_text()[-3000:]
+    finally:
+        second.kill()
+    assert all(wait_until_gone(process) for process in followers())
+    real.assert_whole()
+    import mlflow
+
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{real.home.folder / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("--help")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id], "tags.`hpo.kind` = 'study'")
+    assert [run.data.tags["hpo.status"] for run in runs] == ["finished"]

@@ -1,0 +1,220 @@
+"""A home folder is one user's: private, and nothing that was planted in it makes us touch other files."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.session import Session
+from hpo_core.errors import StorageError
+from hpo_core.home import Home
+from hpo_core.journal.sql import SqlJournal
+from hpo_core.tracking.lock import ProcessLock
+from hpo_core.tracking.place import note_trouble
+from tests.conftest import World, fresh, make_spec
+from tests.faults.test_real_study import Real
+
+ROOT = Path(__file__).parents[2]
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+@pytest.fixture
+def thesis(tmp_path: Path) -> Path:
+    """Files of the user's that have nothing to do with us."""
+    folder = tmp_path / "thesis"
+    (folder / "trial-00000").mkdir(parents=True)
+    (folder / "trial-00000" / "rung-0-attempt-0.safetensors").write_text("chapter 1")
+    (folder / "profile").write_text("alias ll='ls -l'\n")
+    (folder / "empty").mkdir()
+    folder.chmod(0o755)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, str | None]:
+    return {str(path): path.read_text() if path.is_file() else None for path in folder.rglob("*")}
+
+
+@pytest.mark.timeout(300)
+def test_all_that_a_study_leaves_is_private(tmp_path: Path) -> None:
+    old = os.umask(0o000)
+    try:
+        real = Real(tmp_path, "good", search={"method": "random", "configs": 3, "max_resource": 2})
+        real.home.folder.mkdir(mode=0o777)  # of an older version
+        real.finish(3)
+    finally:
+        os.umask(old)
+    journal = real.home.open_journal()
+    fresh(make_spec(study="one-more"), journal)  # -wal and -shm are there while it is open
+    found = [real.home.folder, *real.home.folder.rglob("*")]
+    assert {"journal.db", "journal.db-wal", "journal.db-shm", "report.html"} <= {path.name for path in found}
+    wide = {str(path): oct(mode(path)) for path in found if mode(path) & 0o077}
+    # The output of attempts is written by the training processes; their folder is private.
+    assert not {path: wide[path] for path in wide if "/logs/" not in path}, wide
+    journal.close()
+
+
+def test_a_journal_that_was_open_to_all_is_closed(tmp_path: Path) -> None:
+    fresh(make_spec(), SqlJournal(f"sqlite:///{tmp_path / 'journal.db'}")).journal.close()
+    (tmp_path / "journal.db").chmod(0o644)
+    SqlJournal(f"sqlite:///{tmp_path / 'journal.db'}").close()
+    assert mode(tmp_path / "journal.db") == 0o600
+
+
+def test_mlflows_database_is_private(tmp_path: Path) -> None:
+    from hpo_core.tracking.store import open_client
+
+    old = os.umask(0o022)
+    try:
+        open_client(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    finally:
+        os.umask(old)
+    assert mode(tmp_path / "mlflow.db") == 0o600
+
+
+@pytest.mark.parametrize("planted", ["studies", "studies/world", "studies/world/checkpoints", "studies/world/logs"])
+def test_a_linked_folder_is_neither_filled_nor_swept(tmp_path: Path, thesis: Path, planted: str) -> None:
+    home = Home(tmp_path / "home")
+    link = home.make_folder() / planted
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(thesis)
+    before = contents(thesis)
+    with pytest.raises(StorageError, match=f"{Path(planted).name} is a symbolic link"):
+        Session(home, "world", spec=make_spec(objective="json:loads"))
+    assert contents(thesis) == before and mode(thesis) == 0o755
+    with pytest.raises(StorageError, match="is a symbolic link"):
+        home.study_folder("world", create=True)
+
+
+@pytest.mark.parametrize("name", ["journal.db", "journal.db-wal", "compared"])
+def test_a_linked_file_of_the_home_is_refused(tmp_path: Path, thesis: Path, name: str) -> None:
+    home = Home(tmp_path / "home")
+    (home.make_folder() / name).symlink_to(thesis if name == "compared" else thesis / "profile")
+    before = contents(thesis)
+    with pytest.raises(StorageError, match="is a symbolic link"):
+        home.comparison_path(["a"]) if name == "compared" else home.open_journal()
+    assert contents(thesis) == before
+
+
+def test_the_probe_of_a_study_folder_writes_to_nothing_planted(tmp_path: Path, thesis: Path) -> None:
+    """It once wrote 4096 zeros through a link called .writable."""
+    home = Home(tmp_path / "home")
+    folder = home.study_folder("world", create=True)
+    before = contents(thesis)
+    for name in (".writable", f".writable-{os.getpid()}"):
+        (folder / name).symlink_to(thesis / "profile")
+    with pytest.raises(StorageError, match="is a symbolic link"):
+        home.study_folder("world", create=True)
+    assert contents(thesis) == before
+
+
+@pytest.mark.parametrize("name", ["mlflow.log", "mlflow.trouble", "lock", "report.html"])
+def test_files_of_a_study_that_were_planted_as_links(tmp_path: Path, thesis: Path, name: str) -> None:
+    home = Home(tmp_path / "home")
+    folder = home.study_folder("world", create=True)
+    before = contents(thesis)
+    link = folder / name
+    if name == "lock":
+        lock = ProcessLock.of(folder, "here")
+        lock.path.symlink_to(thesis / "profile")
+        with pytest.raises(StorageError):
+            lock.take()
+    else:
+        link.symlink_to(thesis / "profile")
+    if name == "mlflow.trouble":
+        note_trouble(folder, "out of reach")
+        assert link.read_text() == "out of reach" and not link.is_symlink()
+    if name == "report.html":
+        from hpo_core.report import write_report
+
+        world = World(1)
+        study = fresh(make_spec(), None, world)
+        world.play(study)
+        write_report(list(study.journal.entries("world")), home.report_path("world"))
+        assert not link.is_symlink() and mode(link) == 0o600
+    if name == "mlflow.log":
+        session = Session(home, "world", spec=make_spec(objective="json:loads"))
+        with pytest.raises(StorageError, match="is a symbolic link"):
+            session._start_follower()
+        session.close()
+    assert contents(thesis) == before
+
+
+@pytest.mark.timeout(300)
+def test_a_linked_attempt_log_is_not_appended_to(tmp_path: Path, thesis: Path) -> None:
+    """Output of training once went to a shell's profile."""
+    pytest.importorskip("hpo_core.training.attempt_log")
+    (tmp_path / "talks.py").write_text(
+        "def train(trial):\n    print('rm -rf ~')\n    for _ in trial.steps():\n        trial.report(loss=1.0)\n"
+    )
+    real = Real(
+        tmp_path, objective="talks:train", pythonpath=[str(tmp_path)],
+        search={"method": "random", "configs": 2, "max_resource": 1},
+    )  # fmt: skip
+    logs = real.home.study_folder("real", create=True) / "logs"
+    (logs / "trial-00000-attempt-0.log").symlink_to(thesis / "profile")
+    before = contents(thesis)
+    process = real.start()
+    process.wait(200)
+    assert contents(thesis) == before
+
+
+def test_a_home_that_came_with_a_project_is_refused_where_it_is_a_link(
+    tmp_path: Path, thesis: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".hpo").symlink_to(thesis)
+    before = contents(thesis)
+    with pytest.raises(StorageError, match=".hpo is a symbolic link"):
+        Home().open_journal()
+    assert contents(thesis) == before and mode(thesis) == 0o755
+    Home(tmp_path / ".hpo").open_journal().close()  # named by the user it is the user's choice
+    assert (thesis / "journal.db").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
+def test_a_home_of_another_user_is_refused(tmp_path: Path) -> None:
+    for parent in (tmp_path, *tmp_path.parents[:3]):
+        parent.chmod(0o755)
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    foreign.chmod(0o777)
+    os.chown(foreign, 4321, 4321)
+    script = (
+        "import os, sys\n"
+        "from hpo_core.errors import StorageError\n"
+        "from hpo_core.home import Home\n"
+        "import hpo_core.journal.sql, sqlalchemy.dialects.sqlite\n"
+        "os.setgroups([]); os.setgid(4322); os.setuid(4322)\n"
+        "home = Home(sys.argv[1])\n"
+        "for call in (home.open_journal, lambda: home.study_folder('x', create=True)):\n"
+        "    try: call()\n"
+        "    except StorageError as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(foreign)], capture_output=True, text=True, timeout=120, check=True, cwd=ROOT
+    )
+    said = done.stdout.splitlines()
+    assert len(said) == 2 and all("belongs to user 4321" in line for line in said), done
+    assert list(foreign.iterdir()) == []
+    os.chown(foreign, 4321, 4321)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / ".hpo").mkdir()
+    os.chown(tmp_path / "work" / ".hpo", 4321, 4321)
+    told = subprocess.run(
+        [sys.executable, "-m", "hpo_core.cli", "report", "x"],
+        capture_output=True, text=True, timeout=120, cwd=tmp_path / "work",
+    )  # fmt: skip
+    assert told.returncode == 4  # reading makes nothing there, whoever reads
+    script = "from hpo_core.home import Home\nHome().open_journal()"
+    refused = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=tmp_path / "work"
+    )
+    assert "belongs to user 4321" in refused.stderr and list((tmp_path / "work" / ".hpo").iterdir()) == []
