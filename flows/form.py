@@ -38,8 +38,8 @@ _METHODS: dict[str, tuple[str, type[BaseModel]]] = {
     "random": ("Random", RandomSearch),
     "grid": ("Grid", GridSearch),
 }
-_ONLY_IN_FILES = frozenset({"points", "bounds", "random"})
-"""Settings that are mappings by parameter; a form would ask for JSON."""
+_ONLY_IN_FILES = frozenset({"points", "bounds", "random", "rules"})
+"""Settings that are mappings by parameter, for which a form would ask for JSON, and what old journals need."""
 
 _FILLED = {"configs": 30, "max_resource": 27}
 """What stands in a form where a method needs a value and has no default."""

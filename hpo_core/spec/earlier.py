@@ -9,8 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 _CHECKPOINTS: dict[str, Any] = {"removal": "final_place"}
+_PBT: dict[str, Any] = {"reproduction": "eager", "rules": 1}
 
 
 def with_later_settings(spec: dict[str, Any]) -> dict[str, Any]:
     """A journaled spec with the settings of later versions, as its own version decided."""
-    return spec | {"checkpoints": _CHECKPOINTS | spec.get("checkpoints", {})}
+    found = spec | {"checkpoints": _CHECKPOINTS | spec.get("checkpoints", {})}
+    search = spec.get("search", {})
+    if search.get("method") == "pbt":
+        found["search"] = _PBT | search
+    return found
