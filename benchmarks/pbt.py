@@ -11,6 +11,10 @@
   schedule's last setting from the beginning on.
 - ``steady``: ``examples/digits`` in the same way, where one setting serves from beginning to end: population 8 x 27
   against ASHA (eta 3, r 1, R 27) and random search with 216 units. Width and optimizer are static for PBT.
+- ``reproduction``: who may initiate when, at equal resource, with stragglers (each job takes ``1 + |z|`` times as
+  long, z standard normal): ``generation`` (Algorithm 1 of the paper) and ``eager`` (whoever ended). The example again
+  with population 8 and 192 units on 2 and 8 workers, and the two quadratics with 20 generations; beside what is
+  reached, how many generations there were, how many reproductions met nobody, and the virtual seconds.
 - ``scaling``: generations an hour on the simulator against population (5 workers) and workers (population 20), jobs of
   60 s on average whose lengths vary by a fifth, asynchronous and with a barrier (Li et al. 2019, figure 12); and the
   CPU seconds of simulating 500 members for 30 generations.
@@ -36,7 +40,7 @@ import plots
 import record
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from hpo_core.events import Entry, JobCompleted
+from hpo_core.events import Entry, JobCompleted, Reproduced
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.lineage import read_lineage
 from hpo_core.rng import Stream
@@ -109,7 +113,7 @@ def toy(seeds: int) -> dict[str, Any]:
             "search": {"method": "pbt", "population": 4, "generations": generations, "steps_per_generation": 4},
         })  # fmt: skip
         world = Quadratics()
-        begin = RecordedSampler([{"h0": 1.0, "h1": 0.0}, {"h0": 0.0, "h1": 1.0}] * 2)
+        begin = RecordedSampler([{"h0": 1.0, "h1": 0.0}, {"h0": 0.0, "h1": 1.0}] * 4)
         study, _, _ = play(spec, world.train, sampler=begin)
         assert study.best is not None
         reached.append(study.metric_value(study.best.loss))
@@ -170,7 +174,14 @@ def real_training(spec: StudySpec, folder: str) -> Train:
 
 
 def searched(
-    search: dict[str, Any], seed: int, budget: int, example: str = "pbt", static: Sequence[str] = ()
+    search: dict[str, Any],
+    seed: int,
+    budget: int,
+    example: str = "pbt",
+    static: Sequence[str] = (),
+    *,
+    workers: int = 2,
+    late: Callable[[Job], float] = lambda job: 1.0,
 ) -> tuple[Study, list[Entry]]:
     plain = load_spec(EXAMPLES / example / "study.yaml").plain()
     for name in static:
@@ -180,7 +191,8 @@ def searched(
         study, entries, _ = play(
             spec,
             real_training(spec, folder),
-            seconds=lambda job: job.target - (job.checkpoint.resource if job.checkpoint else 0),
+            workers=workers,
+            seconds=lambda job: late(job) * (job.target - (job.checkpoint.resource if job.checkpoint else 0)),
         )
     return study, entries
 
@@ -277,6 +289,54 @@ def steady(seeds: int) -> dict[str, Any]:
             print(f"  seed {seed}, {name}: {study.best.loss:.4f}", flush=True)
     wins = {o: sum(a["val"] < b["val"] for a, b in zip(rows["pbt"], rows[o], strict=True)) for o in ("asha", "random")}
     return {"summary": {name: spread(found) for name, found in rows.items()}, "seeds_won_by_pbt": wins, "runs": rows}
+
+
+WHO_INITIATES: dict[str, dict[str, Any]] = {
+    "generation": {"reproduction": "generation"},
+    "eager": {"reproduction": "eager"},
+}
+
+
+def met_nobody(entries: Sequence[Entry]) -> int:
+    return sum(isinstance(event, Reproduced) and event.opponent is None for entry in entries for event in entry.events)
+
+
+def reproduction(seeds: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+
+    def note(world: str, rule: str, study: Study, entries: list[Entry], reached: float) -> None:
+        row = found.setdefault(world, {}).setdefault(rule, {"val": [], "alone": [], "seconds": [], "depth": []})
+        row["val"].append(round(reached, 5))
+        row["alone"].append(met_nobody(entries))
+        row["seconds"].append(round(entries[-1].time, 1))
+        row["depth"].append(max(session.generation for session in study.method.sessions) + 1)  # type: ignore[attr-defined]
+
+    for seed in range(4 * seeds):
+        draw = lambda job, seed=seed: 1 + abs(Stream(seed, "late", job.trial).normal())  # noqa: E731
+        for population, workers in ((4, 4), (20, 4), (20, 20)):
+            for rule, more in WHO_INITIATES.items():
+                search = {"method": "pbt", "population": population, "generations": 20}
+                spec = StudySpec.from_plain({
+                    "study": "quadratics", "metric": {"name": "q", "mode": "max"}, "seed": seed,
+                    "space": {name: {"type": "float", "low": 0, "high": 1} for name in ("h0", "h1")},
+                    "search": search | {"steps_per_generation": 4} | more,
+                })  # fmt: skip
+                begin = RecordedSampler([{"h0": 1.0, "h1": 0.0}, {"h0": 0.0, "h1": 1.0}] * population)
+                study, entries, _ = play(spec, Quadratics().train, workers, draw, begin)
+                assert study.best is not None
+                note(
+                    f"quadratics, {population} members, {workers} workers", rule, study, entries, 1.2 + study.best.loss
+                )
+    for seed in range(seeds):
+        draw = lambda job, seed=seed: 1 + abs(Stream(seed, "late", job.trial).normal())  # noqa: E731
+        for workers in (2, POPULATION):
+            for rule, more in WHO_INITIATES.items():
+                search = {"method": "pbt", "population": POPULATION, "generations": UNITS} | more
+                study, entries = searched(search, seed, POPULATION * UNITS, workers=workers, late=draw)
+                assert study.best is not None
+                note(f"digits, 8 members, {workers} workers", rule, study, entries, study.best.loss)
+                print(f"  seed {seed}, {workers} workers, {rule}: {study.best.loss:.4f}", flush=True)
+    return found
 
 
 def spread(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
@@ -387,6 +447,14 @@ def show(figures: dict[str, Any]) -> None:
             ]
             record.table((part, "runs", *(f"{key} loss" for key in keys)), rows)
             print(f"seeds that PBT won: {figures[part]['seeds_won_by_pbt']}")
+    for world, rules in figures.get("reproduction", {}).items():
+        print()
+        rows = [
+            [rule, len(row["val"]), f"{statistics.fmean(row['val']):.4f} ± {statistics.stdev(row['val']):.4f}"]
+            + [f"{statistics.fmean(row[key]):.1f}" for key in ("depth", "alone", "seconds")]
+            for rule, row in rules.items()
+        ]
+        record.table((world, "runs", "reached (smaller is better)", "generations", "met nobody", "seconds"), rows)
     if "scaling" in figures:
         print()
         for key in ("population", "workers"):
@@ -400,13 +468,15 @@ def show(figures: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=["toy", "digits", "steady", "scaling", []], help="default: all")
+    parser.add_argument(
+        "parts", nargs="*", choices=["toy", "digits", "steady", "reproduction", "scaling", []], help="default: all"
+    )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", help="JSON file (default benchmarks/results/pbt.json)")
     given = parser.parse_args()
     facts = record.machine()
     began = time.monotonic()
-    run = {"toy": toy, "digits": digits, "steady": steady, "scaling": scaling}
+    run = {"toy": toy, "digits": digits, "steady": steady, "reproduction": reproduction, "scaling": scaling}
     before = Path(given.out) if given.out else record.RESULTS / "pbt.json"
     known = json.loads(before.read_text()) if before.exists() else {}
     figures = {name: known[name] for name in run if name in known and given.parts and name not in given.parts}

@@ -46,8 +46,8 @@ _METHODS: dict[str, tuple[str, type[BaseModel]]] = {
     "random": ("Random", RandomSearch),
     "grid": ("Grid", GridSearch),
 }
-_ONLY_IN_FILES = frozenset({"points", "bounds", "random", "budget_by"})
-"""Settings that are mappings by parameter, for which a form would ask for JSON; and one that old journals have."""
+_ONLY_IN_FILES = frozenset({"points", "bounds", "random", "budget_by", "rules"})
+"""Settings that are mappings by parameter, for which a form would ask for JSON, and those that old journals need."""
 
 _FILLED = {"configs": 30, "max_resource": 27}
 """What stands in a form where a method needs a value and has no default."""

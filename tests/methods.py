@@ -46,6 +46,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "pbt-truncation": {
         "method": "pbt", "population": 10, "generations": 4, "selection": "truncation", "max_gap": 2,
     },
+    "pbt-generation": {"method": "pbt", "population": 6, "generations": 5, "reproduction": "generation"},
     "random": {"method": "random", "configs": 12, "max_resource": 5},
     "grid": {"method": "grid", "points": {"x": 4, "d": 3}, "max_resource": 3},
     "grid-drawn": {"method": "grid", "points": {"d": 3}, "random": ["x"], "order": "shuffled", "repeats": 3},
@@ -73,7 +74,12 @@ def judge(spec: StudySpec, entries: Iterable[Entry]) -> None:
 
 
 def judge_evolution(spec: StudySpec, entries: Iterable[Entry]) -> None:
-    """Every reproduction of PBT: who may initiate, against whom, who is the parent, and the child's parameters."""
+    """Every reproduction of PBT: who may initiate, against whom, who is the parent, and the child's parameters.
+
+    By the paper's text, over all trials each time (Li et al. 2019, Algorithm 1, 3.5.2 and 3.8; ``eager`` is our own):
+    "if LASTCOMPLETEGENERATION(trials) == 0 then SAMPLETRIAL() else GETOLDESTUNINITIATED(trials)"; "only starting a
+    reproduction when the initiator's generation has reached the specified population size".
+    """
     search = spec.search
     assert isinstance(search, PbtSearch)
     space = spec.search_space()
@@ -84,26 +90,38 @@ def judge_evolution(spec: StudySpec, entries: Iterable[Entry]) -> None:
     loss: dict[int, float] = {}
     initiated: set[int] = set()
     born: Reproduced | None = None
+    sampled: int | None = None
     population, total = search.population, search.population * search.generations
+    by_paper = search.reproduction == "generation" and not search.barrier
+
+    def complete() -> list[int]:
+        return [g for g, ended in Counter(generation[trial] for trial in loss).items() if ended >= population]
+
     for entry in entries:
         for event in entry.events:
             if isinstance(event, TrialCreated):
                 assert not space.complaints(event.params)
                 params[event.trial] = event.params
                 generation[event.trial], member[event.trial] = 0, event.trial
+                sampled = event.trial
             elif isinstance(event, JobCompleted):
                 resource[event.trial] = event.resource
                 loss[event.trial] = float("inf") if event.loss is None else event.loss
-            elif isinstance(event, TrialAbandoned):
-                loss[event.trial] = float("inf")
+            elif isinstance(event, TrialAbandoned | TrialStopped):
+                loss.setdefault(event.trial, float("inf"))
             elif isinstance(event, StudyExtended):
                 total += event.configs
             elif isinstance(event, Reproduced):
+                sampled = None
                 own = generation[event.initiator]
                 assert event.initiator in loss, "initiated before it ended"
                 assert event.initiator not in initiated, "initiated twice"
                 made = Counter(g for child, g in generation.items() if child != event.child)
                 room = {g for g in range(max(made) + 1) if made[g + 1] < min(population, total - (g + 1) * population)}
+                if by_paper:
+                    assert complete(), "a reproduction although no generation is complete"
+                    room = {g for g, size in made.items() if size >= population}
+                    assert own in room, "the initiator's generation has not reached the population size"
                 free = [trial for trial in loss if trial not in initiated and generation[trial] in room]
                 assert event.initiator == min(free), "not the oldest that has not initiated"
                 initiated.add(event.initiator)
@@ -112,7 +130,9 @@ def judge_evolution(spec: StudySpec, entries: Iterable[Entry]) -> None:
                 if search.barrier:
                     assert sum(generation[t] == own and t in loss for t in generation) == search.population
                 if event.opponent is not None and search.selection == "tournament":
-                    assert own - search.opponents_from < generation[event.opponent] <= own
+                    oldest = own if search.opponents == "same" else own + 1 - search.opponents_from
+                    newest = own if search.opponents != "any" else max(generation.values())
+                    assert oldest <= generation[event.opponent] <= newest
                     assert loss[event.opponent] < float("inf") and event.opponent != event.initiator
                     fitter = min((loss[event.initiator], 0, event.initiator), (loss[event.opponent], 1, event.opponent))
                     assert event.parent == fitter[2], "the less fit one is the parent"
@@ -128,7 +148,11 @@ def judge_evolution(spec: StudySpec, entries: Iterable[Entry]) -> None:
                     assert event.target == behind + search.steps_per_generation
                 else:
                     assert event.target == search.steps_per_generation
-    assert all(count <= population for count in Counter(generation.values()).values())
+                if event.trial == sampled:
+                    assert not (by_paper and complete()), "sampled although a generation is complete"
+                    sampled = None
+    assert len(generation) <= total
+    assert by_paper or all(count <= population for count in Counter(generation.values()).values())
 
 
 def judge_halving(spec: StudySpec, entries: Iterable[Entry]) -> dict[str, int]:

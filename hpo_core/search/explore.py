@@ -34,6 +34,7 @@ class Explorer:
         self._factors = tuple(settings.perturb)
         self._resample = settings.resample_probability
         self._bounds = settings.bounds
+        self._freezes = settings.rules == 1  # floats with a step stay where a factor rounds back
         self._seed = seed
 
     def explore(self, parent: Params, number: int) -> Params:
@@ -67,13 +68,19 @@ class Explorer:
         return self._scale(name, parameter, value, stream.choice(self._factors))
 
     def _scale(self, name: str, parameter: FloatParameter | IntParameter, value: float, factor: float) -> float | int:
-        """``value * factor`` inside the range; 0, which no factor moves, goes by that share of the range."""
+        """``value * factor`` inside the range; 0, which no factor moves, goes by that share of the range.
+
+        Where that rounds back to the same value, it is the next one in that direction.
+        """
         width = parameter.high - parameter.low
         wanted = value * factor if value else value + (factor - 1) * width
         changed = self._clip(name, parameter, wanted)
-        if changed == value and isinstance(parameter, IntParameter) and factor != 1:
+        step = parameter.step
+        if isinstance(parameter, FloatParameter) and self._freezes:
+            step = None
+        if step is not None and abs(changed - value) < step / 2 and factor != 1:
             up = (wanted > value) if value else factor > 1
-            changed = self._clip(name, parameter, value + (parameter.step if up else -parameter.step))
+            changed = self._clip(name, parameter, value + (step if up else -step))
         return changed
 
     def _clip(self, name: str, parameter: FloatParameter | IntParameter, value: float) -> float | int:

@@ -2,15 +2,25 @@
 
 A trial is one short training session of a member of the population. Each ended trial initiates one reproduction
 and no more: it meets an opponent, the fitter one is the parent, and the child goes on from the parent's
-checkpoint with changed parameters, in the initiator's place. Nothing waits for anything unless ``barrier`` says
-so: a population larger than the cluster is worked off oldest first (budget mode), and on one worker that is a
-synchronous evolution.
+checkpoint with changed parameters, in the initiator's place. Who initiates, ``reproduction`` says:
+
+- ``generation`` (Algorithm 1 and 3.8): while fewer than ``population`` trials have ended, free workers sample. Then the
+  oldest ended trial that has not initiated does, provided that its generation holds ``population`` trials, running ones
+  counted. So everybody meets opponents, stragglers leave no generation half full behind them, and no worker waits: with
+  W workers the first generation has up to W - 1 members more, and as many trials can be late without holding anything
+  up. (Workers that join later can wait for stragglers.) The sessions in all stay ``population * generations``.
+- ``eager``: ``population`` members are sampled, and whoever ended initiates, unless there is nobody to meet yet and
+  somebody is on the way.
+
+With ``barrier`` a generation has exactly ``population`` trials and ends before the next one begins. A population
+larger than the cluster is worked off oldest first (budget mode); on one worker that is a synchronous evolution.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
+from collections.abc import Iterable
 from functools import cmp_to_key
 
 import msgspec
@@ -29,7 +39,7 @@ from hpo_core.rng import Stream
 from hpo_core.search.base import DONE, WAIT, Action, Reproduce, RungStatus, Sample
 from hpo_core.search.chance import Contest
 from hpo_core.search.explore import Explorer
-from hpo_core.search.fitness import Fitness, by_dominance, by_priority
+from hpo_core.search.fitness import Fitness, by_dominance, by_priority, has_gaps, ranked
 from hpo_core.space import SearchSpace
 from hpo_core.spec import PbtSearch
 from hpo_core.trial import Params
@@ -53,10 +63,10 @@ class Pbt:
     """See the module; ``selection`` says how the parent is found.
 
     - ``tournament``: the opponent is drawn from the trials of the last ``opponents_from`` generations up to the
-      initiator's own, never from later ones; where nothing tells the two apart the initiator stays. The child's
-      parameters are explored.
-    - ``truncation``: an initiator among the worst ``truncation`` of the members' latest trials goes on from one of
-      the best, explored; the others go on as they are.
+      initiator's own (``opponents: past``), of its own alone (``same``), or of later ones too (``any``; 4.8 compares
+      the three); where nothing tells the two apart the initiator stays. The child's parameters are explored.
+    - ``truncation``: an initiator among the worst ``truncation`` of the members' latest trials, at least one, goes on
+      from one of as many best ones, explored; the others go on as they are.
 
     A trial that diverged or was abandoned initiates too, and always loses. Where its opponents are all like it, the
     fittest trial up to its generation that still has its checkpoint is the parent, and where there is none the
@@ -74,6 +84,7 @@ class Pbt:
         self._explorer = Explorer(space, settings, seed)
         self._compare = by_priority if settings.fitness == "priority" else by_dominance
         self.sessions: list[Session] = []
+        self._by_generation = settings.reproduction == "generation" and not settings.barrier
         self.total = settings.population * settings.generations
         self.running: set[int] = set()
         self._waiting: dict[int, list[int]] = {}  # per generation, ended trials that have not initiated: a heap
@@ -89,20 +100,38 @@ class Pbt:
     # Questions.
 
     def next_action(self) -> Action:
-        created = len(self.sessions)
-        if created < self.settings.population:
+        created, population = len(self.sessions), self.settings.population
+        filling = self._count(self._ended, 0) < population if self._by_generation else created < population
+        if filling or created >= self.total:
             return Sample(0, 0, self.settings.steps_per_generation) if created < self.total else self._idle()
         initiator = self._oldest_to_initiate()
         return self._idle() if initiator is None else self._reproduction(initiator, created)
 
     def _oldest_to_initiate(self) -> int | None:
-        found = [
-            heap[0]
-            for generation, heap in self._waiting.items()
-            if heap and self._count(self._created, generation + 1) < self._size(generation + 1)
-        ]
+        found = [heap[0] for generation, heap in self._waiting.items() if heap and self._has_turn(generation, heap[0])]
         oldest = min(found, default=None)
         return oldest if oldest is not None and self._may_initiate(oldest) else None
+
+    def _has_turn(self, generation: int, trial: int) -> bool:
+        """Whether a trial may initiate, as far as its generation, the next one and its opponents go."""
+        if self._by_generation:
+            return self._created[generation] >= self.settings.population
+        if self._count(self._created, generation + 1) >= self._size(generation + 1):
+            return False
+        met = self.settings.rules == 1 or any(number != trial for pool in self._pools(generation) for number in pool)
+        reach = self._reach(generation)
+        return met or not any(self.sessions[number].generation in reach for number in self.running)
+
+    def _reach(self, generation: int) -> range:
+        """The generations that opponents of a trial may come from."""
+        oldest = generation + 1 - self.settings.opponents_from if self.settings.opponents != "same" else generation
+        newest = len(self._created) - 1 if self.settings.opponents == "any" else generation
+        return range(max(0, oldest), newest + 1)
+
+    def _pools(self, generation: int) -> list[list[int]]:
+        """Whom a trial of a generation can meet, itself included."""
+        reach = self._reach(generation)
+        return self._good[reach.start : reach.stop]
 
     @staticmethod
     def _count(counts: list[int], generation: int) -> int:
@@ -122,9 +151,23 @@ class Pbt:
         return generation + 1 - oldest <= gap
 
     def _size(self, generation: int) -> int:
-        """Trials of a generation in the end; the last one may be cut."""
+        """Trials of a generation in the end, where each has at most ``population``; the last one may be cut."""
         population = self.settings.population
         return max(0, min(population, self.total - generation * population))
+
+    def _sizes(self) -> list[int]:
+        """Trials of each generation in the end, if nothing else fails."""
+        if not self._by_generation:
+            return [self._size(generation) for generation in range(-(-self.total // self.settings.population))]
+        found: list[int] = []
+        left = self.total - len(self.sessions)
+        while left or len(found) < len(self._created):
+            created = self._count(self._created, len(found))
+            wanted = found[-1] if found else max(created, min(self.settings.population, self.total))
+            more = min(left, max(0, wanted - created))
+            found.append(created + more)
+            left -= more
+        return found
 
     def _reproduction(self, initiator: int, child: int) -> Action:
         own = self.sessions[initiator]
@@ -142,9 +185,7 @@ class Pbt:
     def _tournament(self, initiator: int, child: int) -> tuple[int | None, int | None, bool]:
         """(opponent, parent, whether the child explores)."""
         own = self.sessions[initiator]
-        first = max(0, own.generation + 1 - self.settings.opponents_from)
-        pools = self._good[first : own.generation + 1]
-        others = [number for pool in pools for number in pool if number != initiator]
+        others = [number for pool in self._pools(own.generation) for number in pool if number != initiator]
         if others:
             opponent = Stream(self._seed, "opponent", child).choice(others)
             wins = self._compare(own.fitness, self.sessions[opponent].fitness) <= 0
@@ -165,20 +206,28 @@ class Pbt:
     def _fallback(self, generation: int) -> int | None:
         """The fittest trial up to this generation that still has its checkpoint; None where none has a fitness."""
         found = [number for pool in self._good[self._kept_from : generation + 1] for number in pool]
-        return min(found, key=cmp_to_key(self._order), default=None)
+        if self.settings.rules == 1:
+            return min(found, key=cmp_to_key(self._order), default=None)
+        return next(iter(self._ranked(found)), None)
+
+    def _ranked(self, trials: Iterable[int]) -> list[int]:
+        """The fittest first."""
+        fitness = {number: self.sessions[number].fitness for number in trials}
+        unordered = self.settings.rules > 1 and any(map(has_gaps, fitness.values()))
+        if unordered or self.settings.fitness == "pareto":
+            return ranked(fitness, self._compare)
+        return sorted(fitness, key=cmp_to_key(self._order))
 
     def _order(self, one: int, other: int) -> int:
         """Fitter first, then the lower number."""
         return self._compare(self.sessions[one].fitness, self.sessions[other].fitness) or (one > other) - (one < other)
 
     def _truncation(self, initiator: int, child: int) -> tuple[int | None, int | None, bool]:
-        members = sorted(self._latest.values(), key=cmp_to_key(self._order))
-        if self.settings.fitness == "pareto":  # dominance is no total order: rank by how many dominate a trial
-            fitness = [self.sessions[number].fitness for number in members]
-            beaten = {n: sum(by_dominance(f, self.sessions[n].fitness) < 0 for f in fitness) for n in members}
-            members.sort(key=lambda number: (beaten[number], number))
+        members = self._ranked(self._latest.values())
         own = self.sessions[initiator]
         cut = int(len(members) * self.settings.truncation)
+        if not cut and len(members) > 1 and self.settings.rules > 1:
+            cut = 1
         best = [number for number in members[: max(1, cut)] if self.sessions[number].fitness is not None]
         place = members.index(initiator) if initiator in members else len(members)
         if own.fitness is not None and (place < len(members) - cut or not best):
@@ -283,11 +332,11 @@ class Pbt:
         """Each generation as a rung; ``level`` is what a trial of it that always went on has behind it."""
         steps = self.settings.steps_per_generation
         initiated = Counter(session.generation for session in self.sessions if session.initiated)
-        found = []
-        for generation in range(-(-self.total // self.settings.population)):
+        found, sizes = [], self._sizes()
+        for generation, size in enumerate(sizes):
             ended = self._count(self._ended, generation)
-            size, gone = self._size(generation), initiated[generation]
-            ready = max(0, min(ended, self._size(generation + 1)) - gone)
+            gone = initiated[generation]
+            ready = max(0, min(ended, self._count(sizes, generation + 1)) - gone)
             left = max(0, size - ended) * steps
             found.append(RungStatus(0, generation, (generation + 1) * steps, ended, gone, ready, size, left))
         return found
@@ -298,12 +347,13 @@ class Pbt:
         assert sum(s.initiated for s in self.sessions) == len(children), "a trial initiated twice, or not at all"
         waiting = sorted(number for heap in self._waiting.values() for number in heap)
         assert waiting == [i for i, s in enumerate(self.sessions) if s.ended and not s.initiated]
-        counts = Counter(session.generation for session in self.sessions)
+        counts, sizes = Counter(session.generation for session in self.sessions), self._sizes()
+        assert sum(sizes) == self.total
         for generation, count in counts.items():
-            assert count == self._created[generation] <= self._size(generation)
+            assert count == self._created[generation] <= sizes[generation]
         for session in self.sessions:
             if session.parent is not None:
                 parent = self.sessions[session.parent]
                 assert parent.ended
-                ahead = self.settings.selection == "truncation"
+                ahead = self.settings.selection == "truncation" or self.settings.opponents == "any"
                 assert parent.generation < session.generation or ahead, "the parent is of a later generation"

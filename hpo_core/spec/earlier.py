@@ -10,11 +10,16 @@ from typing import Any
 
 _CHECKPOINTS: dict[str, Any] = {"removal": "final_place"}
 _TRAINING: dict[str, Any] = {"max_lost": None}
+_PBT: dict[str, Any] = {"reproduction": "eager", "rules": 1}
 
 
 def with_later_settings(spec: dict[str, Any]) -> dict[str, Any]:
     """A journaled spec with the settings of later versions, as its own version decided."""
-    return spec | {
+    found = spec | {
         "checkpoints": _CHECKPOINTS | spec.get("checkpoints", {}),
         "training": _TRAINING | spec.get("training", {}),
     }
+    search = spec.get("search", {})
+    if search.get("method") == "pbt":
+        found["search"] = _PBT | search
+    return found

@@ -246,12 +246,22 @@ class PbtSearch(Part):
         default="tournament",
         description="tournament: the fitter of two is the parent; truncation: the worst go on from one of the best.",
     )
+    reproduction: Literal["eager", "generation"] = Field(
+        default="eager",
+        description="eager: whoever ended initiates as soon as there is somebody to meet; generation (the paper): free "
+        "workers sample until population trials have ended, then trials of generations with that many initiate.",
+    )
+    opponents: Literal["past", "same", "any"] = Field(
+        default="past",
+        description="Generations opponents come from: up to the initiator's own, that one alone, or later ones too.",
+    )
     opponents_from: int = Field(
         default=2, ge=1, description="Opponents come from so many generations up to the initiator's own."
     )
     truncation: float = Field(default=0.2, gt=0, le=0.5, description="Share of the worst that is replaced.")
     fitness: Literal["priority", "pareto"] = Field(
-        default="priority", description="With several metrics: the first that differs decides, or dominance."
+        default="priority",
+        description="With several metrics: the first that differs decides, or dominance (nowhere worse, once better).",
     )
     perturb: list[Annotated[float, Field(gt=0, lt=1e6)]] = Field(
         default=[0.8, 1.2], min_length=1, description="Factors of numbers; ordered choices move to a neighbour."
@@ -270,6 +280,11 @@ class PbtSearch(Part):
         default=None, ge=1, description="Running trials so many generations behind the newest are stopped."
     )
     keep_last: bool = Field(default=False, description="Keep the last checkpoint of every trial.")
+    rules: Literal[1, 2] = Field(
+        default=2,
+        description="Version of the rules of change, for studies recorded with 1: there floats with a step could stay "
+        "where they were, and truncation left populations of 3 or 4 alone.",
+    )
 
     @property
     def max_resource(self) -> int:

@@ -66,6 +66,20 @@ def test_ends_of_ordered_choices_have_one_neighbour() -> None:
     assert children({"c": 7}, count=3, space=one) == [{"c": 7}] * 3
 
 
+def test_a_float_with_a_step_goes_to_the_neighbour_where_a_factor_rounds_back() -> None:
+    space = {"x": {"type": "float", "low": 0.0, "high": 1.0, "step": 0.1}}
+
+    def reached(value: float, **changes: Any) -> set[float]:
+        return {round(child["x"], 9) for child in children({"x": value}, space=space, **changes)}
+
+    assert reached(0.1) == {0.0, 0.2}, "0.08 and 0.12 are both 0.1 on the grid"
+    assert reached(0.2) == {0.1, 0.3} and reached(0.1 + 0.2) == {0.2, 0.4}
+    assert reached(0.5) == {0.4, 0.6} and reached(1.0) == {0.8, 1.0}
+    assert reached(0.1, rules=1) == {0.1}, "studies of that time stay as they were"
+    assert reached(0.1, bounds={"x": [0.1, 0.3]}) == {0.1, 0.2}
+    assert reached(0.3, perturb=[1.0]) == {0.3}
+
+
 def test_zero_is_no_trap() -> None:
     assert {round(child["momentum"], 9) for child in children(PARENT | {"momentum": 0.0})} == {0.0, 0.198}
 

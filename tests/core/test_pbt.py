@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import heapq
 import math
+import random
 from collections import Counter
 from typing import Any
 
 import pytest
 
 from hpo_core import MemoryJournal, Outcome, Study
-from hpo_core.events import JobGranted, Reproduced, TrialStopped
+from hpo_core.events import JobGranted, Reproduced, StudyCreated, TrialStopped
 from hpo_core.journal.audit import audit
 from hpo_core.journal.rerun import rerun_spec
-from hpo_core.search.fitness import by_dominance, by_priority
+from hpo_core.search.fitness import by_dominance, by_priority, ranked
 from hpo_core.search.pbt import Pbt
+from hpo_core.spec import PbtSearch
 from hpo_core.trial import Checkpoint, Job, Report
 from tests.conftest import World, completed, failed, fresh, make_spec
 from tests.methods import facts, judge
@@ -35,13 +38,13 @@ def births(study: Study) -> list[Reproduced]:
 def test_the_child_takes_the_initiators_place_and_goes_on_from_the_fitter_one() -> None:
     study = pbt(population=2, generations=3, steps_per_generation=5)
     first, second = study.set_capacity(2)
-    (child,) = study.tell_report(good(first, 1.0))
-    assert (child.target, child.checkpoint, child.parent) == (10, Checkpoint("t0", "", 5, 1), 0), "it met nobody"
-    (grandchild,) = study.tell_report(good(second, 0.5))
-    (met, better) = births(study)
-    assert (met.initiator, met.opponent, met.parent, met.member, met.generation) == (0, None, 0, 0, 1)
-    assert (better.initiator, better.opponent, better.parent, better.member) == (1, 0, 1, 1)
-    assert grandchild.checkpoint == Checkpoint("t1", "", 5, 1)
+    assert study.tell_report(good(first, 1.0)) == [], "there is nobody to meet yet"
+    (child, other) = study.tell_report(good(second, 0.5))
+    assert (child.target, child.checkpoint, child.parent) == (10, Checkpoint("t1", "", 5, 1), 1)
+    (lost, won) = births(study)
+    assert (lost.initiator, lost.opponent, lost.parent, lost.member, lost.generation) == (0, 1, 1, 0, 1)
+    assert (won.initiator, won.opponent, won.parent, won.member) == (1, 0, 1, 1)
+    assert other.checkpoint == Checkpoint("t1", "", 5, 1)
     assert study.state.trials[3].parent == 1 and study.state.trials[3].base == 5
     lr = study.state.trials[1].params["x"]
     assert study.state.trials[3].params["x"] == pytest.approx(min(1.0, lr * 1.2)) or study.state.trials[3].params[
@@ -99,9 +102,8 @@ def test_a_barrier_is_a_setting() -> None:
 def test_failed_and_diverged_trials_initiate_and_lose() -> None:
     study = pbt(population=3)
     one, two, three = study.set_capacity(3)
-    (a,) = study.tell_report(good(one, 1.0))
-    (b,) = study.tell_report(completed(two, math.nan))
-    (c,) = study.tell_report(failed(three, Outcome.ERROR))
+    assert study.tell_report(good(one, 1.0)) == [] == study.tell_report(completed(two, math.nan))
+    (a, b, c) = study.tell_report(failed(three, Outcome.ERROR))
     assert [birth.parent for birth in births(study)] == [0, 0, 0]
     assert all(job.checkpoint == Checkpoint("t0", "", 1, 1) for job in (a, b, c))
 
@@ -109,9 +111,9 @@ def test_failed_and_diverged_trials_initiate_and_lose() -> None:
 def test_where_nobody_has_a_fitness_the_member_begins_anew() -> None:
     study = pbt(population=2, generations=2)
     one, two = study.set_capacity(2)
-    (a,) = study.tell_report(completed(one, math.nan))
+    assert study.tell_report(completed(one, math.nan)) == []
+    (a, b) = study.tell_report(completed(two, math.inf))
     assert (a.checkpoint, a.target, births(study)[0].parent) == (None, 1, None)
-    (b,) = study.tell_report(completed(two, math.inf))
     study.tell_report(good(a, 1.0))
     study.tell_report(good(b, 1.0))
     assert study.finished
@@ -128,6 +130,121 @@ def test_truncation_replaces_the_worst_by_one_of_the_best() -> None:
     params = [trial.params for trial in study.state.trials]
     assert all(params[found[n].child] == params[n] for n in range(8))
     assert params[found[9].child] != params[found[9].parent]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("population", [2, 3, 4])
+def test_truncation_replaces_at_least_one_of_a_small_population(population: int) -> None:
+    study = pbt(population=population, generations=2, selection="truncation", barrier=True, resample=0.0)
+    for job in study.set_capacity(population):
+        study.tell_report(good(job, float(job.trial)))
+    found = {birth.initiator: birth for birth in births(study)}
+    *others, worst = range(population)
+    assert found[worst].parent == found[worst].opponent == 0
+    assert all(found[n].parent == n and found[n].opponent is None for n in others), "nobody is among best and worst"
+
+
+def test_with_gaps_in_the_metrics_the_best_is_whom_the_fewest_beat() -> None:
+    nan = math.nan
+    circle = {7: (1.0, nan, 3.0), 8: (2.0, 1.0, nan), 9: (nan, 2.0, 2.0), 1: (0.5, 0.5, 9.0), 5: None}
+    assert by_priority(circle[7], circle[8]) == by_priority(circle[8], circle[9]) == -1
+    assert by_priority(circle[9], circle[7]) == -1, "no order at all"
+    for numbers in ([7, 8, 9, 1, 5], [5, 1, 9, 8, 7]):
+        assert ranked({n: circle[n] for n in numbers}, by_priority) == [1, 7, 8, 9, 5]
+    plain = {n: (float(n % 3),) for n in range(9)} | {9: None}
+    assert ranked(plain, by_priority) == sorted(plain, key=lambda n: (plain[n] is None, plain[n] or (0.0,), n))
+
+
+class Late(World):
+    """Jobs of very different lengths on a virtual clock; sees how many slots were idle, and when."""
+
+    def through(self, study: Study) -> list[tuple[int, int]]:
+        ends = [(self.length(job), job.trial, job) for job in study.set_capacity(self.workers)]
+        idle = []
+        while ends:
+            self.now, _, job = heapq.heappop(ends)
+            for more in study.tell_report(self.report(job)):
+                heapq.heappush(ends, (self.now + self.length(more), more.trial, more))
+            study.check()
+            created = len(study.state.trials)
+            total = study.spec.search.population * study.spec.search.generations  # type: ignore[union-attr]
+            if len(ends) < self.workers and created < total:
+                idle.append((created, self.workers - len(ends)))
+        assert study.finished
+        return idle
+
+    def length(self, job: Job) -> float:
+        dice = random.Random(f"{job.trial}/{job.attempt}")
+        return 1 + abs(dice.gauss(0, 1)) + (30 if dice.random() < 0.02 else 0)
+
+
+@pytest.mark.parametrize(("population", "workers"), [(20, 5), (20, 20), (6, 2), (4, 9), (5, 1)])
+@pytest.mark.parametrize("more", [{}, {"selection": "truncation"}, {"opponents": "any"}, {"opponents": "same"}])
+def test_by_generation_everybody_meets_somebody_and_no_slot_is_idle(
+    population: int, workers: int, more: dict[str, Any]
+) -> None:
+    """Stragglers of thirty times the length: Algorithm 1 and 3.8, judged by the paper's text."""
+    study = pbt(population=population, generations=12, reproduction="generation", **more)
+    world = Late(5, workers=workers, failures=0.02, nans=0.02)
+    idle = world.through(study)
+    entries = list(study.journal.entries("world"))
+    judge(study.spec, entries)
+    assert audit(entries).clean
+    assert len(study.state.trials) == 12 * population and not idle
+    generation = Counter(birth.generation for birth in births(study))
+    first = len(study.state.trials) - generation.total()
+    assert population <= first <= population + workers - 1, "workers sample while generation 0 is not complete"
+    assert all(birth.opponent is not None for birth in births(study)) or more
+    assert study.method.rungs()[0].results == first
+
+
+@pytest.mark.parametrize("workers", [3, 5])
+def test_eager_reproduction_waits_for_an_opponent_only(workers: int) -> None:
+    study = pbt(population=5, generations=12)
+    idle = Late(5, workers=workers).through(study)
+    assert all(birth.opponent is not None for birth in births(study)), "somebody met nobody"
+    waited = [slots for created, slots in idle if created == 5]
+    assert waited == ([1] if workers == 5 else []), "the first to end waits until another one has"
+    judge(study.spec, study.journal.entries("world"))
+
+
+@pytest.mark.parametrize(("opponents", "seen"), [("past", {0, -1}), ("same", {0}), ("any", {1, 0, -1})])
+def test_generations_of_opponents(opponents: str, seen: set[int]) -> None:
+    study = pbt(population=6, generations=20, opponents=opponents)
+    Late(2, workers=4).through(study)
+    judge(study.spec, study.journal.entries("world"))
+    generation = {birth.child: birth.generation for birth in births(study)}
+    gaps = {
+        generation.get(birth.opponent, 0) - generation.get(birth.initiator, 0)
+        for birth in births(study)
+        if birth.opponent is not None
+    }
+    assert gaps & {-2, -1, 0, 1} == seen
+    assert audit(study.journal.entries("world")).clean
+
+
+def test_the_judge_of_reproductions_sees_a_wrong_one() -> None:
+    """A run by the eager rule, held against the paper's."""
+    study = pbt(population=20, generations=12)
+    Late(5, workers=20).through(study)
+    by_paper = study.spec.model_copy(
+        update={"search": study.spec.search.model_copy(update={"reproduction": "generation"})}
+    )
+    with pytest.raises(AssertionError, match="no generation is complete"):
+        judge(by_paper, study.journal.entries("world"))
+
+
+def test_studies_recorded_before_go_on_by_their_rules() -> None:
+    old = pbt().spec.plain()
+    for name in ("reproduction", "rules", "opponents"):
+        del old["search"][name]
+    study = pbt()
+    study.state.apply(StudyCreated(old))
+    assert study.state.spec is not None
+    search = study.state.spec.search
+    assert isinstance(search, PbtSearch)
+    assert (search.reproduction, search.rules, search.opponents) == ("eager", 1, "past")
+    first, *_ = (old_rules := pbt(population=3, rules=1)).set_capacity(3)
+    assert len(old_rules.tell_report(good(first, 1.0))) == 1, "it met nobody"
 
 
 def test_members_stay_within_a_distance() -> None:
@@ -172,15 +289,15 @@ def test_missing_metrics_are_no_divergence() -> None:
     one, two = study.set_capacity(2)
     study.tell(one, {"gain": 3.0})
     study.tell(two, {"loss": 0.5, "gain": 4.0})
-    assert [birth.parent for birth in births(study)] == [0, 1], "the second is fitter by the metric both have"
+    assert [birth.parent for birth in births(study)] == [1, 1], "the second is fitter by the metric both have"
     assert study.best is not None and study.best.trial == 1
 
 
 def test_a_bad_checkpoint_of_the_parent_sends_the_child_to_the_grandparent() -> None:
     study = pbt(population=2, generations=4)
     one, two = study.set_capacity(2)
-    (child,) = study.tell_report(good(one, 1.0))
-    study.tell_report(good(two, 9.0))
+    study.tell_report(good(one, 1.0))
+    (child, _) = study.tell_report(good(two, 9.0))
     (grandchild,) = study.tell_report(good(child, 0.5))
     assert grandchild.checkpoint is not None and grandchild.parent == child.trial
     (again,) = study.tell_report(failed(grandchild, Outcome.CHECKPOINT_BAD))
@@ -195,11 +312,12 @@ def test_pending_sessions_of_a_lost_controller_are_trained_again() -> None:
     study = pbt(population=3)
     jobs = study.set_capacity(3)
     study.tell_report(good(jobs[0], 1.0))
+    study.tell_report(good(jobs[1], 1.0))
     journal = study.journal
     again = Study.open("world", journal)
     again.recover("second")
     running = again.set_capacity(3)
-    assert {job.trial for job in running} == {1, 2, 3} and all(job.retry for job in running)
+    assert {job.trial for job in running} == {2, 3, 4} and all(job.retry for job in running)
     while running:
         running = running[1:] + again.tell_report(good(running[0], 1.0))
     judge(again.spec, journal.entries("world"))
