@@ -19,7 +19,7 @@ from hpo_core.events import encode_entry
 from hpo_core.spec import limits
 from hpo_core.spec.file import read_yaml
 from hpo_core.spec_changes import changed
-from tests.security.descriptions import ATTACKS, ROOM, SECONDS, attack, measured, plain
+from tests.security.descriptions import ATTACKS, LARGEST, ROOM, SECONDS, attack, begun, measured, plain, shown
 
 MESSAGE = 20_000
 """Characters of an error at most, whatever was sent."""
@@ -31,6 +31,22 @@ def test_attack_is_accepted_or_refused_soon(name: str, tmp_path: Path) -> None:
     assert seen.outcome in ("accepted", "refused"), seen
     assert seen.seconds < SECONDS and seen.megabytes < ROOM, seen
     assert len(seen.message) < MESSAGE, "a message repeats what was sent"
+
+
+@pytest.mark.parametrize("name", LARGEST)
+def test_the_largest_that_is_accepted_begins_soon(name: str) -> None:
+    """Rungs, tables of Hyperband, points of a grid: what is reckoned from a description stays as small as it is."""
+    seen = measured(begun, name)
+    assert seen.outcome == "accepted", seen
+    assert seen.seconds < 4 * SECONDS and seen.megabytes < ROOM, seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGEST)
+def test_the_largest_that_is_accepted_is_shown_and_simulated(name: str, tmp_path: Path) -> None:
+    seen = measured(shown, name, str(tmp_path))
+    assert seen.outcome in ("accepted", "refused"), seen
+    assert seen.seconds < 10 * SECONDS and seen.megabytes < 2 * ROOM, seen
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory", "device", "endless device", "link to itself", "name with NUL"])
