@@ -39,7 +39,7 @@ def launch(
     if (api := configured_api()) is not None:
         check_api(api)
     session = Session(home, name, spec=spec, force=force, extend=extend)
-    for notice in notices(session.spec, extend):
+    for notice in notices(spec) if spec is not None else ():
         err.print(Text(notice, style="yellow"), soft_wrap=True)
     server: TemporaryPrefectServer | None = None
     board = out.is_terminal and not as_json

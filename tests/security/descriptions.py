@@ -201,7 +201,7 @@ FILES: dict[str, Callable[[], str | bytes]] = {
     "nul": lambda: _HEAD + "\0",
     "empty": lambda: "",
     "10-MB-value": lambda: _HEAD + f"objective: a:{'b' * 10_000_000}\n",
-    "100-MB": lambda: _HEAD + "# comment\n" * 10_000_000,
+    "100-MB": lambda: _HEAD,  # and comments
     "lists-of-lists": lambda: _HEAD + f"pythonpath: [{'[],' * 1_000_000}]\n",
     "lines": lambda: "\n" * 400_000 + _HEAD,
     "home-of-nobody": lambda: _HEAD + "pythonpath: [~nobody-at-all/lib]\ntracking: {mlflow: 'sqlite:///~nobody-at-all/m.db'}\n",
@@ -258,6 +258,10 @@ def _of_file(name: str, folder: Path) -> Any:
     path = folder / "study.yaml"
     content = FILES[name]()
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    if name == "100-MB":
+        with path.open("ab") as file:
+            for _ in range(100):
+                file.write(b"# comment\n" * 100_000)
     return Study.create(load_spec(path)).ask()
 
 
