@@ -76,7 +76,7 @@ def resume(
 @app.command()
 def extend(
     name: Name,
-    configs: Annotated[int, typer.Option("--configs", min=1, help="So many configurations more.")],
+    configs: Annotated[int, typer.Option("--configs", min=1, max=1_000_000_000, help="So many configurations more.")],
     force: Force = False,
     home: HomeOption = None,
     journal: JournalOption = None,

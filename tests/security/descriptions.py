@@ -274,12 +274,6 @@ def _of_form(name: str, folder: Path) -> Any:
     return Study.create(filled_in(Permits(("a",)), **fields)).ask()
 
 
-def _of_json_form(name: str, folder: Path) -> Any:
-    """As Prefect hands it in: through JSON."""
-    fields = json.loads(json.dumps(FORMS[name]()))
-    return Study.create(filled_in(Permits(("a",)), objective="a:b", **fields)).ask()
-
-
 ATTACKS: dict[str, Callable[[str, Path], Any]] = {
     **{f"mapping/{name}": _of_mapping for name in MAPPINGS},
     **{f"file/{name}": _of_file for name in FILES},
@@ -442,3 +436,8 @@ def shown(name: str, folder: str) -> None:
     file.write_text(json.dumps(spec.plain()))
     question = Question(study_file=file, workers=(4,), repeat=1, changes=("stop.total_resource=50",))
     simulate(question, Home(folder), picture="off", as_json=True)
+
+
+def simulated(question: dict[str, Any], folder: str) -> None:
+    """``hpo simulate`` with options of the command line."""
+    simulate(Question(**question), Home(folder), picture="off", as_json=True)
