@@ -199,9 +199,7 @@ def test_a_journal_that_does_not_say_how_budgets_were_reckoned_replays_and_audit
     World(4).play(other)
     other.extend(40)
     World(5).play(other, other.state.wanted())
-    assert [t.bracket for t in other.state.trials] != [t.bracket for t in study.state.trials], (
-        "it matters"
-    )
+    assert [t.bracket for t in other.state.trials] != [t.bracket for t in study.state.trials], "it matters"
 
 
 @pytest.mark.parametrize(
