@@ -62,7 +62,7 @@ def launch(
     session = Session(home, name, spec=spec, force=force, extend=extend, train=train)
     shown = session.spec.prefect.enabled if prefect is None else prefect
     server: SharedServer | None = None
-    for notice in notices(session.spec, extend):
+    for notice in notices(spec) if spec is not None else ():
         err.print(Text(notice, style="yellow"), soft_wrap=True)
     board = out.is_terminal and not as_json
     try:

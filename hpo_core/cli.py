@@ -103,7 +103,9 @@ def resume(
 @app.command()
 def extend(
     name: Name,
-    configs: Annotated[int | None, typer.Option("--configs", min=1, help="So many configurations more.")] = None,
+    configs: Annotated[
+        int | None, typer.Option("--configs", min=1, max=1_000_000_000, help="So many configurations more.")
+    ] = None,
     to: Annotated[
         int | None, typer.Option("--to", min=1, help="Train one trial further instead, to so many units in all.")
     ] = None,

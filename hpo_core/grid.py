@@ -11,11 +11,11 @@ from hpo_core.errors import SpecError
 from hpo_core.grid_points import Points, TooEntangledError
 from hpo_core.rng import Stream
 from hpo_core.space import FloatParameter, IntParameter, Parameter
-from hpo_core.spec import GridSearch, StudySpec
+from hpo_core.spec import GridSearch, StudySpec, limits
 from hpo_core.spec.plain_data import shortened, shown, some
 from hpo_core.trial import Params
 
-LARGEST = 1_000_000
+LARGEST = limits.GRID_POINTS
 
 
 class Grid:

@@ -89,8 +89,14 @@ class _Group:
                 for value in wanted:
                     key = scalar_key(value)
                     self._allowed[above][key] = self._allowed[above].get(key, 0) | 1 << i
-        self._below = self._count([Counter(self._effect(i, v) for v in values[name]) for i, name in enumerate(names)])
+        self._below = self._count([self._effects(i, values[name]) for i, name in enumerate(names)])
         self.size = self._below[0][0]
+
+    def _effects(self, place: int, values: Sequence[Any]) -> Counter[int]:
+        """How many values have each effect."""
+        if not self._depending[place]:
+            return Counter({0: len(values)})
+        return Counter(self._effect(place, value) for value in values)
 
     def _effect(self, place: int, value: Any) -> int:
         """Parameters that a value switches off."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ from hpo_core.spec import (
     load_spec,
     notices,
 )
+from hpo_core.spec.plain_data import shown
 from hpo_core.spec_changes import changed, settings_of, split_change
 from hpo_core.study import Study
 
@@ -176,6 +178,9 @@ def make_scenarios(question: Question, past: PastStudy | None) -> list[Scenario]
     alternatives: dict[tuple[str, ...], list[str]] = {}
     for change in question.changes:
         alternatives.setdefault(split_change(change)[0], []).append(change)
+    several = math.prod(len(changes) for changes in alternatives.values())
+    if several > MOST_SCENARIOS**2:  # some may fall together below
+        raise SpecError(f"That makes {shown(several)} combinations; ask for at most {MOST_SCENARIOS} at once.")
     combinations = list(itertools.product(*alternatives.values()))
     if len(alternatives.get(("search", "method"), ())) > 1:
         combinations = list(dict.fromkeys(map(_fitting, combinations)))

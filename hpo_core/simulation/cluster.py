@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import msgspec
 
 from hpo_core.errors import SpecError
+from hpo_core.spec import limits
+from hpo_core.spec.plain_data import shown
 
 
 class Worker(msgspec.Struct, frozen=True):
@@ -55,6 +57,12 @@ def make_workers(
         raise SpecError(f"Simulated cluster: workers = {count}; give at least 1.")
     if not speeds:
         raise SpecError("Simulated cluster: speeds is empty; give at least one number, or leave it out.")
+    total = count + sum(many for many, _ in joins)
+    if total > limits.SIMULATED_WORKERS:
+        raise SpecError(
+            f"Simulated cluster: {shown(total)} workers, and at most {limits.SIMULATED_WORKERS:,} are simulated; "
+            "give fewer."
+        )
     comes = [0.0] * count
     goes = [math.inf] * count
     changes = [(at, 0, many) for many, at in joins] + [(at, 1, many) for many, at in leaves]

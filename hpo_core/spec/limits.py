@@ -45,6 +45,8 @@ GRID_VALUES = 100_000
 """Values on all axes of a grid together."""
 SIMULATED_JOBS = 2_000_000
 """Jobs of one repeat of a simulation."""
+SIMULATED_WORKERS = 100_000
+"""Workers of a simulation, those that join included."""
 
 SAMPLER_ARGUMENTS = {"n_ei_candidates": 10_000, "population_size": 100_000, "popsize": 10_000}
 """Largest arguments of Optuna's samplers that take memory for each."""

@@ -51,7 +51,7 @@ def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
     grid = arguments.get("search_space")
     if name == "GridSampler" and isinstance(grid, Mapping):
         points = math.prod(len(values) for values in grid.values() if isinstance(values, list | tuple))
-        _at_most("sampler.search_space", points, limits.GRID_POINTS, "points; use search: {method: grid} with fewer")
+        _at_most("sampler.search_space", points, limits.GRID_VALUES, "points; use search: {method: grid} with fewer")
 
 
 def _at_most(where: str, value: float, most: float, words: str) -> None:

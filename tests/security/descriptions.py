@@ -20,8 +20,14 @@ from typing import Any
 
 from flows.form import filled_in
 from flows.permits import Permits
+from flows.session import expected_jobs
 from hpo_core import Study, StudySpec, load_spec
 from hpo_core.errors import SpecError
+from hpo_core.events import decode_entry, encode_entry
+from hpo_core.home import Home
+from hpo_core.report import write_report
+from hpo_core.simulate import Question, simulate
+from hpo_core.spec import limits, notices
 from hpo_core.spec_changes import changed
 
 SPACE: dict[str, Any] = {"x": {"type": "float", "low": 0.0, "high": 1.0}}
@@ -195,7 +201,7 @@ FILES: dict[str, Callable[[], str | bytes]] = {
     "nul": lambda: _HEAD + "\0",
     "empty": lambda: "",
     "10-MB-value": lambda: _HEAD + f"objective: a:{'b' * 10_000_000}\n",
-    "100-MB": lambda: _HEAD + "# comment\n" * 10_000_000,
+    "100-MB": lambda: _HEAD,  # and comments
     "lists-of-lists": lambda: _HEAD + f"pythonpath: [{'[],' * 1_000_000}]\n",
     "lines": lambda: "\n" * 400_000 + _HEAD,
     "home-of-nobody": lambda: _HEAD + "pythonpath: [~nobody-at-all/lib]\ntracking: {mlflow: 'sqlite:///~nobody-at-all/m.db'}\n",
@@ -252,6 +258,10 @@ def _of_file(name: str, folder: Path) -> Any:
     path = folder / "study.yaml"
     content = FILES[name]()
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    if name == "100-MB":
+        with path.open("ab") as file:
+            for _ in range(100):
+                file.write(b"# comment\n" * 100_000)
     return Study.create(load_spec(path)).ask()
 
 
@@ -262,12 +272,6 @@ def _of_set(name: str, folder: Path) -> Any:
 def _of_form(name: str, folder: Path) -> Any:
     fields = {"objective": "a:b", "method": {"method": "random", "configs": 4}} | FORMS[name]()
     return Study.create(filled_in(Permits(("a",)), **fields)).ask()
-
-
-def _of_json_form(name: str, folder: Path) -> Any:
-    """As Prefect hands it in: through JSON."""
-    fields = json.loads(json.dumps(FORMS[name]()))
-    return Study.create(filled_in(Permits(("a",)), objective="a:b", **fields)).ask()
 
 
 ATTACKS: dict[str, Callable[[str, Path], Any]] = {
@@ -345,3 +349,95 @@ def _status(key: str) -> int:
     """A size of this process in bytes, from /proc/self/status."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(key))
     return int(line.split()[1]) * 1024
+
+
+# What is accepted, at its largest.
+
+_WIDE: dict[str, Any] = {f"p{i}": {"type": "float", "low": 0.0, "high": 1.0} for i in range(limits.PARAMETERS)}
+LARGEST: dict[str, Callable[[], dict[str, Any]]] = {
+    "parameters": lambda: plain(space=_WIDE),
+    "choices": lambda: plain(space={"x": _choices(*range(limits.CHOICES))}),
+    "chain-of-conditions": lambda: plain(space=_chain(limits.PARAMETERS)),
+    "conditions-with-many-values": lambda: plain(
+        space={"a": _choices(*range(9_000)), "b": SPACE["x"] | {"when": {"a": list(range(9_000))}}}
+    ),
+    "texts": lambda: plain(space={"x": _choices(*(str(i) * 1000 for i in range(10)))}),
+    "names": lambda: plain(space={"x" * limits.NAME: SPACE["x"]}, metric={"name": "y" * limits.NAME}),
+    "metrics": lambda: plain(
+        metric={"name": "m0"}, metrics=[{"name": f"m{i}"} for i in range(limits.METRICS)]
+    ),
+    "integers": lambda: plain(space={"x": {"type": "int", "low": -(2**63) + 1, "high": 2**63 - 1}}),
+    "steps": lambda: plain(space={"x": {"type": "float", "low": 0, "high": 1.0, "step": 2.0**-53}}),
+    "random": lambda: search(method="random", configs=limits.CONFIGS, max_resource=limits.RESOURCE),
+    "asha": lambda: search(method="asha", configs=limits.CONFIGS, max_resource=limits.RESOURCE),
+    "asha-of-many-rungs": lambda: search(
+        method="asha", configs=limits.CONFIGS, min_resource=10**12, max_resource=10**16 // 2, reduction_factor=1.1,
+        brackets="all",
+    ),
+    "asha-shared": lambda: search(
+        method="asha", configs=limits.CONFIGS, min_resource=10**12, max_resource=10**16 // 2, reduction_factor=1.1,
+        brackets="all", rung_system="shared", assignment="proportional",
+    ),
+    "asha-endless": lambda: search(method="asha", configs=limits.CONFIGS, min_resource=limits.RESOURCE),
+    "asha-stopping": lambda: search(
+        method="asha", variant="stopping", configs=limits.CONFIGS, max_resource=limits.RESOURCE
+    ),
+    "sha": lambda: search(method="sha", configs=10**5, max_resource=256, rounds=10**4),
+    "hyperband": lambda: search(method="hyperband", max_resource=2**24, min_resource=1, reduction_factor=2),
+    "hyperband-rounds": lambda: search(method="hyperband", max_resource=256, rounds=limits.PLANNED_RUNGS // 15),
+    "pasha": lambda: search(
+        method="pasha", configs=limits.CONFIGS, min_resource=10**12, max_resource=10**16 // 2, reduction_factor=1.1
+    ),
+    "pbt": lambda: search(method="pbt", population=20_000, generations=limits.PLANNED_RUNGS),
+    "pbt-population": lambda: search(method="pbt", population=100_000, generations=10_000, selection="truncation"),
+    "grid": lambda: _grid(6, 10),
+    "grid-shuffled": lambda: plain(
+        space={f"x{i}": SPACE["x"] for i in range(6)},
+        search={"method": "grid", "points": {f"x{i}": 10 for i in range(6)}, "order": "shuffled"},
+    ),
+    "grid-of-a-long-axis": lambda: _grid(1, limits.GRID_VALUES),
+    "grid-of-many-parameters": lambda: plain(
+        space={f"p{i}": _choices(0, 1) if i < 19 else _choices(0) for i in range(limits.PARAMETERS)},
+        search={"method": "grid"},
+    ),
+    "tpe": lambda: plain(
+        space={name: _WIDE[name] for name in list(_WIDE)[:200]},
+        sampler={"name": "TPESampler", "n_ei_candidates": 10_000},
+    ),
+    "grid-of-optuna": lambda: plain(
+        space={f"x{i}": SPACE["x"] for i in range(5)},
+        sampler={"name": "GridSampler", "search_space": {f"x{i}": [k / 10 for k in range(10)] for i in range(5)}},
+    ),
+    "seconds": lambda: plain(training={"timeout": 1e9, "grace": 1e9}, stop={"seconds": 1e9}),
+}  # fmt: skip
+"""By name: descriptions at the edge of what is accepted."""
+
+
+def begun(name: str) -> None:
+    """Validate, create, ask; journal it; and all that is reckoned before a study starts, or shown of it then."""
+    spec = StudySpec.from_plain(LARGEST[name]())
+    notices(spec)
+    expected_jobs(spec)
+    study = Study.create(spec)
+    job = study.ask()
+    assert job is not None
+    study.method.rungs()
+    text = [encode_entry(entry) for entry in study.journal.entries(spec.study)]
+    Study.from_entries([decode_entry(line) for line in text])
+
+
+def shown(name: str, folder: str) -> None:
+    """Its report and its simulation; where a simulation would take days it is refused."""
+    spec = StudySpec.from_plain(LARGEST[name]())
+    study = Study.create(spec)
+    study.ask()
+    write_report(list(study.journal.entries(spec.study)), Path(folder) / "report.html")
+    file = Path(folder) / "study.yaml"
+    file.write_text(json.dumps(spec.plain()))
+    question = Question(study_file=file, workers=(4,), repeat=1, changes=("stop.total_resource=50",))
+    simulate(question, Home(folder), picture="off", as_json=True)
+
+
+def simulated(question: dict[str, Any], folder: str) -> None:
+    """``hpo simulate`` with options of the command line."""
+    simulate(Question(**question), Home(folder), picture="off", as_json=True)

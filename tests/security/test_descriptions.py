@@ -19,7 +19,18 @@ from hpo_core.events import encode_entry
 from hpo_core.spec import limits
 from hpo_core.spec.file import read_yaml
 from hpo_core.spec_changes import changed
-from tests.security.descriptions import ATTACKS, ROOM, SECONDS, attack, measured, plain
+from tests.security.descriptions import (
+    ATTACKS,
+    LARGEST,
+    ROOM,
+    SECONDS,
+    attack,
+    begun,
+    measured,
+    plain,
+    shown,
+    simulated,
+)
 
 MESSAGE = 20_000
 """Characters of an error at most, whatever was sent."""
@@ -31,6 +42,22 @@ def test_attack_is_accepted_or_refused_soon(name: str, tmp_path: Path) -> None:
     assert seen.outcome in ("accepted", "refused"), seen
     assert seen.seconds < SECONDS and seen.megabytes < ROOM, seen
     assert len(seen.message) < MESSAGE, "a message repeats what was sent"
+
+
+@pytest.mark.parametrize("name", LARGEST)
+def test_the_largest_that_is_accepted_begins_soon(name: str) -> None:
+    """Rungs, tables of Hyperband, points of a grid: what is reckoned from a description stays as small as it is."""
+    seen = measured(begun, name)
+    assert seen.outcome == "accepted", seen
+    assert seen.seconds < 4 * SECONDS and seen.megabytes < ROOM, seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGEST)
+def test_the_largest_that_is_accepted_is_shown_and_simulated(name: str, tmp_path: Path) -> None:
+    seen = measured(shown, name, str(tmp_path))
+    assert seen.outcome in ("accepted", "refused"), seen
+    assert seen.seconds < 10 * SECONDS and seen.megabytes < 2 * ROOM, seen
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory", "device", "endless device", "link to itself", "name with NUL"])
@@ -62,6 +89,21 @@ def test_a_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
     path.write_text(text + "#" * (limits.FILE_BYTES - len(text) + 1))
     with pytest.raises(SpecError, match=f"larger than {limits.FILE_BYTES:,} bytes"):
         load_spec(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"workers": (10**9,)}, "at most 100,000 are simulated"),
+        ({"workers": (1,), "joins": [(10**9, 5.0)]}, "at most 100,000 are simulated"),
+        ({"changes": tuple(f"k{i}={j}" for i in range(30) for j in range(9))}, "combinations; ask for at most 24"),
+    ],
+)
+def test_simulations_that_would_fill_the_memory(options: dict[str, Any], words: str, tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump(plain()))
+    seen = measured(simulated, {"study_file": path, "repeat": 1} | options, str(tmp_path))
+    assert seen.outcome == "refused" and words in seen.message and seen.megabytes < ROOM, seen
 
 
 # Fuzzing: SpecError alone may come out, and what is accepted can be journaled and begun.
