@@ -16,6 +16,7 @@ from hpo_core.console import err, out, print_json, print_summary
 from hpo_core.errors import HpoError
 from hpo_core.front_view import front_facts
 from hpo_core.home import Home
+from hpo_core.shown import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.tracking.place import read_place
@@ -79,7 +80,7 @@ def _run_flow(
     if board:
         session.add_observer(lambda study: LiveBoard(study, out))
     elif not as_json:
-        session.add_observer(lambda study: PlainLines(study, lambda line: print(line, flush=True)))
+        session.add_observer(lambda study: PlainLines(study, lambda line: print(terminal_text(line), flush=True)))
     try:
         summary = run_prepared(
             session,
