@@ -15,9 +15,16 @@ BASE = ["--study", "a", "--study-folder", "/x", "--tracking-uri", "sqlite:///x"]
 
 
 @pytest.mark.parametrize("experiment", ["--help", "-h", "--study=evil", "--", "-", "a b", "--nice=-20"])
-def test_the_follower_takes_any_name_of_an_experiment(experiment: str) -> None:
-    given = _parser().parse_args([*BASE, f"--experiment={experiment}"])
+def test_the_follower_takes_any_name_of_an_experiment(experiment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPO_FOLLOW_EXPERIMENT", experiment)
+    given = _parser().parse_args(BASE)
     assert (given.experiment, given.study, given.nice) == (experiment, "a", 15)
+
+
+@pytest.mark.parametrize("experiment", ["", "a\x00b", "a\x1b[2J", "a\nb"])
+def test_an_experiment_has_a_name_that_can_be_passed_on(experiment: str) -> None:
+    with pytest.raises(SpecError, match="experiment"):
+        make_spec(tracking={"experiment": experiment})
 
 
 def test_an_experiment_called_help_gets_its_runs(hpo: Runner) -> None:
