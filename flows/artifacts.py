@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
@@ -23,6 +24,7 @@ from hpo_core.console import duration
 from hpo_core.front_view import front_facts, front_rows
 from hpo_core.naming import RungNames, halt_words
 from hpo_core.overview import bracket_views, entrances, folded, rung_rows
+from hpo_core.shown import markdown_code, markdown_row, markdown_text
 from hpo_core.study import Study
 from hpo_core.trial import Job, Report
 
@@ -40,16 +42,17 @@ def best_markdown(study: Study) -> str:
     """The best configuration as Markdown."""
     best = study.best
     if best is None:
-        return f"## {study.name}\n\nNo trial has a finite {study.spec.metric.name} yet."
+        return f"## {study.name}\n\nNo trial has a finite {markdown_text(study.spec.metric.name)} yet."
     params = study.state.trials[best.trial].params
+    reached = f"{markdown_text(study.spec.metric.name)} = {study.metric_value(best.loss):.6g}"
     lines = [
         f"## {study.name}: trial {best.trial}",
         "",
-        f"**{study.spec.metric.name} = {study.metric_value(best.loss):.6g}** after {best.resource} units of training",
+        f"**{reached}** after {best.resource} units of training",
         "",
         "| parameter | value |",
         "| --- | --- |",
-        *(f"| {name} | {value} |" for name, value in params.items()),
+        *(f"| {markdown_text(name)} | {markdown_text(value)} |" for name, value in params.items()),
     ]
     if len(study.spec.objectives) > 1:
         lines += ["", *_front_table(study)]
@@ -59,15 +62,12 @@ def best_markdown(study: Study) -> str:
 def _front_table(study: Study) -> list[str]:
     rows = front_rows(front_facts(study.spec, study.state))
     names = ", ".join(metric.name for metric in study.spec.objectives)
-    cells = [
-        [f"{v:.6g}" if isinstance(v, float) else "" if v is None else str(v) for v in row.values()] for row in rows
-    ]
     return [
-        f"### Pareto front of {names}: {len(rows)} result{'' if len(rows) == 1 else 's'}",
+        f"### Pareto front of {markdown_text(names)}: {len(rows)} result{'' if len(rows) == 1 else 's'}",
         "",
-        f"| {' | '.join(rows[0])} |",
+        markdown_row(rows[0]),
         f"|{' --- |' * len(rows[0])}",
-        *(f"| {' | '.join(row)} |" for row in cells),
+        *(markdown_row(row.values()) for row in rows),
     ]
 
 
@@ -79,6 +79,11 @@ def _about_rungs(study: Study) -> str:
     names = RungNames(study.spec)
     lines += [f"- {names.raised(event)}" for event in study.state.ceilings]
     return "\n\n".join(lines)
+
+
+def _address(url: str) -> str:
+    """What ends an address in Markdown, coded."""
+    return re.sub(r"[<>\\\s\x00-\x1f\x7f]", lambda found: quote(found[0]), url)
 
 
 class StudyArtifacts:
@@ -118,11 +123,11 @@ class StudyArtifacts:
             links: title to target, for example MLflow and the report; a target that is no web address (a path, the
                 command that serves an embedded MLflow) is shown as text.
         """
-        listed = "\n".join(f"- {title}: `{target}`" for title, target in links.items())
+        listed = "\n".join(f"- {title}: {markdown_code(target)}" for title, target in links.items())
         shown = self._shown(more=f"\n\n{listed}")
         for title, target in links.items():
             web = target.startswith(("http://", "https://", "file://"))
-            text = f"[{title}]({target})" if web else f"{title}: `{target}`"
+            text = f"[{title}](<{_address(target)}>)" if web else f"{title}: {markdown_code(target)}"
             shown[title.lower().replace(" ", "-")] = ("markdown", text, f"{title} of {self._study.name}")
         self._send(shown)
 
@@ -145,7 +150,7 @@ class StudyArtifacts:
             return f"Finished: {study.state.completed_jobs:,} jobs in {duration(self._pace.elapsed())}."
         words = f"{study.state.completed_jobs:,} jobs done, {len(study.state.running)} running"
         if study.state.halted is not None:
-            return f"{words}; halted: {halt_words(study.spec, study.state.halted)}"
+            return f"{words}; halted: {markdown_text(halt_words(study.spec, study.state.halted))}"
         return f"{words}, {duration(self._pace.elapsed())} elapsed, ETA {duration(self._pace.eta())}"
 
     def _share(self) -> float | None:

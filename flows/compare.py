@@ -14,6 +14,7 @@ from hpo_core.home import Home
 from hpo_core.journal.base import Journal
 from hpo_core.masking import mask_logs, masked_errors
 from hpo_core.report.compared import Comparison, write_comparison
+from hpo_core.shown import markdown_code, markdown_text
 from hpo_core.spec import StudySpec
 from hpo_core.tracking.compared import Tracked, log_comparison
 from hpo_core.tracking.links import reason_of
@@ -84,18 +85,21 @@ def _show(facts: dict[str, Any], links: dict[str, str]) -> None:
     metric = facts["metric"]
     first = facts["groups"][0]
     count = len(facts["studies"])
-    lines = [f"## {count} {'study' if count == 1 else 'studies'} by {metric} ({facts['mode']})", ""]
+    lines = [f"## {count} {'study' if count == 1 else 'studies'} by {markdown_text(metric)} ({facts['mode']})", ""]
     if first["median"] is not None:
         seeds = f" (median of {first['studies']} seeds)" if first["studies"] > 1 else ""
-        lines.append(f"Best: **{first['group']}**, {metric} = {first['median']:.5g}{seeds}.")
-    lines += ["", f"| search | seeds | {metric} | least – most | training | worker time | utilization |"]
+        lines.append(
+            f"Best: **{markdown_text(first['group'])}**, {markdown_text(metric)} = {first['median']:.5g}{seeds}."
+        )
+    lines += ["", f"| search | seeds | {markdown_text(metric)} | least – most | training | worker time | utilization |"]
     lines.append(f"|{' --- |' * 7}")
     for row in facts["groups"]:
-        cells = [row["group"], row["studies"], _words(row["median"]), f"{_words(row['least'])} – {_words(row['most'])}"]
+        cells = [markdown_text(row["group"]), row["studies"], _words(row["median"])]
+        cells += [f"{_words(row['least'])} – {_words(row['most'])}"]
         share = "–" if row["utilization"] is None else f"{100 * row['utilization']:.0f}%"
         cells += [f"{row['resource']:,.0f}", f"{row['worker_seconds']:.1f} s", share]
         lines.append(f"| {' | '.join(map(str, cells))} |")
-    lines += ["", *(f"- {title}: `{target}`" for title, target in links.items())]
+    lines += ["", *(f"- {title}: {markdown_code(target)}" for title, target in links.items())]
     key = artifact_key("-".join(row["study"] for row in facts["studies"])[:80], "compared")
     create_markdown_artifact("\n".join(lines), key=key, description="Studies side by side")
     rows = [{name: value for name, value in row.items() if name != "params"} for row in facts["studies"]]

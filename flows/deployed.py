@@ -51,6 +51,7 @@ from hpo_core.journal.damage import damage_named
 from hpo_core.journal.rerun import rerun_spec
 from hpo_core.masking import masked_errors
 from hpo_core.naming import halt_words
+from hpo_core.shown import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 
@@ -282,10 +283,10 @@ def _final_state(study: Study, summary: Summary) -> State[Any]:
     halted = study.state.halted
     jobs = f"{study.state.completed_jobs:,} jobs"
     if summary.status != "finished" and halted is not None and not halted.rule:
-        return Failed(message=f"{halted.reason}. Mend that, then run `resume` with study {study.name}.")
+        return Failed(message=f"{terminal_text(halted.reason)}. Mend that, then run `resume` with study {study.name}.")
     if not study.state.completed_jobs:
         failed = [trial.abandoned for trial in study.state.trials if trial.abandoned is not None]
-        last = f"; the last trial failed with: {failed[-1].reason}" if failed else ""
+        last = f"; the last trial failed with: {terminal_text(failed[-1].reason)}" if failed else ""
         return Failed(message=f"Study {study.name!r} ended without a single result{last}")
     words = "" if summary.status == "finished" or halted is None else f"{halt_words(study.spec, halted)}; "
     return Completed(message=f"{words}best {best_line(study)}, {jobs}")

@@ -31,6 +31,7 @@ from hpo_core.console import err, out, print_json, print_summary, trained_furthe
 from hpo_core.errors import HpoError
 from hpo_core.front_view import front_facts
 from hpo_core.home import Home
+from hpo_core.shown import terminal_text
 from hpo_core.spec import StudySpec, notices
 from hpo_core.study import Study
 from hpo_core.tracking.place import read_place
@@ -133,7 +134,7 @@ def _show_in_terminal(session: Session, board: bool, as_json: bool) -> None:
     if board:
         session.add_observer(lambda study: LiveBoard(study, out))
     elif not as_json:
-        session.add_observer(lambda study: PlainLines(study, lambda line: print(line, flush=True)))
+        session.add_observer(lambda study: PlainLines(study, lambda line: print(terminal_text(line), flush=True)))
 
 
 def _run_bare(session: Session) -> dict[str, Any]:

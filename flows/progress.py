@@ -23,6 +23,7 @@ from hpo_core.overview import (
     is_stopping,
     is_unlimited,
 )
+from hpo_core.shown import terminal_text
 from hpo_core.study import Study
 from hpo_core.trial import FURTHER, RESULTS, Job, Report
 
@@ -106,6 +107,7 @@ class ResultLines:
         for event in study.state.ceilings[self._ceilings :]:
             text += f" -> {names.raised(event)}"
         self._ceilings = len(study.state.ceilings)
+        text = terminal_text(text)  # a log, too, may be read in a terminal
         return text + "".join(f" -> {self._granted(job)}" for job in granted)
 
     def _granted(self, job: Job) -> str:
@@ -125,7 +127,11 @@ class ResultLines:
         """A halt that was not told yet, or nothing."""
         halted, before = self._study.state.halted, self._halted
         self._halted = halted is not None
-        return f"halted: {halt_words(self._study.spec, halted)}" if halted is not None and not before else ""
+        return (
+            terminal_text(f"halted: {halt_words(self._study.spec, halted)}")
+            if halted is not None and not before
+            else ""
+        )
 
 
 class PlainLines:
@@ -189,7 +195,9 @@ class LiveBoard:
         )
         parts: list[RenderableType] = [head, rung_board(study)]
         for title, line, style in self._notes():
-            parts.append(Text.assemble((f"{title:<9}", "dim"), (line, style), overflow="ellipsis", no_wrap=True))
+            parts.append(
+                Text.assemble((f"{title:<9}", "dim"), (terminal_text(line), style), overflow="ellipsis", no_wrap=True)
+            )
         return Group(*parts)
 
     def _notes(self) -> Iterator[tuple[str, str, str]]:

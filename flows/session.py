@@ -255,7 +255,6 @@ class Session:
         arguments = [
             sys.executable, "-m", "hpo_core.tracking.follow",
             "--study", self.name,
-            f"--experiment={self.spec.tracking.experiment}",  # which may look like an option
             "--study-folder", str(self.folder),
             "--drain", str(DRAIN_SECONDS),
         ]  # fmt: skip
@@ -269,7 +268,11 @@ class Session:
                 stderr=log,
                 start_new_session=True,
                 env=without_foreign_credentials(os.environ, uri)
-                | {"HPO_JOURNAL": self._journal_url, "HPO_FOLLOW_TRACKING_URI": uri},
+                | {
+                    "HPO_JOURNAL": self._journal_url,
+                    "HPO_FOLLOW_TRACKING_URI": uri,
+                    "HPO_FOLLOW_EXPERIMENT": self.spec.tracking.experiment,
+                },
             )
 
     def finish_tracking(self, seconds: float = DRAIN_SECONDS) -> str | None:

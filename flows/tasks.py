@@ -23,6 +23,7 @@ from prefect.states import Completed, Crashed, Failed
 
 from flows.driver import Executor
 from flows.patience import gone, look
+from hpo_core.shown import terminal_text
 from hpo_core.trial import FURTHER, RESULTS, Job, Outcome, Report
 
 _REPORT_SECONDS = 10.0
@@ -39,11 +40,11 @@ def final_state(report: Report, metric: str) -> State[Any]:
     if report.outcome in RESULTS:
         word = "" if report.outcome is Outcome.COMPLETED else "diverged: "
         if metric not in report.metrics and report.metrics:  # a population's fitness may have gaps
-            return Completed(message=", ".join(f"{name} = {value:.6g}" for name, value in report.metrics.items()))
-        return Completed(message=f"{word}{metric} = {report.metrics.get(metric, float('nan')):.6g}")
-    if report.outcome in _AWAY:
-        return Crashed(message=f"{report.outcome}: {report.message}")
-    return Failed(message=f"{report.outcome}: {report.message}")
+            reported = ", ".join(f"{name} = {value:.6g}" for name, value in report.metrics.items())
+            return Completed(message=terminal_text(reported))
+        return Completed(message=f"{word}{terminal_text(metric)} = {report.metrics.get(metric, float('nan')):.6g}")
+    message = f"{report.outcome}: {terminal_text(report.message)}"
+    return Crashed(message=message) if report.outcome in _AWAY else Failed(message=message)
 
 
 def job_name(job: Job) -> str:
@@ -113,7 +114,8 @@ class TaskPerJob:
         def rung_job() -> State[Any]:
             report = answer.get()
             if report.outcome not in RESULTS:
-                get_run_logger().error("%s: %s\n%s", report.outcome, report.message, report.detail)
+                text = terminal_text(f"{report.message}\n{report.detail}", lines=True)
+                get_run_logger().error("%s: %s", report.outcome, text)
             return final_state(report, self._metric)
 
         def ended(job: Job, report: Report) -> None:

@@ -22,6 +22,7 @@ from hpo_core.errors import HpoError, JournalUnavailableError, SpecError
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.damage import damage_named
 from hpo_core.masking import mask_logs, masked
+from hpo_core.shown import json_text
 
 AUDIT_DIFFERS = 8
 
@@ -269,10 +270,12 @@ def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, pa
     """Write the space of an Optuna objective, found by calling it up to its first report."""
     from hpo_core.training.dry_call import find_space
     from hpo_core.training.objective import load_objective
-    from hpo_core.training.suggestions import in_yaml
+    from hpo_core.training.suggestions import in_yaml, key_in_yaml
 
     found = find_space(load_objective(objective, [str(Path.cwd())]))
-    sys.stdout.write("space:\n" + "".join(f"  {name}: {in_yaml(item)}\n" for name, item in found.space.items()))
+    sys.stdout.write(
+        "space:\n" + "".join(f"  {key_in_yaml(name)}: {in_yaml(item)}\n" for name, item in found.space.items())
+    )
     if found.unclear:
         names = ", ".join(found.unclear)
         err.print(f"Suggested under some choices only, which one or two parameters do not explain: {names}.")
@@ -371,7 +374,7 @@ def export(name: Name, home: HomeOption = None, journal: JournalOption = None) -
     from hpo_core.events import encode_entry
 
     for entry in Home(home, journal).read_journal().entries(name):
-        sys.stdout.write(encode_entry(entry) + "\n")
+        sys.stdout.write(json_text(encode_entry(entry)) + "\n")
 
 
 @app.command()

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -20,11 +21,27 @@ from hpo_core.journal.base import Journal, StudyInfo
 from hpo_core.journal.damage import damage_named
 from hpo_core.naming import RungNames, halt_words
 from hpo_core.overview import BracketView, bracket_views, entrances, folded, rung_rows
+from hpo_core.shown import terminal_text
 from hpo_core.study import Study
 from hpo_core.trial import FURTHER
 
-out = Console(highlight=False, markup=False)
-err = Console(stderr=True, highlight=False, markup=False)
+
+class SafeConsole(Console):
+    """A console whose texts cannot command the terminal: what is styled is ours, what is text may be of others."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **settings)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text == "\n":
+                yield segment
+            else:
+                yield Segment(terminal_text(segment.text, lines=True), segment.style)
+
+
+out = SafeConsole()
+err = SafeConsole(stderr=True)
 _FRONT_SHOWN = 10
 
 
@@ -42,7 +59,7 @@ def best_line(study: Study) -> str:
     best = study.best
     if best is None:
         return "no result yet"
-    name = study.spec.metric.name
+    name = terminal_text(study.spec.metric.name)
     front = f", front of {len(study.state.front)}" if len(study.spec.objectives) > 1 else ""
     return f"{name} {study.metric_value(best.loss):.5g} (trial {best.trial} at {best.resource}){front}"
 
@@ -52,7 +69,8 @@ def _print_front(facts: dict[str, Any], most: int | None = None) -> None:
     front = facts["front"]
     if front and len(front[0]["values"]) > 1:
         many = len(front)
-        out.print(Text(f"Pareto front of {', '.join(front[0]['values'])}: {many} result{'' if many == 1 else 's'}"))
+        names = terminal_text(", ".join(front[0]["values"]))
+        out.print(Text(f"Pareto front of {names}: {many} result{'' if many == 1 else 's'}"))
         out.print(table_of(front_rows(front, most)))
         if most is not None and many > most:
             out.print(Text(f"and {many - most} more: hpo show {facts['study']}", style="dim"))
@@ -69,17 +87,14 @@ def print_summary(facts: dict[str, Any]) -> None:
     )
     if facts["reason"]:
         rule = "stop rule met: " if facts["rule"] else ""
-        out.print(Text(f"  reason      {rule}{facts['reason']}", style="yellow"), soft_wrap=True)
+        out.print(Text(f"  reason      {rule}{terminal_text(facts['reason'])}", style="yellow"), soft_wrap=True)
     best = facts["best"]
     if best is not None:
-        out.print(
-            Text(
-                f"  best        {facts['metric']} = {best['value']:.5g}  (trial {best['trial']} at {best['resource']})"
-            )
-        )
+        reached = f"{terminal_text(facts['metric'])} = {best['value']:.5g}"
+        out.print(Text(f"  best        {reached}  (trial {best['trial']} at {best['resource']})"))
         for key, value in best["params"].items():
             shown = f"{value:.5g}" if isinstance(value, float) else str(value)
-            out.print(Text(f"              {key} = {shown}"))
+            out.print(Text(f"              {terminal_text(f'{key} = {shown}')}"))
     _print_front(facts, most=_FRONT_SHOWN)
     if facts["trained_further"]:
         out.print(Text(f"  further     {facts['trained_further']['words']}"), soft_wrap=True)
@@ -143,7 +158,7 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, tria
         if trial >= len(state.trials):
             raise HpoError(f"--trial {trial}: study {name!r} has trials 0 to {len(state.trials) - 1} at that entry.")
         for line in [*state.story(trial), *_left_as_built(source.entries(name, 0, study.seq), trial)]:
-            out.print(Text(line), soft_wrap=True)
+            out.print(Text(terminal_text(line)), soft_wrap=True)
         return
     views = bracket_views(study, details=True)
     names = RungNames(study.spec)
@@ -195,7 +210,8 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, tria
         )
     )
     if state.halted is not None:
-        out.print(Text(f"halted: {halt_words(study.spec, state.halted)}", style="yellow"), soft_wrap=True)
+        halted = terminal_text(f"halted: {halt_words(study.spec, state.halted)}")
+        out.print(Text(halted, style="yellow"), soft_wrap=True)
     out.print(Text(f"best: {best_line(study)}"))
     _print_front(facts)
     if enter := entrances(study.spec):
@@ -262,10 +278,14 @@ def table_of(rows: list[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for place, column in enumerate(rows[0]):
         whole = max(len(str(row[column])) for row in rows) if place == 0 else None
-        table.add_column(column, no_wrap=whole is not None, min_width=whole)
+        table.add_column(terminal_text(column), no_wrap=whole is not None, min_width=whole)
     for row in rows:
-        table.add_row(*(f"{v:.5g}" if isinstance(v, float) else "" if v is None else str(v) for v in row.values()))
+        table.add_row(*(_cell(value) for value in row.values()))
     return table
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else terminal_text(str(value))
 
 
 def print_json(value: Any) -> None:

@@ -10,6 +10,7 @@ import msgspec
 
 from hpo_core.champion.drift import Drift
 from hpo_core.champion.verdict import Verdict
+from hpo_core.shown import markdown_code, markdown_text
 from hpo_core.trial import Checkpoint, Params
 
 
@@ -96,24 +97,24 @@ class Decision(msgspec.Struct, frozen=True):
 
     def markdown(self) -> str:
         """In words: what was compared, and why it did or did not change."""
-        test = self.verdict.words(self.metric, self.sign)
+        test = markdown_text(self.verdict.words(self.metric, self.sign))
         lines = [
             f"## {self.headline()}",
             "",
-            f"Data `{self.data}` (fingerprint `{self.fingerprint[:12]}`).",
+            f"Data {markdown_code(self.data)} (fingerprint `{self.fingerprint[:12]}`).",
             "",
             "1. **Drift check.** " + self.drift.words() + ".",
-            *(f"{n}. **Branch.** {step}." for n, step in enumerate(self.steps, 2)),
+            *(f"{n}. **Branch.** {markdown_text(step)}." for n, step in enumerate(self.steps, 2)),
             f"{len(self.steps) + 2}. **Test.** {test}.",
             "",
-            f"| {self.metric} | mean | by seed |",
+            f"| {markdown_text(self.metric)} | mean | by seed |",
             "| --- | --- | --- |",
         ]
         for label, losses in self.rows:
             values = ", ".join(f"{loss * self.sign:.5g}" for loss in losses)
-            lines.append(f"| {label} | {fmean(losses) * self.sign:.5g} | {values} |")
+            lines.append(f"| {markdown_text(label)} | {fmean(losses) * self.sign:.5g} | {values} |")
         served = self.challenger.repeats[self.challenger.serving]
-        params = ", ".join(f"{name} = {value}" for name, value in served.params.items())
+        params = ", ".join(markdown_text(f"{name} = {value}") for name, value in served.params.items())
         lines += ["", f"Challenger: study `{self.challenger.study}`, trial {served.trial} serves; {params}."]
         return "\n".join(lines)
 

@@ -180,7 +180,9 @@ class TrackingSpec(Part):
         default=None,
         description="Tracking URI; default: MLFLOW_TRACKING_URI or SQLite in the home folder; 'off'.",
     )
-    experiment: str = Field(default="hpo", min_length=1, description="MLflow experiment that holds the runs.")
+    experiment: str = Field(
+        default="hpo", pattern=r"^[^\x00-\x1f\x7f]+$", description="MLflow experiment that holds the runs."
+    )
 
     @model_validator(mode="after")
     def _check_secrets(self) -> TrackingSpec:

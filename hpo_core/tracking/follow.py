@@ -301,7 +301,12 @@ def _parser() -> argparse.ArgumentParser:
         required="HPO_FOLLOW_TRACKING_URI" not in os.environ,
         help="of MLflow (default: HPO_FOLLOW_TRACKING_URI, for the same reason)",
     )
-    parser.add_argument("--experiment", required=True)
+    parser.add_argument(
+        "--experiment",
+        default=os.environ.get("HPO_FOLLOW_EXPERIMENT"),
+        required="HPO_FOLLOW_EXPERIMENT" not in os.environ,
+        help="of MLflow (default: HPO_FOLLOW_EXPERIMENT, for a name that looks like an option)",
+    )
     parser.add_argument("--study-folder", required=True, help="checkpoints, report.html, lock")
     parser.add_argument("--artifact-location", help="for an experiment that does not exist yet")
     parser.add_argument("--drain", type=float, default=30.0, help="seconds for the last catch-up")

@@ -8,6 +8,8 @@ import re
 from functools import lru_cache
 from typing import Any
 
+from hpo_core.shown import terminal_text
+
 _LONGEST_KEY = 250
 _LONGEST_PARAM = 6000
 _LONGEST_TAG = 5000  # 8000 in MLflow's own store; older servers and other ones take 5000
@@ -35,13 +37,13 @@ def legal_key(name: str) -> str:
 
 
 def param_value(value: Any) -> str:
-    """A parameter's value as text."""
-    return _cut(str(value), _LONGEST_PARAM)
+    """A parameter's value as text; PostgreSQL takes no NUL, and nobody a half of a character."""
+    return _cut(terminal_text(str(value), lines=True), _LONGEST_PARAM)
 
 
 def tag_value(value: Any) -> str:
     """A tag's value as text."""
-    return _cut(str(value), _LONGEST_TAG)
+    return _cut(terminal_text(str(value), lines=True), _LONGEST_TAG)
 
 
 def milliseconds(seconds: float) -> int:

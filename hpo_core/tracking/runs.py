@@ -9,6 +9,7 @@ from typing import Any
 
 from hpo_core.naming import halt_words
 from hpo_core.overview import entrances
+from hpo_core.shown import markdown_code, markdown_text
 from hpo_core.space import FloatParameter, IntParameter
 from hpo_core.spec import StudySpec
 from hpo_core.state import TrialRecord
@@ -167,18 +168,20 @@ def study_tags(fold: StudyFold, status: str, best_run: str | None) -> dict[str, 
 def _note(fold: StudyFold, status: str) -> str:
     spec, state = fold.spec, fold.state
     created = datetime.fromtimestamp(fold.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    metrics = ", ".join(f"{markdown_code(metric.name)} ({metric.mode})" for metric in spec.objectives)
     lines = [
         f"**Study {spec.study}** ({status}), created {created}",
         "",
-        f"- minimizes or maximizes: {', '.join(f'`{metric.name}` ({metric.mode})' for metric in spec.objectives)}",
+        f"- minimizes or maximizes: {metrics}",
         f"- search: {spec.search.method}, sampler {spec.sampler.name}, seed {spec.seed}",
         f"- objective: `{spec.objective or 'driven by hand'}`",
     ]
     best = state.incumbent
     if best is not None:
         lines.append(
-            f"- best: {spec.metric.name} = {best.loss * spec.metric.sign:.6g} by {trial_name(best.trial)} "
-            f"after {best.resource} units, with `{json.dumps(state.trials[best.trial].params)}`"
+            f"- best: {markdown_text(spec.metric.name)} = {best.loss * spec.metric.sign:.6g} "
+            f"by {trial_name(best.trial)} after {best.resource} units, "
+            f"with {markdown_code(json.dumps(state.trials[best.trial].params))}"
         )
     if len(spec.objectives) > 1:
         numbers = sorted({member.trial for member in state.front})
@@ -191,7 +194,7 @@ def _note(fold: StudyFold, status: str) -> str:
         lines.append(f"- all brackets share their rungs; trials enter them by bracket: {places}")
     lines += [f"- {fold.names.raised(event)}" for event in state.ceilings]
     if state.halted is not None:
-        lines.append(f"- halted: {halt_words(spec, state.halted)}")
+        lines.append(f"- halted: {markdown_text(halt_words(spec, state.halted))}")
     lines += [
         "",
         "A copy: the record is the study's journal. Each child run is a trial; `promotions.json` says who "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -101,6 +102,15 @@ def in_yaml(description: Description) -> str:
     silent = {("log", False), ("static", False), ("step", 1 if description["type"] == "int" else None)}
     shown = {key: value for key, value in description.items() if value != {} and not _among((key, value), silent)}
     return _flow(shown)
+
+
+def key_in_yaml(name: str) -> str:
+    """A parameter's name as a key of a mapping: quoted where it is no plain word."""
+    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_./-]*", name) and not _is_word(name) else json.dumps(name)
+
+
+def _is_word(name: str) -> bool:
+    return name.lower() in {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 
 def _among(item: tuple[str, Any], silent: set[tuple[str, Any]]) -> bool:

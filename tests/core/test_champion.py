@@ -221,7 +221,7 @@ def test_words_and_picture_of_a_decision() -> None:
     made = decision()
     words = made.markdown()
     assert "became champion" in words and "one-sided Welch test p = " in words and "Kolmogorov" in words
-    assert "| challenger, <b>tuned | 0.85 | 0.8, 0.9 |" in words, "in the user's metric, not as losses"
+    assert "| challenger, &lt;b&gt;tuned | 0.85 | 0.8, 0.9 |" in words, "in the user's metric, not as losses"
     root = ElementTree.fromstring(picture(made))
     dots = [node for node in root.iter() if node.tag.endswith("circle")]
     assert len(dots) == 4

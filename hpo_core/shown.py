@@ -1,0 +1,83 @@
+"""Texts of others where a person reads them: terminals, Markdown, tags. What they hold is shown, never obeyed."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+_JOINERS = frozenset("\u200c\u200d")
+"""Scripts and emoji need them."""
+_SUSPECT = re.compile(r"[^\t\n\x20-\x7e]")
+_UNSAFE = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs", "Co", "Cn"})
+_MARKDOWN = re.compile(r"[\\`*_{}\[\]<>|~#$!&]|:(?=//)|(?<=www)\.|@|^[-+=]", re.IGNORECASE)
+_ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
+
+
+def terminal_text(text: str, *, lines: bool = False) -> str:
+    """A text without control characters: escape sequences, line breaks, changes of direction are written out.
+
+    >>> terminal_text("a\\x1b[2J\\nb\\u202ec")
+    'a\\\\x1b[2J\\\\nb\\\\u202ec'
+
+    Args:
+        lines: line breaks and tabs stay, for tracebacks.
+    """
+    shown = _SUSPECT.sub(_written_out, text)
+    return shown if lines else shown.replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _written_out(found: re.Match[str]) -> str:
+    character = found[0]
+    if character in _JOINERS or unicodedata.category(character) not in _UNSAFE:
+        return character
+    code = ord(character)
+    if character == "\r":
+        return "\\r"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def json_text(text: str) -> str:
+    """JSON that is safe to look at: what a terminal would obey can only stand in strings, where it has another form."""
+    return _SUSPECT.sub(_in_json, text)
+
+
+def _in_json(found: re.Match[str]) -> str:
+    character = found[0]
+    if character in _JOINERS or unicodedata.category(character) not in _UNSAFE:
+        return character
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+
+
+def markdown_text(value: Any) -> str:
+    """A value as text in Markdown: no link, image, code, table cell or HTML begins or ends in it.
+
+    >>> markdown_text("a|b <img src=x> [c](http://d)")
+    'a\\\\|b &lt;img src=x&gt; \\\\[c\\\\](http\\\\://d)'
+    """
+    text = terminal_text(str(value))
+    return _MARKDOWN.sub(lambda found: _ENTITIES.get(found[0], f"\\{found[0]}"), text)
+
+
+def markdown_code(value: Any) -> str:
+    """A value as a code span, whatever backticks it holds; also within a table.
+
+    >>> markdown_code("a`b"), markdown_code("x")
+    ('`` a`b ``', '`x`')
+    """
+    text = terminal_text(str(value)).replace("|", "\\|")
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence, space = "`" * (longest + 1), " " if longest or text != text.strip() or not text else ""
+    return f"{fence}{space}{text}{space}{fence}"
+
+
+def markdown_row(cells: Iterable[Any]) -> str:
+    """A row of a table; cells are texts of others."""
+    return f"| {' | '.join(_cells(cells))} |"
+
+
+def _cells(cells: Iterable[Any]) -> Iterator[str]:
+    for cell in cells:
+        yield f"{cell:.6g}" if isinstance(cell, float) else "" if cell is None else markdown_text(cell)

@@ -1,0 +1,46 @@
+"""Names of others on command lines: a value that looks like an option is a value."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpo_core.errors import SpecError
+from hpo_core.home import Home
+from hpo_core.tracking.follow import _parser
+from hpo_core.tracking.store import open_client
+from tests.conftest import make_spec
+from tests.flows.conftest import Runner
+
+BASE = ["--study", "a", "--study-folder", "/x", "--tracking-uri", "sqlite:///x"]
+
+
+@pytest.mark.parametrize("experiment", ["--help", "-h", "--study=evil", "--", "-", "a b", "--nice=-20"])
+def test_the_follower_takes_any_name_of_an_experiment(experiment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPO_FOLLOW_EXPERIMENT", experiment)
+    given = _parser().parse_args(BASE)
+    assert (given.experiment, given.study, given.nice) == (experiment, "a", 15)
+
+
+@pytest.mark.parametrize("experiment", ["", "a\x00b", "a\x1b[2J", "a\nb"])
+def test_an_experiment_has_a_name_that_can_be_passed_on(experiment: str) -> None:
+    with pytest.raises(SpecError, match="experiment"):
+        make_spec(tracking={"experiment": experiment})
+
+
+def test_an_experiment_called_help_gets_its_runs(hpo: Runner) -> None:
+    search = {"method": "random", "configs": 2, "max_resource": 1}
+    file = hpo.study(tracking={"experiment": "--help"}, search=search)
+    hpo("tune", file)
+    client = open_client(Home(hpo.home).default_tracking_uri)
+    experiment = client.get_experiment_by_name("--help")
+    assert experiment is not None
+    kinds = [run.data.tags["hpo.kind"] for run in client.search_runs([experiment.experiment_id])]
+    assert sorted(kinds) == ["study", "trial", "trial"]
+    log = (hpo.home / "studies" / "toy" / "mlflow.log").read_text()
+    assert "usage:" not in log
+
+
+@pytest.mark.parametrize("name", ["--help", "-x", "", ".", "a b", "a\n", "a/b", "../a", "a\x1b[2J"])
+def test_no_study_is_called_like_an_option(name: str) -> None:
+    with pytest.raises(SpecError):
+        make_spec(study=name)
