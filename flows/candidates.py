@@ -115,7 +115,8 @@ class Candidates:
         for number in trials_of_repeats(spec, self.rules.repeats):
             trial = study.state.trials[number]
             checkpoint = trial.checkpoint()
-            if trial.loss is None or checkpoint is None or checkpoint.resource != trial.resource:
+            finite = bool(trial.results) and trial.results[-1].loss is not None
+            if not finite or checkpoint is None or checkpoint.resource != trial.searched:
                 raise HpoError(
                     f"Study {name!r}: repeat {number} has no finite result with a checkpoint ({trial.status}); nothing "
                     f"was changed. `hpo show {name} --trial {number}` says why; training functions must track their "

@@ -97,7 +97,7 @@ class LiveCheckpoints:
                 self._dead.append(written.uri)
         elif kind is CheckpointCondemned or kind is CheckpointRemoved:
             self._hold(_STUDY, _kept_for_the_user(self.state))
-            for number in {event.trial, *self.state.waiting, *self.state.extended}:  # type: ignore[union-attr]
+            for number in dict.fromkeys((event.trial, *self.state.waiting, *self.state.extended)):  # type: ignore[union-attr]
                 self._settle(number)
         for number in self._news():
             if number not in self._ruled_out:

@@ -16,6 +16,8 @@ import pytest
 from hpo_core.home import Home
 
 ROOT = Path(__file__).parents[2]
+LIMIT = 600
+"""Seconds for one command: a machine at a load of 40 needs minutes for what takes ten seconds."""
 
 
 @pytest.fixture(scope="session")
@@ -79,13 +81,13 @@ class Runner:
 
     def __call__(self, *arguments: str | Path, code: int = 0) -> str:
         process = self.start(*arguments)
-        out, err = process.communicate(timeout=150)
+        out, err = process.communicate(timeout=LIMIT)
         assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
         return out + err if code else out
 
     def json(self, *arguments: str | Path, code: int = 0) -> Any:
         process = self.start(*arguments, "--json")
-        out, err = process.communicate(timeout=150)
+        out, err = process.communicate(timeout=LIMIT)
         assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
         return json.loads(out)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from hpo_core.events import TrialExtended
 from hpo_core.home import Home
 from hpo_core.journal.audit import audit
 from hpo_core.trial import FURTHER
-from tests.flows.conftest import Runner
+from tests.flows.conftest import LIMIT, ROOT, Runner
 from tests.methods import facts
 
 pytestmark = pytest.mark.timeout(900)  # several commands each, on a machine that may be busy
@@ -146,3 +149,32 @@ def test_killed_on_the_way_the_same_command_goes_on(hpo: Runner) -> None:
     hpo("extend", "toy", "--to", "30", code=1)  # less than what is asked for
     found = hpo.json("extend", "toy", "--to", "201")
     assert found["trained_further"]["reached"] and opened(hpo, "toy").status == "finished"
+
+
+def test_the_deployed_flow_does_the_same(hpo: Runner) -> None:
+    """``resume`` with ``to``, as its form sends it; a run that is started again after its end does nothing."""
+    hpo("tune", hpo.study(search=SEARCHES["random"]))
+    allowed = {"HPO_ALLOWED_OBJECTIVES": "tests.flows.objectives", "HPO_IMPORT_FOLDERS": str(ROOT)}
+    hpo.environment |= allowed
+    script = (
+        "import sys, json\n"
+        "from flows.deployed import resume\n"
+        "state = resume(study='toy', return_state=True, **json.loads(sys.argv[1]))\n"
+        "print(state.type.value, state.message)\n"
+    )
+
+    def resumed(**parameters: Any) -> str:
+        command = [sys.executable, "-c", script, json.dumps(parameters)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=hpo.environment, cwd=ROOT, timeout=LIMIT, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "COMPLETED trial" in (said := resumed(to=30)) and "trained further, to 30" in said
+    study = opened(hpo, "toy")
+    assert study.finished and [r.resource for t in study.state.trials for r in t.further] == [30]
+    assert "FAILED" in (said := resumed(to=30, configs=3)) and "without configs" in said
+    assert "FAILED" in (said := resumed(trial=1)) and "trial only with it" in said
+    assert "FAILED" in (said := resumed(to=2)) and "trained to" in said
+    assert opened(hpo, "toy").seq == study.seq
