@@ -73,14 +73,14 @@ class Saboteur:
     """Breaks something of one lane every now and then, in a thread of its own.
 
     Args:
-        servers: by name, what takes a server away for so many seconds and brings it back.
+        servers: by name and action, what takes a server away for so many seconds and brings it back.
     """
 
     lane: str
     marker: str
     random: random.Random
     every: tuple[float, float]
-    servers: dict[str, Callable[[float], Any]]
+    servers: dict[tuple[str, str], Callable[[float], Any]]
     study: str = ""
     controller: int = 0
     started: bool = False
@@ -111,7 +111,7 @@ class Saboteur:
     def _break_something(self) -> None:
         if not self.study or (not self.started and self.random.random() > IN_START):
             return
-        choices: list[tuple[str, str, int]] = [(name, "killed", 0) for name in self.servers]
+        choices: list[tuple[str, str, int]] = [(*name, 0) for name in self.servers]
         for process in marked(self.marker):
             with contextlib.suppress(psutil.Error):
                 found = role(process, self.controller)
@@ -133,9 +133,9 @@ class Saboteur:
     def _do(self, target: str, action: str, pid: int) -> None:
         fault = Fault(time.time(), self.lane, self.study, target, action)
         if not pid:
-            fault.seconds = self.random.uniform(*DOWN_SECONDS)
+            fault.seconds = self.random.uniform(*(STOPPED_SECONDS if action == "stopped" else DOWN_SECONDS))
             self.faults.append(fault)
-            self.servers[target](fault.seconds)
+            self.servers[target, action](fault.seconds)
             return
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)

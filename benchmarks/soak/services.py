@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -11,6 +12,8 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+
+import psutil
 
 START_SECONDS = 300.0
 
@@ -64,6 +67,12 @@ class PostgreSQL:
     def stop(self) -> None:
         self._end(signal.SIGINT)
 
+    def stop_for(self, seconds: float) -> None:
+        """SIGSTOP to all its processes: it accepts connections and answers nothing."""
+        if self._process is not None:
+            family = [psutil.Process(self._process.pid), *psutil.Process(self._process.pid).children(recursive=True)]
+            pause(family, seconds)
+
     def _end(self, number: int) -> None:
         if self._process is not None:
             self._process.send_signal(number)
@@ -99,11 +108,25 @@ class PrefectApi:
                 time.sleep(0.3)
         raise RuntimeError(f"The Prefect server does not answer; see {self._folder / 'server.log'}")
 
+    def stop_for(self, seconds: float) -> None:
+        if self.process is not None:
+            pause([psutil.Process(self.process.pid)], seconds)
+
     def kill(self) -> None:
         if self.process is not None:
             with_group(self.process.pid, signal.SIGKILL)
             self.process.wait(30)
             self.process = None
+
+
+def pause(processes: list[psutil.Process], seconds: float) -> None:
+    """SIGSTOP, and after so long SIGCONT."""
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(number)
+        if number == signal.SIGSTOP:
+            time.sleep(seconds)
 
 
 def with_group(pid: int, number: int) -> None:

@@ -3,8 +3,8 @@
 Two lanes run at once on one PostgreSQL journal, each one study after the other: ASHA, Hyperband, PASHA, PBT, ASHA
 with TPESampler. One lane has a Prefect API configured, the other the server that studies start by themselves. Every
 few seconds one of these is done to each lane: SIGKILL, SIGTERM, or SIGSTOP for 20 to 90 seconds, to the controller;
-SIGKILL or SIGSTOP to a Dask worker, a zygote, a training child, the MLflow follower, the Prefect server; PostgreSQL is
-shut down at once and started again 2 to 25 seconds later. A controller that ended is started again (`hpo resume`).
+SIGKILL or SIGSTOP to a Dask worker, a zygote, a training child, the MLflow follower, the Prefect server, PostgreSQL
+(which, killed, is away for 2 to 25 seconds). A controller that ended is started again (`hpo resume`).
 
 In the end each study must be finished and its audit clean; every result must be, to the bit, what an uninterrupted
 training gives, and recorded once; checkpoints on disk are those that are needed; MLflow has every trial once and no
@@ -94,7 +94,8 @@ class Lane:
             self.api.start()
             self.api.wait()
             self.environment["PREFECT_API_URL"] = self.api.url
-            self.saboteur.servers["prefect"] = self._prefect_away
+            self.saboteur.servers["prefect", "killed"] = self._prefect_away
+            self.saboteur.servers["prefect", "stopped"] = self._prefect_stopped
         threading.Thread(target=self.saboteur.run, daemon=True).start()
 
     def _prefect_away(self, seconds: float) -> None:
@@ -102,6 +103,10 @@ class Lane:
         self.api.kill()
         time.sleep(seconds)
         self.api.start()
+
+    def _prefect_stopped(self, seconds: float) -> None:
+        assert self.api is not None
+        self.api.stop_for(seconds)
 
     def close(self) -> None:
         self.saboteur.end()
@@ -267,12 +272,17 @@ def main() -> None:
             time.sleep(seconds)
             database.start()
 
+    def database_stopped(seconds: float) -> None:
+        with database_lock:
+            database.stop_for(seconds)
+
     burners = burn(args.load)
     lanes = [
         Lane("own", folder / "own", database.url, False, tuple(args.every), args.seed),
         Lane("api", folder / "api", database.url, True, tuple(args.every), args.seed + 1),
     ]
-    lanes[0].saboteur.servers["postgresql"] = database_away
+    lanes[0].saboteur.servers["postgresql", "killed"] = database_away
+    lanes[0].saboteur.servers["postgresql", "stopped"] = database_stopped
     began = time.monotonic()
     queue = itertools.cycle(enumerate_forever(args.studies))
     lock = threading.Lock()
