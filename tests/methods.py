@@ -107,7 +107,9 @@ def judge_evolution(spec: StudySpec, entries: Iterable[Entry]) -> None:
             elif isinstance(event, JobCompleted):
                 resource[event.trial] = event.resource
                 loss[event.trial] = float("inf") if event.loss is None else event.loss
-            elif isinstance(event, TrialAbandoned | TrialStopped):
+            elif isinstance(event, TrialAbandoned):  # perhaps after its result: then nobody's parent any more
+                loss[event.trial] = float("inf")
+            elif isinstance(event, TrialStopped):
                 loss.setdefault(event.trial, float("inf"))
             elif isinstance(event, StudyExtended):
                 total += event.configs
