@@ -132,7 +132,7 @@ class DaskExecutor:
         else:
             if isinstance(cluster, LocalClusterSpec | LocalCudaClusterSpec):
                 self._processes = LocalProcesses()
-            self._cluster = start_cluster(self._spec, self._folder)
+            self._cluster = self._started(cluster.kind)
             self._client = distributed.Client(self._cluster, set_as_default=False)  # type: ignore[no-untyped-call]
         self._address = str(self._client.scheduler.address)
         # Dask's client collects messages for 10 ms before it sends them; a job waits for its next one meanwhile.
@@ -142,6 +142,19 @@ class DaskExecutor:
             self._call(lambda: self._client.run_on_scheduler(_no_repeats), "the scheduler")
         self._wait_for_workers()
         self._prepare_workers(self._spec.objective)
+
+    def _started(self, kind: str) -> Any:
+        try:
+            return start_cluster(self._spec, self._folder)
+        except RuntimeError as error:  # Dask's own: a worker died while it came up, or took too long
+            causes: list[BaseException] = [error]
+            while (cause := causes[-1].__cause__) is not None:
+                causes.append(cause)
+            raise ClusterError(
+                f"The {kind} cluster of study {self._spec.study!r} could not be started "
+                f"({'; '.join(str(cause) for cause in causes)}). A worker was killed or the machine is very busy: start "
+                "again, with fewer workers if that happens again."
+            ) from error
 
     def _start_watch(self) -> None:
         training, patience = self._spec.training, self._spec.cluster.worker_timeout

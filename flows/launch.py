@@ -5,6 +5,7 @@ The study is a Prefect flow run, or with ``--no-prefect`` none: then Prefect is 
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections.abc import Callable
@@ -120,6 +121,9 @@ def _import_flow() -> None:
     """While server and workers start: it takes a second or two."""
     # Prefect's own lines go to its API (the UI shows them), not between ours.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    # Nor do its complaints about a server that is gone, whole events among them: the study says so in a sentence.
+    os.environ.setdefault("PREFECT_LOGGING_INTERNAL_LEVEL", "CRITICAL")
+    logging.raiseExceptions = False
     import flows.tune  # noqa: F401
 
 
