@@ -152,8 +152,8 @@ class DaskExecutor:
                 causes.append(cause)
             raise ClusterError(
                 f"The {kind} cluster of study {self._spec.study!r} could not be started "
-                f"({'; '.join(str(cause) for cause in causes)}). A worker was killed or the machine is very busy: start "
-                "again, with fewer workers if that happens again."
+                f"({'; '.join(str(cause) for cause in causes)}). A worker was killed, or the machine is very busy: "
+                "start again, with fewer workers if that does not help."
             ) from error
 
     def _start_watch(self) -> None:
