@@ -20,6 +20,12 @@ SHORT: dict[str, Any] = {
 WORDS = "no trial is promoted beyond 3 of max_resource = 9: 5 configurations are too few. Use at least 9 configurations"
 
 
+@pytest.fixture
+def alone(tmp_path: Path) -> Runner:
+    """Commands that need no Prefect."""
+    return Runner(tmp_path, {})
+
+
 def test_tune_says_where_a_search_ends_on_terminal_in_json_log_and_report(hpo: Runner) -> None:
     process = hpo.start("tune", hpo.study(search=SHORT), "--json")
     out, err = process.communicate(timeout=150)
@@ -32,34 +38,34 @@ def test_tune_says_where_a_search_ends_on_terminal_in_json_log_and_report(hpo: R
     assert facts["notices"] == [] and facts["status"] == "finished", "nine are enough"
 
 
-def test_simulate_says_it_too(hpo: Runner) -> None:
-    found = hpo.json("simulate", hpo.study(search=SHORT), "--repeat", 1, "--picture", "off")
+def test_simulate_says_it_too(alone: Runner) -> None:
+    found = alone.json("simulate", alone.study(search=SHORT), "--repeat", 1, "--picture", "off")
     assert WORDS in found["limits"][0]
-    found = hpo.json("simulate", hpo.study(search=SHORT | {"configs": 9}), "--repeat", 1, "--picture", "off")
+    found = alone.json("simulate", alone.study(search=SHORT | {"configs": 9}), "--repeat", 1, "--picture", "off")
     assert not any("promoted beyond" in line for line in found["limits"])
 
 
-def test_simulate_refuses_what_would_take_days(hpo: Runner) -> None:
-    huge = hpo.study(search=SHORT | {"configs": 10**9})
-    assert "at most 2,000,000 are simulated" in hpo("simulate", huge, "--picture", "off", code=2)
+def test_simulate_refuses_what_would_take_days(alone: Runner) -> None:
+    huge = alone.study(search=SHORT | {"configs": 10**9})
+    assert "at most 2,000,000 are simulated" in alone("simulate", huge, "--picture", "off", code=2)
 
 
 @pytest.mark.parametrize(
     ("preset", "brackets"), [("aggressive", [0]), ("standard", [0, 1, 2]), ("conservative", [0, 1, 2, 3, 4])]
 )
-def test_presets_in_a_form_on_the_command_line_and_in_a_file(preset: str, brackets: list[int], hpo: Runner) -> None:
+def test_presets_in_a_form_on_the_command_line_and_in_a_file(preset: str, brackets: list[int], alone: Runner) -> None:
     row = {"name": "x", "low": 0.0, "high": 1.0}
     everything = {"method": "asha", "preset": preset, "configs": 400, "max_resource": 256}
     sent = everything | {"variant": "promotion", "brackets": None, "noise": None, "min_resource": None}
     made = filled_in(Permits(("a",)), objective="a:b", numbers=[row], method=sent)
     assert made.search.brackets == brackets  # type: ignore[union-attr]
     assert StudySpec.from_plain(made.plain()) == made and not notices(made)
-    bare = hpo.study(search={"method": "asha", "configs": 400, "max_resource": 256})
+    bare = alone.study(search={"method": "asha", "configs": 400, "max_resource": 256})
     options = ("--repeat", "1", "--picture", "off", "--set", f"search.preset={preset}")
-    (scenario,) = hpo.json("simulate", bare, *options)["scenarios"]
+    (scenario,) = alone.json("simulate", bare, *options)["scenarios"]
     assert scenario["rungs"][0]["trained_to"] == 1 and scenario["rungs"][-1]["trained_to"] == 256
     assert load_spec(bare, [f"search.preset={preset}"]).search == made.search
-    assert load_spec(hpo.study(search=everything)).search == made.search
+    assert load_spec(alone.study(search=everything)).search == made.search
 
 
 def test_the_form_offers_presets_and_hides_what_only_old_journals_have() -> None:
