@@ -39,13 +39,13 @@ class Child:
         with self.log.open("w") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log, stdout=log)
 
-    def end(self, timeout: float = 30) -> int:
+    def end(self, timeout: float = 120) -> int:
         assert self.process.stdin is not None
         self.process.stdin.close()
         return self.process.wait(timeout)
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 30) -> None:
+def wait_for(what: Callable[[], Any], seconds: float = 120) -> None:
     until = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < until, "waited in vain"
@@ -100,7 +100,7 @@ def test_a_server_that_comes_up_later_gets_everything(tmp_path: Path, journal: S
             env=os.environ | QUIET, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path,
             start_new_session=True,
         )  # fmt: skip
-        wait_for(lambda: "caught up again" in child.log.read_text(), 60)
+        wait_for(lambda: "caught up again" in child.log.read_text(), 240)
         play(study, clock)
         assert child.end() == 0
     finally:
