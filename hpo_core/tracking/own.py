@@ -14,6 +14,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, MutableMapping
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from hpo_core.credentials import without_credentials
@@ -144,9 +145,12 @@ _SERVED = frozenset({"postgresql", "postgres", "mysql", "mariadb", "mssql", "ora
 @contextlib.contextmanager
 def _no_credentials_file() -> Iterator[None]:
     """MLflow has no setting against its file of credentials; a test notices where this takes no effect any more."""
+    global _withheld
+    if not Path("~/.mlflow/credentials").expanduser().exists():
+        yield  # and MLflow, which takes long to import, is not imported before its time
+        return
     from mlflow.utils import credentials
 
-    global _withheld
     with _lock:
         _withheld += 1
         if _withheld == 1:

@@ -147,6 +147,7 @@ class RunStore:
         self.client = client
         self.tracking_uri = tracking_uri
         self.experiment_id = self._experiment(experiment, artifact_location)
+        self._location = artifact_location
         self._takes_files: dict[str, bool] = {}
 
     def _experiment(self, name: str, artifact_location: str | None) -> str:
@@ -227,7 +228,8 @@ class RunStore:
         """Whether files may be written where the store says this run has them (see :mod:`hpo_core.tracking.own`)."""
         if run.run_id not in self._takes_files:
             where = str(self.client.get_run(run.run_id).info.artifact_uri)
-            self._takes_files[run.run_id] = may_say_where(self.tracking_uri, where)
+            given = self._location is not None and f"{where}/".startswith(f"{self._location.rstrip('/')}/")
+            self._takes_files[run.run_id] = (given and ".." not in where) or may_say_where(self.tracking_uri, where)
             if not self._takes_files[run.run_id]:
                 log.warning(
                     "MLflow at %s wants files written to %r; a server that only a study names must keep them itself, "

@@ -187,10 +187,14 @@ def test_hosts_are_told_apart_as_they_are_reached() -> None:
     assert origin("http://a b") is None and origin("http://[::1]:5000/x") == ("http", "[::1]", 5000)
 
 
-def test_the_environment_is_whole_again_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_whole_again_afterwards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from mlflow.utils import credentials
 
     before = credentials._read_mlflow_creds_from_file
+    (tmp_path / ".mlflow").mkdir()
+    (tmp_path / ".mlflow" / "credentials").write_text("[mlflow]\nmlflow_tracking_password = from-the-file\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert credentials.get_default_host_creds("http://ours:5000").password == "from-the-file"
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     with credentials_for("http://evil:5000"), credentials_for("http://evil:6000"):
