@@ -123,31 +123,36 @@ def test_a_rule_that_halted_the_search_neither_blocks_nor_ends_it(hpo: Runner, r
     assert after.state.trials[before.best.trial].resource == 30
 
 
-def test_killed_on_the_way_the_same_command_goes_on(hpo: Runner) -> None:
-    hpo("tune", hpo.study("slow", search=SEARCHES["random"]))
-    process = hpo.start("extend", "toy", "--to", "200")
-    deadline = time.monotonic() + 120
-    while not opened(hpo, "toy").state.running:
+def wait_for_attempt(hpo: Runner, process: subprocess.Popen[str], after: int) -> int:
+    """The number of the attempt that runs, once there is a later one than ``after``."""
+    deadline = time.monotonic() + LIMIT
+    while True:
+        numbers = [grant.attempt for grant in opened(hpo, "toy").state.running.values()]
+        if numbers and numbers[0] > after:
+            return numbers[0]
         assert time.monotonic() < deadline and process.poll() is None, process.communicate()
         time.sleep(0.1)
+
+
+def test_killed_on_the_way_the_same_command_goes_on(hpo: Runner) -> None:
+    hpo("tune", hpo.study("slow", search=SEARCHES["random"]))
+    process = hpo.start("extend", "toy", "--to", "300")
+    first = wait_for_attempt(hpo, process, -1)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     process.communicate()
-    assert "to be trained further to 200" in hpo("show", "toy", "--trial", str(opened(hpo, "toy").best.trial))  # type: ignore[union-attr]
+    assert "to be trained further to 300" in hpo("show", "toy", "--trial", str(opened(hpo, "toy").best.trial))  # type: ignore[union-attr]
 
-    process = hpo.start("extend", "toy", "--to", "200", "--force")
-    deadline = time.monotonic() + 120
-    while not (opened(hpo, "toy").state.running and opened(hpo, "toy").epoch):
-        assert time.monotonic() < deadline and process.poll() is None, process.communicate()
-        time.sleep(0.1)
+    process = hpo.start("extend", "toy", "--to", "300", "--force")
+    wait_for_attempt(hpo, process, first)
     process.send_signal(signal.SIGINT)
-    _, words = process.communicate(timeout=120)
-    assert process.returncode == 130 and "--to 200` goes on" in words
+    _, words = process.communicate(timeout=LIMIT)
+    assert process.returncode == 130 and "--to 300` goes on" in words
     held = opened(hpo, "toy")
     assert held.status == "halted" and held.state.further_held and held.state.extended
 
     hpo("extend", "toy", "--to", "30", code=1)  # less than what is asked for
-    found = hpo.json("extend", "toy", "--to", "201")
+    found = hpo.json("extend", "toy", "--to", "301")
     assert found["trained_further"]["reached"] and opened(hpo, "toy").status == "finished"
 
 
