@@ -120,7 +120,8 @@ class DaskExecutor:
         """
         for name in ("distributed", "distributed.scheduler", "distributed.nanny", "distributed.worker"):
             logging.getLogger(name).setLevel(logging.ERROR)
-        logging.getLogger("tornado.application").setLevel(logging.CRITICAL)
+        for name in ("tornado.application", "distributed.client"):  # a scheduler that is gone is said by ClusterError
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         cluster = self._spec.cluster
         if self._spec.objective is None:
             raise HpoError(f"Study {self._spec.study!r} has no objective: it can only be driven by hand.")
