@@ -145,7 +145,7 @@ class SqlJournal:
                 private_database(file)
         self._busy_seconds = BUSY_SECONDS
         arguments: dict[str, Any] = {} if self._sqlite else {"pool_pre_ping": True}
-        if self._url.get_driver_name() in ("psycopg", "psycopg2"):
+        if self._url.drivername in ("postgresql", "postgresql+psycopg", "postgresql+psycopg2"):
             given = {name: value for name, value in _PATIENCE.items() if name not in self._url.query}
             arguments["connect_args"] = given
         with self._translated("opened"):

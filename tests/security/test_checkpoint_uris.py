@@ -146,6 +146,9 @@ def test_a_journals_uri_is_not_copied_to_mlflow(tmp_path: Path, folder: Path, vi
     class Store:
         client = Client()
 
+        def takes_files(self, _run: KnownRun) -> bool:
+            return True
+
     write_files(Store(), KnownRun("1", "RUNNING", None, False, {}), fold, folder)  # type: ignore[arg-type]
 
 
