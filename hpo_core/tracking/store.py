@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from hpo_core.errors import HpoError, StorageError
-from hpo_core.private_files import private_database
+from hpo_core.private_files import open_private, private_database
 from hpo_core.tracking.fold import MetricPoint
 from hpo_core.tracking.keys import legal_key, milliseconds
 from hpo_core.tracking.links import reason_of, shown_uri
@@ -84,10 +84,33 @@ def open_client(tracking_uri: str) -> MlflowClient:
     for name in ("mlflow", "alembic"):  # after the import, which sets levels of its own
         logging.getLogger(name).setLevel(logging.ERROR)
     with _alone(tracking_uri):
+        _make_store(sqlite_path(tracking_uri))
         client = MlflowClient(tracking_uri=tracking_uri)  # this alone migrates the store
         if is_database(tracking_uri):
             client.search_experiments(max_results=1)
     return client
+
+
+def _make_store(database: Path | None) -> None:
+    """Make a new SQLite store whole or not at all: one whose first migrations were cut short can never be opened.
+
+    It is made beside its place, copied (what MLflow still holds open of the first one is another file) and moved there.
+    """
+    if database is None or (database.exists() and database.stat().st_size):
+        return
+    from mlflow import MlflowClient
+
+    for left in database.parent.glob(f".{database.name}.new-*"):  # by one that was killed; the lock is ours
+        left.unlink(missing_ok=True)
+    side, whole = (database.with_name(f".{database.name}.new-{os.getpid()}{end}") for end in ("", "-whole"))
+    private_database(side)
+    MlflowClient(tracking_uri=f"sqlite:///{side}").search_experiments(max_results=1)
+    with open_private(whole, "wb") as file:
+        file.write(side.read_bytes())
+        file.flush()
+        os.fsync(file.fileno())
+    whole.replace(database)
+    side.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -121,8 +144,9 @@ def _alone(tracking_uri: str) -> Iterator[None]:
         lock = ProcessLock(database.with_name(f".{database.name}.first-use.lock"))
         lock.take(wait=True)
         try:
-            with contextlib.suppress(OSError, StorageError):  # what is wrong with it is said when it is opened
-                private_database(database)
+            if database.exists():
+                with contextlib.suppress(OSError, StorageError):  # what is wrong with it is said when it is opened
+                    private_database(database)
             yield
         finally:
             lock.free()
