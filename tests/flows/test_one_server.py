@@ -106,6 +106,7 @@ def test_none_after_kill_9(alone: Runner) -> None:
     assert alone.json("resume", "toy", "--no-prefect")["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_two_studies_of_a_home_share_a_server(alone: Runner) -> None:
     file = alone.study("slow", search=LONG, cluster={"kind": "local", "workers": 1})
     first, second = (alone.start("tune", file, "--name", name) for name in ("first", "second"))
@@ -126,6 +127,7 @@ def test_two_studies_of_a_home_share_a_server(alone: Runner) -> None:
     assert "The Prefect server is gone" not in err and "Traceback" not in out + err
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_when_its_server_is_killed(alone: Runner) -> None:
     process = alone.start("tune", alone.study("slow", search=LONG))
     wait_for_entries(alone, "toy", 8, process, PATIENCE)
@@ -149,7 +151,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("said", ["option", "study file"])
+@pytest.mark.parametrize("said", [pytest.param("option", marks=pytest.mark.slow), "study file"])
 def test_without_prefect(alone: Runner, said: str) -> None:
     option, changes = (["--no-prefect"], {}) if said == "option" else ([], {"prefect": {"enabled": False}})
     script = alone.folder / "lists_modules.py"
@@ -199,6 +201,7 @@ def test_the_users_api_is_found(source: str, tmp_path: Path) -> None:
     assert done.stdout.split() == ["None" if source == "nowhere" else url], done.stderr
 
 
+@pytest.mark.slow
 def test_without_settings_of_prefect_none_are_made(alone: Runner) -> None:
     """A newcomer's first command: no notice of Prefect's telemetry, no files of Prefect outside the home folder."""
     process = alone.start("tune", alone.study())
@@ -207,6 +210,7 @@ def test_without_settings_of_prefect_none_are_made(alone: Runner) -> None:
     assert not (alone.folder / ".prefect").exists()
 
 
+@pytest.mark.slow
 def test_a_server_of_the_users_profile_is_used_with_its_password(prefect_api: dict[str, str], alone: Runner) -> None:
     profile = alone.folder / ".prefect" / "profiles.toml"
     profile.parent.mkdir()
@@ -275,6 +279,7 @@ def test_starters_at_once_and_one_that_comes_at_the_end(tmp_path: Path) -> None:
     assert wait_until(lambda: not servers(folder))
 
 
+@pytest.mark.slow
 def test_a_start_without_progress_is_said_with_what_the_server_does(tmp_path: Path) -> None:
     server = SharedServer(tmp_path / "prefect", start_timeout=3)
     server.start()
@@ -317,6 +322,7 @@ def test_a_start_with_progress_is_waited_for(tmp_path: Path) -> None:
         server.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_start_is_said_with_the_cure(alone: Runner) -> None:
     (alone.home / "prefect").mkdir(parents=True)
     (alone.home / "prefect" / "prefect.db").write_bytes(b"no database " * 4096)
@@ -332,6 +338,7 @@ def test_a_folder_that_cannot_be_used_is_said_with_the_cure(alone: Runner) -> No
     assert str(alone.home / "prefect") in text and "--no-prefect" in text and "Traceback" not in text
 
 
+@pytest.mark.slow
 def test_sigstop_of_a_controller_keeps_its_server(alone: Runner) -> None:
     process = alone.start("tune", alone.study("slow", search=LONG))
     wait_for_entries(alone, "toy", 4, process, PATIENCE)

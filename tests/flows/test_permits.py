@@ -96,7 +96,7 @@ def test_limits_of_attempts_have_fields(permits: Permits) -> None:
     given = {"max_lost": 5, "log_limit": None, "storage_timeout": 60.0, "fail_fast": 2}
     training = made(permits, training=given).training
     assert {name: getattr(training, name) for name in given} == given
-    with pytest.raises(ValueError, match="max_lost"):
+    with pytest.raises(SpecError, match="max_lost"):
         made(permits, training={"max_lost": 0})
     schema = Attempts.model_json_schema()["properties"]
     assert schema["max_lost"]["default"] == 3 and "abandoned" in schema["max_lost"]["description"]
