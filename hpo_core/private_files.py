@@ -192,7 +192,10 @@ def _refuse(path: Path, found: os.stat_result, kind: Literal["file", "folder"]) 
     if stat.S_ISLNK(found.st_mode):
         raise _link(f"{kind.capitalize()} {path}")
     if not (stat.S_ISREG if kind == "file" else stat.S_ISDIR)(found.st_mode):
-        raise StorageError(f"{path} is no {'regular file' if kind == 'file' else 'folder'}. Move it out of the way.")
+        raise StorageError(
+            f"{path} is no {'regular file' if kind == 'file' else 'folder'}. Move it out of the way, or choose another "
+            "home with --home or HPO_HOME."
+        )
     me = os.geteuid()
     if me != 0 and found.st_uid not in (me, 0):
         raise StorageError(
