@@ -134,6 +134,7 @@ class Lane:
         problems = self._drive(name, file, log)
         faults = self.saboteur.faults[before:]
         problems += self._left_over()
+        self._look(name, patient=True)  # the journal's database may still be away
         try:
             problems += problems_of(self.home, name)
             self._hpo(log, "project", name)
