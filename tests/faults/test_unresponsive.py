@@ -133,6 +133,7 @@ def test_a_worker_that_stands_still_for_ever_is_replaced_and_its_job_is_lost(mak
     assert_gone([worker])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_zygote_that_stands_still_is_replaced_and_its_job_is_lost(make: Callable[..., Real]) -> None:
     real = make(workers=1, search=RANDOM)
@@ -147,6 +148,7 @@ def test_a_zygote_that_stands_still_is_replaced_and_its_job_is_lost(make: Callab
     assert_gone([zygote])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_child_that_stands_still_is_hung(make: Callable[..., Real]) -> None:
     real = make(workers=1, search=RANDOM, training={"stall_timeout": 4, "grace": 1})
@@ -159,6 +161,7 @@ def test_a_child_that_stands_still_is_hung(make: Callable[..., Real]) -> None:
     assert outcomes(real) == {"hung": 1}, messages(real)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_machine_that_slept_loses_nothing(make: Callable[..., Real]) -> None:
     """All processes stand still for longer than any of them may, and none of them is taken for gone."""
@@ -257,6 +260,7 @@ def cluster() -> Iterator[Cluster]:
     made.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("told", ["sigterm", "nothing"])
 def test_a_scheduler_that_stands_still_ends_the_study(make: Callable[..., Real], cluster: Cluster, told: str) -> None:

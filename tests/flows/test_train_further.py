@@ -110,6 +110,7 @@ def test_refusals_say_why(hpo: Runner) -> None:
     assert opened(hpo, "toy").seq == study.seq, "a refusal was recorded"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", [{"total_resource": 8}, {"seconds": 0.5}])
 def test_a_rule_that_halted_the_search_neither_blocks_nor_ends_it(hpo: Runner, rule: dict[str, Any]) -> None:
     """``running: cancel`` ends what the search runs; the person's own job goes on, and the search stays halted."""
@@ -134,6 +135,7 @@ def wait_for_attempt(hpo: Runner, process: subprocess.Popen[str], after: int) ->
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_killed_on_the_way_the_same_command_goes_on(hpo: Runner) -> None:
     hpo("tune", hpo.study("slow", search=SEARCHES["random"]))
     process = hpo.start("extend", "toy", "--to", "300")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.faults.test_real_study import descendants
@@ -218,12 +221,19 @@ def test_full_disk_halts_and_resume_finishes(hpo: Runner, full: str) -> None:
         subprocess.run(["umount", str(disk)], check=True)
 
 
+def trains(worker: psutil.Process) -> bool:
+    """Whether a child of its zygote runs; between two jobs there is none to lose."""
+    with contextlib.suppress(psutil.Error):
+        return any("zygote" in " ".join(c.cmdline()) and c.children() for c in worker.children())
+    return False
+
+
 def test_a_dead_dask_worker_leaves_no_task_run_behind(hpo: Runner) -> None:
     process = hpo.start("tune", hpo.study("slow", study="mortal"))
     wait_for_entries(hpo, "mortal", 4, process)
-    workers = [
-        p for p in descendants(process, "spawn_main") if any("zygote" in " ".join(c.cmdline()) for c in p.children())
-    ]
+    deadline = time.monotonic() + 60
+    while not (workers := [p for p in descendants(process, "spawn_main") if trains(p)]):
+        assert time.monotonic() < deadline, "no worker trains anything"
     workers[0].kill()
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, out + err
