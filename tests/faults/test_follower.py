@@ -143,6 +143,7 @@ def test_a_new_follower_ends_the_older_one(
         older.end()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_of_a_killed_and_resumed_study_one_follower_is_left(tmp_path: Path) -> None:
     from tests.faults.test_real_study import Real

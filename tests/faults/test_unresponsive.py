@@ -188,7 +188,10 @@ STANDING = {
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("which", STANDING)
+@pytest.mark.parametrize(
+    "which",
+    [pytest.param("worker", marks=pytest.mark.slow), pytest.param("zygote", marks=pytest.mark.slow), "everything"],
+)
 def test_sigterm_ends_a_study_whose_processes_stand_still(make: Callable[..., Real], which: str) -> None:
     """With the default of a minute, so that nothing is noticed before the signal comes."""
     real = make(timeout=60, search=ENDLESS)
@@ -278,6 +281,7 @@ def test_a_scheduler_that_stands_still_ends_the_study(make: Callable[..., Real],
         assert "has not answered for 5 s" in real.log.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_worker_of_an_address_is_left_out_until_it_is_heard_again(
     make: Callable[..., Real], cluster: Cluster

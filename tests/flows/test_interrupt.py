@@ -17,7 +17,9 @@ from tests.faults.test_real_study import descendants
 from tests.flows.conftest import ROOT, Runner, wait_for_entries
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM], ids=["ctrl-c", "sigterm"]
+)
 def test_interrupt_ends_children_and_leaves_a_resumable_study(hpo: Runner, number: int) -> None:
     process = hpo.start("tune", hpo.study("slow", search={"method": "random", "configs": 40, "max_resource": 2}))
     wait_for_entries(hpo, "toy", 4, process)
@@ -114,6 +116,7 @@ def test_scheduler_that_dies_is_said(hpo: Runner, dask_cluster: str) -> None:
     assert hpo.json("status", "toy")["status"] in ("halted", "interrupted")
 
 
+@pytest.mark.slow
 def test_no_scheduler_at_the_address(hpo: Runner) -> None:
     text = hpo("tune", hpo.study(cluster={"kind": "address", "address": "tcp://127.0.0.1:9"}), code=1)
     assert "No Dask scheduler answers at tcp://127.0.0.1:9" in text and "Traceback" not in text

@@ -26,6 +26,7 @@ def alone(tmp_path: Path) -> Runner:
     return Runner(tmp_path, {})
 
 
+@pytest.mark.slow
 def test_tune_says_where_a_search_ends_on_terminal_in_json_log_and_report(hpo: Runner) -> None:
     process = hpo.start("tune", hpo.study(search=SHORT), "--json")
     out, err = process.communicate(timeout=150)

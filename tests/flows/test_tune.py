@@ -128,6 +128,7 @@ def test_task_runs_of_generations_that_are_over_are_ended(hpo: Runner) -> None:
     assert sum(run["end_time"] < last for run in runs) >= 5
 
 
+@pytest.mark.slow
 def test_mlflow_unreachable_does_not_stop_the_study(hpo: Runner) -> None:
     hpo.environment["MLFLOW_TRACKING_URI"] = "http://me:pl4nted-s3cret@127.0.0.1:9"
     process = hpo.start("tune", hpo.study(tracking={}))
@@ -198,7 +199,9 @@ def test_unwritable_home(hpo: Runner) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
-@pytest.mark.parametrize("full", ["studies", "."], ids=["checkpoints", "journal-too"])
+@pytest.mark.parametrize(
+    "full", ["studies", pytest.param(".", marks=pytest.mark.slow)], ids=["checkpoints", "journal-too"]
+)
 def test_full_disk_halts_and_resume_finishes(hpo: Runner, full: str) -> None:
     disk = hpo.home / full
     disk.mkdir(parents=True)
