@@ -76,7 +76,7 @@ def test_what_looks_like_a_secret_is_masked(text: str, shown: str) -> None:
     [
         "KeyError: 'secret_dim'", "unexpected token: '}' at 3", "ValueError: width 0.3 is not what I like",
         "CUDA out of memory. Tried to allocate 20.00 MiB", "key=5, value=7", "http://127.0.0.1:5000/#/experiments/1",
-        "File \"/home/me/work/train.py\", line 3, in train", "100000 tokens",
+        "File \"/home/me/project/train.py\", line 3, in train", "100000 tokens",
     ],
 )  # fmt: skip
 def test_other_words_stay(text: str) -> None:
