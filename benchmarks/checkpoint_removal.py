@@ -28,12 +28,12 @@ import plots
 import record
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from hpo_core.checkpoint_budget import Budget
-from hpo_core.events import JobGranted
+from hpo_core.checkpoints.budget import Budget
 from hpo_core.journal.memory import MemoryJournal
+from hpo_core.model.events import JobGranted
+from hpo_core.model.trial import Job, Report
 from hpo_core.simulation import CurveTable, SimulatedExecutor, TableSampler, VirtualClock
 from hpo_core.study import Study
-from hpo_core.trial import Job, Report
 
 WORKERS, CONFIGS = 4, 200
 LIMITS = (12, 20, 40)

@@ -34,12 +34,12 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from scipy.stats import rankdata, wilcoxon
 
-from hpo_core.events import JobCompleted
-from hpo_core.rng import derive_seed
-from hpo_core.search.rungs import rung_levels
+from hpo_core.model.events import JobCompleted
+from hpo_core.model.rng import derive_seed
+from hpo_core.model.trial import Params
+from hpo_core.search.halving.rungs import rung_levels
 from hpo_core.simulation import CurveTable, SimulatedExecutor, TableSampler, VirtualClock
 from hpo_core.study import Study
-from hpo_core.trial import Params
 
 LOOKS = {
     "asha": ("ASHA, promotion", plots.BLUE, "-"),

@@ -71,9 +71,9 @@ def stages(called: float, returned: float, metrics: dict[str, float]) -> dict[st
 
 def measure(jobs: int, megabytes: int, saved: bool) -> dict[str, dict[str, Any]]:
     """Medians of new jobs, and of jobs that go on from theirs."""
+    from hpo_core.model.trial import Checkpoint, Job
     from hpo_core.training import Trainer
     from hpo_core.training.request import JobRequest
-    from hpo_core.trial import Checkpoint, Job
 
     where = (str(record.ROOT),)
     trainer = Trainer(OBJECTIVE, where)

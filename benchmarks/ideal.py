@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpo_core.execution.faults import NO_FAULTS
+from hpo_core.model.trial import Job
 from hpo_core.simulation import Faults, SimulatedExecutor, VirtualClock
-from hpo_core.simulation.faults import NO_FAULTS
 from hpo_core.study import Study
-from hpo_core.trial import Job
 
 NO_END = 10_000_000
 """Configurations of a search that only the clock ends."""

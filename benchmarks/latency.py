@@ -35,8 +35,8 @@ import record
 from ideal import NO_END, Search
 from numpy.typing import NDArray
 
-from hpo_core.events import JobCompleted, JobGranted
-from hpo_core.rng import Stream
+from hpo_core.model.events import JobCompleted, JobGranted
+from hpo_core.model.rng import Stream
 from hpo_core.simulation import Faults
 
 LADDERS = ((3, 9, 0), (3, 9, 1), (3, 27, 0), (3, 81, 0), (2, 16, 0), (2, 64, 0), (4, 64, 0), (4, 256, 0), (4, 256, 1))

@@ -47,7 +47,7 @@ def searches(results: int) -> dict[str, dict[str, Any]]:
 def measure(name: str, results: int) -> dict[str, float]:
     """Microseconds per result: mean, and mean of the last tenth."""
     from hpo_core import MemoryJournal, Study
-    from hpo_core.trial import Checkpoint, Outcome, Report
+    from hpo_core.model.trial import Checkpoint, Outcome, Report
 
     spec = {
         "study": "methods",

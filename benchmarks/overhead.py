@@ -104,8 +104,8 @@ def tune(grain: str, objective: str, search: dict[str, Any], jobs: int, seconds:
 
 def from_journal(home: Path) -> dict[str, Any]:
     """Slot time and its parts, from the recorded starts, ends and entry times."""
-    from hpo_core.events import JobCompleted, JobGranted
     from hpo_core.home import Home
+    from hpo_core.model.events import JobCompleted, JobGranted
 
     granted: dict[tuple[int, int], float] = {}
     spans, dispatch, train, back = [], [], [], []

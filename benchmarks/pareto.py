@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import record
 
-from hpo_core.search.pareto import ParetoRung
+from hpo_core.search.halving.pareto_rungs import ParetoRung
 
 SIZES = (1_000, 10_000)
 OBJECTIVES = (2, 3, 5)

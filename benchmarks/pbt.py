@@ -40,20 +40,20 @@ import plots
 import record
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from hpo_core.events import Entry, JobCompleted, Reproduced
 from hpo_core.journal.memory import MemoryJournal
-from hpo_core.lineage import read_lineage
-from hpo_core.rng import Stream
-from hpo_core.samplers.base import Sampler
-from hpo_core.samplers.recorded import RecordedSampler
-from hpo_core.schedule import Schedule
+from hpo_core.model.events import Entry, JobCompleted, Reproduced
+from hpo_core.model.rng import Stream
+from hpo_core.model.schedule import Schedule
+from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome
+from hpo_core.samplers.recorded_params import RecordedSampler
+from hpo_core.samplers.sampler import Sampler
 from hpo_core.simulation import SimulatedExecutor, VirtualClock
 from hpo_core.spec import StudySpec, load_spec
 from hpo_core.study import Study
-from hpo_core.training.attempt import attempt
+from hpo_core.training.child.attempt import attempt
 from hpo_core.training.objective import load_objective
 from hpo_core.training.request import JobRequest
-from hpo_core.trial import Checkpoint, Job, Metrics, Outcome
+from hpo_core.views.lineage import read_lineage
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 POPULATION, UNITS = 8, 24

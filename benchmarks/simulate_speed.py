@@ -61,7 +61,7 @@ def peak() -> int:
 def spec_of(name: str, trials: int) -> dict[str, Any]:
     search = dict(METHODS[name])
     if search["method"] == "hyperband":
-        from hpo_core.search.brackets import hyperband_size
+        from hpo_core.search.halving.brackets import hyperband_size
 
         search["rounds"] = max(1, round(trials / sum(hyperband_size(s, 5, 4) for s in range(5))))
     else:
@@ -94,7 +94,7 @@ def bare(name: str, trials: int, workers: int) -> dict[str, Any]:
 def full(name: str, trials: int, workers: int) -> dict[str, Any]:
     from hpo_core import StudySpec
     from hpo_core.simulation import AnalyticCurves, Faults, make_workers
-    from hpo_core.simulation.run import Scenario, World, play
+    from hpo_core.simulation.repeats import Scenario, World, play
 
     spec = StudySpec.from_plain(spec_of(name, trials))
     curves = AnalyticCurves(spec, cost_spread=0.5)

@@ -43,7 +43,7 @@ import record
 
 sys.path.insert(0, str(record.ROOT.parent))
 
-from flows.shared_server import SharedServer
+from hpo_flows.prefect_api.shared_server import SharedServer
 
 CASES = {"rung-1000": ("rung", 694), "job-1000": ("job", 694), "job-250": ("job", 170)}
 SIGHTS = {"older UI": "", "newer UI": "/v2"}
@@ -75,7 +75,7 @@ def start_study(name: str, grain: str, configs: int, folder: Path) -> subprocess
     }
     file = folder / f"{name}.yaml"
     file.write_text(json.dumps(study))  # JSON is YAML
-    command = [sys.executable, "-m", "hpo_core.cli", "tune", str(file), "--home", str(folder / "home"), "--json"]
+    command = [sys.executable, "-m", "hpo_core.cli.app", "tune", str(file), "--home", str(folder / "home"), "--json"]
     path = os.pathsep.join(filter(None, [str(record.ROOT.parent), os.environ.get("PYTHONPATH")]))
     with (folder / f"{name}.out").open("wb") as out, (folder / f"{name}.err").open("wb") as err:
         return subprocess.Popen(command, stdout=out, stderr=err, cwd=folder, env=os.environ | {"PYTHONPATH": path})

@@ -7,14 +7,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpo_core.errors import HpoError
-    from hpo_core.journal.base import Journal
     from hpo_core.journal.memory import MemoryJournal
-    from hpo_core.schedule import Schedule
+    from hpo_core.journal.protocol import Journal
+    from hpo_core.model.errors import HpoError
+    from hpo_core.model.schedule import Schedule
+    from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
     from hpo_core.spec import StudySpec, load_spec
     from hpo_core.state import StudyState, TrialRecord
     from hpo_core.study import Study
-    from hpo_core.trial import Checkpoint, Job, Outcome, Report
 
 __version__ = "0.1.0"
 
@@ -35,14 +35,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "errors": ("HpoError",),
-    "journal.base": ("Journal",),
+    "model.errors": ("HpoError",),
+    "journal.protocol": ("Journal",),
     "journal.memory": ("MemoryJournal",),
-    "schedule": ("Schedule",),
+    "model.schedule": ("Schedule",),
     "spec": ("StudySpec", "load_spec"),
     "state": ("StudyState", "TrialRecord"),
     "study": ("Study",),
-    "trial": ("Checkpoint", "Job", "Outcome", "Report"),
+    "model.trial": ("Checkpoint", "Job", "Outcome", "Report"),
 }
 
 

@@ -1,7 +1,7 @@
 """Where a user's studies lie: journal, checkpoints, logs, reports, and the embedded services' files.
 
 The folder is one user's: made with mode 0700, its files with 0600, and what is wider is narrowed at first use. Below it
-no symbolic link is followed and nothing of another user's is written to (:mod:`hpo_core.private_files`).
+no symbolic link is followed and nothing of another user's is written to (:mod:`hpo_core.security.private_files`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpo_core.errors import SpecError, StorageError
-from hpo_core.masking import remember
-from hpo_core.private_files import check_file, check_folder, open_private, private_folder
+from hpo_core.model.errors import SpecError, StorageError
+from hpo_core.security.masking import remember
+from hpo_core.security.private_files import check_file, check_folder, open_private, private_folder
 from hpo_core.spec import StudySpec
 
 if TYPE_CHECKING:
-    from hpo_core.journal.base import Journal
+    from hpo_core.journal.protocol import Journal
     from hpo_core.journal.sql import SqlJournal
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hpo_core import Job, Outcome, Report, Study, StudySpec
-from hpo_core.journal.base import Journal
-from hpo_core.trial import CURVE_POINTS, Point
+from hpo_core.journal.protocol import Journal
+from hpo_core.model.trial import CURVE_POINTS, Point
 
 
 def pytest_configure() -> None:

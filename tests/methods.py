@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from hpo_core.events import (
+from hpo_core.model.events import (
     Entry,
     Event,
     JobCompleted,

@@ -17,8 +17,8 @@ from workload import ETA, LEVELS, SLOTS, Job, answer, arguments, play, resident,
 
 def with_study(results: int, journal: Any) -> dict[str, Any]:
     """The whole path: stimulus, decision, parameters of a new trial, entry in the journal, job."""
+    from hpo_core.model.trial import Checkpoint, Outcome, Report
     from hpo_core.study import Study
-    from hpo_core.trial import Checkpoint, Outcome, Report
 
     spec = {
         "study": "decisions",
@@ -95,9 +95,9 @@ def _fsync(path: Path, times: int = 200) -> float:
 
 def bare(results: int) -> dict[str, Any]:
     """The method alone: one result applied, the next action asked for and applied."""
-    from hpo_core.events import JobCompleted, JobGranted, TrialCreated
+    from hpo_core.model.events import JobCompleted, JobGranted, TrialCreated
     from hpo_core.search.asha import Asha
-    from hpo_core.search.base import Promote, Sample
+    from hpo_core.search.method import Promote, Sample
     from hpo_core.spec import AshaSearch
 
     before = resident()

@@ -18,14 +18,14 @@ from typing import Any
 
 from slots import SLOTS, answer
 
-from flows.cluster import DaskExecutor
-from flows.driver import Driver
 from hpo_core.journal.sql import current_owner, open_journal
+from hpo_core.model.trial import Job, Report
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.training.request import JobRequest, decode_report, encode_request
 from hpo_core.training.worker import close_all, prepare_worker, train_job
-from hpo_core.trial import Job, Report
+from hpo_flows.dask.executor import DaskExecutor
+from hpo_flows.driver import Driver
 
 HERE = str(Path(__file__).resolve().parent)
 

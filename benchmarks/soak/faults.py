@@ -43,9 +43,9 @@ def role(process: psutil.Process, controller: int) -> str:
         return "follower"
     if "prefect_server" in command or ("prefect" in command and "server" in command):
         return "prefect"
-    if "hpo_core.training.zygote" in command:
+    if "hpo_core.training.child.zygote" in command:
         parent = process.parent()
-        is_child = parent is not None and "hpo_core.training.zygote" in " ".join(parent.cmdline())
+        is_child = parent is not None and "hpo_core.training.child.zygote" in " ".join(parent.cmdline())
         return "child" if is_child else "zygote"
     if "multiprocessing" in command and "resource_tracker" not in command:
         return "worker"

@@ -38,8 +38,8 @@ from faults import MARKER, Fault, Saboteur, marked  # noqa: E402
 from services import PostgreSQL, PrefectApi, with_group  # noqa: E402
 from verdict import figures_of, log_tail, problems_in_mlflow, problems_of  # noqa: E402
 
-from hpo_core.errors import HpoError  # noqa: E402
 from hpo_core.home import Home  # noqa: E402
+from hpo_core.model.errors import HpoError  # noqa: E402
 
 WORKERS = 3
 UNIT_SECONDS = 1.0
@@ -168,7 +168,7 @@ class Lane:
     def _hpo(self, log: Path, *arguments: object, study: str = "") -> int:
         """Run the command to its end; with ``study`` watch what it records."""
         self.runs += 1
-        command = [sys.executable, "-m", "hpo_core.cli", *map(str, arguments)]
+        command = [sys.executable, "-m", "hpo_core.cli.app", *map(str, arguments)]
         with log.open("ab") as out:
             out.write(f"\n== {time.strftime('%H:%M:%S')} {' '.join(command[2:])}\n".encode())
             out.flush()

@@ -13,12 +13,12 @@ from typing import Any
 from faults import Fault
 from objective import Chain
 
-from hpo_core.events import AttemptFailed, ControllerChanged, Entry, JobCompleted, TrialCreated
 from hpo_core.home import Home
-from hpo_core.journal.audit import audit
-from hpo_core.lineage import read_lineage
+from hpo_core.model.events import AttemptFailed, ControllerChanged, Entry, JobCompleted, TrialCreated
+from hpo_core.replay.audit import audit
 from hpo_core.study import Study
-from hpo_core.tracking.place import read_place
+from hpo_core.tracking.run_location import read_place
+from hpo_core.views.lineage import read_lineage
 
 
 def problems_of(home: Home, name: str) -> list[str]:

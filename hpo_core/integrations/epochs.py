@@ -6,7 +6,7 @@ import numbers
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hpo_core.errors import ObjectiveError
+from hpo_core.model.errors import ObjectiveError
 from hpo_core.training.handle import TrialHandle
 
 

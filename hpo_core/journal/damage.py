@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hpo_core.errors import HpoError, JournalError
-from hpo_core.journal.base import Journal
+from hpo_core.journal.protocol import Journal
+from hpo_core.model.errors import HpoError, JournalError
 
 
 def damaged_entry(study: str, seq: int, error: Exception) -> JournalError:
@@ -32,7 +32,7 @@ def damage_named(journal: Journal, study: str) -> Iterator[None]:
     except HpoError:
         raise
     except Exception as error:
-        from hpo_core.journal.audit import audit
+        from hpo_core.replay.audit import audit
 
         report = audit(journal.entries(study), limit=1)
         if report.clean:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpo_core.errors import FencedError, StudyBusyError, StudyExistsError, StudyNotFoundError
-from hpo_core.events import Entry
-from hpo_core.journal.base import Owner, StudyInfo
+from hpo_core.journal.protocol import Owner, StudyInfo
+from hpo_core.model.errors import FencedError, StudyBusyError, StudyExistsError, StudyNotFoundError
+from hpo_core.model.events import Entry
 
 
 class _Kept:

@@ -19,8 +19,9 @@ import msgspec
 import psutil
 import sqlalchemy as sa
 
-from hpo_core.credentials import without_secret_arguments
-from hpo_core.errors import (
+from hpo_core.journal.protocol import Owner, StudyInfo
+from hpo_core.journal.read_only import is_read_only, reading_side
+from hpo_core.model.errors import (
     FencedError,
     JournalError,
     JournalUnavailableError,
@@ -29,10 +30,9 @@ from hpo_core.errors import (
     StudyExistsError,
     StudyNotFoundError,
 )
-from hpo_core.events import Entry, decode_entry, encode_entry
-from hpo_core.journal.base import Owner, StudyInfo
-from hpo_core.journal.read_only import is_read_only, reading_side
-from hpo_core.private_files import private_database
+from hpo_core.model.events import Entry, decode_entry, encode_entry
+from hpo_core.security.credentials import without_secret_arguments
+from hpo_core.security.private_files import private_database
 
 SCHEMA = 1
 LEASE_SECONDS = 60.0
@@ -202,7 +202,7 @@ class SqlJournal:
     def wait_in_python(self) -> None:
         """Have a locked SQLite file reported after a second: its own waiting lets no signal through.
 
-        For whoever tries again (:mod:`hpo_core.journal.patient`).
+        For whoever tries again (:mod:`hpo_core.journal.retrying`).
         """
         self._busy_seconds = 1.0
         self._engine.dispose()
@@ -402,7 +402,7 @@ def _begin_immediate(connection: sa.Connection) -> None:
 
 
 def _may_pass(error: sa.exc.DBAPIError, sqlite: bool) -> bool:
-    """Whether the same call may succeed later as it is (see :mod:`hpo_core.journal.patient`)."""
+    """Whether the same call may succeed later as it is (see :mod:`hpo_core.journal.retrying`)."""
     if error.connection_invalidated:
         return True
     if sqlite:

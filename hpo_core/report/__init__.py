@@ -1,5 +1,5 @@
 """Figures of a study and the one-file HTML report."""
 
-from hpo_core.report.page import write_report
+from hpo_core.report.study.study_page import write_report
 
 __all__ = ["write_report"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpo_core.events import Event
-from hpo_core.samplers.base import Sampler
-from hpo_core.trial import Params
+from hpo_core.model.events import Event
+from hpo_core.model.trial import Params
+from hpo_core.samplers.sampler import Sampler
 
 
 class WarmStarted:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hpo_core.events import Event, JobCompleted, JobGranted, StudyExtended, TrialAbandoned, TrialCreated
-from hpo_core.search.base import DONE, WAIT, Action, Promote, RungStatus, Sample, loss_of
-from hpo_core.search.brackets import assignment_of
-from hpo_core.search.chance import Contest
-from hpo_core.search.noise import NoiseEstimate
-from hpo_core.search.rungs import AnyRung, Ladder
+from hpo_core.model.events import Event, JobCompleted, JobGranted, StudyExtended, TrialAbandoned, TrialCreated
+from hpo_core.search.halving.brackets import assignment_of
+from hpo_core.search.halving.noise import NoiseEstimate
+from hpo_core.search.halving.promotion_chance import Contest
+from hpo_core.search.halving.rungs import AnyRung, Ladder
+from hpo_core.search.method import DONE, WAIT, Action, Promote, RungStatus, Sample, loss_of
 from hpo_core.spec import AshaSearch
 
 

@@ -10,11 +10,11 @@ import math
 from bisect import bisect_right, insort
 from collections import Counter, deque
 
-from hpo_core.events import Event, JobCompleted, JobGranted, TrialAbandoned, TrialStopped
+from hpo_core.model.events import Event, JobCompleted, JobGranted, TrialAbandoned, TrialStopped
 from hpo_core.search.asha import Brackets
-from hpo_core.search.base import DONE, WAIT, Action, Loss, Promote, RungStatus, loss_of
-from hpo_core.search.chance import Contest
-from hpo_core.search.rungs import AnyRung
+from hpo_core.search.halving.promotion_chance import Contest
+from hpo_core.search.halving.rungs import AnyRung
+from hpo_core.search.method import DONE, WAIT, Action, Loss, Promote, RungStatus, loss_of
 from hpo_core.spec import AshaSearch
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpo_core.search.brackets import hyperband_size
+from hpo_core.search.halving.brackets import hyperband_size
 from hpo_core.search.sha import Halving
 from hpo_core.spec import HyperbandSearch
 

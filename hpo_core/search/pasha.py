@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from hpo_core.events import CeilingRaised, Event, JobCompleted, TrialCreated
+from hpo_core.model.events import CeilingRaised, Event, JobCompleted, TrialCreated
 from hpo_core.search.asha import Asha
-from hpo_core.search.base import Action, RungStatus
-from hpo_core.search.chance import Contest
-from hpo_core.search.soft_ranking import SoftRanking, Tolerance
+from hpo_core.search.halving.promotion_chance import Contest
+from hpo_core.search.halving.soft_ranking import SoftRanking, Tolerance
+from hpo_core.search.method import Action, RungStatus
 from hpo_core.spec import AshaSearch, PashaSearch
 
 

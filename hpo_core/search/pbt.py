@@ -25,7 +25,7 @@ from functools import cmp_to_key
 
 import msgspec
 
-from hpo_core.events import (
+from hpo_core.model.events import (
     Event,
     JobCompleted,
     JobGranted,
@@ -35,14 +35,14 @@ from hpo_core.events import (
     TrialCreated,
     TrialStopped,
 )
-from hpo_core.rng import Stream
-from hpo_core.search.base import DONE, WAIT, Action, Reproduce, RungStatus, Sample
-from hpo_core.search.chance import Contest
-from hpo_core.search.explore import Explorer
-from hpo_core.search.fitness import Fitness, by_dominance, by_priority, has_gaps, ranked
-from hpo_core.space import SearchSpace
+from hpo_core.model.rng import Stream
+from hpo_core.model.space import SearchSpace
+from hpo_core.model.trial import Params
+from hpo_core.search.halving.promotion_chance import Contest
+from hpo_core.search.method import DONE, WAIT, Action, Reproduce, RungStatus, Sample
+from hpo_core.search.population.explore import Explorer
+from hpo_core.search.population.fitness import Fitness, by_dominance, by_priority, has_gaps, ranked
 from hpo_core.spec import PbtSearch
-from hpo_core.trial import Params
 
 
 class Session(msgspec.Struct, gc=False):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hpo_core.events import Event, JobCompleted, JobGranted, StudyExtended, TrialAbandoned, TrialCreated
-from hpo_core.search.base import DONE, WAIT, Action, RungStatus, Sample
-from hpo_core.search.chance import Contest
+from hpo_core.model.events import Event, JobCompleted, JobGranted, StudyExtended, TrialAbandoned, TrialCreated
+from hpo_core.search.halving.promotion_chance import Contest
+from hpo_core.search.method import DONE, WAIT, Action, RungStatus, Sample
 from hpo_core.spec import GridSearch
 
 

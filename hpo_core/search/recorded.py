@@ -10,9 +10,9 @@ from __future__ import annotations
 import heapq
 from collections import Counter, deque
 
-from hpo_core.events import Event, JobCompleted, JobGranted, TrialAbandoned
-from hpo_core.search.base import DONE, WAIT, Action, Promote, Reproduce, RungStatus, Sample
-from hpo_core.search.chance import Contest
+from hpo_core.model.events import Event, JobCompleted, JobGranted, TrialAbandoned
+from hpo_core.search.halving.promotion_chance import Contest
+from hpo_core.search.method import DONE, WAIT, Action, Promote, Reproduce, RungStatus, Sample
 from hpo_core.spec import RecordedGrant, RecordedSearch
 
 

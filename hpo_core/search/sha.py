@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import count
 
-from hpo_core.events import Event, JobCompleted, JobGranted, StudyExtended, TrialAbandoned, TrialCreated
-from hpo_core.search.base import DONE, WAIT, Action, Loss, Promote, RungStatus, Sample, loss_of
-from hpo_core.search.chance import Contest
-from hpo_core.search.rungs import AnyRung, make_rung
+from hpo_core.model.events import Event, JobCompleted, JobGranted, StudyExtended, TrialAbandoned, TrialCreated
+from hpo_core.search.halving.promotion_chance import Contest
+from hpo_core.search.halving.rungs import AnyRung, make_rung
+from hpo_core.search.method import DONE, WAIT, Action, Loss, Promote, RungStatus, Sample, loss_of
 from hpo_core.spec import ShaSearch
 
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpo_core.errors import SpecError
-from hpo_core.rng import Stream
-from hpo_core.space import FloatParameter, IntParameter
+from hpo_core.model.errors import SpecError
+from hpo_core.model.rng import Stream
+from hpo_core.model.space import FloatParameter, IntParameter
+from hpo_core.model.trial import Job, Metrics, Params, Point
 from hpo_core.spec import StudySpec
-from hpo_core.trial import Job, Metrics, Params, Point
 
 
 class AnalyticCurves:

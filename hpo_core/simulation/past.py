@@ -8,8 +8,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from hpo_core.errors import SpecError
-from hpo_core.events import (
+from hpo_core.model.errors import SpecError
+from hpo_core.model.events import (
     AttemptFailed,
     AttemptReported,
     Entry,
@@ -18,8 +18,8 @@ from hpo_core.events import (
     TrialAbandoned,
     TrialCreated,
 )
+from hpo_core.model.trial import Metrics, Outcome, Params
 from hpo_core.spec import StudySpec
-from hpo_core.trial import Metrics, Outcome, Params
 
 LEAST_LINES = 3
 """So many trials with jobs of different lengths are needed to tell overhead from training."""

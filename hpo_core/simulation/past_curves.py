@@ -6,13 +6,13 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from hpo_core.errors import SpecError
-from hpo_core.events import Event
-from hpo_core.rng import Stream
-from hpo_core.search.base import create_method
+from hpo_core.model.errors import SpecError
+from hpo_core.model.events import Event
+from hpo_core.model.rng import Stream
+from hpo_core.model.trial import Job, Metrics, Outcome, Params, Point
+from hpo_core.search.method import create_method
 from hpo_core.simulation.past import Curve, PastStudy, PastTrial
 from hpo_core.spec import StudySpec
-from hpo_core.trial import Job, Metrics, Outcome, Params, Point
 
 NEAREST = 5
 RULES = (

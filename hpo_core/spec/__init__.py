@@ -4,32 +4,17 @@ Unknown keys, wrong types and impossible ranges are refused here, once, with the
 everything behind this package may trust what it gets.
 """
 
+from hpo_core.model.settings import (
+    MetricSpec,
+)
 from hpo_core.spec import limits
-from hpo_core.spec.cluster import (
+from hpo_core.spec.clusters import (
     AddressClusterSpec,
     Cluster,
     KubernetesClusterSpec,
     LocalClusterSpec,
     LocalCudaClusterSpec,
     SlurmClusterSpec,
-)
-from hpo_core.spec.file import (
-    load_spec,
-)
-from hpo_core.spec.part import (
-    MetricSpec,
-)
-from hpo_core.spec.parts import (
-    DEFAULT_RETRIES,
-    CheckpointSpec,
-    JournalSpec,
-    PastTrial,
-    PrefectSpec,
-    SamplerSpec,
-    StopSpec,
-    TrackingSpec,
-    TrainingSpec,
-    WarmStartSpec,
 )
 from hpo_core.spec.reach import (
     notices,
@@ -46,7 +31,22 @@ from hpo_core.spec.search import (
     Search,
     ShaSearch,
 )
-from hpo_core.spec.study import (
+from hpo_core.spec.sections import (
+    DEFAULT_RETRIES,
+    CheckpointSpec,
+    JournalSpec,
+    PastTrial,
+    PrefectSpec,
+    SamplerSpec,
+    StopSpec,
+    TrackingSpec,
+    TrainingSpec,
+    WarmStartSpec,
+)
+from hpo_core.spec.study_file import (
+    load_spec,
+)
+from hpo_core.spec.study_spec import (
     StudySpec,
 )
 

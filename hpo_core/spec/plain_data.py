@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from hpo_core.errors import SpecError
+from hpo_core.model.errors import SpecError
 from hpo_core.spec import limits
 
 _LARGEST = f"{limits.LARGEST_INTEGER:,}"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from hpo_core.spec.search import AshaSearch, PashaSearch, ShaSearch
 
 if TYPE_CHECKING:
-    from hpo_core.spec.study import StudySpec
+    from hpo_core.spec.study_spec import StudySpec
 
 _MOST = 2**40
 """No advice to use more configurations than that."""
@@ -104,7 +104,7 @@ def _entering(search: AshaSearch | PashaSearch, configs: int) -> dict[int, int]:
     """By bracket, how many configurations it gets."""
     if isinstance(search, PashaSearch):
         return {0: configs}
-    from hpo_core.search.brackets import assignment_of
+    from hpo_core.search.halving.brackets import assignment_of
 
     found: Sequence[int] = assignment_of(search, configs, seed=0).expected()
     return dict(zip(search.brackets, found, strict=True))

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from hpo_core.spec.part import Part, is_recorded
+from hpo_core.model.settings import Part, is_recorded
 
 _Resource = Annotated[int, Field(ge=1, le=2**53)]
 _CONFIGS = "How many configurations the study tries in all; none: until a stop rule ends it."
@@ -95,7 +95,7 @@ class AshaSearch(Part):
         open_brackets = data.get("brackets", "default") in ("default", "all", None)
         if not (open_brackets or known):
             return data
-        from hpo_core.search.rungs import default_min_resource, rung_levels
+        from hpo_core.search.halving.rungs import default_min_resource, rung_levels
 
         everything = data.get("brackets") == "all"
         smallest, top, eta = data.get("min_resource"), data.get("max_resource"), data.get("reduction_factor", 4)
@@ -147,7 +147,7 @@ class AshaSearch(Part):
 
     def levels(self) -> list[int]:
         """Rung levels of bracket 0; the first alone where there is no upper limit."""
-        from hpo_core.search.rungs import default_min_resource, rung_levels
+        from hpo_core.search.halving.rungs import default_min_resource, rung_levels
 
         if self.max_resource is None:
             return [self.min_resource or 1]
@@ -180,7 +180,7 @@ class ShaSearch(Part):
         return self
 
     def levels(self) -> list[int]:
-        from hpo_core.search.rungs import default_min_resource, rung_levels
+        from hpo_core.search.halving.rungs import default_min_resource, rung_levels
 
         smallest = self.min_resource or default_min_resource(self.max_resource, self.reduction_factor)
         return rung_levels(smallest, self.max_resource, self.reduction_factor)
@@ -201,7 +201,7 @@ class HyperbandSearch(Part):
         return self
 
     def levels(self) -> list[int]:
-        from hpo_core.search.rungs import default_min_resource, rung_levels
+        from hpo_core.search.halving.rungs import default_min_resource, rung_levels
 
         smallest = self.min_resource or default_min_resource(self.max_resource, self.reduction_factor)
         return rung_levels(smallest, self.max_resource, self.reduction_factor)
@@ -228,7 +228,7 @@ class PashaSearch(Part):
         return self
 
     def levels(self) -> list[int]:
-        from hpo_core.search.rungs import rung_levels
+        from hpo_core.search.halving.rungs import rung_levels
 
         return rung_levels(self.min_resource, self.max_resource, self.reduction_factor)
 

@@ -10,14 +10,14 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hpo_core.space import FloatParameter, IntParameter, Parameter
+from hpo_core.model.settings import Part
+from hpo_core.model.space import FloatParameter, IntParameter, Parameter
 from hpo_core.spec import limits
-from hpo_core.spec.part import Part
 from hpo_core.spec.plain_data import shown
 from hpo_core.spec.search import AshaSearch, GridSearch, HyperbandSearch, PashaSearch, PbtSearch, ShaSearch
 
 if TYPE_CHECKING:
-    from hpo_core.spec.study import StudySpec
+    from hpo_core.spec.study_spec import StudySpec
 
 
 def check_sizes(spec: StudySpec) -> None:
@@ -119,7 +119,7 @@ def _check_search(spec: StudySpec) -> None:
 
 
 def _check_hyperband(search: HyperbandSearch) -> None:
-    from hpo_core.search.brackets import hyperband_size
+    from hpo_core.search.halving.brackets import hyperband_size
 
     rungs = len(search.levels())
     planned = rungs * (rungs + 1) // 2

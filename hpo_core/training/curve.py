@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpo_core.trial import CURVE_POINTS, Metrics, Point
+from hpo_core.model.trial import CURVE_POINTS, Metrics, Point
 
 _KEPT = 64 * CURVE_POINTS
 

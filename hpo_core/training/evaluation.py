@@ -21,18 +21,18 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.credentials import without_private_settings
-from hpo_core.errors import ObjectiveError
-from hpo_core.training import checkpoint as checkpoints
-from hpo_core.training.attempt import traceback_tail
-from hpo_core.training.copies import leave_if_copy
-from hpo_core.training.descendants import MARK, end_marked
-from hpo_core.training.ending import log_tail
-from hpo_core.training.generators import put_state
+from hpo_core.checkpoints import files as checkpoints
+from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.trial import Checkpoint, Job, Metrics, Params
+from hpo_core.security.credentials import without_private_settings
+from hpo_core.training.child.attempt import traceback_tail
+from hpo_core.training.child.descendants import MARK, end_marked
+from hpo_core.training.child.exit_cause import log_tail
+from hpo_core.training.child.forked_copies import leave_if_copy
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.objective import load_objective
+from hpo_core.training.random_state import put_state
 from hpo_core.training.request import JobRequest
-from hpo_core.trial import Checkpoint, Job, Metrics, Params
 
 MOST_LOSSES = 10_000
 """Losses per example that are kept of one evaluation; of more, as many evenly spaced ones by size."""

@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from hpo_core.errors import ObjectiveError, StorageError
-from hpo_core.private_files import private_folder
-from hpo_core.training import checkpoint as checkpoints
-from hpo_core.training.board import Board
-from hpo_core.training.copies import leave_if_copy
+from hpo_core.checkpoints import files as checkpoints
+from hpo_core.checkpoints.storage import remove
+from hpo_core.model.errors import ObjectiveError, StorageError
+from hpo_core.model.trial import Checkpoint, Metrics, Params, Point
+from hpo_core.security.private_files import private_folder
+from hpo_core.training.child.forked_copies import leave_if_copy
+from hpo_core.training.child.progress_board import Board
 from hpo_core.training.curve import Curve
-from hpo_core.training.generators import can_track, capture_all, put_state, restore_all, state_of
+from hpo_core.training.inherited_state import WarmStart, built_state, describe, is_built_late
+from hpo_core.training.random_state import can_track, capture_all, put_state, restore_all, state_of
 from hpo_core.training.request import JobRequest
-from hpo_core.training.storage import remove
-from hpo_core.training.warm_start import WarmStart, built_state, describe, is_built_late
-from hpo_core.trial import Checkpoint, Metrics, Params, Point
 
 
 class _Phase(Enum):

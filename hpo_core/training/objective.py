@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpo_core.errors import ObjectiveError, SpecError
-from hpo_core.training.attempt import traceback_tail
+from hpo_core.model.errors import ObjectiveError, SpecError
+from hpo_core.training.child.attempt import traceback_tail
 
 
 def load_objective(objective: str, pythonpath: Sequence[str] = ()) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from hpo_core.errors import ObjectiveError
+from hpo_core.model.errors import ObjectiveError
 from hpo_core.training.matching import Matching, carried, is_scalar, plain
 
 Names = list[tuple[str, tuple[int, ...]]]

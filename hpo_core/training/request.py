@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from hpo_core.trial import FURTHER, Job, Report
+from hpo_core.checkpoints import paths
+from hpo_core.model.trial import Job, Report
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +25,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Absolute folder of the study; checkpoints, logs and scratch space lie below it."""
     pythonpath: tuple[str, ...] = ()
     """Folders put in front of ``sys.path`` before the objective is imported."""
-    checkpoint_base: str = "checkpoints"
+    checkpoint_base: str = paths.CHECKPOINTS
     """Folder of the study's checkpoints, relative to ``folder``, or a URL."""
     more_metrics: tuple[str, ...] = ()
     """Further objectives of the study; must be reported at the target as well."""
@@ -61,24 +62,17 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """The attempt's name in log files: ``trial-00007-attempt-3``."""
-        return f"trial-{self.job.trial:05d}-attempt-{self.job.attempt}"
+        return paths.attempt_name(self.job.trial, self.job.attempt)
 
     @property
     def log_path(self) -> str:
         """Where the attempt's output goes, relative to ``folder``."""
-        return f"logs/{self.name}.log"
+        return paths.log_path(self.job.trial, self.job.attempt)
 
     @property
     def checkpoint_path(self) -> str:
         """Where the attempt's checkpoint goes, relative to ``folder``, or a URL."""
-        job = self.job
-        place = "further" if job.rung == FURTHER else f"rung-{job.rung}"
-        return f"{self.checkpoint_base}/trial-{job.trial:05d}/{place}-attempt-{job.attempt}.safetensors"
-
-
-def files_of_attempt(trial: int, attempt: int, base: str = "checkpoints") -> str:
-    """Pattern of the checkpoint files, whole or begun, that an attempt may have written."""
-    return f"{base}/trial-{trial:05d}/*-attempt-{attempt}.safetensors*"
+        return paths.checkpoint_path(self.job, self.checkpoint_base)
 
 
 def encode_request(request: JobRequest) -> bytes:

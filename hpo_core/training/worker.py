@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
-from hpo_core.training.child import Trainer
+from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import decode_request, encode_report
 
 _MOST_IDLE = 8

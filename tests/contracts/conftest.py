@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpo_core import MemoryJournal
-from hpo_core.journal.base import Journal
+from hpo_core.journal.protocol import Journal
 from hpo_core.journal.sql import SqlJournal
 from tests.postgresql import PostgreSQL
 

@@ -11,7 +11,10 @@ from typing import TypeVar
 import pytest
 
 from hpo_core import Study
-from hpo_core.errors import (
+from hpo_core.journal.protocol import Journal, Owner, StudyInfo
+from hpo_core.journal.retrying import PatientJournal
+from hpo_core.journal.sql import current_owner
+from hpo_core.model.errors import (
     FencedError,
     HpoError,
     JournalUnavailableError,
@@ -19,11 +22,8 @@ from hpo_core.errors import (
     StudyExistsError,
     StudyNotFoundError,
 )
-from hpo_core.events import Entry
-from hpo_core.journal.audit import audit
-from hpo_core.journal.base import Journal, Owner, StudyInfo
-from hpo_core.journal.patient import PatientJournal
-from hpo_core.journal.sql import current_owner
+from hpo_core.model.events import Entry
+from hpo_core.replay.audit import audit
 from tests.conftest import World, fresh, make_spec
 from tests.laws.test_laws import snapshot
 
@@ -166,8 +166,8 @@ class Blips:
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpo_core.journal.patient._FIRST_PAUSE", 0.0)
-    monkeypatch.setattr("hpo_core.journal.patient._LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr("hpo_core.journal.retrying._FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("hpo_core.journal.retrying._LONGEST_PAUSE", 0.0)
 
 
 @pytest.mark.usefixtures("no_pauses")

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 
 from hpo_core import Study
 from hpo_core.home import Home
-from hpo_core.journal.audit import audit
-from hpo_core.tracking.once import project_study
-from hpo_core.tracking.store import open_client
+from hpo_core.replay.audit import audit
+from hpo_core.tracking.catch_up import project_study
+from hpo_core.tracking.mlflow_client import open_client
 from tests.conftest import World, fresh, make_spec
 
 pytestmark = pytest.mark.postgresql
@@ -49,7 +49,7 @@ def test_journal_and_mlflow_live_in_it_together(database: str, tmp_path: Path) -
 
 
 def test_two_first_users_at_once_do_not_break_its_migrations(database: str) -> None:
-    use = "import sys; from hpo_core.tracking.store import open_client; open_client(sys.argv[1])"
+    use = "import sys; from hpo_core.tracking.mlflow_client import open_client; open_client(sys.argv[1])"
     processes = [subprocess.Popen([sys.executable, "-c", use, database], stderr=subprocess.PIPE) for _ in range(2)]
     for process in processes:
         _, said = process.communicate(timeout=120)

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from hpo_core.errors import JournalError
-from hpo_core.events import Entry
 from hpo_core.journal.memory import MemoryJournal
+from hpo_core.model.errors import JournalError
+from hpo_core.model.events import Entry
 from hpo_core.study import Study
-from hpo_core.tracking.base import Projection, ProjectionBusyError
-from hpo_core.tracking.mlflow import MlflowProjection
-from hpo_core.tracking.store import open_client
+from hpo_core.tracking.mlflow_client import open_client
+from hpo_core.tracking.mlflow_projection import MlflowProjection
+from hpo_core.tracking.projection import Projection, ProjectionBusyError
 
 Make = Callable[[], Projection]
 NAME = "contract"
@@ -100,7 +100,7 @@ def test_nothing_projected_is_no_error(make: Make) -> None:
 
 def test_importing_the_package_imports_no_tracker() -> None:
     code = (
-        "import sys, hpo_core.tracking, hpo_core.tracking.mlflow; "
+        "import sys, hpo_core.tracking, hpo_core.tracking.mlflow_projection; "
         "assert 'mlflow' not in sys.modules and 'optuna' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -8,8 +8,8 @@ import optuna
 import pytest
 
 from hpo_core import Job, MemoryJournal, Outcome, Report, Study
-from hpo_core.errors import SpecError
-from hpo_core.samplers.optuna import CounterRandomSampler, OptunaSampler
+from hpo_core.model.errors import SpecError
+from hpo_core.samplers.optuna_sampler import CounterRandomSampler, OptunaSampler
 from tests.conftest import World, fresh, make_spec
 
 SAMPLERS = [

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from hpo_core import MemoryJournal, Outcome, Study
-from hpo_core.errors import HpoError
-from hpo_core.events import (
+from hpo_core.model.errors import HpoError
+from hpo_core.model.events import (
     Entry,
     JobCompleted,
     JobGranted,
@@ -20,11 +20,11 @@ from hpo_core.events import (
     TrialExtensionEnded,
     concerns_search,
 )
-from hpo_core.journal.audit import audit
-from hpo_core.journal.rerun import rerun_spec
-from hpo_core.search.base import RungStatus
+from hpo_core.model.trial import FURTHER
+from hpo_core.replay.audit import audit
+from hpo_core.replay.rerun import rerun_spec
+from hpo_core.search.method import RungStatus
 from hpo_core.spec import StudySpec
-from hpo_core.trial import FURTHER
 from tests.conftest import World, completed, failed, fresh
 from tests.laws.test_laws import snapshot
 from tests.methods import ALL, SEARCHES, facts, judge, spec_of

@@ -17,7 +17,7 @@ import yaml
 
 import hpo_core
 from hpo_core import Study, load_spec
-from hpo_core.training.attempt import attempt
+from hpo_core.training.child.attempt import attempt
 from hpo_core.training.request import JobRequest
 from tests.conftest import make_spec
 from tests.flows.conftest import Runner, prefect_api
@@ -91,7 +91,7 @@ def test_simulation_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for name, text in blocks("yaml"):
         Path(name).write_text(text)
     (command,) = re.findall(r"\$ hpo (simulate .*)", README)
-    done = subprocess.run([sys.executable, "-m", "hpo_core.cli", *command.split()], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "hpo_core.cli.app", *command.split()], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     shown = re.search(r"```\n( +2 workers .*?)```", README, re.DOTALL)
     assert shown
@@ -100,7 +100,7 @@ def test_simulation_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_commands_named_exist() -> None:
-    from hpo_core.cli import app
+    from hpo_core.cli.app import app
 
     known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
     named = set(re.findall(r"`hpo (\w+)", README))
@@ -108,8 +108,9 @@ def test_commands_named_exist() -> None:
 
 
 def test_exit_codes_named_are_those_of_the_code() -> None:
-    from flows import launch
-    from hpo_core import cli, errors
+    from hpo_core.cli import app as cli
+    from hpo_core.model import errors
+    from hpo_flows import launch
 
     for kind, code in (("SpecError", 2), ("StudyExistsError", 3), ("StudyNotFoundError", 4), ("StudyBusyError", 5),
                        ("StorageError", 6), ("JournalError", 6)):  # fmt: skip

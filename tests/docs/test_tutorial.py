@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.deployed.test_profiles import sourced
 from tests.flows.prefect_api import ask
-from tests.flows.test_profiles import sourced
 
 ROOT = Path(__file__).parents[2]
 TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()

@@ -10,10 +10,10 @@ import signal
 import sys
 from pathlib import Path
 
-from flows.driver import Bare
-from flows.session import Session
 from hpo_core.home import Home
 from hpo_core.spec import StudySpec
+from hpo_flows.driver import Bare
+from hpo_flows.session import Session
 
 
 def _interrupt(_number: int, _frame: object) -> None:

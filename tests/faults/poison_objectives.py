@@ -107,7 +107,7 @@ def huge_frame(trial):
 
 def endless_messages(trial):
     """Well-formed messages of the wrong kind, as fast as they can be written."""
-    from hpo_core.training.messages import Cancel, _encoder
+    from hpo_core.training.child.messages import Cancel, _encoder
 
     body = _encoder.encode(Cancel(1, 2))
     while True:
@@ -115,8 +115,8 @@ def endless_messages(trial):
 
 
 def somebody_elses_report(trial):
-    from hpo_core.training.messages import Done, _encoder
-    from hpo_core.trial import Outcome, Report
+    from hpo_core.model.trial import Outcome, Report
+    from hpo_core.training.child.messages import Done, _encoder
 
     body = _encoder.encode(Done(Report(trial=999, attempt=999, outcome=Outcome.COMPLETED, metrics={"loss": 0.0})))
     _write_to_all(len(body).to_bytes(4, "little") + body)

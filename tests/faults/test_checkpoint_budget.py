@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from hpo_core import Study
-from hpo_core.events import CheckpointRemoved, JobGranted
+from hpo_core.model.events import CheckpointRemoved, JobGranted
 from tests.faults.test_real_study import Real
 from tests.methods import facts
 

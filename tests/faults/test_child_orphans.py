@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from hpo_core.model.trial import Job, Outcome
 from hpo_core.training import cancel_job, close_all, decode_report, encode_request, train_job
 from hpo_core.training.request import JobRequest
-from hpo_core.trial import Job, Outcome
 
 ROOT = Path(__file__).parents[2]
-OBJECTIVES = str(ROOT / "tests/core")
+OBJECTIVES = str(ROOT / "tests/training")
 
 
 def request_for(folder, trial=4):

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from hpo_core import Study, StudySpec
-from hpo_core.events import Entry, JobCompleted, TrialExtended
-from hpo_core.journal.audit import audit
 from hpo_core.journal.sql import SqlJournal, current_owner
+from hpo_core.model.events import Entry, JobCompleted, TrialExtended
+from hpo_core.replay.audit import audit
 from tests.conftest import World, fresh, make_spec
 from tests.methods import facts, judge, spec_of
 

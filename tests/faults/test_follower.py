@@ -44,7 +44,7 @@ class Controller:
             world = World(1)
             world.play(fresh(make_spec(), journal, world))
         command = [
-            sys.executable, "-m", "hpo_core.tracking.follow", "--journal", journal.url, "--study", "world",
+            sys.executable, "-m", "hpo_core.tracking.follower", "--journal", journal.url, "--study", "world",
             "--tracking-uri", uri, "--experiment=--help", "--study-folder", str(folder / "study"),
         ]  # fmt: skip
         journal.close()
@@ -154,7 +154,7 @@ def test_of_a_killed_and_resumed_study_one_follower_is_left(tmp_path: Path) -> N
         found = []
         for process in psutil.process_iter():
             try:
-                if "hpo_core.tracking.follow" in process.cmdline() and str(real.home.study_folder("real")) in (
+                if "hpo_core.tracking.follower" in process.cmdline() and str(real.home.study_folder("real")) in (
                     process.cmdline()
                 ):
                     found.append(process)

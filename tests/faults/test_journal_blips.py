@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from hpo_core import Study
-from hpo_core.errors import JournalUnavailableError
-from hpo_core.events import JobCompleted
-from hpo_core.journal.audit import audit
-from hpo_core.journal.patient import PatientJournal
+from hpo_core.journal.retrying import PatientJournal
 from hpo_core.journal.sql import SqlJournal
+from hpo_core.model.errors import JournalUnavailableError
+from hpo_core.model.events import JobCompleted
+from hpo_core.replay.audit import audit
 from tests.conftest import fresh, make_spec
 from tests.postgresql import PostgreSQL
 

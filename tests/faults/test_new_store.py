@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hpo_core.tracking.store import open_client
+from hpo_core.tracking.mlflow_client import open_client
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 def test_a_store_whose_making_was_cut_short(tmp_path: Path, grown: int) -> None:
     """MLflow's migrations are no transaction; cut short, they left a store that no MLflow could open again."""
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    code = f"from hpo_core.tracking.store import open_client; open_client({uri!r})"
+    code = f"from hpo_core.tracking.mlflow_client import open_client; open_client({uri!r})"
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
 
     def size() -> int:

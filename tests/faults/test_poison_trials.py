@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from hpo_core import Study
-from hpo_core.journal.audit import audit
+from hpo_core.model.trial import Job, Outcome
+from hpo_core.replay.audit import audit
 from hpo_core.training import Trainer
 from hpo_core.training.request import JobRequest
-from hpo_core.trial import Job, Outcome
 from tests.faults.test_real_study import Real
 
 HERE = str(Path(__file__).parent)

@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from hpo_core import Study
-from hpo_core.errors import JournalError, StudyNotFoundError
-from hpo_core.events import AttemptFailed, JobCompleted
 from hpo_core.home import Home
-from hpo_core.journal.audit import audit
+from hpo_core.model.errors import JournalError, StudyNotFoundError
+from hpo_core.model.events import AttemptFailed, JobCompleted
+from hpo_core.replay.audit import audit
 from tests.methods import judge
 
 ROOT = Path(__file__).parents[2]
@@ -189,7 +189,7 @@ def test_killed_dask_worker_and_killed_child(tmp_path: Path) -> None:
     real.wait_for_entries(6, process)
     deadline = time.monotonic() + 20
     while True:  # between two jobs a zygote has no child
-        zygotes = descendants(process, "hpo_core.training.zygote")
+        zygotes = descendants(process, "hpo_core.training.child.zygote")
         trainers = [child for zygote in zygotes for child in zygote.children()]
         if trainers:
             break
@@ -218,7 +218,7 @@ def test_second_controller_is_refused_and_a_forced_one_fences_the_first(tmp_path
     assert second.wait(60) != 0
     assert f"is being driven by process {first.pid}" in real.log.read_text()
     assert first.poll() is None, "the refused one must not disturb the first"
-    from hpo_core.journal.base import Owner
+    from hpo_core.journal.protocol import Owner
 
     journal = real.home.open_journal()
     journal.claim("real", Owner("elsewhere", 1, 0.0), time.time(), force=True)

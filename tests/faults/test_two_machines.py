@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hpo_core.events import AttemptFailed, JobCompleted
-from hpo_core.trial import Outcome
+from hpo_core.model.events import AttemptFailed, JobCompleted
+from hpo_core.model.trial import Outcome
 from tests.faults.test_real_study import ROOT, Real
 
 Start = Callable[..., subprocess.Popen[bytes]]

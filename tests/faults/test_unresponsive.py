@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from hpo_core.events import AttemptFailed, JobGranted
+from hpo_core.model.events import AttemptFailed, JobGranted
 from tests.faults.test_real_study import ROOT, Real, descendants
 
 RANDOM = {"method": "random", "configs": 16, "max_resource": 9}
@@ -41,7 +41,7 @@ def workers_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
 
 def zygotes_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     """The zygotes that run a child."""
-    return [zygote for zygote in descendants(process, "hpo_core.training.zygote") if zygote.children()]
+    return [zygote for zygote in descendants(process, "hpo_core.training.child.zygote") if zygote.children()]
 
 
 def children_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:

@@ -23,7 +23,7 @@ LIMIT = 600
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Environment that points at a Prefect server of our own."""
-    from flows.shared_server import SharedServer
+    from hpo_flows.prefect_api.shared_server import SharedServer
 
     server = SharedServer(tmp_path_factory.mktemp("prefect"))
     try:
@@ -37,7 +37,7 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Migrations take seconds: an MLflow store is made once, copied for every test."""
-    from hpo_core.tracking.store import open_client
+    from hpo_core.tracking.mlflow_client import open_client
 
     folder = tmp_path_factory.mktemp("mlflow")
     open_client(f"sqlite:///{folder / 'mlflow.db'}")
@@ -74,7 +74,7 @@ class Runner:
         return path
 
     def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "hpo_core.cli", *map(str, arguments)]
+        command = [sys.executable, "-m", "hpo_core.cli.app", *map(str, arguments)]
         return subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment, cwd=self.folder
         )

@@ -17,8 +17,11 @@ import psutil
 import pytest
 import yaml
 
-from flows.cluster import DaskExecutor
-from flows.cluster_kinds import (
+from hpo_core import StudySpec
+from hpo_core.model.errors import SpecError
+from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.spec import KubernetesClusterSpec, SlurmClusterSpec
+from hpo_flows.dask.cluster_kinds import (
     KUBERNETES_SCHEDULER,
     KUBERNETES_WORKER,
     kubernetes_name,
@@ -28,10 +31,7 @@ from flows.cluster_kinds import (
     start_cluster,
     visible_devices,
 )
-from hpo_core import StudySpec
-from hpo_core.errors import SpecError
-from hpo_core.spec import KubernetesClusterSpec, SlurmClusterSpec
-from hpo_core.trial import Job, Outcome, Report
+from hpo_flows.dask.executor import DaskExecutor
 from tests.conftest import make_spec
 
 SLURM = {

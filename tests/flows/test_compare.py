@@ -14,7 +14,7 @@ from tests.conftest import World, fresh, make_spec
 from tests.flows.conftest import ROOT, Runner
 from tests.flows.test_tune import api
 
-CODE = "import json, sys; from flows.compare import compare; print(json.dumps(compare(sys.argv[1:])))"
+CODE = "import json, sys; from hpo_flows.compare import compare; print(json.dumps(compare(sys.argv[1:])))"
 
 
 @pytest.mark.slow

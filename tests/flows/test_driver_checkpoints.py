@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from flows.driver import Bare, Driver
 from hpo_core import MemoryJournal, Outcome, Study
-from hpo_core.journal.base import Owner
-from hpo_core.training import checkpoint as checkpoints
-from hpo_core.training.request import files_of_attempt
-from hpo_core.trial import Checkpoint, Job, Report
+from hpo_core.checkpoints import files as checkpoints
+from hpo_core.checkpoints.paths import files_of_attempt
+from hpo_core.journal.protocol import Owner
+from hpo_core.model.trial import Checkpoint, Job, Report
+from hpo_flows.driver import Bare, Driver
 from tests.conftest import completed, failed, make_spec
 from tests.methods import SEARCHES
 

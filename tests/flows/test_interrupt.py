@@ -97,7 +97,7 @@ def test_cluster_by_address_outlives_a_killed_controller(hpo: Runner, dask_clust
     for worker in workers:
         stand_in = subprocess.Popen.__new__(subprocess.Popen)
         stand_in.pid = worker.pid
-        assert not descendants(stand_in, "hpo_core.training.zygote"), "trainers left on the user's workers"
+        assert not descendants(stand_in, "hpo_core.training.child.zygote"), "trainers left on the user's workers"
 
 
 def test_scheduler_that_dies_is_said(hpo: Runner, dask_cluster: str) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from flows.form import FilledIn, filled_in
-from flows.permits import Permits
 from hpo_core import StudySpec, load_spec
 from hpo_core.spec import notices
+from hpo_flows.deployed.form import FilledIn, filled_in
+from hpo_flows.deployed.permissions import Permits
 from tests.flows.conftest import Runner
 
 SHORT: dict[str, Any] = {

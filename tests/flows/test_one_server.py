@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.server import PrefectServerError
-from flows.shared_server import SharedServer
+from hpo_flows.prefect_api.connection import PrefectServerError
+from hpo_flows.prefect_api.shared_server import SharedServer
 from tests.flows.conftest import Runner, wait_for_entries
 from tests.flows.prefect_api import ask
 
@@ -141,7 +141,7 @@ def test_a_study_goes_on_when_its_server_is_killed(alone: Runner) -> None:
 
 LISTS_MODULES = """
 import json, pathlib, sys
-from hpo_core.cli import main
+from hpo_core.cli.app import main
 if __name__ == "__main__":
     try:
         main()
@@ -194,7 +194,7 @@ def test_the_users_api_is_found(source: str, tmp_path: Path) -> None:
         "HOME": str(tmp_path / "home"),
         **{key: value.replace("{url}", url) for key, value in variables.items()},
     }
-    code = "from flows.server import configured_api; print(configured_api())"
+    code = "from hpo_flows.prefect_api.connection import configured_api; print(configured_api())"
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
     )

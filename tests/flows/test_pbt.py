@@ -8,7 +8,7 @@ import pytest
 
 from hpo_core import Study
 from hpo_core.home import Home
-from hpo_core.journal.audit import audit
+from hpo_core.replay.audit import audit
 from tests.flows.conftest import Runner
 
 POPULATION = {"method": "pbt", "population": 4, "generations": 3, "steps_per_generation": 2}

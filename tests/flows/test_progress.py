@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flows.progress import LiveBoard, Pace, PlainLines, ResultLines, remaining_units, rung_board
-from flows.session import expected_jobs, grain
 from hpo_core import Outcome, Study
-from hpo_core.trial import Job
+from hpo_core.model.trial import Job
+from hpo_flows.live_progress import LiveBoard, Pace, PlainLines, ResultLines, remaining_units, rung_board
+from hpo_flows.session import expected_jobs, grain
 from tests.conftest import World, failed, fresh, make_spec
-from tests.core.test_overview import HUNDRED
 from tests.methods import ALL, SEARCHES, spec_of
+from tests.views.test_rungs_view import HUNDRED
 
 RANDOM = {"method": "random", "configs": 100, "max_resource": 10}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.shared_server import SharedServer
+from hpo_flows.prefect_api.shared_server import SharedServer
 from tests.flows.conftest import Runner, wait_for_entries
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from hpo_core import Study
-from hpo_core.events import TrialExtended
 from hpo_core.home import Home
-from hpo_core.journal.audit import audit
-from hpo_core.trial import FURTHER
+from hpo_core.model.events import TrialExtended
+from hpo_core.model.trial import FURTHER
+from hpo_core.replay.audit import audit
 from tests.flows.conftest import LIMIT, ROOT, Runner
 from tests.methods import facts
 
@@ -165,7 +165,7 @@ def test_the_deployed_flow_does_the_same(hpo: Runner) -> None:
     hpo.environment |= allowed
     script = (
         "import sys, json\n"
-        "from flows.deployed import resume\n"
+        "from hpo_flows.deployed.flows import resume\n"
         "state = resume(study='toy', return_state=True, **json.loads(sys.argv[1]))\n"
         "print(state.type.value, state.message)\n"
     )

@@ -9,9 +9,9 @@ from typing import get_args
 import pytest
 
 from hpo_core import Study
-from hpo_core.errors import JournalError
-from hpo_core.events import FORMAT, Event, Stimulus, decode_entry, encode_entry
-from hpo_core.journal.audit import audit
+from hpo_core.model.errors import JournalError
+from hpo_core.model.events import FORMAT, Event, Stimulus, decode_entry, encode_entry
+from hpo_core.replay.audit import audit
 from tests.golden.make import FOLDER, METHODS, studies, summary
 
 JOURNALS = sorted(FOLDER.glob("*.jsonl"))

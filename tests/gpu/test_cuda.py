@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from hpo_core.errors import ObjectiveError
+from hpo_core.checkpoints import files as checkpoints
+from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.trial import Job, Outcome
 from hpo_core.training import Trainer
-from hpo_core.training import checkpoint as checkpoints
 from hpo_core.training.request import JobRequest
-from hpo_core.trial import Job, Outcome
 from tests.gpu import cuda_objectives
 
 pytestmark = [

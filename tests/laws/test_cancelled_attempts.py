@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from flows.driver import Bare, Driver
 from hpo_core import Job, MemoryJournal, Outcome, Report, Study
-from hpo_core.events import AttemptFailed, JobCompleted, StudyHalted
+from hpo_core.execution.virtual import SimulatedExecutor, VirtualClock
 from hpo_core.journal.sql import current_owner
-from hpo_core.simulation.executor import SimulatedExecutor, VirtualClock
+from hpo_core.model.events import AttemptFailed, JobCompleted, StudyHalted
+from hpo_flows.driver import Bare, Driver
 from tests.conftest import completed, failed, make_spec
 
 RANDOM = {"method": "random", "configs": 40, "max_resource": 4}

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core import MemoryJournal, Outcome
-from hpo_core.checkpoints import Hold
-from hpo_core.events import CheckpointRemoved, Entry
-from hpo_core.journal.audit import audit
+from hpo_core.checkpoints.live import Hold
+from hpo_core.model.events import CheckpointRemoved, Entry
+from hpo_core.model.trial import Checkpoint, Job, Report
+from hpo_core.replay.audit import audit
 from hpo_core.study import Study
-from hpo_core.trial import Checkpoint, Job, Report
 from tests.conftest import completed, failed, fresh, make_spec
 from tests.laws.test_laws import STEP, searches
 

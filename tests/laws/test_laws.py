@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core import MemoryJournal, Outcome, Study
-from hpo_core.events import JobCompleted, JobGranted
-from hpo_core.journal.audit import audit
-from hpo_core.search.base import Promote, Sample
-from hpo_core.search.rungs import Rung, rung_levels
+from hpo_core.model.events import JobCompleted, JobGranted
+from hpo_core.replay.audit import audit
+from hpo_core.search.halving.rungs import Rung, rung_levels
+from hpo_core.search.method import Promote, Sample
 from tests.conftest import completed, failed, fresh, make_spec
 from tests.methods import judge
 

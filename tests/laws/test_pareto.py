@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core import Job, MemoryJournal, Outcome, Report, Study
-from hpo_core.events import JobCompleted, TrialCreated
-from hpo_core.front import dominates, enter
-from hpo_core.journal.audit import audit
-from hpo_core.search.pareto import ParetoRung
-from hpo_core.search.rungs import Rung, make_rung
+from hpo_core.model.events import JobCompleted, TrialCreated
+from hpo_core.model.pareto_front import dominates, enter
+from hpo_core.replay.audit import audit
+from hpo_core.search.halving.pareto_rungs import ParetoRung
+from hpo_core.search.halving.rungs import Rung, make_rung
 from hpo_core.state import Incumbent, StudyState
 from tests.conftest import World, fresh, make_spec
 from tests.laws.test_laws import snapshot

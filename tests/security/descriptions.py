@@ -18,17 +18,17 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from flows.form import filled_in
-from flows.permits import Permits
-from flows.session import expected_jobs
 from hpo_core import Study, StudySpec, load_spec
-from hpo_core.errors import SpecError
-from hpo_core.events import decode_entry, encode_entry
+from hpo_core.cli.simulate import Question, simulate
 from hpo_core.home import Home
+from hpo_core.model.errors import SpecError
+from hpo_core.model.events import decode_entry, encode_entry
 from hpo_core.report import write_report
-from hpo_core.simulate import Question, simulate
 from hpo_core.spec import limits, notices
-from hpo_core.spec_changes import changed
+from hpo_core.spec.overrides import changed
+from hpo_flows.deployed.form import filled_in
+from hpo_flows.deployed.permissions import Permits
+from hpo_flows.session import expected_jobs
 
 SPACE: dict[str, Any] = {"x": {"type": "float", "low": 0.0, "high": 1.0}}
 RANDOM: dict[str, Any] = {"method": "random", "configs": 4}
@@ -298,7 +298,7 @@ class Seen:
 def measured(work: Callable[..., Any], *arguments: Any) -> Seen:
     """Run ``work`` in a forked child under limits, and say how it ended."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.security.descriptions", "optuna", "hpo_core.samplers.optuna"])
+    context.set_forkserver_preload(["tests.security.descriptions", "optuna", "hpo_core.samplers.optuna_sampler"])
     here, there = context.Pipe(duplex=False)
     child = context.Process(target=_run, args=(there, work, arguments))
     child.start()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from hpo_core.errors import SpecError
 from hpo_core.home import Home
-from hpo_core.tracking.follow import _parser
-from hpo_core.tracking.store import open_client
+from hpo_core.model.errors import SpecError
+from hpo_core.tracking.follower import _parser
+from hpo_core.tracking.mlflow_client import open_client
 from tests.conftest import make_spec
 from tests.flows.conftest import Runner
 

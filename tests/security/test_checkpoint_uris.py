@@ -8,19 +8,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from flows.driver import Bare, Driver
 from hpo_core import Study
-from hpo_core.errors import CheckpointError, ObjectiveError, StorageError
-from hpo_core.journal.base import Owner
-from hpo_core.tracking.artifacts import write_files
-from hpo_core.tracking.fold import StudyFold
-from hpo_core.tracking.store import KnownRun
-from hpo_core.training import checkpoint as checkpoints
-from hpo_core.training.attempt import attempt
+from hpo_core.checkpoints import files as checkpoints
+from hpo_core.checkpoints.storage import all_files, files_of, local_path, remove
+from hpo_core.journal.protocol import Owner
+from hpo_core.model.errors import CheckpointError, ObjectiveError, StorageError
+from hpo_core.model.trial import Checkpoint, Job, Outcome
+from hpo_core.tracking.mlflow_client import KnownRun
+from hpo_core.tracking.run_artifacts import write_files
+from hpo_core.tracking.study_fold import StudyFold
+from hpo_core.training.child.attempt import attempt
 from hpo_core.training.evaluation import EvaluationRequest, Model, evaluate_models
 from hpo_core.training.request import JobRequest
-from hpo_core.training.storage import all_files, files_of, local_path, remove
-from hpo_core.trial import Checkpoint, Job, Outcome
+from hpo_flows.driver import Bare, Driver
 from tests.conftest import completed, make_spec
 
 TREE = {"tracked": {}, "random": {}, "metrics": {}, "weights": np.arange(3.0)}

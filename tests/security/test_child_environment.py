@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from hpo_core.model.trial import Job, Outcome
 from hpo_core.training import Trainer
 from hpo_core.training.evaluation import EvaluationRequest, Model, evaluate_models
 from hpo_core.training.request import JobRequest
-from hpo_core.trial import Job, Outcome
 
 OBJECTIVES = str(Path(__file__).parents[1] / "faults")
 SECRETS = {

@@ -11,14 +11,14 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flows.form import filled_in
-from flows.permits import Permits
 from hpo_core import Study, StudySpec, load_spec
-from hpo_core.errors import SpecError
-from hpo_core.events import encode_entry
+from hpo_core.model.errors import SpecError
+from hpo_core.model.events import encode_entry
 from hpo_core.spec import limits
-from hpo_core.spec.file import read_yaml
-from hpo_core.spec_changes import changed
+from hpo_core.spec.overrides import changed
+from hpo_core.spec.study_file import read_yaml
+from hpo_flows.deployed.form import filled_in
+from hpo_flows.deployed.permissions import Permits
 from tests.security.descriptions import (
     ATTACKS,
     LARGEST,

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from flows.session import Session
-from hpo_core.errors import StorageError
 from hpo_core.home import Home
 from hpo_core.journal.sql import SqlJournal
-from hpo_core.tracking.lock import ProcessLock
-from hpo_core.tracking.place import note_trouble
+from hpo_core.model.errors import StorageError
+from hpo_core.tracking.projection_lock import ProcessLock
+from hpo_core.tracking.run_location import note_trouble
+from hpo_flows.session import Session
 from tests.conftest import World, fresh, make_spec
 from tests.faults.test_real_study import Real
 
@@ -69,7 +69,7 @@ def test_a_journal_that_was_open_to_all_is_closed(tmp_path: Path) -> None:
 
 
 def test_mlflows_database_is_private(tmp_path: Path) -> None:
-    from hpo_core.tracking.store import open_client
+    from hpo_core.tracking.mlflow_client import open_client
 
     old = os.umask(0o022)
     try:
@@ -150,7 +150,7 @@ def test_files_of_a_study_that_were_planted_as_links(tmp_path: Path, thesis: Pat
 @pytest.mark.timeout(300)
 def test_a_linked_attempt_log_is_not_appended_to(tmp_path: Path, thesis: Path) -> None:
     """Output of training once went to a shell's profile."""
-    pytest.importorskip("hpo_core.training.attempt_log")
+    pytest.importorskip("hpo_core.training.child.attempt_log")
     (tmp_path / "talks.py").write_text(
         "def train(trial):\n    print('rm -rf ~')\n    for _ in trial.steps():\n        trial.report(loss=1.0)\n"
     )
@@ -189,7 +189,7 @@ def test_a_home_of_another_user_is_refused(tmp_path: Path) -> None:
     os.chown(foreign, 4321, 4321)
     script = (
         "import os, sys\n"
-        "from hpo_core.errors import StorageError\n"
+        "from hpo_core.model.errors import StorageError\n"
         "from hpo_core.home import Home\n"
         "import hpo_core.journal.sql, sqlalchemy.dialects.sqlite\n"
         "os.setgroups([]); os.setgid(4322); os.setuid(4322)\n"
@@ -209,7 +209,7 @@ def test_a_home_of_another_user_is_refused(tmp_path: Path) -> None:
     (tmp_path / "work" / ".hpo").mkdir()
     os.chown(tmp_path / "work" / ".hpo", 4321, 4321)
     told = subprocess.run(
-        [sys.executable, "-m", "hpo_core.cli", "report", "x"],
+        [sys.executable, "-m", "hpo_core.cli.app", "report", "x"],
         capture_output=True, text=True, timeout=120, cwd=tmp_path / "work",
     )  # fmt: skip
     assert told.returncode == 4  # reading makes nothing there, whoever reads

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.deployed import _known
-from flows.permits import NotAllowedError, Permits
-from flows.session import Session
 from hpo_core import Study
 from hpo_core.home import Home
+from hpo_flows.deployed.flows import _known
+from hpo_flows.deployed.permissions import NotAllowedError, Permits
+from hpo_flows.session import Session
 from tests.conftest import make_spec
 
 

@@ -17,8 +17,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from flows.server import PrefectServerError
-from flows.shared_server import SharedServer
+from hpo_flows.prefect_api.connection import PrefectServerError
+from hpo_flows.prefect_api.shared_server import SharedServer
 from tests.flows.conftest import Runner, wait_for_entries
 from tests.flows.prefect_api import ask
 
@@ -204,7 +204,7 @@ def test_the_password_is_in_its_file_only(tmp_path: Path) -> None:
         encoded = base64.b64encode(f"hpo:{word}".encode()).decode()
         controller = psutil.Process(process.pid)
         family = [controller, *controller.children(recursive=True)]
-        (server,) = [found for found in family if "flows.prefect_server" in found.cmdline()]
+        (server,) = [found for found in family if "hpo_flows.prefect_api.server_process" in found.cmdline()]
         assert len(family) > 4, "server, workers, trainers"
         for found in family:
             try:

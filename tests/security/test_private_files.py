@@ -11,8 +11,8 @@ from typing import Literal
 
 import pytest
 
-from hpo_core.errors import StorageError
-from hpo_core.private_files import check_folder, open_private, private_folder, write_private
+from hpo_core.model.errors import StorageError
+from hpo_core.security.private_files import check_folder, open_private, private_folder, write_private
 
 
 def mode(path: Path) -> int:
@@ -79,14 +79,14 @@ def test_what_belongs_to_somebody_else_is_refused(tmp_path: Path) -> None:
     (foreign / "log").chmod(0o666)
     script = (
         "import os, sys; os.setgroups([]); os.setgid(4322); os.setuid(4322)\n"
-        "from hpo_core.errors import StorageError\n"
-        "from hpo_core.private_files import open_private, private_folder\n"
+        "from hpo_core.model.errors import StorageError\n"
+        "from hpo_core.security.private_files import open_private, private_folder\n"
         "for call in (lambda: private_folder(sys.argv[1]), lambda: open_private(sys.argv[1] + '/log', 'ab')):\n"
         "    try: call()\n"
         "    except StorageError as error: print(error)\n"
     )
     # Imported before the change of user: the interpreter may lie where that user cannot look.
-    script = "import hpo_core.errors, hpo_core.private_files\n" + script
+    script = "import hpo_core.model.errors, hpo_core.security.private_files\n" + script
     done = subprocess.run(
         [sys.executable, "-c", script, str(foreign)], capture_output=True, text=True, timeout=120, check=True
     )

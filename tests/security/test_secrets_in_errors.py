@@ -13,10 +13,10 @@ from urllib.parse import quote, quote_plus
 import pytest
 import sqlalchemy as sa
 
-from hpo_core.errors import HpoError, JournalError
-from hpo_core.masking import known_secrets, mask_logs, masked, masked_errors, masked_report, remember
-from hpo_core.tracking.links import reason_of
-from hpo_core.trial import Outcome, Report
+from hpo_core.model.errors import HpoError, JournalError
+from hpo_core.model.trial import Outcome, Report
+from hpo_core.security.masking import known_secrets, mask_logs, masked, masked_errors, masked_report, remember
+from hpo_core.tracking.mlflow_links import reason_of
 from tests.flows.conftest import Runner
 
 AWKWARD = "it's/awsPl4nted+\"k\\y"

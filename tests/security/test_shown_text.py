@@ -13,26 +13,26 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.text import Text
 
-from flows.artifacts import best_markdown
-from flows.progress import LiveBoard, PlainLines
-from flows.tasks import final_state
-from hpo_core.champion.card import Decision
-from hpo_core.console import SafeConsole, table_of
-from hpo_core.events import Entry, encode_entry
+from hpo_core.cli.output import SafeConsole, table_of
 from hpo_core.home import Home
-from hpo_core.journal.base import Journal
+from hpo_core.journal.protocol import Journal
+from hpo_core.model.events import Entry, encode_entry
+from hpo_core.model.trial import Outcome
 from hpo_core.report import write_report
-from hpo_core.report.compared import Comparison, write_comparison
-from hpo_core.shown import json_text, markdown_code, markdown_row, markdown_text, terminal_text
+from hpo_core.report.compare.comparison_page import Comparison, write_comparison
+from hpo_core.retraining.model_card import Decision
+from hpo_core.security.untrusted_text import json_text, markdown_code, markdown_row, markdown_text, terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.tracking.fold import StudyFold
-from hpo_core.tracking.keys import param_value, tag_value
-from hpo_core.tracking.runs import study_params, study_tags, trial_params, trial_tags
-from hpo_core.trial import Outcome
+from hpo_core.tracking.mlflow_names import param_value, tag_value
+from hpo_core.tracking.run_contents import study_params, study_tags, trial_params, trial_tags
+from hpo_core.tracking.study_fold import StudyFold
+from hpo_flows.live_progress import LiveBoard, PlainLines
+from hpo_flows.prefect_artifacts import best_markdown
+from hpo_flows.tasks import final_state
 from tests.conftest import completed, failed, make_spec
-from tests.core.test_champion import decision
 from tests.flows.conftest import Runner
+from tests.retraining.test_verdict import decision
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07 \x9b31m \u202egnp.\u202c\u2066\u2028\r\nsecond line\x7f\x00 \U000e0041"
 MARKUP = (

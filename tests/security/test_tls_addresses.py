@@ -14,13 +14,13 @@ import pytest
 import yaml
 from distributed.security import Security
 
-from flows.cluster import ClusterError, _connected
-from flows.cluster_trust import security_of
-from flows.permits import NotAllowedError, Permits
 from hpo_core import StudySpec
-from hpo_core.errors import SpecError
-from hpo_core.events import JobCompleted
+from hpo_core.model.errors import SpecError
+from hpo_core.model.events import JobCompleted
 from hpo_core.spec import AddressClusterSpec, load_spec
+from hpo_flows.dask.certificates import security_of
+from hpo_flows.dask.executor import ClusterError, _connected
+from hpo_flows.deployed.permissions import NotAllowedError, Permits
 from tests.conftest import make_spec
 from tests.faults.test_real_study import ROOT, Real
 
@@ -79,7 +79,7 @@ def test_a_study_trains_on_a_scheduler_behind_tls(scheduler: tuple[str, dict[str
 def test_a_scheduler_behind_tls_takes_nobody_else(
     scheduler: tuple[str, dict[str, str]], tmp_path: Path, shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.cluster._CONNECT_SECONDS", 6.0)  # it tries again and again for so long
+    monkeypatch.setattr("hpo_flows.dask.executor._CONNECT_SECONDS", 6.0)  # it tries again and again for so long
     address, _ = scheduler
     if shown == "none":
         with pytest.raises((ClusterError, SpecError), match="needs certificates"):

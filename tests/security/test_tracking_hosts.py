@@ -13,16 +13,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows.permits import NotAllowedError, Permits
 from hpo_core.home import Home
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.tracking.own import credentials_for, is_own, origin
+from hpo_core.tracking.credential_scope import credentials_for, is_own, origin
+from hpo_flows.deployed.permissions import NotAllowedError, Permits
 from tests.conftest import make_spec
 from tests.flows.conftest import Runner
 from tests.security.listening import listening
 
-compare = importlib.import_module("flows.compare")
+compare = importlib.import_module("hpo_flows.compare")
 PASSWORD = "mlfl0w-pl4nted"
 TOKEN = "t0ken-pl4nted"
 CREDENTIALS = {"MLFLOW_TRACKING_USERNAME": "me", "MLFLOW_TRACKING_PASSWORD": PASSWORD}
@@ -110,7 +110,7 @@ def test_the_follower_withholds_them_by_itself(tmp_path: Path) -> None:
     finished(tmp_path, None)
     with listening() as named:
         command = [
-            sys.executable, "-m", "hpo_core.tracking.follow", "--journal", Home(tmp_path).journal_url, "--study",
+            sys.executable, "-m", "hpo_core.tracking.follower", "--journal", Home(tmp_path).journal_url, "--study",
             "toy", "--tracking-uri", named.url, "--experiment=hpo", "--study-folder",
             str(tmp_path / "studies" / "toy"),
         ]  # fmt: skip

@@ -1,0 +1,1 @@
+"""Dask clusters: one file for each kind, the executor, and the watch over workers."""

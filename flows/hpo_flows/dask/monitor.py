@@ -1,0 +1,206 @@
+"""Who lives and who runs what on a Dask cluster: asked once a second on the client's loop, read by anybody.
+
+A worker that gives no sign for ``timeout`` seconds is out: not counted, not used, until it is heard again. A sign is
+a heartbeat that the scheduler got; for a worker that trains, also that the thread goes on which waits for the child.
+Silence is counted by our own clock and only while we could have heard something (:class:`Silence`), so neither a
+machine that slept nor a scheduler that stood still puts everybody out at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from hpo_core.training.child.heartbeat import Silence
+
+ASK_SECONDS = 1.0
+ANSWER_SECONDS = 10.0
+METRIC = "hpo_beats"
+"""Name under which workers send :func:`hpo_core.training.worker.beats` with each heartbeat."""
+
+
+class Look(NamedTuple):
+    """What the scheduler knows of one worker."""
+
+    threads: int
+    last_seen: float
+    keys: list[str]
+    """Of ours: tasks sent to it that it has not answered."""
+    executing: list[str]
+    """Those of them that a thread of it runs."""
+    beats: dict[str, int]
+
+
+@dataclass
+class _Worker:
+    look: Look
+    silence: Silence
+    trainers: dict[str, Silence] = field(default_factory=dict)
+    """By attempt that it runs."""
+    out: str = ""
+    """Why it is out; empty: it is well."""
+    coming_back: bool = False
+
+
+class ClusterWatch:
+    """Watches one client's cluster.
+
+    Args:
+        prefix: of the keys of our tasks.
+        folder: of the study; its attempts are those whose trainers must go on.
+        timeout: seconds of silence after which a worker is out.
+        limit: seconds after which a task of ours has run too long, whatever its worker says; None: never.
+        on_out: called with (address, our keys there, why) when a worker goes out.
+        on_overdue: called with (address, key, seconds) for a task that runs too long; its worker goes out next.
+        on_back: awaited with the address of a worker that is heard again, before it counts again.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        *,
+        prefix: str,
+        folder: str,
+        timeout: float,
+        limit: float | None,
+        on_out: Callable[[str, list[str], str], None],
+        on_overdue: Callable[[str, str, float], None],
+        on_back: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._client = client
+        self._prefix, self._folder = prefix, folder
+        self._timeout, self._limit = timeout, limit
+        self._longest = min(5.0, timeout / 4)
+        self._on_out, self._on_overdue, self._on_back = on_out, on_overdue, on_back
+        self._workers: dict[str, _Worker] = {}
+        self._running: dict[str, Silence] = {}
+        self._scheduler = Silence(self._longest)
+        self._task: Any = None
+        self._returns: set[asyncio.Task[None]] = set()
+        self.looked = threading.Event()
+        """Set once the scheduler has answered for the first time."""
+
+    def start(self) -> None:
+        """Begin; from any thread."""
+        self._scheduler.end()
+        self._task = asyncio.run_coroutine_threadsafe(self._watch(), self._client.loop.asyncio_loop)
+
+    def stop(self) -> None:
+        """End; what was seen last stays readable."""
+        if self._task is not None:
+            self._task.cancel()
+
+    # For the threads of others.
+
+    def well(self) -> list[str]:
+        """Addresses of the workers that are not out."""
+        return [address for address, worker in list(self._workers.items()) if not worker.out]
+
+    def out(self) -> list[str]:
+        """Addresses of the others."""
+        return [address for address, worker in list(self._workers.items()) if worker.out]
+
+    def slots(self) -> int:
+        """Threads of the workers that are not out."""
+        return sum(worker.look.threads for worker in list(self._workers.values()) if not worker.out)
+
+    def scheduler_is_silent(self) -> bool:
+        """Whether the scheduler has not answered for ``timeout`` seconds. Asked about once a second by one thread."""
+        return self._scheduler.look() >= self._timeout
+
+    # On the client's loop.
+
+    async def _watch(self) -> None:
+        before = False
+        while True:
+            try:
+                seen = await asyncio.wait_for(
+                    self._client.run_on_scheduler(look_at_workers, self._prefix), ANSWER_SECONDS
+                )
+            except Exception as error:
+                before = False  # nobody could be heard meanwhile
+                logging.getLogger(__name__).debug("asking the scheduler: %s: %s", type(error).__name__, error)
+            else:
+                self._scheduler.end()
+                self._take({address: Look(*look) for address, look in seen.items()}, count=before)
+                before = True
+                self.looked.set()
+            await asyncio.sleep(ASK_SECONDS)
+
+    def _take(self, seen: dict[str, Look], *, count: bool) -> None:
+        for address in self._workers.keys() - seen.keys():
+            del self._workers[address]
+        self._running = {
+            key: self._running.get(key) or Silence(self._longest) for look in seen.values() for key in look.executing
+        }
+        for address, look in seen.items():
+            worker = self._workers.get(address)
+            if worker is None:
+                worker = self._workers[address] = _Worker(look, Silence(self._longest))
+            silent = self._silence_of(worker, look, count)
+            worker.look = look
+            if silent and not worker.out:
+                self._put_out(address, worker, silent)
+            elif worker.out and not silent and not worker.coming_back:
+                worker.coming_back = True
+                task = asyncio.ensure_future(self._bring_back(address, worker))
+                self._returns.add(task)
+                task.add_done_callback(self._returns.discard)
+
+    def _silence_of(self, worker: _Worker, look: Look, count: bool) -> str:
+        """Why the worker must count as gone; empty where it is well."""
+        if look.last_seen != worker.look.last_seen:
+            worker.silence.end()
+        ours = {name: number for name, number in look.beats.items() if name.startswith(f"{self._folder}/")}
+        worker.trainers = {name: worker.trainers.get(name) or Silence(self._longest) for name in ours}
+        for name, number in ours.items():
+            if number != worker.look.beats.get(name):
+                worker.trainers[name].end()
+        if not count:
+            for silence in (worker.silence, *worker.trainers.values()):
+                silence.skip()
+        if worker.silence.look() >= self._timeout:
+            return f"gave no sign of life for {self._timeout:g} s"
+        for name, silence in worker.trainers.items():
+            if silence.look() >= self._timeout + self._longest:
+                return f"does not go on with {name.removeprefix(self._folder + '/')} for {self._timeout:g} s"
+        for key in look.executing:
+            if self._limit is not None and self._running[key].look() >= self._limit:
+                return f"did not end {key} in time"
+        return ""
+
+    def _put_out(self, address: str, worker: _Worker, why: str) -> None:
+        worker.out = why
+        logging.getLogger(__name__).warning("Dask worker %s %s: it counts as gone.", address, why)
+        for key in worker.look.executing:
+            if self._limit is not None and (seconds := self._running[key].look()) >= self._limit:
+                self._on_overdue(address, key, seconds)
+        self._on_out(address, list(worker.look.keys), why)
+
+    async def _bring_back(self, address: str, worker: _Worker) -> None:
+        try:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(self._on_back(address), self._timeout)
+                worker.out = ""
+                logging.getLogger(__name__).warning("Dask worker %s is heard again: it counts again.", address)
+        finally:
+            worker.coming_back = False
+
+
+def look_at_workers(prefix: str, dask_scheduler: Any = None) -> dict[str, tuple[Any, ...]]:
+    """Runs on the scheduler; plain values, for it may be a process of another version of this package."""
+    return {
+        worker.address: (
+            worker.nthreads,
+            worker.last_seen,
+            [task.key for task in worker.processing if str(task.key).startswith(prefix)],
+            [task.key for task in worker.executing if task in worker.processing and str(task.key).startswith(prefix)],
+            dict(worker.metrics.get(METRIC, {})),
+        )
+        for worker in dask_scheduler.workers.values()
+    }

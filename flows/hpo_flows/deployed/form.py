@@ -1,0 +1,401 @@
+"""The parameters of deployed flows: what Prefect turns into a form, and how a form becomes a study.
+
+Prefect draws a form from a flow's JSON schema: enums become selects, unions of models tabs, lists of models rows.
+What its two UIs do not draw well is given another shape here, and only in the schema: tagged unions are offered as
+plain ones, a mapping of parameters as a list of rows.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, ValidationError
+from pydantic_core import CoreSchema
+
+from hpo_core.model.errors import SpecError
+from hpo_core.spec import (
+    AshaSearch,
+    GridSearch,
+    HyperbandSearch,
+    JournalSpec,
+    LocalClusterSpec,
+    PashaSearch,
+    PbtSearch,
+    RandomSearch,
+    ShaSearch,
+    StopSpec,
+    StudySpec,
+    TrainingSpec,
+    limits,
+)
+from hpo_core.spec.plain_data import check_plain, some
+from hpo_core.spec.study_file import read_yaml
+from hpo_core.spec.validation_errors import explain
+from hpo_flows.deployed.permissions import Permits
+
+_METHODS: dict[str, tuple[str, type[BaseModel]]] = {
+    "asha": ("ASHA", AshaSearch),
+    "sha": ("Successive halving", ShaSearch),
+    "hyperband": ("Hyperband", HyperbandSearch),
+    "pasha": ("PASHA", PashaSearch),
+    "pbt": ("Population", PbtSearch),
+    "random": ("Random", RandomSearch),
+    "grid": ("Grid", GridSearch),
+}
+_ONLY_IN_FILES = frozenset({"points", "bounds", "random", "budget_by", "rules"})
+"""Settings that are mappings by parameter, for which a form would ask for JSON, and those that old journals need."""
+
+_FILLED = {"configs": 30, "max_resource": 27}
+"""What stands in a form where a method needs a value and has no default."""
+DEFAULT_METHOD: Any = {"method": "asha", **_FILLED}
+"""Plain, for a model would say what it resolved (the brackets) as if somebody had chosen it."""
+_BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minItems"})
+
+
+@dataclass(frozen=True)
+class Offered:
+    """A string whose values are read off the deployment's settings when the schema is made."""
+
+    values: Callable[[], list[str]]
+    otherwise: str = ""
+    """Offered alone where there is nothing to offer; empty: any text."""
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = handler(core)
+        if offered := self.values() or ([self.otherwise] if self.otherwise else []):
+            schema["enum"] = offered
+        return schema
+
+
+@dataclass(frozen=True)
+class AsTabs:
+    """A union as both of Prefect's UIs draw it: a tab for each of its models, by name.
+
+    Bounds are left to the run, which names field, value and rule. Prefect would say of the whole union that it is
+    "not valid under any of the given schemas".
+    """
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = handler(core)
+        tabs = schema.get("oneOf") or schema["anyOf"]
+        for tab in tabs:
+            definition = handler.resolve_ref_schema(tab)
+            properties = definition.get("properties")
+            if properties is None:  # of None
+                continue
+            if "method" in properties:
+                definition["title"] = _METHODS[properties["method"]["const"]][0]
+                definition.pop("required", None)
+                for name in _FILLED.keys() & properties.keys():
+                    if properties[name].get("default") is None:
+                        properties[name]["default"] = _FILLED[name]
+            if "brackets" in properties:
+                brackets = properties["brackets"]
+                properties["brackets"] = {
+                    "title": brackets["title"],
+                    "description": brackets["description"].replace(" 'all' works.", " None: the paper's default."),
+                    "anyOf": [{"type": "array", "items": brackets["items"]}, {"type": "null"}],
+                    "default": None,
+                }
+            for name in _ONLY_IN_FILES & properties.keys():
+                del properties[name]
+            definition["properties"] = _without_bounds(properties)
+        return {"anyOf": tabs}
+
+
+def _without_bounds(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_bounds(item) for item in schema]
+    if isinstance(schema, dict):
+        return {key: _without_bounds(value) for key, value in schema.items() if key not in _BOUNDS}
+    return schema
+
+
+def _as_written(data: Any) -> Any:
+    """A form sends every field, with its default where nothing was typed; a study file only what matters."""
+    if not isinstance(data, dict):
+        return data
+    if "method" not in data:
+        fitting = [tag for tag, (_, model) in _METHODS.items() if data.keys() <= model.model_fields.keys()]
+        if len(fitting) != 1:
+            raise ValueError(f"method is required: one of {', '.join(_METHODS)}")
+        data = data | {"method": fitting[0]}
+    if not isinstance(data["method"], str) or data["method"] not in _METHODS:
+        return data
+    fields = _METHODS[data["method"]][1].model_fields
+    return {
+        name: value
+        for name, value in data.items()
+        if name == "method" or not (name in fields and (value is None or value == fields[name].default))
+    }
+
+
+Method = Annotated[
+    Annotated[
+        AshaSearch | ShaSearch | HyperbandSearch | PashaSearch | PbtSearch | RandomSearch | GridSearch,
+        Field(discriminator="method"),
+    ],
+    BeforeValidator(_as_written),
+    AsTabs(),
+]
+
+
+class _Form(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+_NAME = Field(pattern=r"^[A-Za-z_]\w*$", description="As the training function reads it from trial.params.")
+_ONLY_IF = Field(
+    default="",
+    description="Only where another parameter has one of these values: optimizer = sgd, adam. Empty: always.",
+)
+_FIXED = Field(default=False, description="Population only: never changed once drawn.")
+
+
+class Number(_Form):
+    """A number in a range."""
+
+    name: str = _NAME
+    low: float = Field(description="Smallest value.")
+    high: float = Field(description="Largest value.")
+    whole: bool = Field(default=False, description="Whole numbers only.")
+    log: bool = Field(default=False, description="Drawn evenly on a logarithmic scale: for ranges like 0.0001 to 1.")
+    step: float = Field(default=0.0, ge=0, description="Only every so many from the smallest on; 0: any value.")
+    grid_points: int = Field(
+        default=0, ge=0, description="Method Grid only: so many evenly spaced points; needed for real numbers."
+    )
+    only_if: str = _ONLY_IF
+    fixed: bool = _FIXED
+
+    def plain(self) -> dict[str, Any]:
+        """As in a study file."""
+        low, high, step = self.low, self.high, self.step
+        if self.whole:
+            low, high = _whole(self.name, "low", low), _whole(self.name, "high", high)
+            step = _whole(self.name, "step", step)
+        found = {"type": "int" if self.whole else "float", "low": low, "high": high, "log": self.log}
+        return found | ({"step": step} if step else {}) | _conditions(self.name, self.only_if, self.fixed)
+
+
+class Choice(_Form):
+    """One of several values."""
+
+    name: str = _NAME
+    values: list[str] = Field(min_length=1, description="One a line: sgd, 16, 0.5, true. Quoted, '16' is text.")
+    ordered: bool = Field(default=False, description="Neighbours are alike, smallest first (16, 32, 64).")
+    only_if: str = _ONLY_IF
+    fixed: bool = _FIXED
+
+    def plain(self) -> dict[str, Any]:
+        """As in a study file."""
+        choices = [_scalar(value) for value in self.values]
+        found = {"type": "ordinal" if self.ordered else "categorical", "choices": choices}
+        return found | _conditions(self.name, self.only_if, self.fixed)
+
+
+StudyFile = Annotated[
+    str, Offered(lambda: Permits.of_environment().study_files(), otherwise="(HPO_STUDY_FOLDER holds none)")
+]
+Objective = Annotated[str, Offered(lambda: Permits.of_environment().known_objectives())]
+ClusterAddress = Annotated[
+    str,
+    Offered(
+        lambda: [c for c in Permits.of_environment().clusters if "://" in c],
+        otherwise="(HPO_ALLOWED_CLUSTERS lists none)",
+    ),
+]
+Sampler = Literal["random", "TPESampler", "GPSampler", "CmaEsSampler", "QMCSampler"]
+StudyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+Seed = Annotated[int, Field(ge=0)]
+TrialNumber = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, le=1_000_000)]
+JournalRetry = Annotated[
+    float,
+    Field(ge=0, le=86_400, description="How long a journal that cannot be reached is tried again, in seconds."),
+]
+Target = Annotated[int, Field(ge=1, le=2**53)]
+
+
+class Metric(_Form):
+    """The metric's name and direction."""
+
+    name: str = Field(default="val_loss", min_length=1, description="As the training function reports it.")
+    mode: Literal["min", "max"] = Field(default="min", description="Whether smaller or larger is better.")
+
+
+class Limits(StopSpec):
+    """Rules that end a study before its search does; `resume` goes on with it."""
+
+    model_config = ConfigDict(title="Limits")
+
+
+def _of_training(name: str) -> Any:
+    """A field of a study's ``training``: its default, bounds and description."""
+    return copy(TrainingSpec.model_fields[name])
+
+
+class Attempts(_Form):
+    """What a form asks of a study's ``training``."""
+
+    timeout: float | None = _of_training("timeout")
+    stall_timeout: float | None = _of_training("stall_timeout")
+    storage_timeout: float | None = _of_training("storage_timeout")
+    max_lost: int | None = _of_training("max_lost")
+    fail_fast: int | None = _of_training("fail_fast")
+    log_limit: int | None = _of_training("log_limit")
+
+
+class FilledIn(_Form):
+    """A study described in a form."""
+
+    objective: Objective = Field(description="The training function, package.module:function.")
+    metric: Metric = Field(default=Metric(), description="What is optimized.")
+    numbers: list[Number] = Field(default=[], description="Hyperparameters that are numbers in a range.")
+    choices: list[Choice] = Field(default=[], description="Hyperparameters that take one of several values.")
+    method: Method = Field(description="The search method and its budget.")
+    sampler: Sampler = Field(default="random", description="Proposes configurations; all but random are Optuna's.")
+    limits: Limits = Field(default=Limits(), description="Limits besides the method's own budget.")
+    training: Attempts = Field(default=Attempts(), description="Limits of one attempt, and when a trial is given up.")
+    experiment: str = Field(default="hpo", min_length=1, description="MLflow experiment that holds the runs.")
+    journal_retry_seconds: JournalRetry = JournalSpec().retry_seconds
+
+    def plain(self) -> dict[str, Any]:
+        """As in a study file, without a name.
+
+        Raises:
+            SpecError: a row cannot be read.
+        """
+        rows: list[Number | Choice] = [*self.numbers, *self.choices]
+        names = [row.name for row in rows]
+        if not rows:
+            raise SpecError("form: no hyperparameter is given; add a row to numbers or choices.")
+        if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+            raise SpecError(f"form: there are two rows for {some(twice)}; remove one.")
+        search = self.method.model_dump(mode="json")
+        points = {row.name: row.grid_points for row in self.numbers if row.grid_points}
+        if points and search["method"] != "grid":
+            raise SpecError(f"form: grid_points of {some(points)} are for method Grid alone; set them to 0.")
+        if points:
+            search["points"] = points
+        return {
+            "objective": self.objective,
+            "metric": self.metric.model_dump(),
+            "space": {row.name: row.plain() for row in rows},
+            "search": search,
+            "sampler": {"name": self.sampler},
+            "stop": self.limits.model_dump(mode="json"),
+            "journal": {"retry_seconds": self.journal_retry_seconds},
+            "training": self.training.model_dump(mode="json"),
+            "tracking": {"experiment": self.experiment},
+        }
+
+
+_WORKER_TIMEOUT = Field(
+    default=60.0, ge=5, description="Seconds without a heartbeat after which a worker counts as gone."
+)
+
+
+class LocalWorkers(_Form):
+    """Workers on the machine of the flow run."""
+
+    model_config = ConfigDict(title="Local workers")
+    workers: int = Field(ge=1, le=1024, description="Jobs at once; one process each.")
+    worker_timeout: float = _WORKER_TIMEOUT
+    dashboard: bool = Field(
+        default=False,
+        description="Serve Dask's dashboard on a port of 127.0.0.1, where every user of that machine can read it.",
+    )
+
+
+class DaskScheduler(_Form):
+    """A Dask scheduler that runs already."""
+
+    model_config = ConfigDict(title="Dask scheduler")
+    address: ClusterAddress = Field(description="One of those the deployment allows.")
+    worker_timeout: float = _WORKER_TIMEOUT
+
+
+Cluster = Annotated[LocalWorkers | DaskScheduler | None, AsTabs()]
+
+
+def with_changes(
+    spec: StudySpec, name: str, permits: Permits, *, seed: int | None, cluster: LocalWorkers | DaskScheduler | None
+) -> StudySpec:
+    """A study under another name, and perhaps with another seed and on another cluster.
+
+    Raises:
+        NotAllowedError: the deployment's settings forbid it.
+    """
+    changes: dict[str, Any] = {"study": name}
+    if seed is not None:
+        changes["seed"] = seed
+    if isinstance(cluster, LocalWorkers):
+        changes["cluster"] = LocalClusterSpec(**cluster.model_dump()).model_dump()
+    elif cluster is not None:
+        changes["cluster"] = {"kind": "address"} | cluster.model_dump()
+    made = StudySpec.from_plain(spec.plain() | changes, "form")
+    permits.check(made)
+    return made
+
+
+def filled_in(permits: Permits, **fields: Any) -> StudySpec:
+    """The study that the fields of a form describe (see :class:`FilledIn`), by the name ``study``.
+
+    Raises:
+        SpecError: it is no valid study; a line for each thing that is wrong.
+    """
+    plain_fields = {name: _as_plain(value) for name, value in fields.items()}
+    check_plain(plain_fields, "form")
+    try:
+        plain = FilledIn.model_validate(plain_fields).plain()
+    except ValidationError as error:
+        raise SpecError(explain(error, "form", plain_fields, {})) from None
+    folders = [str(folder) for folder in permits.import_folders]
+    return StudySpec.from_plain(plain | {"study": "study", "pythonpath": folders}, "form")
+
+
+def _as_plain(value: Any) -> Any:
+    """Prefect hands in models for what it validated against the flow's signature."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, list):
+        return [_as_plain(one) if isinstance(one, BaseModel) else one for one in value]
+    return value
+
+
+def _whole(name: str, field: str, value: float) -> int:
+    if not value.is_integer():
+        raise SpecError(f"form: space.{name}.{field} = {value} is no whole number; round it, or untick whole.")
+    return int(value)
+
+
+def _scalar(text: str) -> Any:
+    """As YAML reads it, so that a form and a study file mean the same; words and numbers only."""
+    if len(text) > limits.TEXT:
+        return text  # too long, and refused as such
+    try:
+        value, _ = read_yaml(text, depth=0)
+    except yaml.YAMLError:
+        return text
+    if re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+", text.strip()):
+        return float(text)
+    plain_words = isinstance(value, bool) and text.strip().lower() not in ("true", "false")  # yes, no, on, off
+    return text if plain_words or not isinstance(value, bool | int | float | str | None) else value
+
+
+def _conditions(name: str, only_if: str, fixed: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"static": True} if fixed else {}
+    if only_if.strip():
+        other, equals, values = only_if.partition("=")
+        wanted = [_scalar(value.strip()) for value in values.split(",") if value.strip()]
+        if not equals or not other.strip() or not wanted:
+            raise SpecError(
+                f"form: space.{name}.only_if = {only_if!r} cannot be read; write PARAMETER = VALUE, or several values "
+                "with commas."
+            )
+        found["when"] = {other.strip(): wanted}
+    return found

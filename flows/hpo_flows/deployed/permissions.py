@@ -1,0 +1,324 @@
+"""What a person who may press Run may run: settings of the deployment, never of the run.
+
+Whoever fills in a form names an objective, a study file, a study or a cluster, and each of these names could stand
+for code: a module that is imported, a file outside the folder, a scheduler whose pickles are loaded. So each is
+compared with what the worker's own environment allows:
+
+========================  =============================================================================
+HPO_ALLOWED_OBJECTIVES    packages, modules or single functions, comma-separated: ``models, lab.train:fit``
+HPO_STUDY_FOLDER          the folder of the study files; unset: no study file can be chosen
+HPO_IMPORT_FOLDERS        folders that objectives are imported from, besides what is installed, ``:`` between
+HPO_ALLOWED_CLUSTERS      Dask scheduler addresses, comma-separated; unset: local workers only
+HPO_REQUIRE_TLS           1: of these only addresses with tls://, and no Kubernetes (dask-kubernetes has no TLS)
+HPO_ALLOWED_CHECKPOINTS   URLs for ``checkpoints.folder``, comma-separated; unset: the home folder only
+HPO_ALLOWED_TRACKING      MLflow servers for ``tracking.mlflow``, comma-separated; unset: the worker's own only
+HPO_DATA_FOLDER           where the files lie that a parameter ``data`` may name; unset: names only, no paths
+========================  =============================================================================
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hpo_core.home import DATABASES, Home, settled_database
+from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.retraining.repeated_studies import DATA
+from hpo_core.security.credentials import without_credentials
+from hpo_core.spec import (
+    AddressClusterSpec,
+    KubernetesClusterSpec,
+    RecordedSearch,
+    SlurmClusterSpec,
+    StudySpec,
+    load_spec,
+)
+from hpo_core.tracking.credential_scope import allowed_tracking, is_allowed
+
+_SUFFIXES = (".yaml", ".yml")
+
+
+class NotAllowedError(HpoError):
+    """A deployment's settings do not allow what a run asks for."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Permits:
+    """Objectives, study files and clusters that deployed flows may use."""
+
+    objectives: tuple[str, ...] = ()
+    folder: Path | None = None
+    import_folders: tuple[Path, ...] = ()
+    clusters: tuple[str, ...] = ()
+    checkpoint_folders: tuple[str, ...] = ()
+    data_folder: Path | None = None
+    tracking: tuple[str, ...] = ()
+    """Tracking URIs besides the worker's own."""
+    own_tracking: tuple[str, ...] = ()
+    require_tls: bool = False
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str] | None = None) -> Permits:
+        """As the environment of this process says; whoever starts the worker decides it."""
+        found = os.environ if environment is None else environment
+        folder = found.get("HPO_STUDY_FOLDER", "").strip()
+        data = found.get("HPO_DATA_FOLDER", "").strip()
+        imports = found.get("HPO_IMPORT_FOLDERS", "").split(os.pathsep)
+        return cls(
+            objectives=_listed(found.get("HPO_ALLOWED_OBJECTIVES", "")),
+            folder=Path(folder).expanduser().resolve() if folder else None,
+            import_folders=tuple(Path(entry).expanduser().resolve() for entry in imports if entry.strip()),
+            clusters=_listed(found.get("HPO_ALLOWED_CLUSTERS", "")),
+            checkpoint_folders=_listed(found.get("HPO_ALLOWED_CHECKPOINTS", "")),
+            data_folder=Path(data).expanduser().resolve() if data else None,
+            tracking=allowed_tracking(found),
+            own_tracking=_own_tracking(found),
+            require_tls=found.get("HPO_REQUIRE_TLS", "").strip().lower() not in ("", "0", "false", "no"),
+        )
+
+    # What a form offers.
+
+    def study_files(self) -> list[str]:
+        """Paths of the study files, relative to the folder, sorted."""
+        if self.folder is None or not self.folder.is_dir():
+            return []
+        found = (path for path in self.folder.rglob("*") if path.suffix in _SUFFIXES)
+        names = sorted(path.relative_to(self.folder).as_posix() for path in found if path.is_file())
+        return [name for name in names if self._is_inside(self.folder / name) and self._spec(name) is not None]
+
+    def known_objectives(self) -> list[str]:
+        """Functions a form can list: those allowed by name, and those the study files use."""
+        named = {entry for entry in self.objectives if ":" in entry}
+        specs = [self._spec(name) for name in self.study_files()]
+        used = {spec.objective for spec in specs if spec is not None and spec.objective is not None}
+        return sorted(named | {objective for objective in used if self.allows_objective(objective)})
+
+    def _spec(self, name: str) -> StudySpec | None:
+        assert self.folder is not None
+        try:
+            return load_spec(self.folder / name)
+        except SpecError:
+            return None
+
+    # What a run may use.
+
+    def allows_objective(self, objective: str) -> bool:
+        """Whether an entry names it, its module, or a package above.
+
+        >>> permits = Permits(("models", "lab.train:fit"))
+        >>> [permits.allows_objective(o) for o in ("models.net:fit", "lab.train:fit", "lab.train:other", "modelsx:f")]
+        [True, True, False, False]
+        """
+        module = objective.partition(":")[0]
+        return any(
+            objective == entry or module == entry or (":" not in entry and module.startswith(f"{entry}."))
+            for entry in self.objectives
+        )
+
+    def load(self, name: str) -> StudySpec:
+        """Read a study file of the folder and check what it wants.
+
+        Raises:
+            NotAllowedError: it lies outside the folder, or wants what is not allowed.
+            SpecError: it is absent or describes no valid study.
+        """
+        spec = load_spec(self.path_of(name))
+        self.check(spec)
+        return spec
+
+    def path_of(self, name: str) -> Path:
+        """The study file of that name.
+
+        Raises:
+            NotAllowedError: no folder is set, or the name (or a link behind it) leads out of it.
+        """
+        if self.folder is None:
+            raise NotAllowedError(
+                "No study file can be chosen: HPO_STUDY_FOLDER is not set where this runs. Set it for the worker, "
+                "or fill in the study."
+            )
+        path = self.folder / name
+        if Path(name).is_absolute() or ".." in Path(name).parts or not self._is_inside(path):
+            raise NotAllowedError(
+                f"study file {name!r} does not lie in the deployment's folder of studies. Choose one of: "
+                f"{', '.join(self.study_files()) or 'none is there'}."
+            )
+        if path.suffix not in _SUFFIXES:
+            raise NotAllowedError(f"study file {name!r} must end in {' or '.join(_SUFFIXES)}.")
+        return path
+
+    def _is_inside(self, path: Path) -> bool:
+        assert self.folder is not None
+        return path.resolve().is_relative_to(self.folder)
+
+    def data_of(self, data: str) -> str:
+        """The data a run may read: a file of the folder of data, or a name that the training function understands.
+
+        Raises:
+            NotAllowedError: it is a path outside that folder; names the setting that would allow it.
+        """
+        inside = self.data_folder / data if self.data_folder is not None else None
+        if self.data_folder is not None and inside is not None and inside.exists():
+            if inside.resolve().is_relative_to(self.data_folder):
+                return str(inside.resolve())
+        elif not (os.sep in data or data in (".", "..") or Path(data).exists()):
+            return data
+        where = "no folder is set" if self.data_folder is None else f"the folder is {self.data_folder}"
+        raise NotAllowedError(
+            f"data = {data!r} is no file of the deployment's folder of data ({where}). Choose one in it; whoever runs "
+            "the worker sets HPO_DATA_FOLDER."
+        )
+
+    def _check_data(self, spec: StudySpec) -> None:
+        """Training functions open what the parameter ``data`` says, whoever says it."""
+        for value in sorted(_data_values(spec)):
+            folder = self.data_folder
+            inside = folder is not None and Path(value).is_absolute() and Path(value).resolve().is_relative_to(folder)
+            if not inside:  # what is may be gone by now: a champion outlives the file it was trained on
+                self.data_of(value)
+
+    def check(self, spec: StudySpec) -> None:
+        """Refuse a study that would import, or connect to, what is not allowed.
+
+        Raises:
+            NotAllowedError: names the value and the setting that would allow it.
+        """
+        if spec.objective is None:
+            raise NotAllowedError(f"Study {spec.study!r} has no objective: it can only be driven by hand.")
+        if not self.allows_objective(spec.objective):
+            raise NotAllowedError(
+                f"objective = {spec.objective!r} is not allowed here. Allowed: {', '.join(self.objectives) or 'none'}. "
+                "Whoever runs the worker can add its package to HPO_ALLOWED_OBJECTIVES."
+            )
+        for entry in spec.pythonpath:
+            self._check_import_folder(entry)
+        self._check_data(spec)
+        if isinstance(spec.cluster, AddressClusterSpec) and spec.cluster.address not in self.clusters:
+            raise NotAllowedError(
+                f"cluster.address = {spec.cluster.address!r} is not allowed here. Allowed: "
+                f"{', '.join(self.clusters) or 'none'}. Whoever runs the worker can add it to HPO_ALLOWED_CLUSTERS."
+            )
+        if self.require_tls:
+            _check_encrypted(spec)
+        # their settings hold shell lines, container images and other people's machines
+        if (
+            isinstance(spec.cluster, SlurmClusterSpec | KubernetesClusterSpec)
+            and spec.cluster.kind not in self.clusters
+        ):
+            raise NotAllowedError(
+                f"cluster.kind = {spec.cluster.kind!r} is not allowed here. Whoever runs the worker can add "
+                f"{spec.cluster.kind!r} to HPO_ALLOWED_CLUSTERS, beside the addresses of schedulers."
+            )
+        place = spec.checkpoints.folder
+        if place is not None and place not in self.checkpoint_folders:  # files are removed there, too
+            raise NotAllowedError(
+                f"checkpoints.folder = {place!r} is not allowed here. Allowed: "
+                f"{', '.join(self.checkpoint_folders) or 'none'}. Whoever runs the worker can add it to "
+                "HPO_ALLOWED_CHECKPOINTS."
+            )
+
+        self.check_tracking(spec)
+
+    def check_tracking(self, spec: StudySpec) -> None:
+        """Refuse a study that names an MLflow other than the worker's own: what it is sent, and where it writes.
+
+        Raises:
+            NotAllowedError: names the value and the setting that would allow it.
+        """
+        uri = spec.tracking.mlflow
+        if uri is None or uri == "off" or is_allowed(uri, self.own_tracking + self.tracking):
+            return
+        allowed = ", ".join(without_credentials(entry) for entry in self.own_tracking + self.tracking)
+        raise NotAllowedError(
+            f"tracking.mlflow = {uri!r} is not allowed here. Allowed: {allowed or 'none'}. Leave it out to use the "
+            "worker's own. Whoever runs the worker can add it to HPO_ALLOWED_TRACKING."
+        )
+
+    def _check_import_folder(self, entry: str) -> None:
+        """An allowed name means nothing if the run may say where it is imported from."""
+        folder = Path(entry).resolve()
+        if folder.is_relative_to(Home().folder):  # also where a folder that is allowed holds the home
+            raise NotAllowedError(
+                f"pythonpath = {entry!r} lies in the home folder, where training writes; nothing is imported from "
+                "there. Put the code elsewhere."
+            )
+        if not any(folder.is_relative_to(root) for root in self.import_folders):
+            raise NotAllowedError(
+                f"pythonpath = {entry!r} is not allowed here: objectives are imported from "
+                f"{' or '.join(map(str, self.import_folders)) or 'installed packages alone'}. Whoever runs the worker "
+                "can add it to HPO_IMPORT_FOLDERS."
+            )
+
+
+def _check_encrypted(spec: StudySpec) -> None:
+    cluster = spec.cluster
+    plain = isinstance(cluster, AddressClusterSpec) and not cluster.address.startswith("tls://")
+    if plain or isinstance(cluster, KubernetesClusterSpec):
+        what = f"cluster.address = {cluster.address!r}" if cluster.kind == "address" else "cluster.kind = 'kubernetes'"
+        raise NotAllowedError(
+            f"{what} is not encrypted, and whoever runs the worker requires that (HPO_REQUIRE_TLS). Use a scheduler "
+            "behind tls://HOST:PORT, or local workers."
+        )
+
+
+def home_here() -> Home:
+    """Where this process has its studies: settings of its environment, never parameters of a run.
+
+    Raises:
+        NotAllowedError: in a run of a deployment, if the worker names no place that lasts.
+    """
+    from prefect.runtime import deployment
+
+    if deployment.id is not None:
+        refuse_relative_places()
+    return Home()
+
+
+def refuse_relative_places() -> None:
+    """A flow run's process may start in a folder of its own that is removed at its end.
+
+    Raises:
+        NotAllowedError: home, journal or MLflow would lie in it.
+    """
+    if not Path(os.environ.get("HPO_HOME", "")).is_absolute():
+        raise NotAllowedError(
+            "HPO_HOME is not set to an absolute path where this runs, so results would be lost. Set it for the worker; "
+            "`hpo worker` does."
+        )
+    for name in DATABASES:
+        value = os.environ.get(name, "")
+        if settled_database(value) != value:
+            raise NotAllowedError(
+                f"{name} = {without_credentials(value)!r} is a file relative to the folder where this runs, so results "
+                "would be lost. Write its path in full (sqlite:////srv/hpo/journal.db) for the worker; `hpo worker` "
+                "does."
+            )
+
+
+def _own_tracking(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """MLflow where no study says otherwise, as :class:`Home` finds it."""
+    given = environment.get("MLFLOW_TRACKING_URI") or environment.get("HPO_DATABASE")
+    home = environment.get("HPO_HOME")
+    return (given,) if given else (f"sqlite:///{Path(home).resolve() / 'mlflow.db'}",) if home else ()
+
+
+def _data_values(spec: StudySpec) -> set[str]:
+    """Every text that the parameter ``data`` of a study can be."""
+    parameter = spec.space.get(DATA)
+    found: list[Any] = list(getattr(parameter, "choices", ()))
+    configurations: list[dict[str, Any]] = []
+    if isinstance(spec.search, RecordedSearch):
+        configurations += spec.search.params
+    if spec.warm_start is not None:
+        configurations += spec.warm_start.proposals or []
+    found += [params.get(DATA) for params in configurations]
+    return {value for value in found if isinstance(value, str) and value}
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(entry for entry in (part.strip() for part in text.split(",")) if entry)

@@ -1,0 +1,140 @@
+"""``hpo deploy`` and ``hpo worker``: deployments, and the process that runs them, on a Prefect server that is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from hpo_core.home import DATABASES, Home, settled_database
+from hpo_core.model.errors import HpoError
+from hpo_flows.deployed.permissions import NotAllowedError, Permits
+from hpo_flows.liveness.heartbeat_monitor import HEARTBEAT_SECONDS, make_automation
+from hpo_flows.prefect_api.connection import check_api, configured_api
+
+DEPLOYMENTS = Path(__file__).resolve().parents[1] / "deployments" / "prefect.yaml"
+POOL_TEMPLATE = DEPLOYMENTS.with_name("process-pool.json")
+POOL = "hpo"
+
+
+_DOORS = ("command", "env", "working_dir")
+"""What of a process a run must not choose."""
+
+
+class DeployError(HpoError):
+    """The deployments could not be registered."""
+
+
+def deploy(file: Path | None = None) -> None:
+    """Make (or mend) the work pool and register every deployment of ``file``; doing it twice changes nothing.
+
+    A file of one's own adds deployments, such as a flow with parameters and a schedule, to the same work pool.
+
+    The forms list study files, objectives and clusters as they are now: run it again when those change.
+
+    Raises:
+        PrefectServerError: no API answers.
+        DeployError: there is no such file, or Prefect refused it.
+    """
+    _need_api()
+    file = (file or DEPLOYMENTS).resolve()
+    if not file.is_file():
+        raise DeployError(f"{file}: no such file. Name the project's prefect.yaml with --file.")
+    environment = settled_environment()
+    _make_pool(json.loads(POOL_TEMPLATE.read_text()))
+    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
+    done = subprocess.run(command, cwd=file.parent, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise DeployError(f"`prefect deploy` refused {file}:\n{(done.stdout + done.stderr)[-3000:].strip()}")
+    make_automation()
+
+
+def start_worker() -> None:
+    """Become a worker of the pool: this process is replaced by that of ``flows/hpo_flows/deployed/worker.py``.
+
+    Raises:
+        PrefectServerError: no API answers.
+        NotAllowedError: the pool is not there, gives too much away, or nothing is allowed to run.
+    """
+    _need_api()
+    environment = settled_environment()
+    if not Permits.of_environment(environment).objectives:
+        raise NotAllowedError(
+            "HPO_ALLOWED_OBJECTIVES is not set, so every run would be refused. Name the packages whose training "
+            "functions may be run, for example HPO_ALLOWED_OBJECTIVES=my_models."
+        )
+    _check_pool()
+    command = [sys.executable, "-m", "hpo_flows.deployed.worker", POOL]
+    # begun in the background of a script it would inherit an ignored SIGINT, and so would all that it starts
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.stdout.flush()
+    os.execve(sys.executable, command, environment)
+
+
+def settled_environment() -> dict[str, str]:
+    """The environment with every path made absolute: a flow run starts in a folder of its own."""
+    found = dict(os.environ)
+    found["HPO_HOME"] = str(Home().folder)
+    found.setdefault("HPO_IMPORT_FOLDERS", str(Path.cwd()))
+    found.setdefault("PREFECT_WORKER_QUERY_SECONDS", "2")
+    found.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", str(HEARTBEAT_SECONDS))
+    found |= {name: settled_database(found[name]) for name in DATABASES if name in found}
+    permits = Permits.of_environment(found)
+    found["HPO_IMPORT_FOLDERS"] = os.pathsep.join(map(str, permits.import_folders))
+    if permits.folder is not None:
+        found["HPO_STUDY_FOLDER"] = str(permits.folder)
+    if permits.data_folder is not None:
+        found["HPO_DATA_FOLDER"] = str(permits.data_folder)
+    return found
+
+
+def _need_api() -> None:
+    api = configured_api()
+    if api is None:
+        raise DeployError(
+            "No Prefect server is configured. Start one (`prefect server start --host 127.0.0.1`) and set "
+            "PREFECT_API_URL=http://127.0.0.1:4200/api."
+        )
+    check_api(api)
+
+
+def _make_pool(template: dict[str, Any]) -> None:
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
+    from prefect.exceptions import ObjectNotFound
+
+    with get_client(sync_client=True) as client:
+        try:
+            client.read_work_pool(POOL)
+        except ObjectNotFound:
+            client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
+        else:
+            client.update_work_pool(POOL, WorkPoolUpdate(base_job_template=template))
+
+
+def _check_pool() -> None:
+    """A pool with Prefect's own template lets whoever starts a run choose its command and environment.
+
+    One whose job has a mapping ``env`` does so too, even where no variable of the template names it: Prefect's worker
+    (3.8.8) merges the environment of a run's job variables into it.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import ObjectNotFound
+
+    with get_client(sync_client=True) as client:
+        try:
+            pool = client.read_work_pool(POOL)
+        except ObjectNotFound:
+            raise NotAllowedError(f"There is no work pool {POOL!r} yet; `hpo deploy` makes it.") from None
+    job = pool.base_job_template.get("job_configuration", {})
+    variables = set(pool.base_job_template.get("variables", {}).get("properties", {}))
+    set_by_run = {name for name in _DOORS if name in variables or "{{" in str(job.get(name))}
+    if open_doors := sorted(set_by_run | ({"env"} & job.keys())):
+        raise NotAllowedError(
+            f"Work pool {POOL!r} lets a run set {', '.join(open_doors)}, and with them run any code. "
+            "`hpo deploy` sets it right."
+        )

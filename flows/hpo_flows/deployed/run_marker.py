@@ -1,0 +1,58 @@
+"""What a flow run leaves in a study's folder for itself: Prefect starts it again from the top, after a crash, a pause.
+
+The journal knows studies and controllers, and no flow runs.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from uuid import UUID
+
+import msgspec
+
+from hpo_core.journal.protocol import Owner
+from hpo_core.security.private_files import open_private, private_folder
+
+_FOLDER = "flow-runs"
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """A flow run and one study."""
+
+    began: bool = False
+    """It began the study, and did not find it."""
+    owner: Owner | None = None
+    """Its last process."""
+    train: tuple[int, int] | None = None
+    """The trial to train further, and to what: "the best" may be another one when the run is started again."""
+    configs: int | None = None
+    """As many configurations as will have been asked for, beyond the study's own, once its wish is fulfilled."""
+
+
+def read_mark(folder: Path, run: UUID) -> Mark | None:
+    """None if the run was not here before."""
+    try:
+        return msgspec.json.decode((folder / _FOLDER / f"{run}.json").read_bytes(), type=Mark)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def write_mark(folder: Path, run: UUID, mark: Mark) -> None:
+    """Replace it in one step, durably: the journal's next entry must not outlive it."""
+    path = folder / _FOLDER / f"{run}.json"
+    private_folder(path.parent, below=folder)
+    side = path.with_suffix(f".{os.getpid()}")
+    with open_private(side, "wb") as file:
+        file.write(msgspec.json.encode(mark))
+        os.fsync(file.fileno())
+    side.replace(path)
+
+
+def run_of(folder: Path, owner: Owner) -> UUID | None:
+    """The flow run whose last process this owner is."""
+    for path in (folder / _FOLDER).glob("*.json"):
+        run = UUID(path.stem)
+        if (mark := read_mark(folder, run)) is not None and mark.owner == owner:
+            return run
+    return None

@@ -1,0 +1,277 @@
+"""What a person sees while a study runs: a live board in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from hpo_core.cli.output import best_line, duration
+from hpo_core.model.trial import FURTHER, RESULTS, Job, Report
+from hpo_core.security.untrusted_text import terminal_text
+from hpo_core.study import Study
+from hpo_core.views.rung_names import RungNames, halt_words
+from hpo_core.views.rungs import (
+    BracketView,
+    RungView,
+    bracket_views,
+    by_shape,
+    entrances,
+    folded,
+    is_stopping,
+    is_unlimited,
+)
+
+REDRAW_SECONDS = 0.5
+"""A board is drawn at most so often: its cost must not follow the number of reports."""
+
+
+def remaining_units(study: Study) -> int | None:
+    """Units of training still to come by the search's plan and the stop rule about them; None: neither limits them."""
+    state = study.state
+    asked = sum(wanted.target - state.trials[wanted.trial].resource for wanted in state.extended.values())
+    if state.halted is not None:
+        return state.resource_running - state.further_running + asked
+    planned = None if is_unlimited(study.spec) else sum(rung.units for rung in study.method.rungs())
+    left = study.rules.resource_left(state)
+    search = min((units for units in (planned, left) if units is not None), default=None)
+    return None if search is None else search + asked
+
+
+class Pace:
+    """Units per second since this controller began, for the ETA."""
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+        self._started = time.monotonic()
+        self._units = study.state.resource_used
+        self._known: tuple[float, float | None] = (-1.0, None)
+
+    def elapsed(self) -> float:
+        return time.monotonic() - self._started
+
+    def eta(self) -> float | None:
+        """Seconds to the end: of the plan, or of a stop rule that is due before it; None while nothing is known."""
+        now = time.monotonic()
+        if now - self._known[0] >= REDRAW_SECONDS or self._known[0] < 0:
+            self._known = (now, self._eta())
+        return self._known[1]
+
+    def _eta(self) -> float | None:
+        study = self._study
+        left = [study.rules.seconds_left(time.time()) if study.state.halted is None else None]
+        done = study.state.resource_used - self._units
+        units = remaining_units(study)
+        if units is not None and (done > 0 or not units):
+            left.append(units * self.elapsed() / max(done, 1))
+        return min((seconds for seconds in left if seconds is not None), default=None)
+
+
+class ResultLines:
+    """A line per report, with what was decided from it."""
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+        self._names = RungNames(study.spec)
+        self._stopping = is_stopping(study.spec)
+        self._ceilings = len(study.state.ceilings)
+        self._halted = study.state.halted is not None
+
+    def line(self, report: Report, granted: list[Job]) -> str:
+        """One report and its consequences."""
+        study, names = self._study, self._names
+        trial = study.state.trials[report.trial] if report.trial < len(study.state.trials) else None
+        last = None
+        if report.outcome in RESULTS and trial is not None:
+            known = trial.all_results
+            last = next((r for r in known if r.attempt == report.attempt), known[-1] if known else None)
+        if last is not None and trial is not None:
+            reached = ", ".join(
+                f"{metric.name} {report.metrics.get(metric.name, float('nan')):.5g}"
+                for metric in study.spec.objectives
+                if metric.name in report.metrics or not study.spec.any_metric
+            )
+            text = f"trial {report.trial} at {last.resource} ({names.words(last.bracket, last.rung)}): {reached}"
+            if trial.stopped is not None and trial.stopped.rung == last.rung:
+                text += f", {names.stopped(trial.stopped)}"
+            if report.unrestored:
+                more = f", and more: hpo show {study.name} --trial {report.trial}" if len(report.unrestored) > 1 else ""
+                text += f"; not restored from its parent: {report.unrestored[0]}{more}"
+        else:
+            text = f"trial {report.trial}: {report.outcome}: {report.message}"
+        for event in study.state.ceilings[self._ceilings :]:
+            text += f" -> {names.raised(event)}"
+        self._ceilings = len(study.state.ceilings)
+        text = terminal_text(text)  # a log, too, may be read in a terminal
+        return text + "".join(f" -> {self._granted(job)}" for job in granted)
+
+    def _granted(self, job: Job) -> str:
+        if job.retry:
+            return f"trial {job.trial} tried again"
+        if job.rung == FURTHER:
+            return f"trial {job.trial} is trained further, to {job.target}"
+        if job.parent is not None:
+            return f"trial {job.trial} goes on from trial {job.parent}, trains to {job.target}"
+        if job.rung:
+            went = "goes on" if self._stopping else "promoted"
+            return f"trial {job.trial} {went} to {self._names.words(job.bracket, job.rung)}, trains to {job.target}"
+        bracket = f" in bracket {job.bracket}" if self._names.several or self._names.shared else ""
+        return f"new trial {job.trial}{bracket}"
+
+    def news(self) -> str:
+        """A halt that was not told yet, or nothing."""
+        halted, before = self._study.state.halted, self._halted
+        self._halted = halted is not None
+        return (
+            terminal_text(f"halted: {halt_words(self._study.spec, halted)}")
+            if halted is not None and not before
+            else ""
+        )
+
+
+class PlainLines:
+    """A line per report, for pipes and logs."""
+
+    def __init__(self, study: Study, write: Callable[[str], None]) -> None:
+        self._study = study
+        self._write = write
+        self._pace = Pace(study)
+        self._lines = ResultLines(study)
+
+    def told(self, report: Report, granted: list[Job]) -> None:
+        state = self._study.state
+        self._write(
+            f"[{state.completed_jobs} done, {len(state.running)} running, best {best_line(self._study)}, "
+            f"ETA {duration(self._pace.eta())}] {self._lines.line(report, granted)}"
+        )
+        self.tick()
+
+    def tick(self) -> None:
+        """Results are told as they come; a halt may come by itself."""
+        if news := self._lines.news():
+            self._write(news)
+
+    def close(self) -> None:
+        self.tick()
+
+
+class LiveBoard:
+    """Rungs filling up, best so far, running jobs, ETA; redrawn in place."""
+
+    def __init__(self, study: Study, console: Console) -> None:
+        self._study = study
+        self._pace = Pace(study)
+        self._lines = ResultLines(study)
+        self._last = ""
+        self._drawn = time.monotonic()
+        self._live = Live(self.board(), console=console, refresh_per_second=4, transient=True)
+        self._live.start()
+
+    def told(self, report: Report, granted: list[Job]) -> None:
+        self._last = self._lines.line(report, granted)
+        if time.monotonic() - self._drawn >= REDRAW_SECONDS:
+            self.tick()
+
+    def tick(self) -> None:
+        self._drawn = time.monotonic()
+        self._live.update(self.board())
+
+    def close(self) -> None:
+        self._live.stop()
+
+    def board(self) -> Group:
+        """The board as of now."""
+        study = self._study
+        state = study.state
+        head = Text.assemble(
+            (f"{study.name}  ", "bold"),
+            f"{state.completed_jobs} jobs done, {len(state.running)} running, "
+            f"{duration(self._pace.elapsed())} elapsed, ETA {duration(self._pace.eta())}",
+        )
+        parts: list[RenderableType] = [head, rung_board(study)]
+        for title, line, style in self._notes():
+            parts.append(
+                Text.assemble((f"{title:<9}", "dim"), (terminal_text(line), style), overflow="ellipsis", no_wrap=True)
+            )
+        return Group(*parts)
+
+    def _notes(self) -> Iterator[tuple[str, str, str]]:
+        study = self._study
+        if enter := entrances(study.spec):
+            places = ", ".join(f"{bracket} at {level:,}" for bracket, level in enter.items())
+            yield "brackets", f"all on these rungs, entered by {places}", ""
+        if study.state.ceilings:
+            yield "ceiling", RungNames(study.spec).raised(study.state.ceilings[-1]), ""
+        if rules := study.rules.progress(study.state, time.time()):
+            yield "stops at", ", ".join(rules), ""
+        if study.state.halted is not None:
+            yield "halted", halt_words(study.spec, study.state.halted), "yellow"
+        yield "best", best_line(study), "green"
+        yield "last", self._last, ""
+
+
+def rung_board(study: Study) -> Table:
+    """A line per rung of what goes on; brackets that are over, or have not begun, in a line each or together."""
+    views = bracket_views(study)
+    several = len(views) > 1
+    unlimited = is_unlimited(study.spec)
+    went = "went on" if is_stopping(study.spec) else "promoted"
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    columns = ["bracket"] * several + ["rung", "trained to", "", "results", "running", went]
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("", "bracket") else "right", no_wrap=True)
+    for view, rungs in _lines_of(views):
+        whole = len(rungs) < len(view.rungs)
+        for k, rung in enumerate(rungs):
+            name = [view.name if k == 0 else ""] * several
+            last = view.rungs[-1]
+            cells = [
+                *name,
+                f"{rung.rung}–{last.rung}" if whole else str(rung.rung),
+                f"{rung.level:,}–{last.level:,}" if whole else f"{rung.level:,}",
+            ]
+            style = "" if rung.is_open and (not several or view.state == "open") else "dim"
+            table.add_row(*cells, *_progress(rung, view, unlimited, several), style=style)
+    return table
+
+
+def _progress(rung: RungView, view: BracketView, unlimited: bool, several: bool) -> list[RenderableType]:
+    if not rung.is_open:
+        return ["", "closed", "", ""]
+    expected = max(rung.expected, rung.results)
+    bar: RenderableType = ProgressBar(total=max(expected, 1), completed=rung.results, width=24)
+    shown = f"{rung.results:,}/{expected:,}"
+    if unlimited:
+        bar, shown = "", f"{rung.results:,}"
+    running = str(rung.running or "")
+    if several and view.state != "open":
+        running = view.state
+    return [bar, shown, running, f"{rung.promoted:,}" if rung.promoted else ""]
+
+
+def _lines_of(views: Sequence[BracketView]) -> Iterator[tuple[BracketView, list[RungView]]]:
+    """Brackets with the rungs to show of each; what rests is summed up to one line, where there are several."""
+    shown = folded(views)
+    if len(views) > len(shown):  # many: all that is to come in one line
+        coming = [view for view in views if view.state == "to come"]
+        shown = [view for view in shown if view.state != "to come"]
+        shown += _together(coming)
+    for view in shown:
+        resting = len(views) > 1 and view.state != "open" and len(view.rungs) > 1
+        yield view, [view.total] if resting else view.rungs
+
+
+def _together(views: Sequence[BracketView]) -> list[BracketView]:
+    if not views:
+        return []
+    numbers = sorted(number for view in views for number in view.numbers)
+    longest = max(by_shape(views), key=lambda view: len(view.rungs))
+    whole = BracketView(numbers, "to come", [RungView(rung.rung, rung.level) for rung in longest.rungs])
+    for view in views:
+        whole.rungs[0].add(view.total)
+    return [whole]

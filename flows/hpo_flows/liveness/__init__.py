@@ -1,0 +1,1 @@
+"""Who is still alive: the flow process, its worker, the Prefect API."""

@@ -1,0 +1,176 @@
+"""The Prefect API that shows a study: one that the user's settings name, or the home's own (``shared_server.py``)."""
+
+from __future__ import annotations
+
+import base64
+import os
+import ssl
+import time
+import tomllib
+import urllib.error
+import urllib.request
+from pathlib import Path
+from uuid import UUID
+
+from hpo_core.model.errors import HpoError
+
+_PAGE = 200
+_CURE = "or run without Prefect: --no-prefect."
+
+
+class PrefectServerError(HpoError):
+    """The Prefect API does not answer, did not come up, or is gone."""
+
+
+def configured_api() -> str | None:
+    """URL of the Prefect API the user's settings name (environment, profile, .env, prefect.toml), or None.
+
+    Where some file may name one, Prefect is imported to say so, and keeps the settings that it finds at this moment:
+    see ``point_prefect_at``.
+    """
+    if url := os.environ.get("PREFECT_API_URL"):
+        return url
+    if not _may_be_configured():
+        return None
+    from prefect.settings import Settings
+
+    return Settings().api.url
+
+
+def _may_be_configured() -> bool:
+    """Whether there is any file that Prefect reads settings from.
+
+    To import Prefect takes a second or more; it leaves files in the user's home and prints about its telemetry.
+    """
+    home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect")
+    profiles = Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml")
+    if any(path.exists() for path in (profiles, Path(".env"), Path("prefect.toml"))):
+        return True
+    try:
+        return "prefect" in tomllib.loads(Path("pyproject.toml").read_text()).get("tool", {})
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return True
+
+
+def check_api(url: str) -> None:
+    """Whether the configured Prefect API answers; better asked before anything is started.
+
+    Raises:
+        PrefectServerError: it does not.
+    """
+    try:
+        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=10):
+            return
+    except urllib.error.HTTPError:
+        return  # somebody answers; whether we may use it, Prefect's client will say
+    except (OSError, ValueError) as error:
+        if isinstance(getattr(error, "reason", None), ssl.SSLError):
+            return  # a certificate of your own: Prefect's client knows it, this question does not
+        raise PrefectServerError(
+            f"No Prefect API answers at {url} ({error}). Start it or mend PREFECT_API_URL; with no API configured "
+            f"one is started for the study; {_CURE}"
+        ) from None
+
+
+def check_access(url: str) -> None:
+    """Whether the configured Prefect API, which answers, takes the password that the settings give.
+
+    Raises:
+        PrefectServerError: it wants one, or another one.
+    """
+    from prefect.settings import Settings
+
+    api = Settings().api
+    if api.key is not None:
+        return  # Prefect Cloud, which asks otherwise
+    given = api.auth_string.get_secret_value() if api.auth_string is not None else None
+    headers = {} if given is None else {"Authorization": "Basic " + base64.b64encode(given.encode()).decode()}
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(f"{url.rstrip('/')}/admin/version", headers=headers), timeout=10
+        ):
+            return
+    except urllib.error.HTTPError as error:
+        if error.code == 401:
+            wrong = "wants a password" if given is None else "does not take the password of PREFECT_API_AUTH_STRING"
+            raise PrefectServerError(
+                f"The Prefect API at {url} {wrong}. Set PREFECT_API_AUTH_STRING to what its own "
+                f"PREFECT_SERVER_API_AUTH_STRING is; {_CURE}"
+            ) from None
+    except (OSError, ValueError):
+        return  # check_api has seen it; what it does later is seen later
+
+
+def prepare_environment(folder: Path) -> None:
+    """What Prefect reads when it is imported, and what no process of a study may do: start a server of its own."""
+    listed = f"{os.environ.get('NO_PROXY', '')},{os.environ.get('no_proxy', '')}"
+    local = {"127.0.0.1", "localhost"} | set(filter(None, listed.split(",")))
+    os.environ.update(
+        PREFECT_HOME=str(folder),
+        PREFECT_SERVER_ANALYTICS_ENABLED="false",
+        DO_NOT_TRACK="1",
+        PREFECT_CLI_COLORS="false",
+        NO_PROXY=",".join(sorted(local)),
+        no_proxy=",".join(sorted(local)),
+    )
+    forbid_ephemeral_servers()
+
+
+def forbid_ephemeral_servers() -> None:
+    """Prefect starts a server of its own where it finds no URL; it outlives a ``kill -9``."""
+    os.environ.pop("PREFECT_SERVER_ALLOW_EPHEMERAL_MODE", None)
+    os.environ["PREFECT_SERVER_EPHEMERAL_ENABLED"] = "false"
+
+
+def point_prefect_at(api_url: str, auth: str) -> None:
+    """Have all of Prefect in this process use a server, whether it was imported already or not.
+
+    Not by environment variables: the processes of a study inherit those, and its training functions print them.
+    """
+    from prefect import context
+    from prefect.settings import (
+        PREFECT_API_AUTH_STRING,
+        PREFECT_API_URL,
+        PREFECT_CLIENT_CSRF_SUPPORT_ENABLED,
+        PREFECT_SERVER_EPHEMERAL_ENABLED,
+    )
+
+    before = context.GLOBAL_SETTINGS_CONTEXT
+    settings = before.settings.copy_with_update(
+        updates={
+            PREFECT_API_URL: api_url,
+            PREFECT_API_AUTH_STRING: auth,
+            PREFECT_CLIENT_CSRF_SUPPORT_ENABLED: True,
+            PREFECT_SERVER_EPHEMERAL_ENABLED: False,
+        }
+    )
+    # of the process, not of this thread: Prefect's own threads begin with an empty context
+    context.GLOBAL_SETTINGS_CONTEXT = context.SettingsContext(profile=before.profile, settings=settings)
+
+
+def settle(flow_run: str, task_runs: int, seconds: float = 20.0) -> bool:
+    """Wait until the API holds the final state of every task run; whether it does.
+
+    States travel asynchronously through this process, a websocket and the server's recorder. A
+    server that ended before that would show a finished study with task runs that run for ever.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+    from prefect.events.worker import EventsWorker
+
+    EventsWorker.drain_all(timeout=seconds)
+    wanted = FlowRunFilter(id=FlowRunFilterId(any_=[UUID(flow_run)]))
+    deadline = time.monotonic() + seconds
+    with get_client(sync_client=True) as client:
+        while True:
+            final = 0
+            for offset in range(0, task_runs, _PAGE):
+                runs = client.read_task_runs(flow_run_filter=wanted, limit=_PAGE, offset=offset)
+                final += sum(run.state is not None and run.state.is_final() for run in runs)
+            if final >= task_runs:
+                return True
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.3)

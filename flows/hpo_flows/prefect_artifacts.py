@@ -1,0 +1,184 @@
+"""What the Prefect UI shows of a study while it runs: progress, rungs or generations, best trial; at its end, links.
+
+Each artifact is made once and then changed in place: a new version for every change would bury the timeline under
+dots. Changes are sent by a thread of their own, so an API that is slow, or gone, costs the picture and not the study.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+
+from hpo_core.cli.output import duration
+from hpo_core.model.trial import Job, Report
+from hpo_core.security.untrusted_text import markdown_code, markdown_row, markdown_text
+from hpo_core.study import Study
+from hpo_core.views.front import front_facts, front_rows
+from hpo_core.views.rung_names import RungNames, halt_words
+from hpo_core.views.rungs import bracket_views, entrances, folded, rung_rows
+from hpo_flows.live_progress import Pace, remaining_units
+
+SOONEST = 4.0
+"""Seconds between two updates at first; later ones are a sixtieth of the time elapsed apart, a minute at most."""
+LATEST = 60.0
+
+
+def artifact_key(study: str, what: str) -> str:
+    """Prefect allows lowercase letters, digits and dashes."""
+    return f"{re.sub('[^a-z0-9]+', '-', study.lower()).strip('-')}-{what}"
+
+
+def best_markdown(study: Study) -> str:
+    """The best configuration as Markdown."""
+    best = study.best
+    if best is None:
+        return f"## {study.name}\n\nNo trial has a finite {markdown_text(study.spec.metric.name)} yet."
+    params = study.state.trials[best.trial].params
+    reached = f"{markdown_text(study.spec.metric.name)} = {study.metric_value(best.loss):.6g}"
+    lines = [
+        f"## {study.name}: trial {best.trial}",
+        "",
+        f"**{reached}** after {best.resource} units of training",
+        "",
+        "| parameter | value |",
+        "| --- | --- |",
+        *(f"| {markdown_text(name)} | {markdown_text(value)} |" for name, value in params.items()),
+    ]
+    if len(study.spec.objectives) > 1:
+        lines += ["", *_front_table(study)]
+    return "\n".join(lines)
+
+
+def _front_table(study: Study) -> list[str]:
+    rows = front_rows(front_facts(study.spec, study.state))
+    names = ", ".join(metric.name for metric in study.spec.objectives)
+    return [
+        f"### Pareto front of {markdown_text(names)}: {len(rows)} result{'' if len(rows) == 1 else 's'}",
+        "",
+        markdown_row(rows[0]),
+        f"|{' --- |' * len(rows[0])}",
+        *(markdown_row(row.values()) for row in rows),
+    ]
+
+
+def _about_rungs(study: Study) -> str:
+    lines = [f"Rungs of {study.name}"]
+    if enter := entrances(study.spec):
+        places = ", ".join(f"{level} (bracket {bracket})" for bracket, level in enter.items())
+        lines.append(f"All brackets share these rungs; their trials enter at {places}.")
+    names = RungNames(study.spec)
+    lines += [f"- {names.raised(event)}" for event in study.state.ceilings]
+    return "\n\n".join(lines)
+
+
+def _address(url: str) -> str:
+    """What ends an address in Markdown, coded."""
+    return re.sub(r"[<>\\\s\x00-\x1f\x7f]", lambda found: quote(found[0]), url)
+
+
+class StudyArtifacts:
+    """The artifacts of one flow run, an observer of its study.
+
+    Args:
+        flow_run: the flow run they belong to.
+    """
+
+    def __init__(self, study: Study, flow_run: UUID) -> None:
+        self._study = study
+        self._flow_run = flow_run
+        self._pace = Pace(study)
+        self._made: dict[str, tuple[UUID, ArtifactUpdate]] = {}
+        self._due = 0.0
+        self._sending: threading.Thread | None = None
+
+    def told(self, report: Report, granted: list[Job]) -> None:
+        """Artifacts follow the clock, not the number of reports."""
+
+    def tick(self) -> None:
+        if time.monotonic() >= self._due and (self._sending is None or not self._sending.is_alive()):
+            self._due = time.monotonic() + min(LATEST, max(SOONEST, self._pace.elapsed() / 60))
+            shown = self._shown()
+            self._sending = threading.Thread(target=self._send, args=(shown,), name="artifacts", daemon=True)
+            self._sending.start()
+
+    def close(self) -> None:
+        if self._sending is not None:
+            self._sending.join(timeout=10)
+        self._send(self._shown())
+
+    def finish(self, links: Mapping[str, str]) -> None:
+        """After the end: add links to what belongs to the study.
+
+        Args:
+            links: title to target, for example MLflow and the report; a target that is no web address (a path, the
+                command that serves an embedded MLflow) is shown as text.
+        """
+        listed = "\n".join(f"- {title}: {markdown_code(target)}" for title, target in links.items())
+        shown = self._shown(more=f"\n\n{listed}")
+        for title, target in links.items():
+            web = target.startswith(("http://", "https://", "file://"))
+            text = f"[{title}](<{_address(target)}>)" if web else f"{title}: {markdown_code(target)}"
+            shown[title.lower().replace(" ", "-")] = ("markdown", text, f"{title} of {self._study.name}")
+        self._send(shown)
+
+    def _shown(self, more: str = "") -> dict[str, tuple[str, Any, str]]:
+        """What the artifacts should hold now: type, data, description by the end of their keys."""
+        study = self._study
+        rows = rung_rows(study, folded(bracket_views(study, details=True)))
+        shown: dict[str, tuple[str, Any, str]] = {
+            "rungs": ("table", json.dumps(rows), _about_rungs(study)),
+            "best": ("markdown", f"{best_markdown(study)}\n\n{self._words()}{more}", f"Best trial of {study.name}"),
+        }
+        if (share := self._share()) is not None:
+            shown["progress"] = ("progress", share, self._words())
+        return shown
+
+    def _words(self) -> str:
+        """``24 jobs done, 2 running, 31 s elapsed, ETA 40 s``."""
+        study = self._study
+        if study.finished:
+            return f"Finished: {study.state.completed_jobs:,} jobs in {duration(self._pace.elapsed())}."
+        words = f"{study.state.completed_jobs:,} jobs done, {len(study.state.running)} running"
+        if study.state.halted is not None:
+            return f"{words}; halted: {markdown_text(halt_words(study.spec, study.state.halted))}"
+        return f"{words}, {duration(self._pace.elapsed())} elapsed, ETA {duration(self._pace.eta())}"
+
+    def _share(self) -> float | None:
+        """Percent of the units of training that are done; None where nothing says how many there will be."""
+        study = self._study
+        if study.finished:
+            return 100.0
+        left = remaining_units(study)
+        if left is None or study.state.halted is not None:
+            return None
+        done = study.state.resource_used
+        return round(100.0 * done / max(done + left, 1), 1)
+
+    def _send(self, shown: dict[str, tuple[str, Any, str]]) -> None:
+        try:
+            with get_client(sync_client=True) as client:
+                for what, (kind, data, description) in shown.items():
+                    update = ArtifactUpdate(data=data, description=description)
+                    if what not in self._made:
+                        key = artifact_key(self._study.name, what)
+                        made = client.create_artifact(
+                            ArtifactCreate(
+                                key=key, type=kind, data=data, description=description, flow_run_id=self._flow_run
+                            )
+                        )
+                        self._made[what] = (made.id, update)
+                    elif self._made[what][1] != update:
+                        client.update_artifact(self._made[what][0], update)
+                        self._made[what] = (self._made[what][0], update)
+        except Exception as error:
+            logging.getLogger(__name__).warning("Prefect artifacts are not up to date: %s", error)

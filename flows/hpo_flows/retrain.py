@@ -1,0 +1,71 @@
+"""The flow that keeps a champion: evaluate it on new data, retrain or tune, and promote what is really better.
+
+All policy is in ``hpo_core.retraining``; its effects are in ``hpo_flows.retraining``, and each of them can be
+repeated. So the flow can be started any number of times for the same data, also after a crash.
+"""
+
+from typing import Annotated, Any
+
+from prefect import flow, tags
+from prefect.runtime import deployment
+from pydantic import Field
+
+from hpo_core.retraining.data_fingerprint import resolved
+from hpo_core.security.masking import mask_logs, masked_errors
+from hpo_core.tracking.mlflow_client import errors_without_credentials, prepare_environment
+from hpo_flows.deployed.permissions import Permits, home_here
+from hpo_flows.liveness.parent_watch import end_with_worker
+from hpo_flows.retraining.actions import Keeper
+from hpo_flows.retraining.challengers import Rules, check_function
+
+__all__ = ["Rules", "retrain"]
+
+
+@flow(name="retrain", flow_run_name="retrain-{model}", persist_result=False)
+@masked_errors()
+def retrain(
+    model: Annotated[
+        str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}$", description="Name in MLflow's model registry.")
+    ],
+    data: Annotated[
+        str, Field(min_length=1, description="The new data, as trial.params['data'] shows it to the training function.")
+    ],
+    evaluate: Annotated[
+        str | None,
+        Field(
+            pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+            description="package.module:function that evaluates a trained model; default: the champion's.",
+        ),
+    ] = None,
+    study: Annotated[
+        str | None, Field(description="Where there is no champion yet: the study whose best trial becomes the first.")
+    ] = None,
+    rules: Annotated[Rules, Field(description="When to tune again, what a challenger must show.")] = Rules(),  # noqa: B008
+    attempt: Annotated[
+        int, Field(ge=1, description="Raise it to do the work for the same data once more; else it is done once.")
+    ] = 1,
+) -> dict[str, Any]:
+    """Retrain a champion on new data and replace it where a challenger is better by more than the noise of seeds.
+
+    Evaluate the champion on the new data; check for drift; train its parameters again along the recorded schedule, or
+    (after drift, or where that is not good enough) tune again, begun from earlier studies; test the challenger; move
+    the alias. A failed or partial run changes nothing.
+
+    Args:
+        model: Name in MLflow's model registry.
+        data: The new data, as trial.params['data'] shows it to the training function.
+        evaluate: package.module:function that evaluates a trained model; default: the champion's.
+        study: Where there is no champion yet: the study whose best trial becomes the first.
+        rules: When to tune again, what a challenger must show.
+        attempt: Raise it to do the work for the same data once more; else it is done once.
+    """
+    end_with_worker()
+    mask_logs()
+    place = home_here()
+    if evaluate is not None:
+        check_function(evaluate)
+    if deployment.id is not None:
+        data = Permits.of_environment().data_of(data)
+    prepare_environment()
+    with tags("hpo", model), errors_without_credentials():
+        return Keeper(place, model, evaluate, rules, attempt).retrain(resolved(data), study)

@@ -1,0 +1,273 @@
+"""What ``retrain`` does to the world: studies, evaluations, versions in MLflow's registry, the alias, artifacts.
+
+Every effect can be repeated: studies are named after the data's fingerprint and gone on with, the decision is uploaded
+before it is carried out, and what was carried out is found again by its tags.
+"""
+
+import base64
+import hashlib
+import itertools
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from prefect import get_run_logger
+from prefect.artifacts import create_image_artifact, create_markdown_artifact
+from prefect.runtime import deployment, flow_run
+
+from hpo_core.home import Home
+from hpo_core.journal.protocol import Journal
+from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.retraining.data_fingerprint import fingerprint
+from hpo_core.retraining.decision_picture import picture
+from hpo_core.retraining.drift import FEWEST, check_drift
+from hpo_core.retraining.model_card import Candidate, Decision, ModelCard
+from hpo_core.retraining.plan import first_step, second_step
+from hpo_core.retraining.promotion_test import judge
+from hpo_core.retraining.repeated_studies import DATA, tuning_spec
+from hpo_core.study import Study
+from hpo_core.tracking.mlflow_client import KnownRun
+from hpo_core.tracking.model_registry import DATA as DATA_TAG
+from hpo_core.tracking.model_registry import SPOILED, ModelRegistry
+from hpo_flows.deployed.permissions import Permits
+from hpo_flows.prefect_artifacts import artifact_key
+from hpo_flows.retraining.challengers import Candidates, Rules
+
+
+class Keeper:
+    """One run of the flow."""
+
+    def __init__(self, home: Home, model: str, evaluate: str | None, rules: Rules, attempt: int) -> None:
+        self.home = home
+        self.model = model
+        self.rules = rules
+        self.attempt = attempt
+        self.log = get_run_logger()
+        self.journal: Journal = home.read_journal()
+        self.candidates = Candidates(home, self.journal, rules, evaluate or "")
+        self._asked = evaluate
+
+    def retrain(self, data: str, first_study: str | None) -> dict[str, Any]:
+        uri = self.home.default_tracking_uri
+        registry = ModelRegistry(self.model, uri, f"retrain-{self.model}", self.home.artifacts_at(uri))
+        if registry.champion() is None:
+            self._crown_first(registry, first_study)
+        run, key, data, content = self._begun(registry, data)
+        decision = registry.decision_of(run)
+        if run.status == "FINISHED" and decision is not None:
+            self.log.info("done before for the same data: %s", decision.headline())
+            return self._result(registry, run, decision, int(run.tags["hpo.version"]), again=True)
+        with self._failing(registry, run):
+            if decision is None:
+                decision = self._decide(registry, run, data, content, key)
+            return self._carry_out(registry, run, decision)
+
+    def _begun(self, registry: ModelRegistry, data: str) -> tuple[KnownRun, str, str, str]:
+        """The run for these data, its key, where they lay when it was begun (its studies name that), their content."""
+        content = fingerprint(data)
+        for spoiled in itertools.count():
+            key = self._key(content, spoiled)
+            run = registry.run_of(key)
+            if run is None:
+                return registry.begin(key, f"retrain {self.model} {key}", data), key, data, content
+            if run.tags.get(SPOILED) == "true":
+                continue
+            then = run.tags.get(DATA_TAG, data)
+            if run.status == "FINISHED" or run.tags.get("hpo.decided") == "true":
+                return run, key, then, content
+            if then == data or self._is_still(then, content):
+                return registry.begin(key, "", then), key, then, content
+            self.log.info("%s is gone or changed: what was begun with it is left, and begun anew with %s", then, data)
+            registry.spoil(run)
+        raise AssertionError("unreachable")
+
+    def _is_still(self, data: str, content: str) -> bool:
+        try:
+            if deployment.id is not None:
+                data = Permits.of_environment().data_of(data)
+            return fingerprint(data) == content
+        except HpoError:
+            return False
+
+    def _key(self, content: str, spoiled: int = 0) -> str:
+        parts = [self.model, content, str(self.attempt)] + ([str(spoiled)] if spoiled else [])
+        return hashlib.sha256("/".join(parts).encode()).hexdigest()[:10]
+
+    @contextmanager
+    def _failing(self, registry: ModelRegistry, run: KnownRun) -> Iterator[None]:
+        """What ends without a result shows as failed in MLflow, too."""
+        try:
+            yield
+        except BaseException as error:
+            try:
+                registry.fail(run, error)
+            except Exception as further:
+                self.log.warning("The run of this retraining stays RUNNING in MLflow (%s).", type(further).__name__)
+            raise
+
+    # The first champion.
+
+    def _crown_first(self, registry: ModelRegistry, name: str | None) -> None:
+        """The best trial of a study, trained with several seeds on its own data; there is nothing to compare."""
+        if name is None:
+            raise SpecError(
+                f"Model {self.model!r} has no version with the alias 'champion'. Name the study whose best trial "
+                "becomes the first one: study=NAME."
+            )
+        if self._asked is None:
+            raise SpecError("The first champion needs `evaluate`, package.module:function.")
+        source = Study.open(name, self.journal, reading=True)
+        if source.spec.style == "optuna":
+            raise SpecError(
+                f"Study {name!r} trains an Optuna objective as it is (style: optuna), whose checkpoints hold no model "
+                "to register. Write it as train(trial) with trial.track(model=...), and name a study of that."
+            )
+        if source.best is None:
+            raise SpecError(f"Study {name!r} has no finite result yet; go on with it: hpo resume {name}.")
+        trial = source.best.trial
+        own = str(source.state.trials[trial].params.get(DATA, ""))
+        content = fingerprint(own) if own else ""
+        key = self._key(f"first/{name}/{trial}/{self.rules.repeats}/{content}")
+        repeats = f"{self.model}-{key}-first"
+        spec = self.candidates.repeats_of(name, trial, repeats, own or None)
+        run = registry.begin(key, f"first champion of {self.model}", own)
+        with self._failing(registry, run):
+            card = self.candidates.trained(repeats, spec, (self.candidates.search_behind(name),), own, content)
+            registry.upload(run, card, self.home.study_folder(repeats), spec.checkpoint_base)
+            version = registry.register(run, {"hpo.study": repeats}, f"The best of study {name}; the first champion.")
+            registry.promote(version)
+            registry.finish(run, version)
+        self.log.info("version %d is the first champion of %s: the best trial of study %s", version, self.model, name)
+
+    # The decision.
+
+    def _decide(self, registry: ModelRegistry, run: KnownRun, data: str, content: str, key: str) -> Decision:
+        version = registry.champion()
+        assert version is not None
+        with tempfile.TemporaryDirectory(prefix="hpo-champion-") as folder:
+            card = self._seen_by(registry.download(version, Path(folder)), version, Path(folder))
+            found = self.candidates.evaluated(f"champion-version-{version}", card, Path(folder), data)
+        now = [result.metrics[card.metric] * card.sign for result in found]
+        rules = self.rules
+        drift = check_drift(
+            card.reference, found[card.serving].losses, limit=rules.drift_limit, level=rules.drift_level
+        )
+        step = first_step(drift)
+        steps, candidates = [step.reason], []
+        self.log.info("%s; %s", drift.words(), step.reason)
+        if step.branch == "retrain":
+            candidates.append(self._retrained(card, data, content, key))
+            further = second_step(card.losses, candidates[0].card.losses, level=rules.level)
+            steps.append(further.reason if further else "trained again they are as good as before: no tuning")
+            self.log.info(steps[-1])
+        else:
+            further = step
+        if further is not None:
+            candidates.append(self._tuned(card, data, content, key))
+        best = min(candidates, key=lambda candidate: candidate.mean)
+        verdict = judge(now, best.card.losses, margin=rules.margin, level=rules.level, looks=len(candidates))
+        if fingerprint(data) != content:
+            registry.spoil(run)
+            raise HpoError(
+                f"The data {data!r} changed while champion and challengers were compared on them. Nothing was changed; "
+                "start again once they are complete."
+            )
+        if registry.champion() != version:
+            raise HpoError(
+                f"Model {self.model!r}: the champion was version {version} when this began and is another one now. "
+                "Nothing was changed; start again."
+            )
+        rows = [("champion, own data", tuple(card.losses)), ("champion, new data", tuple(now))]
+        rows += [(f"challenger, {candidate.branch}", tuple(candidate.card.losses)) for candidate in candidates]
+        decision = Decision(
+            model=self.model, key=key, data=data, fingerprint=content, metric=card.metric, mode=card.mode,
+            champion_version=version, promoted=verdict.wins, drift=drift, verdict=verdict, steps=tuple(steps),
+            rows=tuple(rows), challenger=best.card,
+        )  # fmt: skip
+        base = Study.open(best.card.study, self.journal, at=0).spec.checkpoint_base
+        registry.upload(run, best.card, self.home.study_folder(best.card.study), base)
+        registry.keep_decision(run, decision, picture(decision))
+        return decision
+
+    def _seen_by(self, card: ModelCard, version: int, folder: Path) -> ModelCard:
+        """The card as the evaluation function of this run sees it: losses of another one compare with nothing."""
+        if self._asked in (None, card.evaluate) and len(card.reference) >= FEWEST:
+            self.candidates.evaluate = card.evaluate
+            return card
+        if card.data and not self._is_still(card.data, card.fingerprint):
+            raise HpoError(
+                f"Version {version} of model {self.model!r} was evaluated with {card.evaluate}, and its own data "
+                f"{card.data!r}, on which {self._asked or 'it'} would have to be run again, are gone or changed. "
+                f"Leave `evaluate` empty, or put them back."
+            )
+        self.candidates.evaluate = self._asked or card.evaluate
+        return self.candidates.with_losses(
+            card, self.candidates.evaluated(f"champion-version-{version}-own-data", card, folder, None)
+        )
+
+    def _retrained(self, card: ModelCard, data: str, content: str, key: str) -> Candidate:
+        name = f"{self.model}-{key}-again"
+        spec = self.candidates.repeats_of(card.study, card.repeats[0].trial, name, data)
+        return Candidate("trained again", self.candidates.trained(name, spec, card.searches, data, content))
+
+    def _tuned(self, card: ModelCard, data: str, content: str, key: str) -> Candidate:
+        name = f"{self.model}-{key}-tune"
+        source = Study.open(card.searches[0], self.journal, reading=True).spec
+        spec = tuning_spec(
+            source, name, data=data, studies=card.searches, decay=self.rules.decay, first=self.rules.first, key=key
+        )
+        found = self.candidates.driven(name, spec)
+        if found.best is None:
+            raise HpoError(f"Study {name!r} ended without a finite result; nothing was changed. See hpo show {name}.")
+        repeats = f"{self.model}-{key}-best"
+        best = self.candidates.repeats_of(name, found.best.trial, repeats, data)
+        searches = (name, *card.searches)[:5]
+        return Candidate("tuned", self.candidates.trained(repeats, best, searches, data, content))
+
+    # The effects.
+
+    def _carry_out(self, registry: ModelRegistry, run: KnownRun, decision: Decision) -> dict[str, Any]:
+        facts = {
+            "hpo.retraining": decision.key, "hpo.study": decision.challenger.study,
+            "hpo.data_fingerprint": decision.fingerprint, "hpo.promoted": str(decision.promoted).lower(),
+        }  # fmt: skip
+        version = registry.register(run, facts, decision.markdown())
+        if decision.promoted and registry.champion() in (decision.champion_version, version):
+            registry.promote(version)
+        elif decision.promoted:
+            raise HpoError(
+                f"Model {self.model!r}: the challenger won against version {decision.champion_version}, but the "
+                f"champion is version {registry.champion()} now. The alias was left alone; use attempt=N for a test "
+                "against it."
+            )
+        registry.finish(run, version)
+        self.log.info(decision.headline())
+        return self._result(registry, run, decision, version, again=False)
+
+    def _result(
+        self, registry: ModelRegistry, run: KnownRun, decision: Decision, version: int, *, again: bool
+    ) -> dict[str, Any]:
+        before = "\n\nThis was done before for the same data; nothing was done now." if again else ""
+        link = f"\n\nMLflow: `{registry.url(run)}`, version {version} of `{self.model}`."
+        svg = base64.b64encode(picture(decision).encode()).decode()
+        image = f"data:image/svg+xml;base64,{svg}"
+        words = f"{decision.markdown()}\n\n![what was compared]({image}){link}{before}"
+        create_markdown_artifact(words, key=artifact_key(self.model, "decision"), description=decision.headline())
+        create_image_artifact(image, key=artifact_key(self.model, "decision-picture"), description=decision.headline())
+        return {
+            "model": self.model,
+            "promoted": decision.promoted,
+            "champion": registry.champion(),
+            "challenger": version,
+            "done_before": again,
+            "drift": decision.drift.statistic,
+            "drifted": decision.drift.drifted,
+            "p_value": decision.verdict.p_value,
+            "gain": decision.verdict.gain,
+            "branches": [label.removeprefix("challenger, ") for label, _ in decision.rows[2:]],
+            "study": decision.challenger.study,
+            "mlflow_run": run.run_id,
+            "flow_run": str(flow_run.id),
+        }

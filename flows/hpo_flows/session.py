@@ -1,0 +1,376 @@
+"""One controller driving one study: cluster, Prefect API, driver, projections, report, in the right order."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from hpo_core.checkpoints.storage import local_path
+from hpo_core.home import Home, checked_name
+from hpo_core.journal.protocol import Owner
+from hpo_core.journal.retrying import PatientJournal
+from hpo_core.journal.sql import SqlJournal, current_owner
+from hpo_core.model.errors import (
+    CheckpointError,
+    HpoError,
+    SpecError,
+    StorageError,
+    StudyExistsError,
+    StudyNotFoundError,
+)
+from hpo_core.model.events import StudyExtended
+from hpo_core.replay.past_results import with_past
+from hpo_core.search.method import create_method
+from hpo_core.security.private_files import open_private
+from hpo_core.spec import StudySpec
+from hpo_core.study import Study
+from hpo_core.tracking.credential_scope import without_foreign_credentials
+from hpo_core.tracking.follower import FINISH
+from hpo_core.tracking.run_location import ProjectionPlace, in_trouble, read_place
+from hpo_core.views.rungs import is_unlimited
+from hpo_flows.dask.executor import DaskExecutor
+from hpo_flows.driver import Driver, Observer, Wrapper
+
+log = logging.getLogger("hpo.session")
+JOB_GRAIN_LIMIT = 300
+"""Above so many expected jobs a Prefect timeline of one task run per job is a grey line."""
+
+DRAIN_SECONDS = 20.0
+"""How long the end of a study waits for MLflow to hold everything; `hpo project` does the rest."""
+
+START_ENDS_SECONDS = 30.0
+"""How long a start of the cluster that was given up may take to end; what is left of it ends with this process."""
+
+ObserverFactory = Callable[[Study], Observer]
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """What a finished (or halted) session leaves behind."""
+
+    study: str
+    status: str
+    reason: str
+    jobs: int
+    seconds: float
+    report: str
+    links: dict[str, str]
+    task_runs: int
+    """Prefect task runs started for it."""
+
+
+class Session:
+    """Drives ``study`` of ``home``: creates it from ``spec``, or goes on with what the journal holds.
+
+    Args:
+        spec: for a new study; None to go on with a recorded one.
+        force: take the study over from a controller that seems alive.
+        extend: ask for so many further configurations before driving on.
+        train: (trial, target): train this trial (None: the best) further beyond the search, and nothing else where the
+            search is over or halted.
+        observers: made once the study is open.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        name: str,
+        *,
+        spec: StudySpec | None = None,
+        force: bool = False,
+        extend: int = 0,
+        train: tuple[int | None, int] | None = None,
+        observers: list[ObserverFactory] | None = None,
+    ) -> None:
+        self.home = home
+        self.name = name
+        self._given = spec
+        self._force = force
+        self._extend = extend
+        self.train: tuple[int, int] | None = None
+        """The trial to train further, and to what."""
+        self._observers = list(observers or [])
+        checked_name(name)
+        if spec is None:
+            looked_at = home.read_journal()
+            looked_at.info(name)  # for a name that is not there nothing is made
+            looked_at.close()
+        record: SqlJournal = home.open_journal()
+        record.wait_in_python()
+        self._journal_url = record.url
+        self.journal = PatientJournal(record)
+        self.owner: Owner = current_owner()
+        self._epoch: int | None = None
+        try:
+            self.spec = self._find_spec(train)
+            self.folder = home.study_folder(name, create=True)
+        except BaseException:
+            self._let_go()
+            raise
+        self.journal.seconds = self.spec.journal.retry_seconds
+        self.executor = DaskExecutor(self._importable(), str(self.folder))
+        self._starting: threading.Thread | None = None
+        self._start_error: BaseException | None = None
+        self._follower: subprocess.Popen[bytes] | None = None
+        self.summary: Summary | None = None
+        """Once the study was driven to its end."""
+
+    def _importable(self) -> StudySpec:
+        """The spec without import folders that lie in the home (see :meth:`Home.import_folders`)."""
+        folders = self.home.import_folders(self.spec)
+        if left_out := [entry for entry in self.spec.pythonpath if entry not in folders]:
+            log.warning(
+                "study %r: nothing is imported from %s, which lies in the home folder; put the code elsewhere.",
+                self.name, ", ".join(left_out),
+            )  # fmt: skip
+        return self.spec.model_copy(update={"pythonpath": folders})
+
+    def _find_spec(self, train: tuple[int | None, int] | None) -> StudySpec:
+        """Refuse early what cannot go well; nothing has been started or written yet."""
+        if self._given is not None:
+            try:
+                self.journal.info(self.name)
+            except StudyNotFoundError:
+                self._given = with_past(self._given, self.journal)
+                return self._given
+            raise StudyExistsError(
+                f"Study {self.name!r} exists already in {self.journal}. `hpo resume {self.name}` goes on with it, "
+                f"`hpo extend {self.name} --configs N` asks for more; or give the new one another name."
+            )
+        spec = Study.open(self.name, self.journal, at=0).spec
+        if self._extend and spec.search.method == "recorded":
+            raise SpecError(
+                f"Study {self.name!r} trains again along the record of {spec.search.source!r} and has no "
+                f"configurations of its own; extend {spec.search.source!r} instead."
+            )
+        if train is not None:
+            self.train = (Study.open(self.name, self.journal, reading=True).trial_to_train(*train), train[1])
+        if not self._force:
+            self._claim()
+        return spec
+
+    def _claim(self) -> None:
+        self._epoch = self.journal.claim(self.name, self.owner, time.time(), force=self._force)
+
+    # Start.
+
+    @property
+    def given_spec(self) -> dict[str, object] | None:
+        """The new study as plain data, for the flow run's parameters."""
+        return None if self._given is None else self._given.plain()
+
+    def add_observer(self, make: ObserverFactory) -> None:
+        """Have another observer made once the study is open."""
+        self._observers.append(make)
+
+    def start_cluster(self) -> None:
+        """Begin to start workers, in the background; :meth:`run` waits for them."""
+
+        def start() -> None:
+            # Ctrl-C reaches the whole process group; workers and children are ended by us, in order. Threads
+            # and processes started from here inherit the blocked signal.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                self.executor.start()
+            except BaseException as error:
+                self._start_error = error
+
+        self._starting = threading.Thread(target=start, name="start-cluster", daemon=True)
+        self._starting.start()
+
+    def wait_for_cluster(self) -> None:
+        """Return when workers are there and can import the objective; raises what went wrong."""
+        if self._starting is None:
+            self.start_cluster()
+        assert self._starting is not None
+        self._starting.join()
+        if self._start_error is not None:
+            raise self._start_error
+
+    # Drive.
+
+    def run(self, make_wrapper: Callable[[Study, DaskExecutor], Wrapper]) -> tuple[Study, Summary]:
+        """Drive the study until nothing is left to run, then write its report."""
+        began = time.monotonic()
+        self.wait_for_cluster()
+        study = self._open()
+        self._start_follower()
+        observers = [make(study) for make in self._observers]
+        wrapper = make_wrapper(study, self.executor)
+        driver = Driver(
+            study,
+            self.executor,
+            wrapper,
+            observers=observers,
+            folder=self.folder,
+            owner=self.owner,
+            extend=self._extend,
+            train=self.train,
+        )
+        try:
+            status = driver.run()
+        finally:
+            for observer in observers:
+                observer.close()
+        halted = study.state.halted
+        try:
+            links = self.write_report(study)
+            report = str(self.home.report_path(self.name))
+        except StorageError as error:  # the study's end matters more than its picture
+            links, report = {"Report": f"not written: {error}"}, ""
+        self.summary = Summary(
+            self.name,
+            status,
+            halted.reason if halted and status != "finished" else "",
+            study.state.completed_jobs,
+            time.monotonic() - began,
+            report,
+            links,
+            wrapper.task_runs,
+        )
+        return study, self.summary
+
+    def _open(self) -> Study:
+        if self._given is not None:
+            study = Study.create(self._given, self.journal)
+            self._claim()
+        else:
+            if self._epoch is None:
+                self._claim()
+            study = Study.open(self.name, self.journal)
+        assert self._epoch is not None
+        study.epoch = self._epoch
+        self.executor.take_over()
+        return study
+
+    # Projections.
+
+    def _start_follower(self) -> None:
+        """MLflow is fed by a process of its own that reads the journal: it cannot slow or stop the search."""
+        uri = self.home.tracking_uri(self.spec)
+        if uri is None:
+            return
+        arguments = [
+            sys.executable, "-m", "hpo_core.tracking.follower",
+            "--study", self.name,
+            "--study-folder", str(self.folder),
+            "--drain", str(DRAIN_SECONDS),
+        ]  # fmt: skip
+        if location := self.home.artifact_location(self.spec):
+            arguments += ["--artifact-location", location]
+        with open_private(self.folder / "mlflow.log", "ab") as log:
+            self._follower = subprocess.Popen(
+                arguments,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=without_foreign_credentials(os.environ, uri)
+                | {
+                    "HPO_JOURNAL": self._journal_url,
+                    "HPO_FOLLOW_TRACKING_URI": uri,
+                    "HPO_FOLLOW_EXPERIMENT": self.spec.tracking.experiment,
+                },
+            )
+
+    def finish_tracking(self, seconds: float = DRAIN_SECONDS) -> str | None:
+        """Let the follower catch up; returns a warning where it could not."""
+        if self._follower is None:
+            return None
+        follower, self._follower = self._follower, None
+        if follower.stdin is not None:
+            with contextlib.suppress(OSError):  # it ended already
+                follower.stdin.write(FINISH)
+                follower.stdin.close()
+        try:
+            code = follower.wait(timeout=seconds + 10)
+        except subprocess.TimeoutExpired:
+            follower.kill()
+            code = follower.wait()
+        if code == 0:
+            return None
+        return (
+            f"MLflow has not everything yet (see {self.folder / 'mlflow.log'}); nothing is lost: "
+            f"`hpo project {self.name}` catches up once it is reachable."
+        )
+
+    def place(self, wait: float = 0.0) -> ProjectionPlace | None:
+        """Where the study's MLflow run is; ``wait`` seconds at most for the follower to make it, if it can at all."""
+        deadline = time.monotonic() + wait
+        while (place := read_place(self.folder)) is None:
+            follower = self._follower
+            if follower is None or follower.poll() is not None or time.monotonic() >= deadline:
+                return None
+            if in_trouble(self.folder):
+                return None
+            time.sleep(0.1)
+        return place
+
+    def write_report(self, study: Study) -> dict[str, str]:
+        """Write the HTML report; returns links to what belongs to the study."""
+        from hpo_core.report import write_report
+
+        links: dict[str, str] = {}
+        place = self.place(wait=30.0)
+        if place is not None:
+            links["MLflow"] = place.url
+        best = study.state.best_checkpoint()
+        if best is not None:
+            try:
+                local = local_path(self.folder, best.uri, self.spec.checkpoint_base)
+                links["Checkpoint"] = best.uri if local is None else str(local)
+            except CheckpointError as error:
+                links["Checkpoint"] = f"not linked: {error}"
+        links["Study folder"] = str(self.folder)
+        path = write_report(list(self.journal.entries(self.name)), self.home.report_path(self.name), links=links)
+        links["Report"] = path.as_uri()
+        return links
+
+    def close(self) -> None:
+        """End what was started; safe to call twice."""
+        if self._starting is not None:
+            self.executor.abandon_start()
+            self._starting.join(timeout=START_ENDS_SECONDS)
+        self.executor.close()
+        self.finish_tracking(seconds=5.0)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._epoch is not None:
+            try:
+                self.journal.release(self.name, self._epoch)
+            except HpoError:
+                pass  # the lease ends by itself; the error that brought us here is the one to show
+        self.journal.close()
+
+
+def grain(spec: StudySpec, extra: int = 0) -> Literal["job", "rung"]:
+    """Task run per job or per rung (see ``prefect.grain`` of the spec)."""
+    if spec.prefect.grain != "auto":
+        return spec.prefect.grain
+    jobs = expected_jobs(spec, extra)
+    return "job" if jobs is not None and jobs <= JOB_GRAIN_LIMIT else "rung"
+
+
+def expected_jobs(spec: StudySpec, extra: int = 0) -> int | None:
+    """Jobs a study will have if nothing fails, mispromotions aside; ``extra`` configurations were asked for later.
+
+    Where only a stop rule ends it: as many as ``total_resource`` pays for at most, or None where that is not limited.
+    """
+    method = create_method(spec)
+    if extra:
+        method.apply(StudyExtended(extra))
+    rungs = method.rungs()
+    known = [] if is_unlimited(spec) else [sum(rung.expected for rung in rungs)]
+    if spec.stop.total_resource is not None:
+        known.append(spec.stop.total_resource // min(rung.level for rung in rungs) + 1)
+    return min(known, default=None)

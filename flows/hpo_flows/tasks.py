@@ -1,0 +1,261 @@
+"""Prefect task runs around jobs: one per job, or one per rung.
+
+A task runs in the flow's own process and waits for the job on the Dask cluster. Workers need no route to the
+Prefect API, and every task run gets its final state even when its worker dies. Prefect's own retries,
+caches and result storage are off: the journal is the record.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from prefect import Task
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.futures import PrefectFuture, wait
+from prefect.logging import get_run_logger
+from prefect.states import Completed, Crashed, Failed
+
+from hpo_core.model.trial import FURTHER, RESULTS, Job, Outcome, Report
+from hpo_core.security.untrusted_text import terminal_text
+from hpo_flows.driver import Executor
+from hpo_flows.liveness.api_watch import gone, look
+
+_REPORT_SECONDS = 10.0
+"""How long the end of a flow waits for reports of attempts that were cancelled."""
+_STATES_SECONDS = 30.0
+"""How long it waits for the final states of all task runs together."""
+OPEN_RUNGS = 32
+"""So many task runs of rungs stay open at once."""
+_AWAY = frozenset({Outcome.LOST, Outcome.PREEMPTED})
+
+
+def final_state(report: Report, metric: str) -> State[Any]:
+    """The state a person should see for a job that ended so."""
+    if report.outcome in RESULTS:
+        word = "" if report.outcome is Outcome.COMPLETED else "diverged: "
+        if metric not in report.metrics and report.metrics:  # a population's fitness may have gaps
+            reported = ", ".join(f"{name} = {value:.6g}" for name, value in report.metrics.items())
+            return Completed(message=terminal_text(reported))
+        return Completed(message=f"{word}{terminal_text(metric)} = {report.metrics.get(metric, float('nan')):.6g}")
+    message = f"{report.outcome}: {terminal_text(report.message)}"
+    return Crashed(message=message) if report.outcome in _AWAY else Failed(message=message)
+
+
+def job_name(job: Job) -> str:
+    """Sorts by trial, then rung; in a population by generation, then member."""
+    again = f" attempt-{job.attempt}" if job.retry else ""
+    if job.rung == FURTHER:
+        return f"trial-{job.trial:05d}/further/to-{job.target}{again}"
+    if job.member is not None:
+        return f"generation-{job.rung:03d}/member-{job.member:03d}/trial-{job.trial:05d}{again}"
+    return f"trial-{job.trial:05d}/rung-{job.rung}/to-{job.target}{again}"
+
+
+def job_tags(job: Job) -> list[str]:
+    """Bracket, rung and target; generation and member in a population. The trial is in the name alone: Prefect asks
+    its API for a concurrency slot per set of tags, and a set of its own for every trial doubled the cost of a task run
+    (213 to 77 ms, two cores)."""
+    if job.member is not None and job.rung != FURTHER:
+        return [f"generation-{job.rung}", f"member-{job.member}"]
+    return rung_tags(job)
+
+
+def rung_tags(job: Job) -> list[str]:
+    """What all jobs of one rung, or of one generation, have in common."""
+    if job.rung == FURTHER:
+        return ["further", f"target-{job.target}"]
+    if job.member is not None:
+        return [f"generation-{job.rung}"]
+    return [f"bracket-{job.bracket}", f"rung-{job.rung}", f"target-{job.target}"]
+
+
+def rung_name(job: Job) -> str:
+    """Of the one task run for all jobs of a rung or generation, or for all of trials that are trained further."""
+    if job.rung == FURTHER:
+        return "further"
+    if job.member is not None:
+        return f"generation-{job.rung:03d}"
+    return f"bracket-{job.bracket}/rung-{job.rung}/to-{job.target}"
+
+
+def _kind(job: Job, of_rung: str, of_population: str) -> str:
+    if job.rung == FURTHER:
+        return "further-training"
+    return of_rung if job.member is None else of_population
+
+
+class TaskPerJob:
+    """Every job is a task run of its own: trial, rung and target in its name; bracket, rung and target as tags."""
+
+    def __init__(self, executor: Executor, metric: str) -> None:
+        self._executor = executor
+        self._metric = metric
+        self._futures: list[PrefectFuture[Any]] = []
+        self._unanswered: dict[tuple[int, int], tuple[Job, queue.SimpleQueue[Report]]] = {}
+
+    @property
+    def task_runs(self) -> int:
+        """How many task runs were started."""
+        return len(self._futures)
+
+    def dispatch(self, job: Job, done: Callable[[Job, Report], None]) -> None:
+        if gone():
+            self._executor.submit(job, done)
+            return
+        answer: queue.SimpleQueue[Report] = queue.SimpleQueue()
+        self._unanswered[job.trial, job.attempt] = (job, answer)
+
+        def rung_job() -> State[Any]:
+            report = answer.get()
+            if report.outcome not in RESULTS:
+                text = terminal_text(f"{report.message}\n{report.detail}", lines=True)
+                get_run_logger().error("%s: %s", report.outcome, text)
+            return final_state(report, self._metric)
+
+        def ended(job: Job, report: Report) -> None:
+            self._unanswered.pop((job.trial, job.attempt), None)
+            answer.put(report)
+            done(job, report)
+
+        shown: Any = Task(
+            rung_job,
+            name=_kind(job, "rung-job", "generation-member"),
+            task_run_name=job_name(job),
+            tags=job_tags(job),
+            retries=0,
+            persist_result=False,
+            cache_policy=NO_CACHE,
+        )
+        self._futures.append(shown.submit())
+        self._executor.submit(job, ended)
+
+    def close(self) -> None:
+        """Wait until every task run has its final state.
+
+        A task run waits for its job's report. After an interrupt a report may never come (the job was not
+        submitted yet, the cluster is gone); such a task run would keep Prefect's thread pool, and with it the
+        whole process, alive for ever. It is told that its attempt is lost.
+        """
+        deadline = time.monotonic() + _REPORT_SECONDS
+        while self._unanswered and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for job, answer in list(self._unanswered.values()):
+            answer.put(
+                Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message="its controller stopped")
+            )
+        _wait(self._futures)
+
+
+class _Rung:
+    """A task run that is open."""
+
+    def __init__(self) -> None:
+        self.reports: queue.SimpleQueue[tuple[Job, Report] | None] = queue.SimpleQueue()
+        self.under_way = 0
+
+
+class TaskPerRung:
+    """One long task run per bracket and rung, whose log has a line per job.
+
+    Each holds a thread while it is open, and a study of many brackets has thousands of rungs: past ``OPEN_RUNGS`` of
+    them those without a job under way are ended. Generations are ended once the population is past them. A later job
+    there opens another task run.
+    """
+
+    def __init__(self, executor: Executor, metric: str) -> None:
+        self._executor = executor
+        self._metric = metric
+        self._lock = threading.Lock()
+        self._rungs: dict[tuple[int, int], _Rung] = {}
+        self._futures: list[PrefectFuture[Any]] = []
+
+    @property
+    def task_runs(self) -> int:
+        """How many task runs were started."""
+        return len(self._futures)
+
+    def dispatch(self, job: Job, done: Callable[[Job, Report], None]) -> None:
+        key = (0 if job.rung == FURTHER else job.bracket, job.rung)
+        if key not in self._rungs:
+            if gone():
+                self._executor.submit(job, done)
+                return
+            self._make_room()
+            if job.member is not None and job.rung != FURTHER:
+                self._end_generations_before(job)
+            self._rungs[key] = _Rung()
+            self._futures.append(self._open(job, self._rungs[key].reports))
+        rung = self._rungs[key]
+        with self._lock:
+            rung.under_way += 1
+
+        def ended(job: Job, report: Report) -> None:
+            with self._lock:
+                rung.under_way -= 1
+                rung.reports.put((job, report))
+            done(job, report)
+
+        self._executor.submit(job, ended)
+
+    def _make_room(self) -> None:
+        if len(self._rungs) < OPEN_RUNGS:
+            return
+        with self._lock:
+            for key in [key for key, rung in self._rungs.items() if not rung.under_way]:
+                self._rungs.pop(key).reports.put(None)
+
+    def _end_generations_before(self, job: Job) -> None:
+        """A population goes on: no generation below the lowest one under way gets another job, but one that is lost."""
+        with self._lock:
+            rungs = {key: rung for key, rung in self._rungs.items() if key[1] != FURTHER}
+            lowest = min([job.rung, *(number for (_, number), rung in rungs.items() if rung.under_way)])
+            for key in [key for key in rungs if key[1] < lowest]:
+                self._rungs.pop(key).reports.put(None)
+
+    def _open(self, job: Job, reports: queue.SimpleQueue[tuple[Job, Report] | None]) -> PrefectFuture[Any]:
+        def rung() -> State[Any]:
+            logger = get_run_logger()
+            counts = {True: 0, False: 0}
+            while (item := reports.get()) is not None:
+                ended, report = item
+                good = report.outcome in RESULTS
+                counts[good] += 1
+                line = final_state(report, self._metric).message
+                (logger.info if good else logger.error)("%s: %s", job_name(ended), line)
+            return Completed(message=f"{counts[True]} jobs completed, {counts[False]} attempts failed")
+
+        shown: Any = Task(
+            rung,
+            name=_kind(job, "rung", "generation"),
+            task_run_name=rung_name(job),
+            tags=rung_tags(job),
+            retries=0,
+            persist_result=False,
+            cache_policy=NO_CACHE,
+        )
+        future: PrefectFuture[Any] = shown.submit()
+        return future
+
+    def close(self) -> None:
+        """Let every rung end and wait for its final state."""
+        for rung in self._rungs.values():
+            rung.reports.put(None)
+        _wait(self._futures)
+
+
+def _wait(futures: list[PrefectFuture[Any]]) -> None:
+    """Wait for final states; an API that is gone costs the picture, not the study: the journal is the record."""
+    seconds = _STATES_SECONDS if look() else _STATES_SECONDS / 3
+    try:
+        late = wait(futures, timeout=seconds).not_done
+    except Exception as error:
+        logging.getLogger(__name__).warning("Prefect task runs without a final state: %s", error)
+    else:
+        if late:
+            logging.getLogger(__name__).warning("%d Prefect task runs without a final state", len(late))

@@ -1,0 +1,1 @@
+"""Checkpoints: which are live and why, their budget, their files and storage."""

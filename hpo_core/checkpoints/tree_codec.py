@@ -1,0 +1,188 @@
+"""Trees of tensors, arrays and plain values <-> a JSON structure and named blocks of bytes.
+
+The set of types is closed, so loading a checkpoint can run nobody's code. Plain scalars, lists stand for
+themselves in the structure; everything else is an object with one tag.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+import sys
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpo_core.model.errors import CheckpointError
+
+NUMPY_TYPES = {
+    "<f8": "F64", "<f4": "F32", "<f2": "F16", "<i8": "I64", "<i4": "I32", "<i2": "I16", "|i1": "I8",
+    "<u8": "U64", "<u4": "U32", "<u2": "U16", "|u1": "U8", "|b1": "BOOL",
+}  # fmt: skip
+TORCH_TYPES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
+    "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",
+    "bool": "BOOL", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "complex64": "C64",
+}  # fmt: skip
+
+
+class Block(NamedTuple):
+    """One tensor or array as it lies in the file."""
+
+    dtype: str
+    """The format's name of the type."""
+    shape: tuple[int, ...]
+    data: Any
+    """Flat uint8 array over the bytes."""
+
+
+class Flattener:
+    """Turns one tree into ``structure`` (JSON) and ``blocks``; equal tensors of one storage share a block."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[str, Block] = {}
+        self._tied: dict[tuple[Any, ...], str] = {}
+
+    def flatten(self, value: Any, path: str = "") -> Any:
+        """The structure of ``value``.
+
+        Raises:
+            CheckpointError: a value of another type lies somewhere in the tree.
+        """
+        kind = type(value)
+        if value is None or kind is bool or kind is str:
+            return value
+        if kind is int:
+            return value if -(2**63) <= value < 2**63 else {"int": hex(value)}
+        if kind is float:
+            return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
+        if kind is list:
+            return [self.flatten(item, f"{path}/{i}") for i, item in enumerate(value)]
+        if kind is tuple:
+            return {"tuple": [self.flatten(item, f"{path}/{i}") for i, item in enumerate(value)]}
+        if kind is dict:
+            if all(type(key) is str for key in value):
+                return {"dict": {key: self.flatten(item, f"{path}/{key}") for key, item in value.items()}}
+            return {"items": self._items(value, path)}
+        if kind is bytes:
+            return {"bytes": base64.b64encode(value).decode()}
+        if kind is OrderedDict:  # a module's state_dict keeps its version numbers beside the items
+            return {
+                "ordered": self._items(value, path),
+                "metadata": self.flatten(getattr(value, "_metadata", None)),
+            }
+        if kind is Counter:
+            return {"counter": self._items(value, path)}
+        if kind is np.ndarray and value.dtype.kind in "biufcmM":
+            return self._array(value, path)
+        if isinstance(value, np.generic) and value.dtype.kind in "biufcmM":
+            return {"scalar": value.dtype.str, "hex": value.tobytes().hex()}
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            if kind is torch.Size:
+                return {"size": list(value)}
+            if kind in (torch.Tensor, torch.nn.Parameter) and _is_dense(value):
+                return self._tensor(value, path)
+        raise CheckpointError(
+            f"Checkpoint value at {path.lstrip('/')!r} is a {kind.__module__}.{kind.__qualname__} "
+            f"({_brief(value)}); "
+            "a checkpoint holds dense tensors, numpy arrays, numbers, strings, bytes, None, tuples, lists and "
+            "dicts. "
+            "Leave it out of state_dict() and rebuild it before trial.track(), or turn it into one of these."
+        )
+
+    def _items(self, value: dict[Any, Any], path: str) -> list[Any]:
+        return [[self.flatten(k, f"{path}/key {k!r}"), self.flatten(v, f"{path}/{k}")] for k, v in value.items()]
+
+    def _array(self, value: np.ndarray[Any, Any], path: str) -> dict[str, Any]:
+        flat = np.frombuffer(value.tobytes(), np.uint8)
+        native = NUMPY_TYPES.get(value.dtype.str)
+        if native:
+            return {"array": self._store(path, Block(native, value.shape, flat))}
+        raw = self._store(path, Block("U8", (flat.size,), flat))
+        return {"array": raw, "dtype": value.dtype.str, "shape": list(value.shape)}
+
+    def _tensor(self, value: Any, path: str) -> dict[str, Any]:
+        import torch
+
+        key = (value.data_ptr(), value.device, value.dtype, value.shape, value.stride(), value.is_conj())
+        dtype = str(value.dtype).removeprefix("torch.")
+        name = self._tied.get(key) if value.numel() else None
+        native = TORCH_TYPES.get(dtype)
+        if name is None:
+            plain = value.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+            flat = plain.view(torch.uint8).numpy()
+            block = Block(native, tuple(value.shape), flat) if native else Block("U8", (flat.size,), flat)
+            name = self._tied[key] = self._store(path, block)
+        return {"tensor": name} if native else {"tensor": name, "dtype": dtype, "shape": list(value.shape)}
+
+    def _store(self, path: str, block: Block) -> str:
+        name = path.lstrip("/").encode("utf-8", "replace").decode() or "value"
+        while name in self.blocks or name == "__metadata__":
+            name += "'"
+        self.blocks[name] = block
+        return name
+
+
+def unflatten(node: Any, array: Callable[[str], Any], tensor: Callable[[str], Any]) -> Any:
+    """Inverse of :meth:`Flattener.flatten`; ``array`` and ``tensor`` fetch a block by its name.
+
+    Raises:
+        CheckpointError: the structure holds an unknown tag.
+    """
+
+    def build(node: Any) -> Any:
+        if not isinstance(node, dict):
+            return [build(item) for item in node] if isinstance(node, list) else node
+        tag = next(iter(node), "")
+        body: Any = node.get(tag)
+        match tag:
+            case "dict":
+                return {key: build(item) for key, item in body.items()}
+            case "tuple":
+                return tuple(build(item) for item in body)
+            case "items":
+                return {build(key): build(item) for key, item in body}
+            case "ordered":
+                ordered: OrderedDict[Any, Any] = OrderedDict((build(key), build(item)) for key, item in body)
+                if node["metadata"] is not None:
+                    ordered._metadata = build(node["metadata"])  # type: ignore[attr-defined]
+                return ordered
+            case "counter":
+                return Counter({build(key): build(item) for key, item in body})
+            case "int":
+                return int(body, 16)
+            case "float":
+                return struct.unpack(">d", bytes.fromhex(body))[0]
+            case "bytes":
+                return base64.b64decode(body)
+            case "scalar":
+                return np.frombuffer(bytes.fromhex(node["hex"]), np.dtype(body))[0]
+            case "array":
+                raw = array(body)
+                return raw.view(np.dtype(node["dtype"])).reshape(node["shape"]) if "dtype" in node else raw
+            case "tensor" | "size":
+                import torch
+
+                if tag == "size":
+                    return torch.Size(body)
+                raw = tensor(body)
+                return raw.view(getattr(torch, node["dtype"])).reshape(node["shape"]) if "dtype" in node else raw
+        raise CheckpointError(f"Checkpoint structure has the unknown tag {tag!r}; a newer version wrote it: upgrade.")
+
+    return build(node)
+
+
+def _brief(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"its repr raises {type(error).__name__}"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _is_dense(tensor: Any) -> bool:
+    return str(tensor.layout) == "torch.strided" and not tensor.is_quantized and not tensor.is_meta

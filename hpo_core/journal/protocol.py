@@ -1,0 +1,107 @@
+"""What a journal promises.
+
+An append is atomic and durable when it returns; it carries the sequence number and the epoch the writer
+believes in, and is refused (:class:`~hpo_core.model.errors.FencedError`) when either is not the journal's own. So
+of two controllers at most one can write, whatever both believe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import msgspec
+
+from hpo_core.model.events import Entry
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Who drives a study: enough to tell on the same machine whether that process still lives."""
+
+    host: str
+    pid: int
+    born: float
+    """Start time of the process, so that a reused pid is not taken for it."""
+
+    def label(self) -> str:
+        return f"{self.host}:{self.pid}"
+
+
+class StudyInfo(msgspec.Struct, frozen=True):
+    """A line of ``hpo list``."""
+
+    name: str
+    created: float
+    entries: int
+    epoch: int
+    owner: Owner | None
+    """The last controller; None after it let go."""
+    renewed: float
+    """When the owner last gave a sign of life, seconds since the epoch."""
+
+
+class Journal(Protocol):
+    """An append-only store of entries, for many studies."""
+
+    def create(self, study: str, first: Entry) -> None:
+        """Begin a study with its entry 0.
+
+        Raises:
+            StudyExistsError: the name is taken.
+        """
+        ...
+
+    def append(self, study: str, entry: Entry) -> None:
+        """Add ``entry`` durably.
+
+        Raises:
+            FencedError: ``entry.seq`` or ``entry.epoch`` is not what the journal expects.
+            JournalUnavailableError: the database did not answer; it was written or it was not, and the same call
+                made again tells (:mod:`hpo_core.journal.retrying`).
+            JournalError: it could not be written; nothing was.
+        """
+        ...
+
+    def entries(self, study: str, start: int = 0, stop: int | None = None) -> Iterator[Entry]:
+        """Entries ``start <= seq < stop`` in order.
+
+        Raises:
+            StudyNotFoundError: no such study.
+        """
+        ...
+
+    def info(self, study: str) -> StudyInfo:
+        """Facts about one study.
+
+        Raises:
+            StudyNotFoundError: no such study.
+        """
+        ...
+
+    def studies(self) -> list[StudyInfo]:
+        """All studies by name."""
+        ...
+
+    def claim(self, study: str, owner: Owner, now: float, *, force: bool = False) -> int:
+        """Become the only writer; returns the new epoch.
+
+        Raises:
+            StudyBusyError: another owner still lives, and ``force`` is not set.
+        """
+        ...
+
+    def renew(self, study: str, epoch: int, now: float) -> None:
+        """Give a sign of life.
+
+        Raises:
+            FencedError: somebody else claimed the study since.
+        """
+        ...
+
+    def release(self, study: str, epoch: int) -> None:
+        """Let go; harmless where somebody else claimed the study since."""
+        ...
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+        ...

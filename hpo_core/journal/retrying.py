@@ -1,0 +1,139 @@
+"""A journal that waits for its database: a failover of 10 to 30 seconds ends no study.
+
+What is tried again, for ``seconds`` after the first failure: whatever the journal beneath calls
+``JournalUnavailableError``, that is a lost or refused connection, a server that starts or shuts
+down, a standby that is still read-only, a locked database, an error of the disk, a full one (somebody may free space
+within the minute). Never tried again: a fence, a name that is taken or unknown, a damaged or missing entry, a wrong
+password, missing tables or permissions.
+
+An append whose answer was lost may have been made. Made again, it is refused by its sequence number; then the entry
+that stands there is read, and where it is ours to the last byte (it holds epoch and time) all is well. Anything else
+there is another controller's: the fence holds.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from hpo_core.journal.protocol import Journal, Owner, StudyInfo
+from hpo_core.model.errors import FencedError, JournalUnavailableError, StudyExistsError
+from hpo_core.model.events import Entry, encode_entry
+
+RETRY_SECONDS = 60.0
+"""Default of ``journal.retry_seconds`` of a study."""
+_FIRST_PAUSE = 0.1
+_LONGEST_PAUSE = 2.0
+
+T = TypeVar("T")
+log = logging.getLogger("hpo.journal")
+
+
+class PatientJournal:
+    """Another journal, asked again while it cannot be reached.
+
+    An interrupt during the wait passes through and ends the patience: what then still reads or writes (the study's
+    halt) tries once.
+
+    Args:
+        journal: the journal that is asked.
+        seconds: how long after the first failure a call is tried again; 0: never.
+    """
+
+    def __init__(self, journal: Journal, seconds: float = RETRY_SECONDS) -> None:
+        self.wrapped = journal
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        return str(self.wrapped)
+
+    def _patiently(self, study: str, call: Callable[[bool], T]) -> T:
+        """The answer of ``call``, which is told whether it is made again."""
+        failing_since: float | None = None
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                answer = call(failing_since is not None)
+            except JournalUnavailableError as error:
+                now = time.monotonic()
+                if failing_since is None:
+                    failing_since = now
+                    if self.seconds > 0:
+                        log.warning("study %r: %s Tried again for %g s.", study, error, self.seconds)
+                left = failing_since + self.seconds - now
+                if left <= 0:
+                    raise
+                try:
+                    time.sleep(min(pause, left))
+                except BaseException:
+                    self.seconds = 0.0
+                    raise
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                if failing_since is not None:
+                    log.warning(
+                        "study %r: the journal answers again after %.1f s.", study, time.monotonic() - failing_since
+                    )
+                return answer
+
+    def create(self, study: str, first: Entry) -> None:
+        def call(again: bool) -> None:
+            try:
+                self.wrapped.create(study, first)
+            except StudyExistsError:
+                if not (again and self._holds(study, first)):
+                    raise
+
+        self._patiently(study, call)
+
+    def append(self, study: str, entry: Entry) -> None:
+        def call(again: bool) -> None:
+            try:
+                self.wrapped.append(study, entry)
+            except FencedError:
+                if not (again and self._holds(study, entry)):
+                    raise
+
+        self._patiently(study, call)
+
+    def _holds(self, study: str, entry: Entry) -> bool:
+        there = next(iter(self.wrapped.entries(study, entry.seq, entry.seq + 1)), None)
+        return there is not None and encode_entry(there) == encode_entry(entry)
+
+    def entries(self, study: str, start: int = 0, stop: int | None = None) -> Iterator[Entry]:
+        if stop is None:
+            stop = self.info(study).entries  # as of now, however long the reading takes
+        following = start
+        source = self._patiently(study, lambda _: self.wrapped.entries(study, following, stop))
+
+        def advance(again: bool) -> Entry | None:
+            nonlocal source
+            if again:  # a generator that raised is at its end
+                source = self.wrapped.entries(study, following, stop)
+            return next(source, None)
+
+        while (entry := self._patiently(study, advance)) is not None:
+            following += 1
+            yield entry
+
+    def info(self, study: str) -> StudyInfo:
+        return self._patiently(study, lambda _: self.wrapped.info(study))
+
+    def studies(self) -> list[StudyInfo]:
+        return self._patiently("", lambda _: self.wrapped.studies())
+
+    def claim(self, study: str, owner: Owner, now: float, *, force: bool = False) -> int:
+        """A claim whose answer was lost is made again, and takes one epoch more: the owner is the same."""
+        return self._patiently(study, lambda _: self.wrapped.claim(study, owner, now, force=force))
+
+    def renew(self, study: str, epoch: int, now: float) -> None:
+        self._patiently(study, lambda _: self.wrapped.renew(study, epoch, now))
+
+    def release(self, study: str, epoch: int) -> None:
+        """Tried once: who lets go is about to end, and a lease ends by itself."""
+        self.wrapped.release(study, epoch)
+
+    def close(self) -> None:
+        self.wrapped.close()

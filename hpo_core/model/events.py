@@ -1,0 +1,404 @@
+"""What was noticed (stimuli), what is now so (events), both as an atom (entries), and their codec.
+
+The union is closed: a journal that holds another tag was written by a newer version and is refused
+with that explanation, never guessed at. A new shape gets a new ``FORMAT`` and an upcaster in
+:func:`decode_entry`, and a golden journal in ``tests/golden`` in the same commit.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import msgspec
+
+from hpo_core.model.errors import HpoError, JournalError
+from hpo_core.model.trial import FURTHER, Checkpoint, Metrics, Outcome, Params, Report
+
+FORMAT = 2
+
+
+class _Fact(msgspec.Struct, frozen=True, tag_field="is", tag=True, gc=False):
+    """Base: frozen, tagged with its class name. No fact refers back, so the cycle collector may skip them."""
+
+
+# What was noticed.
+
+
+class StudyRequested(_Fact, frozen=True):
+    """Somebody asked for a study; ``spec`` is the validated StudySpec as plain data."""
+
+    spec: dict[str, Any]
+
+
+class ControllerStarted(_Fact, frozen=True, omit_defaults=True):
+    """A controller took the study; attempts of the one before it are lost."""
+
+    controller: str
+    keep_halt: bool = False
+    """Whether a halted study stays halted: the controller comes to train a trial further, not to go on searching."""
+
+
+class CapacityNoticed(_Fact, frozen=True):
+    """So many jobs can run at once now."""
+
+    slots: int
+
+
+class JobAsked(_Fact, frozen=True):
+    """Somebody asked for one job by hand."""
+
+
+class AttemptReported(_Fact, frozen=True):
+    """An attempt came back, good or bad."""
+
+    report: Report
+
+
+class ExtensionRequested(_Fact, frozen=True):
+    """So many more configurations are wanted."""
+
+    configs: int
+
+
+class TrainingRequested(_Fact, frozen=True):
+    """A person wants one trial trained to ``target``, whatever the search makes of it."""
+
+    trial: int
+    target: int
+
+
+class StopRequested(_Fact, frozen=True):
+    """A person or a rule wants no further jobs."""
+
+    reason: str
+
+
+class AbandonRequested(_Fact, frozen=True):
+    """A person gives a trial up."""
+
+    trial: int
+
+
+class ClockTicked(_Fact, frozen=True):
+    """Time passed, and a rule about time may be due."""
+
+
+Stimulus = (
+    StudyRequested
+    | ControllerStarted
+    | CapacityNoticed
+    | JobAsked
+    | AttemptReported
+    | ExtensionRequested
+    | TrainingRequested
+    | StopRequested
+    | AbandonRequested
+    | ClockTicked
+)
+
+# What is now so.
+
+
+class StudyCreated(_Fact, frozen=True):
+    spec: dict[str, Any]
+
+
+class ControllerChanged(_Fact, frozen=True):
+    controller: str
+
+
+class CapacityChanged(_Fact, frozen=True):
+    slots: int
+
+
+class TrialCreated(_Fact, frozen=True):
+    """A new identity with fixed parameters. ``parent`` is set where it continues another trial."""
+
+    trial: int
+    bracket: int
+    params: Params
+    parent: int | None = None
+
+
+class Reproduced(_Fact, frozen=True):
+    """How a trial of a later generation came to be (PBT): follows its :class:`TrialCreated`.
+
+    ``initiator`` met ``opponent`` (None: it met nobody); the fitter one is ``parent`` (None: begun anew).
+    """
+
+    child: int
+    initiator: int
+    opponent: int | None
+    parent: int | None
+    member: int
+    """The place in the population, that of the initiator."""
+    generation: int
+    """From 0; trials without this event are of generation 0."""
+
+
+class JobGranted(_Fact, frozen=True):
+    """The study wants ``trial`` trained to ``target``.
+
+    ``retry`` is true where an earlier attempt at the same target failed; such a grant is no promotion.
+    """
+
+    trial: int
+    attempt: int
+    bracket: int
+    rung: int
+    target: int
+    checkpoint: Checkpoint | None
+    retry: bool = False
+
+
+class JobCompleted(_Fact, frozen=True):
+    """The target was reached.
+
+    ``loss`` is the (first) metric with ``mode: max`` flipped; None if any objective is not finite.
+    """
+
+    trial: int
+    attempt: int
+    bracket: int
+    rung: int
+    resource: int
+    loss: float | None
+    metrics: Metrics
+    checkpoint: Checkpoint | None
+    worker: str
+    started: float
+    ended: float
+    losses: tuple[float, ...] = ()
+    """All objectives as losses, in the spec's order, where there are several and all are finite."""
+    curve: tuple[tuple[int, float], ...] = ()
+    """(resource, loss) on the way to the target, for methods that read curves (PASHA); else empty."""
+
+
+class AttemptFailed(_Fact, frozen=True):
+    """An attempt ended without a result; the job is wanted again unless the trial is abandoned."""
+
+    trial: int
+    attempt: int
+    rung: int
+    target: int
+    outcome: Outcome
+    message: str
+    worker: str = ""
+    started: float = 0.0
+    ended: float = 0.0
+
+
+class CheckpointCondemned(_Fact, frozen=True):
+    """The trial's checkpoint at ``resource`` cannot be loaded and will not be used again."""
+
+    trial: int
+    resource: int
+
+
+class TrialAbandoned(_Fact, frozen=True):
+    """No further attempt will be made; ranks last in the rung it was heading for, or where its result stands."""
+
+    trial: int
+    bracket: int
+    rung: int
+    reason: str
+
+
+class CheckpointRemoved(_Fact, frozen=True):
+    """The trial's checkpoint at ``resource`` goes, to stay within the study's budget for checkpoints.
+
+    ``chance`` is the estimated probability that the trial is promoted after all; it would then go back to an
+    older checkpoint, or start from scratch. 0 for a trial's second newest: it keeps the newest.
+    """
+
+    trial: int
+    resource: int
+    chance: float
+
+
+class TrialStopped(_Fact, frozen=True):
+    """The trial stood at place ``rank`` (from 1) of ``results`` results of its rung, and does not go on."""
+
+    trial: int
+    bracket: int
+    rung: int
+    rank: int
+    results: int
+
+
+class CeilingRaised(_Fact, frozen=True):
+    """The ranking of the two top rungs was not stable, so the rung above them opens (PASHA).
+
+    At place ``place`` (from 1) of the top rung stands ``trial``; of the rung below, only ``expected`` have
+    losses within ``tolerance`` of the one at that place.
+    """
+
+    bracket: int
+    rung: int
+    """The rung that opens."""
+    level: int
+    tolerance: float
+    place: int
+    trial: int
+    expected: tuple[int, ...]
+
+
+class ReportIgnored(_Fact, frozen=True):
+    """A report from an attempt that is not the current one; noted, changes nothing."""
+
+    trial: int
+    attempt: int
+    reason: str
+
+
+class StudyExtended(_Fact, frozen=True):
+    configs: int
+
+
+class TrialExtended(_Fact, frozen=True):
+    """The trial is to be trained to ``target`` (absolute) beyond the search, once that is over or halted.
+
+    Its grants and results have rung :data:`~hpo_core.model.trial.FURTHER`.
+    """
+
+    trial: int
+    target: int
+    checkpoint: Checkpoint | None
+    """What it would go on from now; it is kept until then. None: from scratch."""
+
+
+class TrialExtensionEnded(_Fact, frozen=True):
+    """The trial will not be trained further; it stays as the search left it."""
+
+    trial: int
+    target: int
+    reason: str
+
+
+class StudyHalted(_Fact, frozen=True):
+    """No further jobs are granted until the study is resumed."""
+
+    reason: str
+    rule: str = ""
+    """The stop rule that was met (``total_resource``, ``seconds``, ``target``), if one was."""
+
+
+class StudyReopened(_Fact, frozen=True):
+    """A halted study may grant jobs again."""
+
+
+Event = (
+    StudyCreated
+    | ControllerChanged
+    | CapacityChanged
+    | TrialCreated
+    | Reproduced
+    | JobGranted
+    | JobCompleted
+    | AttemptFailed
+    | CheckpointCondemned
+    | TrialAbandoned
+    | CheckpointRemoved
+    | TrialStopped
+    | CeilingRaised
+    | ReportIgnored
+    | StudyExtended
+    | TrialExtended
+    | TrialExtensionEnded
+    | StudyHalted
+    | StudyReopened
+)
+
+
+def concerns_search(event: Event) -> bool:
+    """Whether search method and sampler are told: not of the jobs of :class:`TrialExtended`."""
+    return getattr(event, "rung", 0) != FURTHER
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """One atom of the journal: the stimulus and all that was decided from it."""
+
+    seq: int
+    """0 for the entry that created the study, then without a gap."""
+    time: float
+    """Seconds since the epoch (virtual seconds in a simulation)."""
+    epoch: int
+    """Which controller wrote it (grows by one with every takeover)."""
+    stimulus: Stimulus
+    events: tuple[Event, ...]
+    format: int = FORMAT
+
+
+def encode_entry(entry: Entry) -> str:
+    """Strict JSON on one line; NaN and infinities become the strings NaN, Infinity, -Infinity."""
+    plain = msgspec.to_builtins(entry)
+    try:
+        return json.dumps(plain, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        return json.dumps(_spell_non_finite(plain), allow_nan=False, separators=(",", ":"))
+
+
+def decode_entry(text: str | bytes) -> Entry:
+    """Inverse of :func:`encode_entry`.
+
+    Raises:
+        JournalError: the text is no entry, or was written by a newer format.
+    """
+    try:
+        entry = msgspec.json.decode(text, type=Entry, strict=False)
+        if entry.format > FORMAT:
+            raise _too_new(entry.format)
+        return entry if entry.format == FORMAT else _upcast(entry)
+    except HpoError:
+        raise
+    except Exception as error:  # whatever a damaged text makes a decoder raise, too deep a nesting among it
+        written = _format_of(text)
+        if written is not None and written > FORMAT:
+            raise _too_new(written) from error
+        shown = text[:200].decode("utf-8", "replace") if isinstance(text, bytes) else str(text)[:200]
+        raise JournalError(
+            f"Journal entry cannot be read ({error}): {shown!r}. Restore the journal from a backup; "
+            "entries before it are intact and `hpo show NAME --at SEQ` still reads them."
+        ) from error
+
+
+def _too_new(written: int) -> JournalError:
+    return JournalError(
+        f"Journal entry has format {written}; this version reads up to {FORMAT}. "
+        "Upgrade this package to the version that wrote the study."
+    )
+
+
+def _upcast(entry: Entry) -> Entry:
+    """An entry of an older format as this version would have written it."""
+    if isinstance(entry.stimulus, StudyRequested):
+        spec = _spec_of_format_1(entry.stimulus.spec) if entry.format < 2 else entry.stimulus.spec
+        events = tuple(StudyCreated(spec) if isinstance(event, StudyCreated) else event for event in entry.events)
+        return msgspec.structs.replace(entry, stimulus=StudyRequested(spec), events=events)
+    return entry
+
+
+def _spec_of_format_1(spec: dict[str, Any]) -> dict[str, Any]:
+    """Format 1 knew one bracket; its specs leave out what chooses others now."""
+    search = spec.get("search", {})
+    return spec | {"search": search | {"brackets": [0]}} if search.get("method") == "asha" else spec
+
+
+def _format_of(text: str | bytes) -> int | None:
+    try:
+        value = json.loads(text).get("format")
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return None
+    return value if isinstance(value, int) else None
+
+
+def _spell_non_finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, dict):
+        return {key: _spell_non_finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_spell_non_finite(item) for item in value]
+    return value

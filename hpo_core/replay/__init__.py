@@ -1,0 +1,1 @@
+"""What a record is read again for: audit, rerun, warm start."""

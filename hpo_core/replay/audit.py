@@ -1,0 +1,145 @@
+"""Audit: decide everything again and compare with the record.
+
+Three tools, three words: *replay* applies recorded events and rebuilds a state; *audit* re-decides from the
+recorded stimuli and reports every difference; *rerun* trains again along the recorded grants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import msgspec
+
+from hpo_core.journal.damage import damaged_entry
+from hpo_core.model.errors import HpoError, JournalError
+from hpo_core.model.events import Entry, Event, TrialCreated
+from hpo_core.model.trial import Params
+from hpo_core.samplers.sampler import create_sampler, is_pure
+from hpo_core.study import Study
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A recorded decision that the rules do not give."""
+
+    seq: int
+    recorded: tuple[Event, ...]
+    decided: tuple[Event, ...]
+
+    def __str__(self) -> str:
+        return f"entry {self.seq}: recorded {_short(self.recorded)}, the rules give {_short(self.decided)}"
+
+
+class AuditReport(msgspec.Struct, frozen=True):
+    entries: int
+    findings: tuple[Finding, ...]
+    sampler_checked: bool
+    """Whether parameters were drawn again too (true for samplers that are pure functions of the seed)."""
+
+    @property
+    def clean(self) -> bool:
+        return not self.findings
+
+
+class _Oracle:
+    """Answers with the parameters the record holds; asked by number, so order does not matter."""
+
+    def __init__(self) -> None:
+        self.upcoming: dict[int, Params] = {}
+
+    def propose(self, number: int) -> Params:
+        return self.upcoming.pop(number, {})
+
+    def apply(self, event: Event) -> None:
+        """The record knows already."""
+
+
+def audit(entries: Iterable[Entry], *, check_invariants: bool = True, limit: int = 20) -> AuditReport:
+    """Re-decide every entry from the state before it.
+
+    Args:
+        entries: all entries of a study from 0 on.
+        check_invariants: also assert the invariants of state and method after the last entry.
+        limit: stop after so many findings.
+    """
+    study: Study | None = None
+    oracle = _Oracle()
+    findings: list[Finding] = []
+    pure = False
+    count = 0
+    following = 0
+    for entry in entries:
+        if entry.seq != following:
+            raise JournalError(
+                f"Entry {entry.seq} stands where {following} belongs; restore the journal from a backup."
+            )
+        following += 1
+        if study is None:
+            study = Study.from_entries([entry], sampler=oracle)
+            pure = is_pure(study.spec)
+            drawn_again = create_sampler(study.spec) if pure else None
+            count = 1
+            continue
+        differs = False
+        decided: list[Event] = []
+        try:
+            for event in entry.events:
+                if type(event) is TrialCreated:
+                    drawn = event.params if drawn_again is None else drawn_again.propose(event.trial)
+                    oracle.upcoming[event.trial] = event.params if _close(drawn, event.params) else drawn
+            # The generator must see each of its events applied. A scratch copy would cost O(study) per entry;
+            # instead the recorded event is applied where it equals the decided one, which is the same thing.
+            recorded = iter(entry.events)
+            study.notice(entry.stimulus, entry.time)
+            for event in study.decide(entry.stimulus):
+                decided.append(event)
+                told = next(recorded, None)
+                if told is None or not _same(event, told):
+                    differs = True
+                    if told is not None:
+                        study._apply(told)
+                    break
+                study._apply(told)
+            for told in recorded:
+                differs = True
+                study._apply(told)
+        except HpoError:
+            raise
+        except Exception as error:
+            if differs:
+                findings.append(Finding(entry.seq, entry.events, tuple(decided)))
+            if findings:  # after a decision that the rules do not give, what is recorded need not fit any more
+                break
+            raise damaged_entry(study.name, entry.seq, error) from error
+        study.seq += 1
+        count += 1
+        if differs:
+            findings.append(Finding(entry.seq, entry.events, tuple(decided)))
+            if len(findings) >= limit:
+                break
+    if study is not None and check_invariants and not findings:
+        try:
+            study.state.check()
+            study.method.check()
+        except AssertionError as error:
+            raise damaged_entry(study.name, count - 1, error) from error
+    return AuditReport(count, tuple(findings), pure)
+
+
+def _same(a: Event, b: Event) -> bool:
+    """Equality under which NaN equals NaN."""
+    return a == b or repr(a) == repr(b)
+
+
+def _close(drawn: Params, recorded: Params) -> bool:
+    """Equal up to the last bits of ``exp`` and ``log``, which differ between C libraries."""
+    return drawn.keys() == recorded.keys() and all(
+        math.isclose(value, recorded[name], rel_tol=1e-12)
+        if isinstance(value, float) and isinstance(recorded[name], float)
+        else value == recorded[name]
+        for name, value in drawn.items()
+    )
+
+
+def _short(events: tuple[Event, ...]) -> str:
+    return "[" + "; ".join(repr(event) for event in events) + "]"

@@ -1,0 +1,113 @@
+"""What earlier studies found, for a new one to begin from (``warm_start`` of its spec).
+
+Everything is read once, before the new study is created, and stands in its own entry 0 from then on: a study never
+depends on another one's journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpo_core.journal.damage import damage_named
+from hpo_core.journal.protocol import Journal
+from hpo_core.model.errors import SpecError
+from hpo_core.model.rng import Stream
+from hpo_core.model.space import CategoricalParameter, SearchSpace, same_scalar
+from hpo_core.model.trial import Params
+from hpo_core.spec import PastTrial, StudySpec
+from hpo_core.state import StudyState, TrialRecord
+
+_Found = tuple[Params, TrialRecord]
+
+
+def with_past(spec: StudySpec, journal: Journal) -> StudySpec:
+    """The spec with its warm start filled in; unchanged where it has none, or has it filled in.
+
+    Proposals: of each study in turn the best configuration, then of each the next one, until there are ``first``
+    different ones. A study's best are those trained furthest, and of these the ones with the smallest loss. A
+    parameter with one choice gets it (so ``data: {type: categorical, choices: [new.npz]}`` moves them to new data);
+    configurations that do not lie in the space are left out.
+
+    Results: of study ``i`` (0 is the newest) each trial is kept with probability ``decay ** (i + 1)``, those of the
+    proposals always, with draws from the new study's seed.
+
+    Raises:
+        SpecError: an earlier study has other metrics.
+        StudyNotFoundError: the journal holds no such study.
+    """
+    warm = spec.warm_start
+    if warm is None or warm.proposals is not None:
+        return spec
+    space = spec.search_space()
+    found = []
+    for name in warm.studies:
+        with damage_named(journal, name):
+            found.append(_trials(spec, name, journal, space))
+    proposals: list[Params] = []
+    numbers: dict[tuple[int, int], int] = {}
+    for place in range(max(map(len, found), default=0)):
+        for age, trials in enumerate(found):
+            if len(proposals) < warm.first and place < len(trials):
+                params, trial = trials[place]
+                if params not in proposals:
+                    numbers[age, trial.number] = len(proposals)
+                    proposals.append(params)
+    past = _past(spec, found, numbers)
+    filled = warm.model_copy(update={"proposals": proposals, "past": past})
+    return spec.model_copy(update={"warm_start": filled})
+
+
+def _trials(spec: StudySpec, name: str, journal: Journal, space: SearchSpace) -> list[_Found]:
+    """Trials with a finite result that fit the space, as they fit it, the furthest and then best first."""
+    state = StudyState()
+    for entry in journal.entries(name):
+        for event in entry.events:
+            state.apply(event)
+    assert state.spec is not None
+    if state.spec.objectives != spec.objectives:
+        raise SpecError(
+            f"warm_start.studies: study {name!r} optimizes {_metrics(state.spec)}, the new one {_metrics(spec)}; name "
+            "studies of the same metrics."
+        )
+    ranked = sorted(
+        (trial for trial in state.trials if trial.loss is not None),
+        key=lambda trial: (-trial.resource, trial.loss, trial.number),
+    )
+    fitted = [(_fitted(trial.params, space), trial) for trial in ranked]
+    return [(params, trial) for params, trial in fitted if params is not None]
+
+
+def _fitted(params: Params, space: SearchSpace) -> Params | None:
+    fixed: dict[str, Any] = {
+        name: parameter.choices[0]
+        for name, parameter in space.parameters.items()
+        if isinstance(parameter, CategoricalParameter) and len(parameter.choices) == 1
+    }
+    joined = params | fixed
+    kept = {name: joined[name] for name in space.order if name in joined and space.is_active(name, joined)}
+    for name, value in kept.items():  # 1 for 1.0 and the like: as the space has them
+        parameter = space.parameters[name]
+        if isinstance(parameter, CategoricalParameter):
+            kept[name] = next((choice for choice in parameter.choices if same_scalar(choice, value)), value)
+    return None if space.complaints(kept) else kept
+
+
+def _past(spec: StudySpec, found: Sequence[Sequence[_Found]], numbers: dict[tuple[int, int], int]) -> list[PastTrial]:
+    warm = spec.warm_start
+    assert warm is not None
+    kept: list[PastTrial] = []
+    for age, trials in enumerate(found):
+        draws = Stream(spec.seed, "warm-start", age)
+        for params, trial in trials:
+            proposed = numbers.get((age, trial.number))
+            chance = draws.uniform() < warm.decay ** (age + 1)
+            if warm.decay and (chance or proposed is not None) and trial.parent is None:
+                losses = {r.resource: list(r.losses or (r.loss,)) for r in trial.results if r.loss is not None}
+                kept.append(PastTrial(params=params, losses=losses, proposed=proposed))
+    kept.sort(key=lambda trial: trial.proposed is None)  # the proposed ones tell how the data differ
+    return kept[: warm.most]
+
+
+def _metrics(spec: StudySpec) -> str:
+    return ", ".join(f"{metric.name} ({metric.mode})" for metric in spec.objectives)

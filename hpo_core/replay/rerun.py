@@ -1,0 +1,103 @@
+"""Make a study that trains again along another one's recorded grants (ASHA 5.4; PBT, Li et al. 2019, 3.9)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hpo_core.model.errors import SpecError
+from hpo_core.model.events import Entry, JobGranted, Reproduced, StudyCreated, TrialCreated
+from hpo_core.model.trial import FURTHER
+from hpo_core.spec import StudySpec
+from hpo_core.spec.plain_data import check_plain
+
+
+def rerun_spec(
+    entries: Sequence[Entry],
+    name: str,
+    *,
+    trials: Sequence[int] = (),
+    changes: Mapping[str, Any] | None = None,
+) -> StudySpec:
+    """The spec of a rerun: same space, seed and training, grants and parameters as recorded.
+
+    Grants that only repeated a failed attempt are left out: the rerun has its own failures and retries.
+
+    Args:
+        trials: only these and what they went on from, numbered anew in the order they were created (so a
+            parent comes before its children); default: all.
+        changes: parameters to set in every trial, of the space or not, for example another data set.
+
+    Raises:
+        SpecError: the source granted nothing, has no such trial, or ``name`` is no valid name.
+    """
+    source: dict[str, Any] = {}
+    created: list[TrialCreated] = []
+    born: dict[int, Reproduced] = {}
+    granted: list[JobGranted] = []
+    further: list[JobGranted] = []
+    for entry in entries:
+        for event in entry.events:
+            if isinstance(event, StudyCreated):
+                source = event.spec
+            elif isinstance(event, TrialCreated):
+                created.append(event)
+            elif isinstance(event, Reproduced):
+                born[event.child] = event
+            elif isinstance(event, JobGranted) and not event.retry:
+                (further if event.rung == FURTHER else granted).append(event)
+    if not granted:
+        raise SpecError(f"Study {source.get('study')!r} granted no job yet; there is nothing to train again.")
+    wanted = _with_ancestors(created, trials) if trials else list(range(len(created)))
+    number = {old: new for new, old in enumerate(wanted)}
+    check_plain(dict(changes or {}), "--set")
+    seeded = source["search"].get("numbers") or list(range(len(created)))  # a rerun has the seeds of its own source
+    search = {
+        "method": "recorded",
+        "source": source["study"],
+        "grants": [_grant(event, created, born, number) for event in granted if event.trial in number],
+        "params": [created[old].params | dict(changes or {}) for old in wanted],
+        "numbers": [seeded[old] for old in wanted],
+        "further": [
+            {"trial": number[event.trial], "target": event.target} for event in further if event.trial in number
+        ],
+        "any_metric": source["search"]["method"] == "pbt" or bool(source["search"].get("any_metric")),
+        "max_resource": max(event.target for event in granted if event.trial in number),
+    }
+    rest = {
+        "study": name,
+        "search": search,
+        "sampler": {"name": "random"},
+        "stop": {},
+        "checkpoints": {"folder": source.get("checkpoints", {}).get("folder")},
+        "warm_start": None,
+    }
+    return StudySpec.from_journal(source | rest, "rerun")
+
+
+def _with_ancestors(created: Sequence[TrialCreated], trials: Sequence[int]) -> list[int]:
+    found: set[int] = set()
+    for trial in trials:
+        if not 0 <= trial < len(created):
+            raise SpecError(f"--trial {trial}: the study has trials 0 to {len(created) - 1}.")
+        ancestor: int | None = trial
+        while ancestor is not None and ancestor not in found:
+            found.add(ancestor)
+            ancestor = created[ancestor].parent
+    return sorted(found)
+
+
+def _grant(
+    event: JobGranted, created: Sequence[TrialCreated], born: Mapping[int, Reproduced], number: Mapping[int, int]
+) -> dict[str, Any]:
+    parent = created[event.trial].parent
+    plain: dict[str, Any] = {
+        "trial": number[event.trial], "bracket": event.bracket, "rung": event.rung, "target": event.target,
+    }  # fmt: skip
+    how = born.get(event.trial)
+    if how is not None:
+        plain["parent"] = None if parent is None else number[parent]
+        plain["initiator"] = number.get(how.initiator)
+        plain["opponent"] = None if how.opponent is None else number.get(how.opponent)
+        plain["member"] = how.member
+    return plain

@@ -1,0 +1,1 @@
+"""Studies side by side."""

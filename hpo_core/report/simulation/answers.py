@@ -1,0 +1,117 @@
+"""What simulations came to, in words and numbers: one column per scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hpo_core.report.style import number
+from hpo_core.simulation.statistics import Answer, Spread
+
+SPREADS = "Median of the repeats; in brackets the quartiles: half of all repeats lie between them."
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """All answers to one question, with the words around them."""
+
+    study: str
+    metric: str
+    sign: float
+    """Factor between the metric and a loss."""
+    answers: tuple[Answer, ...]
+    target: float | None
+    """A loss."""
+    target_given: bool
+    source: str
+    """Where curves and durations come from."""
+    limits: tuple[str, ...]
+    """What the simulation takes for granted."""
+
+    @property
+    def repeats(self) -> int:
+        return len(self.answers[0].runs)
+
+    def heading(self) -> str:
+        """What was done, in a line."""
+        times = "once" if self.repeats == 1 else f"{self.repeats} times"
+        return f"{self.study}: simulated {times}"
+
+
+def table(simulated: Simulated, *, quartiles: bool = True) -> list[tuple[str, list[str]]]:
+    """(figure, one cell per scenario): the median, and in brackets the quartiles."""
+    found = [answer.figures(simulated.target) for answer in simulated.answers]
+    runs = simulated.repeats
+    metric, sign = simulated.metric, simulated.sign
+
+    def cells(key: str, show: Callable[[float], str], missing: str = "never") -> list[str]:
+        return [_cell(figures[key], show, runs, missing, quartiles) for figures in found]
+
+    rows = [("time to the end", cells("seconds", span))]
+    if simulated.target is not None:
+        better = "≤" if sign > 0 else "≥"
+        goal = f"time to {metric} {better} {number(simulated.target * sign)}"
+        rows.append((goal, cells("seconds_to_target", span)))
+    tops = {answer.scenario.max_resource for answer in simulated.answers}
+    if tops != {None}:
+        top = f"R = {tops.pop():,}" if len(tops) == 1 else "R"
+        rows.append((f"first trial at {top}", cells("seconds_to_first_at_max", span)))
+        rows.append((f"trials at {top}", cells("trials_at_max", _whole, "–")))
+    rows += [
+        ("utilization", cells("utilization", lambda share: f"{100 * share:.0f} %")),
+        ("worker-hours", cells("worker_seconds", _hours)),
+        ("trials", cells("trials", _whole)),
+        ("jobs", cells("jobs", _whole)),
+        ("units of training", cells("resource", _whole)),
+    ]
+    if any(run.failed for answer in simulated.answers for run in answer.runs):
+        rows.append(("lost or failed attempts", cells("failed_attempts", _whole)))
+        rows.append(("worker-hours lost", cells("lost_worker_seconds", _hours)))
+    rows.append((f"best {metric}", cells("best_loss", lambda loss: number(loss * sign), "none")))
+    return rows
+
+
+def span(seconds: float) -> str:
+    """A duration in as few words as its size needs.
+
+    >>> span(4.21), span(240), span(250), span(5000), span(9000), span(200000)
+    ('4.21 s', '4 min', '4 min 10 s', '83 min', '2 h 30 min', '2 d 8 h')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{seconds:.3g} s"
+    if whole < 600:
+        return f"{whole // 60} min {whole % 60} s".removesuffix(" 0 s")
+    if whole < 7200:
+        return f"{round(whole / 60)} min"
+    if whole < 172800:
+        minutes = round(whole / 60)
+        return f"{minutes // 60} h {minutes % 60} min".removesuffix(" 0 min")
+    hours = round(whole / 3600)
+    return f"{hours // 24} d {hours % 24} h".removesuffix(" 0 h")
+
+
+def _whole(value: float) -> str:
+    return f"{round(value):,}"
+
+
+def _hours(seconds: float) -> str:
+    hours = seconds / 3600
+    return f"{hours:.3g}" if hours < 1000 else f"{round(hours):,}"
+
+
+def _cell(spread: Spread | None, show: Callable[[float], str], runs: int, missing: str, quartiles: bool) -> str:
+    if spread is None:
+        return missing
+    middle, low, high = show(spread.median), show(spread.low), show(spread.high)
+    cell = middle if low == high or not quartiles else f"{middle} ({low} – {high})"
+    return cell if spread.count == runs else f"{cell}, in {spread.count} of {runs}"
+
+
+def endings(simulated: Simulated) -> list[str]:
+    """One line for each reason for which repeats ended early."""
+    return [
+        f"{answer.scenario.name}: {count} of {len(answer.runs)} repeats ended early ({reason})."
+        for answer in simulated.answers
+        for reason, count in answer.endings().items()
+    ]

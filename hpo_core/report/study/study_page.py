@@ -1,0 +1,111 @@
+"""The page: one HTML file that needs nothing else, written whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from hpo_core.model.events import Entry
+from hpo_core.report.html_page import card, sheet, write_sheet
+from hpo_core.report.study.bracket_tables import brackets, course
+from hpo_core.report.study.family_tree import lineage_tree
+from hpo_core.report.study.front_figure import front_figure, front_table
+from hpo_core.report.study.importance import importance_bars, importances
+from hpo_core.report.study.job_timeline import jobs_over_time
+from hpo_core.report.study.ladder import climbing
+from hpo_core.report.study.learning_curves import incumbent, learning_curves
+from hpo_core.report.study.parameter_panels import panels
+from hpo_core.report.study.parameters import parallel_coordinates
+from hpo_core.report.study.population_fitness import population_fitness
+from hpo_core.report.study.schedule_figure import schedules
+from hpo_core.report.study.series import Series, read_series
+from hpo_core.report.study.tables import best_parameters, failures, head, top_trials
+from hpo_core.report.study.trials_by_rung import rung_counts
+from hpo_core.report.style import Figure
+
+NO_LINKS: Mapping[str, str] = MappingProxyType({})
+
+
+def write_report(entries: Sequence[Entry], path: Path, *, links: Mapping[str, str] = NO_LINKS) -> Path:
+    """Write a study's report to ``path`` and return it.
+
+    Args:
+        entries: the study's journal from its first entry on; a prefix gives the report as of then.
+        path: an ``.html`` file; folders above it are made. It is replaced as a whole or left as it was.
+        links: name -> address, shown in the head (MLflow run, checkpoint).
+
+    Raises:
+        JournalError: the entries do not begin with the creation of a study, or have a gap.
+        StorageError: the file cannot be written.
+    """
+    return write_sheet(render(read_series(entries), links), path)
+
+
+def figures(series: Series) -> list[Figure]:
+    """All figures that this study has something to show in, in reading order."""
+    drawn = [
+        front_figure(series),
+        incumbent(series),
+        *(_of_rungs(series) if series.lineage is None else _of_pbt(series)),
+    ]
+    found = [figure for figure in drawn if figure is not None]
+    for figure in found:
+        if figure.zoom:
+            _make_room(figure)
+    return found
+
+
+def _of_rungs(series: Series) -> list[Figure | None]:
+    found = importances(series)
+    return [
+        learning_curves(series),
+        climbing(series),
+        rung_counts(series),
+        jobs_over_time(series),
+        importance_bars(found) if found else None,
+        panels(series, found) if found else None,
+        parallel_coordinates(series, list(found.shares) if found else []),
+    ]
+
+
+def _of_pbt(series: Series) -> list[Figure | None]:
+    """Parameters are compared in the first generation alone: later ones were chosen and changed, not drawn."""
+    found = importances(series)
+    drawn = found is not None and found.resource == series.levels[0]
+    return [
+        population_fitness(series),
+        schedules(series),
+        lineage_tree(series),
+        jobs_over_time(series),
+        importance_bars(found) if found is not None and drawn else None,
+    ]
+
+
+def _make_room(figure: Figure) -> None:
+    """Plotly's buttons belong above the legend, not on it; how many rows the legend takes is estimated."""
+    names = [trace.get("name", "") for trace in figure.data if trace.get("showlegend", True)]
+    rows = 1 + sum(7 * len(name) + 52 for name in names) // 1050
+    room = 14 + 20 * rows + figure.layout["height"] // 100  # the legend stands 1 % above the plot
+    figure.layout["margin"]["t"] += room
+    figure.layout["height"] += room - 14
+
+
+def render(series: Series, links: Mapping[str, str] = NO_LINKS) -> str:
+    """The page as text."""
+    drawn = figures(series)
+    beside = ("rungs", "population")
+    cards = "".join(card(figure) for figure in drawn if figure.key not in beside)
+    first = best_parameters(series) + "".join(card(figure) for figure in drawn if figure.key in beside)
+    if not drawn:
+        empty = '<h2>Nothing to draw yet</h2><p class="caption">No job was granted.</p>'
+        cards = f'<section class="card">{empty}</section>'
+    return sheet(
+        f"{series.study.name} – report",
+        f"{head(series, links)}"
+        f'<div class="{"pair" if len(series.study.spec.space) < 12 else "pair long"}">{first}</div>'
+        f"{brackets(series)}{course(series)}{cards}"
+        f"{front_table(series)}{top_trials(series)}{failures(series)}",
+        drawn,
+        f"A projection of the journal up to entry {series.study.seq - 1}; write it again at any time.",
+    )

@@ -1,0 +1,247 @@
+"""The numbers and tables of the page, as HTML. Every word that came from outside is escaped here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
+from typing import Any
+
+from hpo_core.model.events import TrialAbandoned
+from hpo_core.report.study.series import Series
+from hpo_core.report.style import duration, number, text
+from hpo_core.spec import notices
+from hpo_core.views.rung_names import halt_words
+
+TOP, FAILURES, UNBROKEN = 15, 50, 16
+
+
+def status(series: Series) -> str:
+    """``finished``, ``halted``, ``running`` or ``open`` (nothing runs, more is wanted)."""
+    found = series.study.status
+    return "running" if found == "open" and series.study.state.running else found
+
+
+def next_command(series: Series) -> str:
+    """What a person would type now."""
+    name = series.study.name
+    found = status(series)
+    if found == "finished" and series.study.spec.search.method != "recorded":
+        search = series.study.spec.search
+        more = search.population if search.method == "pbt" else max(1, len(series.trials))
+        return f"hpo extend {name} --configs {more}"
+    return f"hpo show {name}" if found in ("running", "finished") else f"hpo resume {name}"
+
+
+def key_numbers(series: Series) -> list[tuple[str, str, str]]:
+    """(label, value, small print) of the tiles in the head."""
+    study, state = series.study, series.study.state
+    best = study.best
+    tiles = []
+    if best is not None:
+        where = f"trial {best.trial} at {best.resource:,}"
+        tiles.append((f"best {series.metric}", number(study.metric_value(best.loss)), where))
+    else:
+        tiles.append((f"best {series.metric}", "–", "no finite result yet"))
+    if len(study.spec.objectives) > 1:
+        tiles.append(("Pareto front", f"{len(state.front):,}", f"results, by {len(study.spec.objectives)} objectives"))
+    running = f", {len(state.running)} running" if state.running else ""
+    tiles.append(("trials", f"{len(state.trials):,}", f"{state.abandoned_trials:,} abandoned"))
+    tiles.append(("jobs done", f"{state.completed_jobs:,}", f"{state.failed_attempts:,} failed attempts{running}"))
+    tiles += _resource(series)
+    paused = f"and {duration(series.paused)} stopped" if series.paused > 1 else "first job to last entry"
+    tiles.append(("wall time", duration(series.wall), paused))
+    share = series.utilization
+    if share is not None:
+        tiles.append(("utilization", f"{100 * share:.0f}%", f"{duration(series.busy)} of worker time"))
+    return tiles
+
+
+def _resource(series: Series) -> list[tuple[str, str, str]]:
+    state, search = series.study.state, series.study.spec.search
+    if not state.resource_used:
+        return []
+    if series.lineage is not None:  # each trial is a session of a longer training
+        planned = state.resource_used + sum(rung.units for rung in series.study.method.rungs())
+        return [("resource used", f"{state.resource_used:,}", f"of {planned:,} planned")]
+    full = len(state.trials) * (search.max_resource or 0)
+    ratio = full / state.resource_used
+    small = f"of {full:,} for training all in full" if full else "without an upper limit for each trial"
+    tiles = [("resource used", f"{state.resource_used:,}", small)]
+    if ratio > 1.005:
+        tiles.append(("saving", f"{100 * (1 - 1 / ratio):.0f}%", f"{ratio:.3g} times less training"))
+    return tiles
+
+
+def head(series: Series, links: Mapping[str, str]) -> str:
+    """Name, status, tiles, links, and the next command."""
+    study = series.study
+    found = status(series)
+    spec = study.spec
+    wanted = ", ".join(f"{metric.mode}imize {metric.name}" for metric in spec.objectives)
+    about = [wanted, _search(series), f"sampler {spec.sampler.name}"]
+    rules = study.rules.progress(study.state, 0.0)
+    if rules:
+        about.append(f"stops at {', '.join(rules)}")
+    about.append(f"entry {study.seq - 1}")
+    if series.began > 1e9:  # younger than 2001: a real clock
+        about.append(datetime.fromtimestamp(series.began, UTC).strftime("%Y-%m-%d %H:%M UTC"))
+    halted = study.state.halted
+    note = ""
+    if found == "halted" and halted is not None:
+        note = f'<p class="halted">{text(halt_words(spec, halted), 400)}</p>'
+    for notice in notices(spec, study.state.extra_configs):
+        note += f'<p class="about">{text(notice, 400)}</p>'
+    tiles = "".join(
+        f'<div class="tile"><div class="label">{text(label)}</div><div class="value">{text(value)}</div>'
+        f'<div class="small">{text(small, 60)}</div></div>'
+        for label, value, small in key_numbers(series)
+    )
+    return (
+        f'<header><h1>{escape(study.name)} <span class="pill {found}">{found}</span></h1>'
+        f'<p class="about">{text(" · ".join(about), 300)}</p>{note}{_links(links)}'
+        f'<p class="next">Next: <code>{escape(next_command(series))}</code></p></header>'
+        f'<section class="tiles">{tiles}</section>'
+    )
+
+
+def _search(series: Series) -> str:
+    """The search method and its brackets, as short as it can be told."""
+    search = series.study.spec.search
+    words: str = search.method
+    if search.method == "asha":
+        words += f" ({search.variant})"
+        if len(search.brackets) > 1:
+            rungs = "shared rungs" if series.bands.names.shared else "rungs of their own"
+            words += f", {len(search.brackets)} brackets with {rungs}"
+        if search.max_resource is None:
+            words += ", no maximum resource"
+    elif search.method == "pasha":
+        ceiling = max(band.rung.level for band in series.bands.all if band.kind != "closed")
+        words += f", ceiling {ceiling:,} of {search.max_resource:,}"
+    elif search.method == "pbt":
+        begun = series.lineage.generations() if series.lineage is not None else 0
+        words += (
+            f" ({search.selection}), population {search.population:,}, generation {begun:,} of {search.generations:,}"
+        )
+    elif search.method in ("sha", "hyperband"):
+        count = sum(len(ladder.numbers) for ladder in series.bands.ladders)
+        words += f", {count} bracket{'' if count == 1 else 's'}"
+    return words
+
+
+def _links(links: Mapping[str, str]) -> str:
+    shown = []
+    for name, target in links.items():
+        scheme = target.partition(":")[0].lower() if ":" in target.split("/")[0] else ""
+        if scheme in ("", "http", "https", "file"):
+            shown.append(f'<a href="{escape(target)}">{text(name, 80)}</a>')
+        else:  # javascript: and its like are shown, never followed
+            shown.append(f"<span>{text(name, 80)}: <code>{escape(target)}</code></span>")
+    return f'<p class="links">{"".join(shown)}</p>' if shown else ""
+
+
+def best_parameters(series: Series) -> str:
+    """The incumbent's parameters."""
+    best = series.study.best
+    if best is None:
+        return ""
+    params = series.trials[best.trial].params
+    rows = [(name, value(params[name])) for name in series.study.spec.space if name in params]
+    others = [(name, number(item)) for name, item in best.metrics.items() if name != series.metric]
+    metrics = table(("its other metrics", "value"), others) if others else ""
+    shown = table(("parameter", "value"), rows)
+    caption = f'<p class="caption">of trial {best.trial}, best after {best.resource:,}.</p>'
+    return f'<section class="card"><h2>Best parameters</h2>{caption}{shown}{metrics}</section>'
+
+
+def value(item: Any) -> str:
+    """A parameter's value, as short as it can be told."""
+    return f"{item:.6g}" if isinstance(item, float) else str(item)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]], most: int = 300) -> str:
+    """An HTML table; cells are escaped, numbers and short words stay on one line."""
+    kept = [list(row) for row in rows]
+    names = "".join(f"<th>{escape(name)}</th>" for name in head)
+    body = "".join("<tr>" + "".join(_cell(item, most) for item in row) + "</tr>" for row in kept)
+    return f'<div class="scroll"><table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(item: object, most: int) -> str:
+    shown = text(item, most)
+    try:
+        float(str(item).replace(",", ""))
+    except ValueError:
+        return f"<td>{shown}</td>" if len(str(item)) > UNBROKEN else f'<td class="n">{shown}</td>'
+    return f'<td class="n">{shown}</td>'
+
+
+def top_trials(series: Series) -> str:
+    """The best trials with all their parameters."""
+    ranked = series.standing()[:TOP]
+    if not ranked:
+        return ""
+    names = list(series.study.spec.space)
+    rows = []
+    for trial in ranked:
+        loss = series.best_loss(trial)
+        at = next(r.resource for r in trial.all_results if r.loss == loss)
+        own = [value(trial.params[name]) if name in trial.params else "" for name in names]
+        best = number(series.study.metric_value(loss))
+        bracket = [str(trial.bracket)] * series.brackets
+        rows.append([str(trial.number), *bracket, best, str(at), str(trial.resource), trial.status, *own])
+    caption = "Ranked by their best value; an empty cell is a parameter that the trial does not use."
+    columns = ("trial", *["bracket"] * series.brackets, f"best {series.metric}", "at", "trained for", "now", *names)
+    shown = table(columns, rows, 60)
+    return f'<section class="card"><h2>Top trials</h2><p class="caption">{caption}</p>{shown}</section>'
+
+
+def failure_rows(series: Series) -> list[tuple[float, tuple[str, str, str, str]]]:
+    """(time, (what, trial, when, why)) of everything that went wrong, in order."""
+    rows = [
+        (time, (f"attempt failed: {f.outcome}", f"{f.trial}", f"attempt {f.attempt} to {f.target:,}", f.message))
+        for time, f in series.failures
+    ]
+    names = series.bands.names
+    rows += [
+        (
+            time,
+            (
+                "trial abandoned",
+                f"{gone.trial}",
+                f"{_where(series, gone)} {names.words(gone.bracket, gone.rung)}",
+                gone.reason,
+            ),
+        )
+        for time, gone in series.abandoned
+    ]
+    rows += [
+        (time, ("report ignored", f"{late.trial}", f"attempt {late.attempt}", late.reason))
+        for time, late in series.ignored
+    ]
+    return sorted(rows, key=lambda row: row[0])
+
+
+def _where(series: Series, gone: TrialAbandoned) -> str:
+    return "at" if series.trials[gone.trial].is_at(gone) else "on the way to"
+
+
+def failures(series: Series) -> str:
+    """What went wrong: abandoned trials first, then single attempts."""
+    rows = failure_rows(series)
+    diverged = sum(r.loss is None and not r.losses for trial in series.trials for r in trial.all_results)
+    lost = math.fsum(s.end - s.start for s in series.spans if s.outcome is not None and s.value is None)
+    if not rows and not diverged:
+        return '<section class="card"><h2>Failures</h2><p class="caption">None.</p></section>'
+    caption = (
+        f"{len(series.abandoned):,} trials abandoned, {len(series.failures):,} attempts failed, {diverged:,} "
+        f"trainings diverged, {len(series.ignored):,} late reports ignored; {duration(lost)} of worker time "
+        "brought no result."
+    )
+    first = sorted(rows, key=lambda row: (row[1][0] != "trial abandoned", row[0]))[:FAILURES]
+    more = f"<p>and {len(rows) - FAILURES:,} more</p>" if len(rows) > FAILURES else ""
+    shown = [(duration(time), *cells) for time, cells in first]
+    body = table(("time", "what", "trial", "when", "why"), shown) + more if shown else ""
+    return f'<section class="card"><h2>Failures</h2><p class="caption">{caption}</p>{body}</section>'

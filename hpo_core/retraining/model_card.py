@@ -1,0 +1,128 @@
+"""What is known of a registered model, and of a decision about one: the values that are kept beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+import msgspec
+
+from hpo_core.model.trial import Checkpoint, Params
+from hpo_core.retraining.drift import Drift
+from hpo_core.retraining.promotion_test import Verdict
+from hpo_core.security.untrusted_text import markdown_code, markdown_text
+
+
+class Repeat(msgspec.Struct, frozen=True):
+    """One training of the configuration, with a seed of its own."""
+
+    trial: int
+    seed: int
+    params: Params
+    checkpoint: Checkpoint
+    loss: float
+    """On the model's own data, by the evaluation function."""
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    """A registered version: one configuration, trained with several seeds, on one data set."""
+
+    metric: str
+    mode: str
+    study: str
+    """Where its repeats were trained; its schedule and parameters are recorded there."""
+    searches: tuple[str, ...]
+    """Studies with a search that led to it, the newest first; a further one begins from them."""
+    data: str
+    fingerprint: str
+    evaluate: str
+    repeats: tuple[Repeat, ...]
+    reference: tuple[float, ...]
+    """Losses per example of the repeat that serves, on the model's own data."""
+
+    @property
+    def sign(self) -> float:
+        return 1.0 if self.mode == "min" else -1.0
+
+    @property
+    def serving(self) -> int:
+        """Index of the repeat to be used: the one with the smallest loss."""
+        return best_of([repeat.loss for repeat in self.repeats])
+
+    @property
+    def losses(self) -> list[float]:
+        """Of all repeats, on the model's own data."""
+        return [repeat.loss for repeat in self.repeats]
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A challenger: what it is, and its losses on the new data."""
+
+    branch: str
+    card: ModelCard
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.card.losses)
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """All that a retraining found, and what follows; kept before anything is done about it."""
+
+    model: str
+    key: str
+    data: str
+    fingerprint: str
+    metric: str
+    mode: str
+    champion_version: int
+    promoted: bool
+    drift: Drift
+    verdict: Verdict
+    steps: tuple[str, ...]
+    """Why each branch was taken."""
+    rows: tuple[tuple[str, tuple[float, ...]], ...]
+    """What was compared: label and one loss per seed, for the picture."""
+    challenger: ModelCard
+
+    @property
+    def sign(self) -> float:
+        return 1.0 if self.mode == "min" else -1.0
+
+    def headline(self) -> str:
+        if self.promoted:
+            return f"{self.model}: the challenger became champion"
+        return f"{self.model}: version {self.champion_version} stays champion"
+
+    def markdown(self) -> str:
+        """In words: what was compared, and why it did or did not change."""
+        test = markdown_text(self.verdict.words(self.metric, self.sign))
+        lines = [
+            f"## {self.headline()}",
+            "",
+            f"Data {markdown_code(self.data)} (fingerprint `{self.fingerprint[:12]}`).",
+            "",
+            "1. **Drift check.** " + self.drift.words() + ".",
+            *(f"{n}. **Branch.** {markdown_text(step)}." for n, step in enumerate(self.steps, 2)),
+            f"{len(self.steps) + 2}. **Test.** {test}.",
+            "",
+            f"| {markdown_text(self.metric)} | mean | by seed |",
+            "| --- | --- | --- |",
+        ]
+        for label, losses in self.rows:
+            values = ", ".join(f"{loss * self.sign:.5g}" for loss in losses)
+            lines.append(f"| {markdown_text(label)} | {fmean(losses) * self.sign:.5g} | {values} |")
+        served = self.challenger.repeats[self.challenger.serving]
+        params = ", ".join(markdown_text(f"{name} = {value}") for name, value in served.params.items())
+        lines += ["", f"Challenger: study `{self.challenger.study}`, trial {served.trial} serves; {params}."]
+        return "\n".join(lines)
+
+    def plain(self) -> dict[str, Any]:
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
+
+
+def best_of(losses: Sequence[float]) -> int:
+    """Index of the smallest one."""
+    return min(range(len(losses)), key=losses.__getitem__)

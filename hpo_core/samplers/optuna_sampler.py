@@ -1,0 +1,353 @@
+"""Any sampler of Optuna as an oracle, and ours in plain Optuna.
+
+An Optuna study in memory mirrors ours; its sampler is asked through Optuna's public define-by-run interface,
+so conditional spaces work. Trials never end inside Optuna: a trial paused at a rung may be promoted later,
+which Optuna's storage has no word for. Instead the storage shows each trial as our state has it now. To TPE,
+which understands pruning, results at the full resource are COMPLETE and results at lower rungs PRUNED with
+their intermediate values (TPE ranks them by resource first, then value). Other samplers learn from COMPLETE
+trials alone, so to them the model level is the highest rung with enough results (Falkner et al. 2018, BOHB):
+trials that reached it are COMPLETE with their value there. Abandoned trials are FAIL, the rest RUNNING. Enough
+are as many as the sampler wants before it leaves its random start, and two more than there are parameters.
+
+With several objectives Optuna has no pruning, so to every sampler, TPE as well, the model level applies, and
+trials without finite values there are FAIL. Without a maximum resource no result is at the full one: to TPE with
+one objective all are PRUNED, which it ranks as above; the others know no full resource anyway.
+
+The sampler is built anew for each trial with a seed derived from (study seed, trial number), so an answer
+depends on the recorded history and the number alone, not on what this process happened to draw before.
+Samplers whose seed names one fixed sequence (QMC, grid, brute force) keep the study's seed.
+
+With a warm start the storage begins with trials of earlier studies, a decayed share of them (the spec holds which).
+Their losses are not comparable where the data changed, so as soon as a configuration was trained in both, they are
+shifted at each resource by the median difference there, or at the nearest resource that has one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import warnings
+from collections.abc import Container
+from datetime import datetime
+from statistics import median
+from typing import Any
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import FrozenTrial, TrialState
+
+from hpo_core.model.events import Event, JobCompleted, TrialAbandoned, TrialCreated
+from hpo_core.model.rng import Stream, derive_seed
+from hpo_core.model.space import CategoricalParameter, FloatParameter, IntParameter, Parameter
+from hpo_core.model.trial import Params
+from hpo_core.spec import StudySpec
+
+_FIXED_SEQUENCE = {"QMCSampler", "GridSampler", "BruteForceSampler"}
+_STATEFUL = _FIXED_SEQUENCE | {"CmaEsSampler", "NSGAIISampler", "NSGAIIISampler"}
+_KNOWS_PRUNING = {"TPESampler"}
+_ENDLESS = 2**62
+"""The full resource where there is none: above any a study can have."""
+_EPOCH = datetime(2000, 1, 1)
+
+
+def check_sampler(name: str, arguments: dict[str, Any]) -> None:
+    """Refuse a sampler Optuna does not have, or arguments it does not take.
+
+    Raises:
+        ValueError: with the names that would do.
+    """
+    known = sorted(n for n in optuna.samplers.__all__ if n.endswith("Sampler") and n != "BaseSampler")
+    if name not in known:
+        raise ValueError(f"sampler {name!r} is unknown; use random, or one of Optuna's: {', '.join(known)}")
+    takes = list(inspect.signature(getattr(optuna.samplers, name)).parameters)
+    for argument in arguments:
+        if argument not in takes or argument == "seed":
+            rest = ", ".join(t for t in takes if t != "seed")
+            cure = "the study's seed serves" if argument == "seed" else f"it takes: {rest}"
+            raise ValueError(f"sampler {name} takes no argument {argument!r} here; {cure}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            getattr(optuna.samplers, name)(**arguments)
+    except Exception as error:
+        raise ValueError(f"sampler {name} refuses these arguments: {type(error).__name__}: {error}") from None
+
+
+def check_objectives(name: str, arguments: dict[str, Any], objectives: int) -> None:
+    """Refuse a sampler that knows one objective only, for a study with several.
+
+    Raises:
+        ValueError: with what Optuna says, and samplers that would do.
+    """
+    if objectives == 1:
+        return
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            sampler = getattr(optuna.samplers, name)(**arguments)
+            study = optuna.create_study(directions=["minimize"] * objectives, sampler=sampler)
+            study.ask().relative_params  # noqa: B018 - asks the sampler, which objects here
+    except ValueError as error:
+        raise ValueError(
+            f"sampler {name} cannot do {objectives} objectives (Optuna: {error}); use TPESampler, NSGAIISampler, "
+            "GPSampler or random, or give one metric"
+        ) from None
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+
+
+class _MirrorStorage(optuna.storages.InMemoryStorage):
+    """Optuna's own storage, with a view laid over trials that have results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.view: dict[int, FrozenTrial] = {}
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        trials = super().get_all_trials(study_id, deepcopy=False)
+        shown = [self.view.get(trial.number, trial) for trial in trials]
+        return [trial for trial in shown if states is None or trial.state in states]
+
+
+class OptunaSampler:
+    """Asks an Optuna sampler; told every result."""
+
+    def __init__(self, spec: StudySpec) -> None:
+        self._spec = spec
+        self._space = spec.search_space()
+        self._class = getattr(optuna.samplers, spec.sampler.name)
+        self._takes_seed = "seed" in inspect.signature(self._class).parameters
+        self._storage = _MirrorStorage()
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._several = len(spec.objectives) > 1
+        self._study = optuna.create_study(
+            storage=self._storage, directions=["minimize"] * len(spec.objectives), sampler=self._make(0)
+        )
+        knows_pruning = spec.sampler.name in _KNOWS_PRUNING and not self._several
+        self._level = (spec.search.max_resource or _ENDLESS) if knows_pruning else 0
+        self._enough = max(len(spec.space) + 2, self._random_start())
+        self._results_at: dict[int, int] = {}
+        self._created: dict[int, TrialCreated] = {}
+        self._trial_ids: dict[int, int] = {}
+        self._values: dict[int, dict[int, tuple[float, ...] | None]] = {}
+        self._past = list(spec.warm_start.past) if spec.warm_start is not None else []
+        self._shifts: dict[int, tuple[float, ...]] = {}
+        """By resource: how much larger losses are here than in the earlier studies."""
+        self._tried_again = {trial.proposed: -1 - i for i, trial in enumerate(self._past) if trial.proposed is not None}
+        self._remember_past()
+
+    def _remember_past(self) -> None:
+        """Trials of earlier studies, under negative numbers: told before all trials of this one."""
+        for index, trial in enumerate(self._past):
+            number = -1 - index
+            event = TrialCreated(number, 0, trial.params)
+            self._add(event)
+            self._created[number] = event
+            self._values[number] = {resource: tuple(losses) for resource, losses in trial.losses.items()}
+            for resource in trial.losses:
+                self._results_at[resource] = self._results_at.get(resource, 0) + 1
+        for resource in sorted(self._results_at):
+            self._raise_level(resource)
+        for number in self._values:
+            self._show_result(number)
+
+    def _learn_shift(self, resource: int) -> bool:
+        """Compare what was trained in both at this resource; whether that gave a (new) shift."""
+        pairs = [
+            tuple(new - old for new, old in zip(now, before, strict=True))
+            for here, there in self._tried_again.items()
+            if (now := self._values.get(here, {}).get(resource)) is not None
+            and (before := self._values[there].get(resource)) is not None
+        ]
+        if not pairs:
+            return False
+        self._shifts[resource] = tuple(median(column) for column in zip(*pairs, strict=True))
+        return True
+
+    def _random_start(self) -> int:
+        """How many complete trials the sampler wants before it builds a model."""
+        parameter = inspect.signature(self._class).parameters.get("n_startup_trials")
+        given = self._spec.sampler.arguments.get("n_startup_trials", parameter.default if parameter else 0)
+        return given if isinstance(given, int) else 0
+
+    def _make(self, number: int) -> optuna.samplers.BaseSampler:
+        arguments = dict(self._spec.sampler.arguments)
+        name = self._spec.sampler.name
+        if self._takes_seed:
+            fixed = name in _FIXED_SEQUENCE
+            arguments["seed"] = derive_seed(self._spec.seed, "sampler", 0 if fixed else number)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            sampler: optuna.samplers.BaseSampler = self._class(**arguments)
+        return sampler
+
+    def propose(self, number: int) -> Params:
+        if number and self._spec.sampler.name not in _FIXED_SEQUENCE:
+            self._study.sampler = self._make(number)
+        trial = self._study.ask()
+        self._trial_ids[number] = trial._trial_id
+        values: Params = {}
+        for name in self._space.order:
+            if self._space.is_active(name, values):
+                values[name] = _suggest(trial, name, self._space.parameters[name])
+        return values
+
+    def apply(self, event: Event) -> None:
+        if isinstance(event, TrialCreated):
+            if event.trial not in self._trial_ids:
+                self._remember(event)
+            self._created[event.trial] = event
+            self._show(event.trial, TrialState.RUNNING)
+        elif isinstance(event, JobCompleted):
+            values = self._values.setdefault(event.trial, {})
+            values[event.resource] = None if event.loss is None else event.losses or (event.loss,)
+            if event.loss is not None:
+                self._results_at[event.resource] = self._results_at.get(event.resource, 0) + 1
+            again = [event.trial]
+            if event.trial in self._tried_again and self._learn_shift(event.resource):
+                again += [number for number in self._values if number < 0]
+            if self._raise_level(event.resource):
+                again = list(self._values)
+            for number in again:
+                self._show_result(number)
+        elif isinstance(event, TrialAbandoned) and event.trial not in self._values:
+            self._show(event.trial, TrialState.FAIL)
+
+    def _remember(self, event: TrialCreated) -> None:
+        """Replay: show the sampler what it once answered.
+
+        Samplers that keep their state in what they were asked (a sequence index, a generation, a covariance)
+        are asked again and their answer is dropped; for the others that would only cost time.
+        """
+        if self._spec.sampler.name in _STATEFUL:
+            self.propose(event.trial)
+            return
+        self._add(event)
+
+    def _add(self, event: TrialCreated) -> None:
+        self._study.add_trial(
+            optuna.trial.create_trial(
+                state=TrialState.RUNNING,
+                params=event.params,
+                distributions=self._distributions(event.params),
+            )
+        )
+        newest = self._storage.get_all_trials(self._study._study_id, deepcopy=False)[-1]
+        self._trial_ids[event.trial] = newest._trial_id
+
+    def _raise_level(self, resource: int) -> bool:
+        """Move the model level up to ``resource`` once enough results stand there."""
+        if resource <= self._level or self._results_at.get(resource, 0) < self._enough:
+            return False
+        self._level = resource
+        return True
+
+    def _show_result(self, number: int) -> None:
+        values = self._seen(number)
+        losses = values.get(self._level)
+        if losses is not None:
+            self._show(number, TrialState.COMPLETE, losses)
+        elif self._several:  # with values still: as a parent of a generation it may have been COMPLETE before
+            self._show(number, TrialState.FAIL, next((v for _, v in sorted(values.items(), reverse=True) if v), None))
+        else:
+            last = values[max(values)]
+            self._show(number, TrialState.PRUNED, last or (math.inf,))
+
+    def _seen(self, number: int) -> dict[int, tuple[float, ...] | None]:
+        """Results of a trial by resource; those of earlier studies shifted to the level of this one."""
+        values = self._values.get(number, {})
+        if number >= 0 or not self._shifts:
+            return values
+        return {
+            resource: None if losses is None else tuple(map(sum, zip(losses, self._shift_at(resource), strict=True)))
+            for resource, losses in values.items()
+        }
+
+    def _shift_at(self, resource: int) -> tuple[float, ...]:
+        """That of the nearest resource that has one."""
+        return self._shifts[min(self._shifts, key=lambda known: abs(math.log(known / resource)))]
+
+    def _distributions(self, params: Params) -> dict[str, BaseDistribution]:
+        return {name: self._space.parameters[name].distribution() for name in params}
+
+    def _show(self, number: int, state: TrialState, losses: tuple[float, ...] | None = None) -> None:
+        params = self._created[number].params
+        values = self._seen(number)
+        base = self._storage.get_trial(self._trial_ids[number])
+        self._storage.view[base.number] = FrozenTrial(
+            number=base.number,
+            trial_id=base._trial_id,
+            state=state,
+            value=None,
+            values=losses,
+            datetime_start=_EPOCH,
+            datetime_complete=_EPOCH if state.is_finished() else None,
+            params=params,
+            distributions=self._distributions(params),
+            user_attrs={},
+            system_attrs=dict(base.system_attrs),
+            intermediate_values={} if self._several else {r: v[0] if v else math.inf for r, v in values.items()},
+        )
+
+
+class CounterRandomSampler(optuna.samplers.BaseSampler):
+    """Our random sampler for plain Optuna studies: trial ``n`` gets the draws it has in a study of ours.
+
+    >>> study = optuna.create_study(sampler=CounterRandomSampler(seed=1))
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return {}
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        return {}
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        parameter = _parameter(param_distribution)
+        return parameter.draw(Stream(self._seed, f"params/{param_name}", trial.number))
+
+
+def _suggest(trial: optuna.Trial, name: str, parameter: Parameter) -> Any:
+    if isinstance(parameter, FloatParameter):
+        return trial.suggest_float(name, parameter.low, parameter.high, log=parameter.log, step=parameter.step)
+    if isinstance(parameter, IntParameter):
+        return trial.suggest_int(name, parameter.low, parameter.high, log=parameter.log, step=parameter.step)
+    return trial.suggest_categorical(name, parameter.choices)
+
+
+def _parameter(distribution: BaseDistribution) -> Parameter:
+    if isinstance(distribution, FloatDistribution):
+        return FloatParameter(
+            type="float",
+            low=distribution.low,
+            high=distribution.high,
+            log=distribution.log,
+            step=distribution.step,
+        )
+    if isinstance(distribution, IntDistribution):
+        return IntParameter(
+            type="int",
+            low=distribution.low,
+            high=distribution.high,
+            log=distribution.log,
+            step=distribution.step,
+        )
+    if isinstance(distribution, CategoricalDistribution):
+        return CategoricalParameter(type="categorical", choices=list(distribution.choices))
+    raise TypeError(f"CounterRandomSampler knows float, int and categorical, not {distribution!r}.")

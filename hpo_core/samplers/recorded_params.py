@@ -1,0 +1,19 @@
+"""Parameters that another study recorded, for ``hpo rerun``; without any, a sampler for looking at a study."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpo_core.model.events import Event
+from hpo_core.model.trial import Params
+
+
+class RecordedSampler:
+    def __init__(self, params: list[dict[str, Any]]) -> None:
+        self._params = params
+
+    def propose(self, number: int) -> Params:
+        return dict(self._params[number])
+
+    def apply(self, event: Event) -> None:
+        """A record learns nothing."""

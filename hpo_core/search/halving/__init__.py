@@ -1,0 +1,1 @@
+"""What the methods of the successive halving family share: rungs, brackets, rankings."""

@@ -1,0 +1,187 @@
+"""Which bracket a new configuration goes to (ASHA 3.2 and 5.1; asynchronous Hyperband).
+
+Bracket ``s`` begins at level ``s`` of the ladder: 0 stops most aggressively, the last one is random search.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hpo_core.model.rng import Stream
+from hpo_core.spec import AshaSearch
+
+
+def hyperband_size(bracket: int, rungs: int, reduction_factor: float) -> int:
+    """Base rung of a bracket in synchronous Hyperband, ``ceil((s_max+1)/(s+1) * eta**s)``.
+
+    That paper counts ``s`` from the other end; ``bracket`` is counted as everywhere here.
+
+    >>> [hyperband_size(s, 6, 3) for s in range(6)]
+    [243, 98, 41, 18, 9, 6]
+    """
+    s = rungs - 1 - bracket
+    return math.ceil(rungs / (s + 1) * reduction_factor**s - 1e-9)
+
+
+def average_budget(bracket: int, rungs: int, reduction_factor: float) -> float:
+    """Resource per configuration of a bracket in units of R by the formula of ASHA 5.1.
+
+    It assumes that R / r is a power of eta; see :func:`ladder_budget`.
+
+    >>> [average_budget(s, 5, 4) for s in range(3)] == [5 / 256, 4 / 64, 3 / 16]
+    True
+    """
+    return float((rungs - bracket) / reduction_factor ** (rungs - 1 - bracket))
+
+
+def ladder_budget(levels: Sequence[int], reduction_factor: float) -> float:
+    """Resource per configuration of a bracket in units of R, by its rung levels and without mispromotions.
+
+    A result counts with its whole level, as in the paper's table of total budgets (Figure 1b): rung ``k`` takes
+    ``eta**-k`` of the configurations to ``levels[k]``. Where R / r is a power of eta this is the paper's formula.
+
+    >>> ladder_budget([1, 4, 16, 64, 256], 4) == average_budget(0, 5, 4)
+    True
+    """
+    return sum(level / reduction_factor**k for k, level in enumerate(levels)) / levels[-1]
+
+
+def split_width(width: int, budgets: Sequence[float]) -> list[int]:
+    """``width`` configurations over brackets so that each bracket uses the same resource in all.
+
+    Rounded by largest remainders; between equal ones the lower bracket first.
+
+    Args:
+        budgets: resource per configuration of each bracket.
+
+    >>> split_width(1000, [5 / 256, 4 / 64, 3 / 16])
+    [706, 221, 73]
+    """
+    inverse = [1 / budget for budget in budgets]
+    exact = [width * weight / sum(inverse) for weight in inverse]
+    shares = [int(share) for share in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda i: (shares[i] - exact[i], i))
+    for i in by_remainder[: width - sum(shares)]:
+        shares[i] += 1
+    return shares
+
+
+class Assignment:
+    """Says which bracket the next configuration goes to; a pure function of how many went where.
+
+    Args:
+        brackets: ascending early-stopping rates.
+        rungs: of the lowest bracket; None without a maximum resource.
+        rule: ``budget`` keeps to :func:`split_width` at all times; ``proportional`` draws in proportion to
+            :func:`hyperband_size`; ``loop`` goes through the brackets in blocks of these sizes.
+        width: configurations in all, None for no limit.
+        seed: of the study, for draws.
+        budgets: resource per configuration of each bracket; default: by the paper's formula.
+    """
+
+    def __init__(
+        self,
+        brackets: Sequence[int],
+        rungs: int | None,
+        reduction_factor: float,
+        *,
+        rule: str,
+        width: int | None,
+        seed: int,
+        budgets: Sequence[float] | None = None,
+    ) -> None:
+        self.brackets = list(brackets)
+        rungs = rungs if rungs is not None else self.brackets[-1] + 1
+        self._rule = rule if len(self.brackets) > 1 else "one"
+        self._seed = seed
+        self._sizes = [hyperband_size(s, rungs, reduction_factor) for s in self.brackets]
+        self._budgets = list(budgets or [average_budget(s, rungs, reduction_factor) for s in self.brackets])
+        self._weights = [1 / budget for budget in self._budgets]
+        self.created = [0] * len(self.brackets)
+        self.total = 0
+        self.width = width
+        self.quota: list[int] = []
+        self.widen(0)
+
+    def widen(self, configs: int) -> None:
+        """So many more configurations in all."""
+        if self.width is not None:
+            self.width += configs
+            if self._rule == "budget":
+                self.quota = split_width(self.width, self._budgets)
+                self._settle()
+
+    def _settle(self) -> None:
+        """No bracket takes back what it was given: others give, the fullest first (possible after rounding)."""
+        for i, made in enumerate(self.created):
+            while self.quota[i] < made:
+                giver = max(range(len(self.quota)), key=lambda j: (self.quota[j] - self.created[j], -j))
+                self.quota[giver] -= 1
+                self.quota[i] += 1
+
+    def next(self) -> int | None:
+        """Index (into ``brackets``) of the next configuration's bracket; None at the full width."""
+        if self.width is not None and self.total >= self.width:
+            return None
+        if self._rule == "one":
+            return 0
+        if self._rule == "loop":
+            place = self.total % sum(self._sizes)
+            for i, size in enumerate(self._sizes):
+                if place < size:
+                    return i
+                place -= size
+        if self._rule == "proportional":
+            point = Stream(self._seed, "bracket", self.total).uniform() * sum(self._sizes)
+            for i, size in enumerate(self._sizes):
+                if point < size:
+                    return i
+                point -= size
+            return len(self._sizes) - 1
+        shares: Sequence[float] = self.quota or self._weights
+        free = [i for i, share in enumerate(shares) if not self.quota or self.created[i] < share]
+        return min(free, key=lambda i: ((self.created[i] + 0.5) / shares[i], i))
+
+    def take(self, bracket: int) -> None:
+        """A configuration went to this bracket (its early-stopping rate)."""
+        self.created[self.brackets.index(bracket)] += 1
+        self.total += 1
+
+    def expected(self) -> list[int]:
+        """Configurations per bracket at the full width (so far, without one)."""
+        if self.width is None:
+            return list(self.created)
+        if self._rule == "one":
+            return [self.width]
+        if self._rule == "budget":
+            return list(self.quota)
+        if self._rule == "loop":
+            rounds, rest = divmod(self.width, sum(self._sizes))
+            counts = []
+            for size in self._sizes:
+                counts.append(rounds * size + min(size, rest))
+                rest -= min(size, rest)
+            return counts
+        left = self.width - self.total
+        return [
+            made + round(left * size / sum(self._sizes)) for made, size in zip(self.created, self._sizes, strict=True)
+        ]
+
+
+def assignment_of(settings: AshaSearch, width: int | None, seed: int) -> Assignment:
+    """The assignment that an ASHA search asks for."""
+    endless = settings.max_resource is None
+    levels, eta = settings.levels(), settings.reduction_factor
+    budgets = None
+    if settings.budget_by == "levels" and not endless:
+        budgets = [ladder_budget(levels[s:], eta) for s in settings.brackets]
+    return Assignment(
+        settings.brackets,
+        None if endless else len(levels),
+        eta,
+        rule=settings.assignment,
+        width=width,
+        seed=seed,
+        budgets=budgets,
+    )

@@ -1,0 +1,174 @@
+"""What a study asks of a search method, and the closed set of its answers."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from hpo_core.model.events import Event, JobCompleted
+from hpo_core.model.trial import Params
+from hpo_core.search.halving.promotion_chance import Contest
+from hpo_core.spec import StudySpec
+
+Loss = float | tuple[float, ...] | None
+"""What rungs rank: a loss, one per objective, or None (not finite, or abandoned: last)."""
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """Draw a new configuration and train it to ``target``, the level of ``rung``."""
+
+    bracket: int
+    rung: int
+    target: int
+
+
+class Promote(msgspec.Struct, frozen=True):
+    """Train a paused trial on to ``target``, the level of ``rung``."""
+
+    trial: int
+    bracket: int
+    rung: int
+    target: int
+
+
+class Reproduce(msgspec.Struct, frozen=True):
+    """Open a trial that goes on from ``parent``'s checkpoint to ``target`` (PBT).
+
+    ``params`` is None, and ``parent`` too, where the member begins anew: a configuration is drawn for it.
+    """
+
+    initiator: int
+    opponent: int | None
+    parent: int | None
+    member: int
+    generation: int
+    target: int
+    params: Params | None
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Nothing to grant until a running job reports."""
+
+
+class Done(msgspec.Struct, frozen=True):
+    """Nothing to grant any more, whatever the running jobs report."""
+
+
+Action = Sample | Promote | Reproduce | Wait | Done
+WAIT, DONE = Wait(), Done()
+
+
+class RungStatus(msgspec.Struct, frozen=True):
+    """One rung as people see it."""
+
+    bracket: int | None
+    """The bracket it belongs to; None where all brackets share it. A job of bracket b and rung k stands at
+    rung k of bracket b; in shared rungs, at the one with its ``level``."""
+    rung: int
+    """Place in its ladder, 0 at the bottom."""
+    level: int
+    """Units of training behind each result."""
+    results: int
+    """Results so far (abandoned trials count)."""
+    promoted: int
+    """How many left for the next rung."""
+    waiting: int
+    """Candidates for promotion that have not left yet."""
+    expected: int
+    """Results at the end of the study, if nothing fails and mispromotions aside."""
+    units: int
+    """Units of training still to come for this rung."""
+    is_open: bool = True
+    """False above a ceiling that has not been raised (PASHA)."""
+
+
+class SearchMethod(Protocol):
+    """Settings are given at construction; state follows from applied events alone."""
+
+    reads_curves: bool
+    """Whether results should carry their learning curve (``JobCompleted.curve``)."""
+
+    @property
+    def ruled_out(self) -> list[int]:
+        """Trials with results that are never promoted any more, not even after an extension, in the order in which
+        that became so: at the top, stopped, passed over at a barrier, not finite. It only grows."""
+        ...
+
+    def next_action(self) -> Action:
+        """What to do with a free slot now. Pure: asking twice gives the same answer."""
+        ...
+
+    def verdict(self) -> Event | None:
+        """A fact that follows from the results so far besides grants (a trial stopped, a ceiling raised).
+
+        Pure; asked after every result, and again after its answer was applied, until None.
+        """
+        ...
+
+    def apply(self, event: Event) -> None:
+        """Take note of a fact. Total."""
+        ...
+
+    def rungs(self) -> list[RungStatus]:
+        """All rungs, by bracket, from the bottom up."""
+        ...
+
+    def contest(self, bracket: int, rung: int) -> Contest | None:
+        """What decides whether the trials that wait at a rung are promoted.
+
+        None where it is decided: those of them that are not in :attr:`ruled_out` go on. Asked for rungs that
+        hold a result; costs no more than O(rungs).
+        """
+        ...
+
+    def check(self) -> None:
+        """Assert the method's invariants."""
+        ...
+
+
+def loss_of(event: JobCompleted) -> Loss:
+    """What a rung ranks of a result."""
+    return event.losses if event.losses and event.loss is not None else event.loss
+
+
+def create_method(spec: StudySpec) -> SearchMethod:
+    """The search method a spec names."""
+    search = spec.search
+    objectives = len(spec.objectives)
+    if search.method == "asha":
+        if search.variant == "stopping":
+            from hpo_core.search.asha_stopping import AshaStopping
+
+            return AshaStopping(search, spec.seed, objectives)
+        from hpo_core.search.asha import Asha
+
+        return Asha(search, spec.seed, objectives)
+    if search.method == "sha":
+        from hpo_core.search.sha import create_sha
+
+        return create_sha(search, objectives)
+    if search.method == "hyperband":
+        from hpo_core.search.hyperband import create_hyperband
+
+        return create_hyperband(search, objectives)
+    if search.method == "pasha":
+        from hpo_core.search.pasha import Pasha
+
+        return Pasha(search)
+    if search.method == "pbt":
+        from hpo_core.search.pbt import Pbt
+
+        return Pbt(search, spec.search_space(), spec.seed)
+    if search.method == "random":
+        from hpo_core.search.random_grid import Straight
+
+        return Straight(search.configs, search.max_resource)
+    if search.method == "grid":
+        from hpo_core.search.grid_order import Grid
+        from hpo_core.search.random_grid import create_grid
+
+        return create_grid(search, Grid(spec).size)
+    from hpo_core.search.recorded import Recorded
+
+    return Recorded(search)

@@ -1,0 +1,1 @@
+"""What population based training decides: who is fitter, and how parameters change."""

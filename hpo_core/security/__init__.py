@@ -1,0 +1,1 @@
+"""Secrets, private files, and texts of others where people read them."""

@@ -1,0 +1,247 @@
+"""Play a study again and again on virtual workers, and keep what people ask about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from hpo_core.execution.faults import Faults
+from hpo_core.execution.virtual import SimulatedExecutor, VirtualClock
+from hpo_core.execution.virtual_workers import Worker
+from hpo_core.journal.memory import MemoryJournal
+from hpo_core.model.events import AttemptFailed, Entry, JobCompleted, JobGranted
+from hpo_core.model.trial import Job, Metrics, Outcome, Params, Point
+from hpo_core.samplers.sampler import Sampler
+from hpo_core.spec import StudySpec, limits
+from hpo_core.study import Study
+
+MOST_ATTEMPTS, PER_JOB = 200_000, 20
+"""A study is cut off after so many attempts, and so many more for each job that its search expects: one without
+configs may never meet its stop rule, and a job that is dropped too often never ends."""
+ENDLESS = 1_000_000_000
+LOAD_BINS = 240
+
+
+class Workload(Protocol):
+    """What training gives and takes."""
+
+    @property
+    def time_unit(self) -> float:
+        """Seconds that one unit of resource takes, roughly: the time unit of drops."""
+        ...
+
+    @property
+    def guessed(self) -> int:
+        """Results so far that lie beyond what is known."""
+        ...
+
+    def train(self, job: Job) -> Metrics | Outcome: ...
+
+    def curve(self, job: Job) -> Sequence[Point]: ...
+
+    def seconds(self, job: Job) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Where one repeat is played."""
+
+    workload: Workload
+    sampler: Sampler | None = None
+    """None: the one the spec names."""
+    checkpoints: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One answer to "what if"."""
+
+    name: str
+    spec: StudySpec
+    workers: tuple[Worker, ...]
+    faults: Faults
+    changes: tuple[str, ...] = ()
+    """``KEY=VALUE`` that made ``spec`` what it is."""
+
+    @property
+    def max_resource(self) -> int | None:
+        """R; None where there is none."""
+        found: int | None = getattr(self.spec.search, "max_resource", None)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one repeat came to. Times in virtual seconds from the start; losses, not metrics."""
+
+    seed: int
+    ended: str
+    """``finished``, or why it ended before."""
+    seconds: float
+    """Until the last job ended."""
+    steps: tuple[tuple[float, float], ...]
+    """Changes of the incumbent: (time, loss)."""
+    first_full: float | None
+    """When the first trial was trained to R."""
+    full: int | None
+    """Trials trained to R; None where there is no R."""
+    offered: float
+    """Worker time, idle or not."""
+    busy: float
+    lost: float
+    """Part of ``busy`` that gave no result."""
+    resource: int
+    """Units of training behind all results."""
+    trials: int
+    jobs: int
+    failed: int
+    """Attempts without a result."""
+    best: Params | None
+    best_resource: int
+    rungs: tuple[tuple[int, int], ...]
+    """(resource, results there), ascending."""
+    guessed: int
+    """Results that lie beyond what the source of the curves knows."""
+    load: tuple[float, ...]
+    """Busy workers on average in each of :data:`LOAD_BINS` equal parts of ``seconds``."""
+
+    @property
+    def loss(self) -> float | None:
+        """Of the incumbent at the end."""
+        return self.steps[-1][1] if self.steps else None
+
+    @property
+    def utilization(self) -> float:
+        return self.busy / self.offered if self.offered else 0.0
+
+    def reached(self, loss: float) -> float | None:
+        """When the incumbent was that good, or None."""
+        return next((time for time, found in self.steps if found <= loss), None)
+
+
+def simulated_spec(scenario: Scenario, repeat: int) -> StudySpec:
+    """The scenario's spec with the repeat's own seed; made faults neither halt nor exhaust a study.
+
+    Simulated curves know nothing of earlier studies, so a warm start says nothing here and is left out.
+    """
+    spec = scenario.spec
+    changes: dict[str, Any] = {"seed": spec.seed + repeat, "warm_start": None}
+    if scenario.faults.drops or any(worker.leaves < float("inf") for worker in scenario.workers):
+        retries = spec.training.retries | {Outcome.LOST: ENDLESS}
+        training: dict[str, Any] = {"retries": retries, "max_lost": None}
+        if scenario.faults.drop == "abandon":
+            training |= {"retries": retries | {Outcome.ERROR: 0}, "fail_fast": None}
+        changes["training"] = spec.training.model_copy(update=training)
+    return spec.model_copy(update=changes)
+
+
+def expected_jobs(study: Study) -> int:
+    """Jobs that the search plans, mispromotions aside."""
+    return sum(rung.expected for rung in study.method.rungs())
+
+
+def play(scenario: Scenario, world: Callable[[StudySpec, int], World], repeat: int) -> Run:
+    """One repeat to its end.
+
+    Args:
+        world: given the repeat's spec and number.
+    """
+    spec = simulated_spec(scenario, repeat)
+    place = world(spec, repeat)
+    faults = scenario.faults
+    if faults.drops or faults.stragglers:
+        faults = Faults(
+            stragglers=faults.stragglers, drops=faults.drops, drop=faults.drop, seed=spec.seed,
+            time_unit=place.workload.time_unit,
+        )  # fmt: skip
+    clock = VirtualClock()
+    journal = MemoryJournal()
+    study = Study.create(spec, journal, sampler=place.sampler, clock=clock)
+    executor = SimulatedExecutor(
+        study,
+        clock,
+        workers=scenario.workers,
+        train=place.workload.train,
+        seconds=place.workload.seconds,
+        curve=place.workload.curve if study.method.reads_curves else None,
+        checkpoints=place.checkpoints,
+        faults=faults,
+    )
+    most = MOST_ATTEMPTS + PER_JOB * expected_jobs(study)
+    executor.run(max_reports=min(most, limits.SIMULATED_JOBS))
+    return _summary(scenario, study, executor, journal.entries(spec.study), guessed=place.workload.guessed)
+
+
+def _summary(
+    scenario: Scenario, study: Study, executor: SimulatedExecutor, entries: Iterable[Entry], *, guessed: int
+) -> Run:
+    state = study.state
+    top = scenario.max_resource
+    end = executor.clock.now
+    steps: list[tuple[float, float]] = []
+    full: list[float] = []
+    rungs: dict[int, int] = {}
+    running: dict[int, float] = {}
+    load = [0.0] * LOAD_BINS
+    for entry in entries:
+        for event in entry.events:
+            if type(event) is JobGranted:
+                running[event.trial] = entry.time
+            elif type(event) is JobCompleted:
+                _spread(load, running.pop(event.trial), entry.time, end)
+                rungs[event.resource] = rungs.get(event.resource, 0) + 1
+                if event.resource == top:
+                    full.append(entry.time)
+                if event.loss is not None and (not steps or event.loss < steps[-1][1]):
+                    steps.append((entry.time, event.loss))
+            elif type(event) is AttemptFailed:
+                _spread(load, running.pop(event.trial), entry.time, end)
+    best = state.incumbent
+    return Run(
+        seed=study.spec.seed,
+        ended=_ending(study, executor),
+        seconds=end,
+        steps=tuple(steps),
+        first_full=full[0] if full else None,
+        full=None if top is None else len(full),
+        offered=executor.offered_seconds,
+        busy=executor.busy_seconds,
+        lost=executor.lost_seconds,
+        resource=state.resource_used,
+        trials=len(state.trials),
+        jobs=state.completed_jobs,
+        failed=state.failed_attempts,
+        best=None if best is None else state.trials[best.trial].params,
+        best_resource=0 if best is None else best.resource,
+        rungs=tuple(sorted(rungs.items())),
+        guessed=guessed,
+        load=tuple(load),
+    )
+
+
+def _ending(study: Study, executor: SimulatedExecutor) -> str:
+    state = study.state
+    if state.halted is not None:
+        return state.halted.reason
+    if study.finished:
+        return "finished"
+    if state.running:
+        return f"cut off after {state.completed_jobs + state.failed_attempts:,} attempts"
+    return "no worker was left"
+
+
+def _spread(load: list[float], begin: float, end: float, whole: float) -> None:
+    """Add one busy worker from ``begin`` to ``end`` to the bins of ``whole`` seconds."""
+    if end <= begin:
+        return
+    per_bin = whole / len(load)
+    first, last = begin / per_bin, min(end / per_bin, len(load) - 1e-9)
+    low, high = int(first), int(last)
+    if low == high:
+        load[low] += last - first
+        return
+    load[low] += low + 1 - first
+    load[high] += last - high
+    for place in range(low + 1, high):
+        load[place] += 1.0

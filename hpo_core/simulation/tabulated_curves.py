@@ -1,0 +1,103 @@
+"""Tabulated learning curves as an objective: real training, played back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from hpo_core.model.errors import SpecError
+from hpo_core.model.events import Event
+from hpo_core.model.rng import Stream
+from hpo_core.model.trial import Job, Params, Point
+
+
+class CurveTable:
+    """Learning curves of many configurations, one row each.
+
+    Attributes:
+        losses: [configurations, resources] float64; smaller is better; column ``k`` is after ``k + 1`` units.
+        seconds: [configurations, resources] float64, cumulative; one second per unit where not measured.
+        mode: of the original metric; ``losses`` has ``max`` flipped already.
+    """
+
+    def __init__(self, name: str, losses: npt.NDArray[np.float64], seconds: npt.NDArray[np.float64], mode: str) -> None:
+        self.name = name
+        self.losses = losses
+        self.seconds = seconds
+        self.mode = mode
+        final = np.where(np.isfinite(losses[:, -1]), losses[:, -1], np.inf)
+        self.final = final
+        self.best_final = float(final.min())
+        self.median_final = float(np.median(final))
+
+    @classmethod
+    def load(cls, path: Path) -> CurveTable:
+        """Read an ``.npz`` curve file (``meta_json`` names metric and direction).
+
+        Raises:
+            SpecError: the file is absent or not in that format.
+        """
+        try:
+            with np.load(path) as data:
+                meta = json.loads(str(data["meta_json"]))
+                losses = np.asarray(data[meta["primary_metric"]], dtype=np.float64)
+                times = np.asarray(data["time_s"], dtype=np.float64) if "time_s" in data else None
+                lengths = np.asarray(data["n_points"]) if "n_points" in data else None
+                untrained = float(data["fidelity"][0]) == 0.0
+        except (OSError, KeyError, ValueError) as error:
+            raise SpecError(f"{path} holds no learning curves ({error}). Give an .npz file with meta_json.") from error
+        if meta["direction"] == "max":
+            losses = -losses
+        if untrained:  # point 0 is before training
+            losses = losses[:, 1:]
+            times = None if times is None else times[:, 1:] - times[:, :1]
+        if times is None:
+            times = np.broadcast_to(np.arange(1.0, losses.shape[1] + 1), losses.shape).copy()
+        if lengths is not None:  # runs that ended early by their own rule keep their best and cost no more
+            losses = np.fmin.accumulate(losses, axis=1)
+            times = np.minimum(times, lengths[:, None].astype(np.float64))
+        return cls(path.stem, losses, times, meta["direction"])
+
+    @property
+    def max_resource(self) -> int:
+        return int(self.losses.shape[1])
+
+    def train(self, job: Job) -> dict[str, float]:
+        """Metrics of ``job.params["row"]`` at the job's target."""
+        return {"loss": float(self.losses[job.params["row"], job.target - 1])}
+
+    def curve(self, job: Job) -> list[Point]:
+        """The metrics on the way from the job's checkpoint to its target, for methods that read curves."""
+        row = self.losses[job.params["row"]]
+        start = job.checkpoint.resource if job.checkpoint else 0
+        return [Point(unit + 1, {"loss": float(row[unit])}) for unit in range(start, job.target)]
+
+    def cost(self, job: Job) -> float:
+        """Seconds from the job's checkpoint to its target."""
+        row = self.seconds[job.params["row"]]
+        start = job.checkpoint.resource if job.checkpoint else 0
+        return max(0.0, float(row[job.target - 1] - (row[start - 1] if start else 0.0)))
+
+    def regret(self, row: int) -> float:
+        """Normalised regret of a configuration fully trained: 0 the best of the table, 1 its median or worse."""
+        return min(1.0, (float(self.final[row]) - self.best_final) / (self.median_final - self.best_final))
+
+
+class TableSampler:
+    """Rows of a table in a random order, each at most once."""
+
+    def __init__(self, rows: int, seed: int) -> None:
+        self._order = list(range(rows))
+        stream = Stream(seed, "table", 0)
+        for i in range(rows - 1, 0, -1):
+            j = stream.below(i + 1)
+            self._order[i], self._order[j] = self._order[j], self._order[i]
+
+    def propose(self, number: int) -> Params:
+        return {"row": self._order[number]}
+
+    def apply(self, event: Event) -> None:
+        """A random order learns nothing."""

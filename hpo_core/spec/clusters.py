@@ -1,0 +1,155 @@
+"""Where jobs train: one class for each kind of cluster, told apart by ``kind``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from hpo_core.model.settings import Part
+
+
+class _Workers(Part):
+    """What all kinds of clusters have in common."""
+
+    worker_timeout: float = Field(
+        default=60.0,
+        ge=5,
+        description="Seconds without a heartbeat after which a worker counts as gone: its jobs are lost and granted "
+        "again. The scheduler, and the process of a worker that starts trainings, may be silent as long.",
+    )
+
+
+_DASHBOARD = (
+    "Whether Dask's dashboard is served, on a free port of 127.0.0.1 without a password: every user of this machine "
+    "can read there what runs."
+)
+
+
+class LocalClusterSpec(_Workers):
+    """Dask workers on this machine, started for the study and ended with it."""
+
+    kind: Literal["local"] = "local"
+    workers: int = Field(default=2, ge=1, le=1024, description="Jobs at once; one process each.")
+    dashboard: bool = Field(default=False, description=_DASHBOARD)
+
+
+class AddressClusterSpec(_Workers):
+    """A Dask scheduler that runs already; every worker thread is one slot.
+
+    Behind ``tls://`` scheduler and client know each other by certificates: those of the files named here, or else of
+    Dask's own configuration (``distributed.comm.tls``).
+    """
+
+    kind: Literal["address"] = "address"
+    address: str = Field(description="For example tcp://127.0.0.1:8786, or tls://HOST:PORT")
+    tls_ca_file: str | None = Field(
+        default=None, description="Certificate of the authority that signed the cluster's, a file in PEM format."
+    )
+    tls_cert: str | None = Field(default=None, description="Our own certificate, a file in PEM format.")
+    tls_key: str | None = Field(default=None, description="Its key, unless the file of the certificate holds it.")
+
+    @field_validator("address")
+    @classmethod
+    def _check(cls, value: str) -> str:
+        if "://" not in value:
+            raise ValueError(f"address = {value!r} has no protocol; write tcp://HOST:PORT or tls://HOST:PORT")
+        return value
+
+    @property
+    def tls_files(self) -> dict[str, str]:
+        """The files that are given, by the name of their setting."""
+        files = {"tls_ca_file": self.tls_ca_file, "tls_cert": self.tls_cert, "tls_key": self.tls_key}
+        return {name: path for name, path in files.items() if path is not None}
+
+    @model_validator(mode="after")
+    def _check_files(self) -> AddressClusterSpec:
+        files = self.tls_files
+        if not files:
+            return self
+        if not self.address.startswith("tls://"):
+            raise ValueError(
+                f"{', '.join(files)} are for tls://, and address = {self.address!r}; write tls://HOST:PORT"
+            )
+        if self.tls_ca_file is None or self.tls_cert is None:
+            raise ValueError("tls_ca_file and tls_cert belong together (and tls_key, if the key has its own file)")
+        for name, path in files.items():
+            if "\n" in path:
+                raise ValueError(f"{name} holds a certificate or a key; the journal keeps it, so name its file instead")
+        return self
+
+    def beside(self, folder: Path) -> AddressClusterSpec:
+        """With paths that are relative to the study file's folder made absolute."""
+        settled = {name: str(folder / Path(path).expanduser()) for name, path in self.tls_files.items()}
+        return self.model_copy(update=settled)
+
+
+_WAIT = "Seconds to wait for the first worker: the queue decides when it comes."
+
+
+class SlurmClusterSpec(_Workers):
+    """Slurm jobs, submitted for the study and ended with it (dask-jobqueue); each is one worker with one slot.
+
+    The home folder and the Python environment must be on storage that all nodes see. A worker that ended, for
+    its walltime too, is submitted anew.
+    """
+
+    kind: Literal["slurm"] = "slurm"
+    workers: int = Field(default=2, ge=1, le=1024, description="Slurm jobs; each trains one thing at a time.")
+    cores: int = Field(default=1, ge=1, description="CPUs of one Slurm job (--cpus-per-task).")
+    memory: str = Field(default="4GB", pattern=r"^\d+(\.\d+)? ?[KMGT]i?B$", description="Memory of one, such as 16GB.")
+    walltime: str = Field(
+        default="01:00:00", pattern=r"^(\d+-)?\d+(:\d\d){0,2}$", description="How long one may run, as Slurm has it."
+    )
+    gpus: int = Field(default=0, ge=0, description="GPUs of one (--gres=gpu:N).")
+    partition: str | None = None
+    account: str | None = None
+    interface: str | None = Field(default=None, description="Network interface between nodes, such as ib0.")
+    directives: list[str] = Field(default_factory=list, description="Further #SBATCH lines, such as --qos=long.")
+    prologue: list[str] = Field(default_factory=list, description="Shell lines before the worker starts.")
+    wait: float = Field(default=3600.0, gt=0, description=_WAIT)
+    dashboard: bool = Field(default=False, description=_DASHBOARD)
+
+
+class KubernetesClusterSpec(_Workers):
+    """Pods of the Dask operator, made for the study and removed with it (dask-kubernetes); one slot each.
+
+    The controller and the pods must see the home folder under the same path: ``volume_claim`` is mounted there.
+    """
+
+    kind: Literal["kubernetes"] = "kubernetes"
+    workers: int = Field(default=2, ge=1, le=1024, description="Worker pods.")
+    image: str = Field(min_length=1, description="Container image with this package and the objective's requirements.")
+    namespace: str | None = Field(default=None, description="Default: the one of the current context.")
+    cpu: str = Field(default="1", description="CPUs of one pod, as Kubernetes has them: 2, 500m.")
+    memory: str = Field(default="4Gi", description="Memory of one pod.")
+    gpus: int = Field(default=0, ge=0, description="GPUs of one worker pod (nvidia.com/gpu).")
+    volume_claim: str | None = Field(default=None, description="PersistentVolumeClaim, ReadWriteMany.")
+    mount_path: str | None = Field(default=None, pattern=r"^/", description="Where it is mounted in the pods.")
+    idle_timeout: int = Field(
+        default=3600, ge=0, description="Seconds without a task after which pods of a dead controller go; 0: never."
+    )
+    wait: float = Field(default=600.0, gt=0, description=_WAIT)
+
+    @model_validator(mode="after")
+    def _check(self) -> KubernetesClusterSpec:
+        if (self.volume_claim is None) != (self.mount_path is None):
+            raise ValueError("volume_claim and mount_path belong together; give both or none")
+        return self
+
+
+class LocalCudaClusterSpec(_Workers):
+    """One Dask worker for each NVIDIA GPU of this machine, which alone it sees, as device 0."""
+
+    kind: Literal["local_cuda"] = "local_cuda"
+    devices: list[Annotated[int, Field(ge=0)]] | None = Field(
+        default=None, min_length=1, description="Numbers of the GPUs to use; default: all that are visible."
+    )
+    dashboard: bool = Field(default=False, description=_DASHBOARD)
+
+
+Cluster = Annotated[
+    LocalClusterSpec | AddressClusterSpec | SlurmClusterSpec | KubernetesClusterSpec | LocalCudaClusterSpec,
+    Field(discriminator="kind"),
+]

@@ -1,0 +1,215 @@
+"""Sampler, training, stop rules, checkpoints, warm start, tracking and Prefect: the settings beside the search."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+from urllib.parse import unquote
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from hpo_core.model.settings import Part, is_recorded
+from hpo_core.model.trial import Outcome
+from hpo_core.security.credentials import holds_credentials
+
+
+class SamplerSpec(BaseModel):
+    """``name: random``, or any sampler of Optuna by its class name (``TPESampler``) with its arguments."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    name: str = "random"
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+    @model_validator(mode="after")
+    def _check(self, info: ValidationInfo) -> SamplerSpec:
+        if self.name == "random":
+            if self.arguments:
+                raise ValueError(f"sampler random takes no arguments, got {', '.join(self.arguments)}; drop them")
+            return self
+        from hpo_core.samplers.optuna_sampler import check_sampler
+
+        if not is_recorded(info):
+            from hpo_core.spec.sizes import check_arguments
+
+            check_arguments(self.name, self.arguments)
+        check_sampler(self.name, self.arguments)
+        return self
+
+
+class TrainingSpec(Part):
+    """Limits of one attempt, and how often a failed one is tried again."""
+
+    timeout: float | None = Field(default=None, gt=0, description="Seconds one attempt may take in all.")
+    stall_timeout: float | None = Field(
+        default=3600.0,
+        gt=0,
+        description="Seconds without a finished step after which an attempt counts as hung.",
+    )
+    storage_timeout: float | None = Field(
+        default=3600.0,
+        gt=0,
+        description="Seconds that writing or reading one checkpoint may take; stall_timeout does not count them.",
+    )
+    grace: float = Field(default=5.0, ge=0, description="Seconds between SIGTERM and SIGKILL.")
+    retries: dict[Outcome, int] = Field(
+        default_factory=dict,
+        description="Further attempts at one target after each kind of failure; merged over the defaults.",
+    )
+    max_lost: int | None = Field(
+        default=3,
+        ge=1,
+        description="A trial that lost its worker so often, while others did not, is abandoned; null: the study halts "
+        "after retries.lost.",
+    )
+    fail_fast: int | None = Field(
+        default=5, ge=1, description="Halt when so many trials were abandoned before the first success."
+    )
+    log_limit: int | None = Field(
+        default=10_000_000,
+        ge=10_000,
+        description="Bytes kept of one attempt's output: its first fifth, and its end; null: all.",
+    )
+
+    def allowed(self, outcome: Outcome) -> int:
+        """How many failures of this kind one target may have before the trial is abandoned."""
+        return self.retries.get(outcome, DEFAULT_RETRIES.get(outcome, 0))
+
+
+DEFAULT_RETRIES: dict[Outcome, int] = {
+    Outcome.ERROR: 0,
+    Outcome.CRASHED: 1,
+    Outcome.OUT_OF_MEMORY: 1,
+    Outcome.TIMEOUT: 0,
+    Outcome.HUNG: 1,
+    Outcome.CHECKPOINT_BAD: 10,
+    Outcome.LOST: 10,  # see hpo_core/state/worker_losses.py
+    Outcome.PREEMPTED: 1_000_000,
+}
+
+
+class StopSpec(Part):
+    """Rules that end a study before its search does; it can be resumed, which grants the same again."""
+
+    total_resource: int | None = Field(
+        default=None, ge=1, description="Units of training in all; grants end when used and running ones reach it."
+    )
+    seconds: float | None = Field(default=None, gt=0, description="Wall-clock seconds a controller drives the study.")
+    target: float | None = Field(default=None, description="Value of the (first) metric that is good enough.")
+    running: Literal["finish", "cancel"] = Field(
+        default="finish",
+        description="Whether running jobs finish or are cancelled (a resume trains them again); total_resource counts "
+        "running ones as used, so they finish.",
+    )
+
+
+class CheckpointSpec(Part):
+    """Where the study's checkpoints lie, and their limits (``hpo_core/checkpoints/budget.py`` says which go first)."""
+
+    max_bytes: int | None = Field(default=None, ge=1, description="Bytes of all checkpoints together.")
+    max_count: int | None = Field(
+        default=None,
+        ge=1,
+        description="Number of all checkpoints together; 2 is the least that can work: the best and one being written.",
+    )
+    removal: Literal["expected_loss", "final_place"] = Field(
+        default="expected_loss",
+        description="What goes first within a limit. expected_loss: the least chance of promotion times units of "
+        "training; final_place: the least chance to be among the best in the end, as older studies decided.",
+    )
+    folder: str | None = Field(
+        default=None,
+        pattern=r"^[a-z][a-z0-9+.-]*://[^@?#*\[\]]+$",
+        description="URL for the files that fsspec knows, such as s3://bucket/hpo; each study makes a folder there, so "
+        "one URL belongs to one journal. Default: below the study's folder.",
+    )
+
+    @field_validator("folder")
+    @classmethod
+    def _check_folder(cls, folder: str | None) -> str | None:
+        """What is allowed by its beginning must not lead elsewhere."""
+        if folder is not None and {".", ".."} & set(unquote(folder).split("/")):
+            raise ValueError("folder holds . or .. as a part; write the URL that it comes to")
+        return folder
+
+
+class PastTrial(Part):
+    """What an earlier study found for one configuration, as the journal of the new study keeps it."""
+
+    params: dict[str, Any]
+    losses: dict[int, list[float]] = Field(description="By units of training; one loss per objective.")
+    proposed: int | None = Field(default=None, description="The trial of the new study that tries it again.")
+
+
+class WarmStartSpec(Part):
+    """Begin with what earlier studies found: their incumbents first, their results as decayed observations."""
+
+    studies: list[str] = Field(min_length=1, description="Names of earlier studies of this journal, the newest first.")
+    first: int = Field(default=3, ge=0, le=1000, description="So many of their best configurations are tried first.")
+    decay: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="Of their results a sampler is shown this share of the newest study's, its square of the next "
+        "one's, and so on; 0: none.",
+    )
+    most: int = Field(default=300, ge=0, le=10_000, description="So many results at most are shown to a sampler.")
+    proposals: list[dict[str, Any]] | None = Field(
+        default=None, description="Filled in from the journal when the study is created: what is tried first."
+    )
+    past: list[PastTrial] = Field(default_factory=list, description="Filled in likewise: what a sampler is shown.")
+
+
+class JournalSpec(Part):
+    """How the controller treats the journal; where it lies is a setting of the home."""
+
+    retry_seconds: float = Field(
+        default=60.0,
+        ge=0,
+        le=86_400,
+        description="How long a journal that cannot be reached (failover, lock, full disk) is tried again before the "
+        "study ends; attempts go on training meanwhile.",
+    )
+
+
+class TrackingSpec(Part):
+    """Where MLflow is; the study never waits for it."""
+
+    mlflow: str | None = Field(
+        default=None,
+        description="Tracking URI; default: MLFLOW_TRACKING_URI or SQLite in the home folder; 'off'.",
+    )
+    experiment: str = Field(
+        default="hpo", pattern=r"^[^\x00-\x1f\x7f]+$", description="MLflow experiment that holds the runs."
+    )
+
+    @model_validator(mode="after")
+    def _check_secrets(self) -> TrackingSpec:
+        """On the whole part, not the field: an error about a field repeats its value."""
+        if self.mlflow is not None and holds_credentials(self.mlflow):
+            raise ValueError(
+                "mlflow holds a user or a password, and journal, MLflow and Prefect keep what a study says; leave it "
+                "out and set MLFLOW_TRACKING_URI, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+            )
+        return self
+
+
+class PrefectSpec(Part):
+    """How a study that the command line drives is shown in Prefect; it runs the same without."""
+
+    enabled: bool = Field(
+        default=True,
+        description="Whether the command line shows it in Prefect; a run started in Prefect's UI is shown anyway.",
+    )
+    start_timeout: float = Field(
+        default=300.0,
+        gt=0,
+        le=86_400,
+        description="Seconds that a Prefect server started for it may take to start without progress (CPU time, lines "
+        "of its log); with progress up to ten times as long.",
+    )
+    grain: Literal["auto", "job", "rung"] = Field(
+        default="auto",
+        description="A Prefect task run per job, or one per rung; auto: per job up to about 300 expected jobs.",
+    )

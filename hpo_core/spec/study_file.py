@@ -1,0 +1,178 @@
+"""A study file: YAML read with the line of each key, so that an error can name it."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hpo_core.model.errors import SpecError
+from hpo_core.spec import limits
+from hpo_core.spec.clusters import AddressClusterSpec
+from hpo_core.spec.plain_data import shown
+from hpo_core.spec.study_spec import StudySpec
+
+
+def load_spec(path: str | Path, changes: Sequence[str] = ()) -> StudySpec:
+    """Read a study file. Relative paths in it are relative to the file.
+
+    Args:
+        changes: made before anything is validated, as if the file said so (:mod:`hpo_core.spec.overrides`).
+
+    Raises:
+        SpecError: the file is absent, no YAML, or describes no valid study.
+    """
+    path = Path(path)
+    try:
+        data, lines = read_yaml(_text(path))
+    except FileNotFoundError:
+        raise SpecError(f"{path}: no such file. Give the path of a study's YAML file.") from None
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or NUL in the path
+        raise SpecError(f"{path}: cannot be read ({error}). Check the path and its permissions.") from None
+    except yaml.YAMLError as error:
+        raise SpecError(f"{path}: is no YAML ({error}). Mend the place it names.") from None
+    if not isinstance(data, dict):
+        raise SpecError(f"{path}: holds {type(data).__name__} where a mapping with the key 'study' belongs.")
+    where = str(path)
+    if changes:
+        from hpo_core.spec.overrides import changed
+
+        data, lines, where = changed(data, changes), {}, f"{path} with {', '.join(changes)}"
+    spec = StudySpec.from_plain(data, where, lines)
+    try:
+        return _with_places(spec, path.resolve().parent)
+    except (OSError, RuntimeError) as error:  # RuntimeError: ~user without a home, links in a circle
+        raise SpecError(f"{where}: a path in pythonpath or tracking.mlflow leads nowhere ({error}); mend it.") from None
+
+
+def _with_places(spec: StudySpec, folder: Path) -> StudySpec:
+    """Paths that are relative to the study file, made absolute."""
+    if spec.tracking.mlflow and spec.tracking.mlflow.startswith("sqlite:///"):
+        database = folder / Path(spec.tracking.mlflow.removeprefix("sqlite:///")).expanduser()
+        tracking = spec.tracking.model_copy(update={"mlflow": f"sqlite:///{database}"})
+        spec = spec.model_copy(update={"tracking": tracking})
+    if isinstance(spec.cluster, AddressClusterSpec):
+        spec = spec.model_copy(update={"cluster": spec.cluster.beside(folder)})
+    searched = [str((folder / Path(entry).expanduser()).resolve()) for entry in spec.pythonpath] or [
+        str(folder),
+        str(Path.cwd()),
+    ]
+    return spec.model_copy(update={"pythonpath": searched})
+
+
+def _text(path: Path) -> str:
+    """The file's text. A FIFO would wait for ever, a device may never end: only files are read, and no large ones.
+
+    Raises:
+        OSError: it cannot be opened.
+        SpecError: it is no regular file, or larger than :data:`limits.FILE_BYTES`.
+        UnicodeDecodeError: it is no UTF-8.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise SpecError(f"{path}: is a directory, FIFO or device. Give the path of a study's YAML file.")
+        content = file.read(limits.FILE_BYTES + 1)
+    if len(content) > limits.FILE_BYTES:
+        raise SpecError(
+            f"{path}: is larger than {limits.FILE_BYTES:,} bytes, the most a study file may have; shorten it."
+        )
+    return content.decode()
+
+
+def read_yaml(text: str, depth: int = limits.DEPTH) -> tuple[Any, dict[tuple[Any, ...], int]]:
+    """(data, line of each place) of one YAML document of a bounded size.
+
+    Raises:
+        yaml.YAMLError: it is none, is too large or too deep, or holds a key twice; names the line.
+    """
+    loader = _Loader(text)
+    loader.most_levels = depth
+    try:
+        node = loader.get_single_node()
+        lines = _lines(node)
+        return (None if node is None else loader.construct_document(node)), lines
+    except (ValueError, OverflowError, TypeError) as error:  # %YAML 1.99999..., "\UFFFFFFFF", a list as a key
+        raise yaml.YAMLError(f"line {loader.line + 1}: {error}") from None
+    finally:
+        loader.dispose()
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML in which ``1e-4`` is a number (YAML 1.1 wants ``1.0e-4``) and yes, no, on, off are words.
+
+    It ends where the document is too deep or too large, before it was read to its end.
+    """
+
+    most_levels = limits.DEPTH
+    _level = 0
+    _nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._level += 1
+        self._nodes += 1
+        if self._level > self.most_levels + 1:
+            raise yaml.YAMLError(f"line {self.line + 1}: nested deeper than {self.most_levels} levels")
+        if self._nodes > 2 * limits.VALUES:  # keys are nodes as well
+            raise yaml.YAMLError(f"line {self.line + 1}: more than {limits.VALUES:,} values, the most there may be")
+        found = super().compose_node(parent, index)
+        self._level -= 1
+        return found
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
+            kind = node.tag.rpartition(":")[2]
+            value = shown(node.value) if isinstance(node, yaml.ScalarNode) else "this"
+            raise yaml.YAMLError(
+                f"line {node.start_mark.line + 1}: {value} cannot be read as {kind} ({error}); put text in quotes"
+            ) from None
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+$"), list("-+0123456789.")
+)
+
+
+def _lines(document: yaml.Node | None) -> dict[tuple[Any, ...], int]:
+    """Line number (from 1) of every place in a YAML document; aliases and merges are followed and count each time."""
+    found: dict[tuple[Any, ...], int] = {}
+    waiting: list[tuple[tuple[Any, ...], yaml.Node | None]] = [((), document)]
+    while waiting:
+        place, node = waiting.pop()
+        if len(place) > limits.DEPTH:
+            raise yaml.YAMLError(
+                f"line {found[place]}: nested deeper than {limits.DEPTH} levels, or an alias of itself"
+            )
+        inner: list[tuple[Any, yaml.Node, yaml.Node]] = []
+        if isinstance(node, yaml.MappingNode):
+            inner = [(_key(key), key, value) for key, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            inner = [(i, value, value) for i, value in enumerate(node.value)]
+        for name, key, value in inner:
+            at, line = (*place, name), key.start_mark.line + 1
+            if at in found:
+                raise yaml.YAMLError(f"line {line}: the key {shown(name)} stands twice; line {found[at]} has it")
+            found[at] = line
+            waiting.append((at, value))
+        if len(found) > limits.VALUES:
+            raise yaml.YAMLError(f"more than {limits.VALUES:,} values, aliases followed; the most there may be")
+    return found
+
+
+def _key(node: yaml.Node) -> str:
+    if not isinstance(node, yaml.ScalarNode):
+        raise yaml.YAMLError(f"line {node.start_mark.line + 1}: a key is a list or a mapping; keys are text")
+    return str(node.value)

@@ -1,0 +1,192 @@
+"""StudySpec: the whole description of a study, its parts checked against each other."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, ValidationInfo, model_validator
+
+from hpo_core.model.errors import SpecError
+from hpo_core.model.rng import derive_seed
+from hpo_core.model.settings import RECORDED, MetricSpec, Part, is_recorded
+from hpo_core.model.space import FloatParameter, IntParameter, Parameter, SearchSpace
+from hpo_core.spec.clusters import Cluster, LocalClusterSpec
+from hpo_core.spec.older_journals import with_later_settings
+from hpo_core.spec.plain_data import check_plain
+from hpo_core.spec.reach import check_reach
+from hpo_core.spec.search import PbtSearch, Search
+from hpo_core.spec.sections import (
+    CheckpointSpec,
+    JournalSpec,
+    PrefectSpec,
+    SamplerSpec,
+    StopSpec,
+    TrackingSpec,
+    TrainingSpec,
+    WarmStartSpec,
+)
+from hpo_core.spec.sizes import check_sizes
+from hpo_core.spec.validation_errors import explain
+
+
+class StudySpec(Part):
+    """One hyperparameter search, fully described."""
+
+    study: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$", description="Name; one journal per name.")
+    objective: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="Training function as package.module:function; None for studies driven by hand.",
+    )
+    style: Literal["handle", "optuna"] = Field(
+        default="handle",
+        description="What the function is: handle, train(trial) with trial.steps(); optuna, an Optuna objective as it "
+        "is, whose suggestions must agree with the space. A promoted one is trained from its start again.",
+    )
+    metric: MetricSpec = Field(description="What is optimized; with several objectives, the first of ``metrics``.")
+    metrics: list[MetricSpec] = Field(
+        default_factory=list, description="Several objectives: promotion by non-dominated sorting."
+    )
+    space: dict[str, Parameter] = Field(min_length=1)
+    search: Search
+    sampler: SamplerSpec = SamplerSpec()
+    seed: int = Field(default=0, ge=0, description="All draws and all training seeds follow from it.")
+    cluster: Cluster = LocalClusterSpec()
+    training: TrainingSpec = TrainingSpec()
+    stop: StopSpec = StopSpec()
+    checkpoints: CheckpointSpec = CheckpointSpec()
+    journal: JournalSpec = JournalSpec()
+    tracking: TrackingSpec = TrackingSpec()
+    prefect: PrefectSpec = PrefectSpec()
+    warm_start: WarmStartSpec | None = Field(default=None, description="Earlier studies to begin from.")
+    pythonpath: list[str] = Field(
+        default_factory=list, description="Folders the objective is imported from, relative to the YAML file."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _first_metric(cls, data: Any) -> Any:
+        """``metrics`` alone will do; ``metric`` is its first one."""
+        if isinstance(data, dict) and "metric" not in data and isinstance(data.get("metrics"), list):
+            return data | {"metric": data["metrics"][0]} if data["metrics"] else data
+        return data
+
+    @model_validator(mode="after")
+    def _check_parts(self, info: ValidationInfo) -> StudySpec:
+        new = not is_recorded(info)
+        if new:
+            check_sizes(self)
+            check_reach(self)
+        SearchSpace(self.space)
+        if self.metrics and self.metrics[0] != self.metric:
+            raise ValueError(
+                f"metric {self.metric.name!r} is not the first of metrics {self.metrics[0].name!r}; give one of the two"
+            )
+        names = [metric.name for metric in self.metrics]
+        if len(set(names)) < len(names):
+            raise ValueError(f"metrics = {names} names one metric twice; drop it")
+        if len(names) > 1 and self.search.method == "pasha":
+            raise ValueError("pasha ranks by one metric; use asha with several metrics, or give one metric")
+        if len(names) > 1 and getattr(self.search, "noise", None) is not None:
+            raise ValueError("search.noise is the noise of one metric, and there are several; drop it")
+        if len(names) > 1 and self.sampler.name != "random":
+            from hpo_core.samplers.optuna_sampler import check_objectives
+
+            check_objectives(self.sampler.name, self.sampler.arguments, len(names))
+        if self.search.method == "grid":
+            from hpo_core.search.grid_order import Grid
+
+            try:
+                Grid(self)
+            except SpecError as error:
+                raise ValueError(str(error)) from None
+        if self.style == "optuna" and self.search.method == "pbt":
+            raise ValueError(
+                "style optuna cannot go on from another trial's weights, which pbt does; use another method, or write "
+                "the objective as train(trial) with trial.track() and trial.steps()"
+            )
+        if self.search.method == "pbt":
+            self._check_bounds(self.search)
+        if self.warm_start is not None and self.search.method in ("grid", "recorded"):
+            raise ValueError(
+                f"warm_start: search {self.search.method} says itself which configurations are tried; drop warm_start, "
+                "or use another method"
+            )
+        endless = getattr(self.search, "configs", 1) is None and self.search.method != "grid"
+        if endless and self.stop == StopSpec(running=self.stop.running):
+            raise ValueError(
+                f"search {self.search.method} without configs has no end; give configs, or a stop rule "
+                "(stop: total_resource, seconds or target)"
+            )
+        return self
+
+    def _check_bounds(self, search: PbtSearch) -> None:
+        for name, (low, high) in search.bounds.items():
+            parameter = self.space.get(name)
+            if not isinstance(parameter, FloatParameter | IntParameter):
+                kind = "no parameter of the space" if parameter is None else f"a {parameter.type} parameter"
+                raise ValueError(f"search.bounds.{name}: {name!r} is {kind}; bounds are for float and int parameters")
+            if not parameter.low <= low <= high <= parameter.high:
+                raise ValueError(
+                    f"search.bounds.{name} = [{low}, {high}] must ascend and lie within the parameter's range "
+                    f"[{parameter.low}, {parameter.high}]; narrow the one or widen the other"
+                )
+
+    @property
+    def objectives(self) -> tuple[MetricSpec, ...]:
+        """All metrics that are optimized, the first one first."""
+        return tuple(self.metrics) or (self.metric,)
+
+    @property
+    def any_metric(self) -> bool:
+        """Whether a result may lack some of several metrics: a population's fitness may have gaps (PBT, 3.5.1)."""
+        return self.search.method == "pbt" or (self.search.method == "recorded" and self.search.any_metric)
+
+    @property
+    def checkpoint_base(self) -> str:
+        """Folder of the checkpoints, relative to the study's, or a URL."""
+        place = self.checkpoints.folder
+        return "checkpoints" if place is None else f"{place.rstrip('/')}/{self.study}"
+
+    def training_seed(self, trial: int) -> int:
+        """Seed of a trial's training, the same for each of its attempts, and for a rerun of it."""
+        numbers = self.search.numbers if self.search.method == "recorded" else []
+        return derive_seed(self.seed, "training", numbers[trial] if numbers else trial)
+
+    def search_space(self) -> SearchSpace:
+        return SearchSpace(self.space)
+
+    def plain(self) -> dict[str, Any]:
+        """As plain data, the form the journal keeps; :meth:`from_plain` is the inverse."""
+        return self.model_dump(mode="json", exclude_defaults=False)
+
+    @classmethod
+    def from_plain(cls, data: Any, where: str = "study", lines: dict[tuple[Any, ...], int] | None = None) -> StudySpec:
+        """Validate plain data.
+
+        Raises:
+            SpecError: one line for each thing that is wrong: place, value, rule, cure.
+        """
+        check_plain(data, where, lines)
+        return cls._validated(data, where, lines or {}, {})
+
+    @classmethod
+    def from_journal(cls, data: Any, where: str = "journal") -> StudySpec:
+        """Validate what a journal holds, or what was made from it.
+
+        The limits of size and the refusals that came after a journal was written do not apply, and settings that it
+        does not name mean what they meant then.
+
+        Raises:
+            SpecError: see :meth:`from_plain`.
+        """
+        return cls._validated(with_later_settings(data), where, {}, RECORDED)
+
+    @classmethod
+    def _validated(
+        cls, data: Any, where: str, lines: dict[tuple[Any, ...], int], context: dict[str, bool]
+    ) -> StudySpec:
+        try:
+            return cls.model_validate(data, context=context)
+        except ValidationError as error:
+            raise SpecError(explain(error, where, data, lines)) from None

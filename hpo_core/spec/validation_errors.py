@@ -1,0 +1,66 @@
+"""Says what is wrong with a description, a line each: place, value, rule, cure."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from pydantic import ValidationError
+
+from hpo_core.model.settings import Part
+from hpo_core.spec import limits
+from hpo_core.spec.plain_data import cut, line_of, named, shown
+
+_TAGS = {
+    "asha", "sha", "hyperband", "pasha", "pbt", "grid", "random", "recorded",
+    "local", "address", "slurm", "kubernetes", "local_cuda", "float", "int", "categorical", "ordinal",
+}  # fmt: skip
+
+
+def explain(error: ValidationError, where: str, data: Any, lines: dict[tuple[Any, ...], int]) -> str:
+    found = []
+    every = error.errors(include_url=False)
+    for item in every[: limits.ERROR_LINES]:
+        place = _without_tags(item["loc"], data)
+        message = item["msg"].removeprefix("Value error, ")
+        if item["type"] == "extra_forbidden":
+            message = "unknown key" + _suggest(str(place[-1]), item["loc"])
+        elif item["type"] == "missing":
+            message = "is required and absent; add it"
+        elif item["type"] == "union_tag_not_found":
+            context = item.get("ctx", {})
+            message = f"{context.get('discriminator', 'its kind')} is required and absent; add it to this mapping"
+        elif item["type"] in ("model_type", "model_attributes_type", "dict_type"):
+            message = f"a mapping belongs here, such as {{name: ...}} (got {shown(item['input'])})"
+        elif not isinstance(item["input"], dict | list):
+            message += f" (got {shown(item['input'])})"
+        found.append(f"{line_of(place, where, lines)}: {named(place)}: {cut(message)}")
+    if len(every) > len(found):
+        found.append(f"{where}: ... and {len(every) - len(found):,} errors more")
+    return "\n".join(found)
+
+
+def _without_tags(loc: tuple[Any, ...], data: Any) -> tuple[Any, ...]:
+    """Pydantic puts the tag of a discriminated union into the place; a user never wrote it."""
+    place: list[Any] = []
+    for part in loc:
+        if part in _TAGS and isinstance(data, dict) and part not in data:
+            continue
+        place.append(part)
+        if isinstance(data, dict):
+            data = data.get(part)
+        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
+            data = data[part]
+    return tuple(place)
+
+
+def _suggest(key: str, loc: tuple[Any, ...]) -> str:
+    known: set[str] = set()
+    for model in Part.__subclasses__():
+        known.update(model.model_fields)
+    if len(loc) > 1 and loc[0] == "space":
+        known = {"type", "low", "high", "log", "step", "choices", "when", "static"}
+    if key in known:
+        return " here, though other parts or methods take it; remove it"
+    close = difflib.get_close_matches(key, sorted(known), n=1)
+    return f"; did you mean {close[0]}?" if close else "; remove it"

@@ -1,0 +1,515 @@
+"""StudyState: all facts of a study, folded from its events. ``apply`` is the only mutator.
+
+Statuses are computed from facts, never stored beside them. Nothing here decides, draws or does IO.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container
+
+import msgspec
+
+from hpo_core.model.events import (
+    AttemptFailed,
+    CapacityChanged,
+    CeilingRaised,
+    CheckpointCondemned,
+    CheckpointRemoved,
+    ControllerChanged,
+    Event,
+    JobCompleted,
+    JobGranted,
+    ReportIgnored,
+    Reproduced,
+    StudyCreated,
+    StudyExtended,
+    StudyHalted,
+    StudyReopened,
+    TrialAbandoned,
+    TrialCreated,
+    TrialExtended,
+    TrialExtensionEnded,
+    TrialStopped,
+)
+from hpo_core.model.pareto_front import dominates, enter
+from hpo_core.model.trial import FURTHER, Checkpoint, Job, Metrics, Outcome, Params
+from hpo_core.spec import StudySpec
+from hpo_core.state.worker_losses import Losses
+from hpo_core.views.rung_names import RungNames
+
+
+class TrialRecord(msgspec.Struct, gc=False):
+    """Everything known of one trial. Only :class:`StudyState` writes to it.
+
+    Hundreds of thousands of them live at once: tuples instead of lists keep them out of the cycle
+    collector's sight, which otherwise costs more than all decisions together.
+    """
+
+    number: int
+    bracket: int
+    params: Params
+    parent: int | None = None
+    results: tuple[JobCompleted, ...] = ()
+    """Results at the search's rungs, in the order of their resource."""
+    further: tuple[JobCompleted, ...] = ()
+    """Results of training beyond the search, likewise; no search method knows them."""
+    attempts: int = 0
+    """Attempts granted so far; the next one gets this number."""
+    granted: JobGranted | None = None
+    """The latest grant."""
+    running: bool = False
+    """Whether the latest grant awaits its report."""
+    failures: tuple[AttemptFailed, ...] = ()
+    """Failed attempts at the present target."""
+    given_up: tuple[TrialExtensionEnded, ...] = ()
+    """Targets beyond the search that were not reached."""
+    condemned: frozenset[int] = frozenset()
+    """Resources whose checkpoint is not there to use: it cannot be loaded, or was removed."""
+    removed: tuple[CheckpointRemoved, ...] = ()
+    """Those of them that went to stay within the budget."""
+    abandoned: TrialAbandoned | None = None
+    stopped: TrialStopped | None = None
+    """Set where the search said that the trial does not go on."""
+    base: int = 0
+    """Units of training behind the parent when the trial was created."""
+
+    @property
+    def all_results(self) -> tuple[JobCompleted, ...]:
+        """Of the search and beyond it, in the order of their resource."""
+        if not self.further:
+            return self.results
+        return tuple(sorted((*self.results, *self.further), key=lambda result: result.resource))
+
+    @property
+    def searched(self) -> int:
+        """Units of training behind the latest result of the search, its ancestors' included (0: none)."""
+        return self.results[-1].resource if self.results else self.base
+
+    @property
+    def resource(self) -> int:
+        """Units of training behind the best-trained result, its ancestors' included (0: none)."""
+        return max(self.searched, self.further[-1].resource) if self.further else self.searched
+
+    @property
+    def rung(self) -> int:
+        """Highest rung reached (-1: none)."""
+        return self.results[-1].rung if self.results else -1
+
+    @property
+    def loss(self) -> float | None:
+        """Loss at the highest resource; None where there is none or it is not finite."""
+        results = self.all_results if self.further else self.results
+        return results[-1].loss if results else None
+
+    @property
+    def status(self) -> str:
+        """``running``, ``abandoned``, ``waiting`` (to be tried again), ``stopped``, ``paused`` (at a rung), ``new``."""
+        if self.abandoned is not None:
+            return "abandoned"
+        if self.running:
+            return "running"
+        if self.failures:
+            return "waiting"
+        if self.stopped is not None:
+            return "stopped"
+        return "paused" if self.results else "new"
+
+    def is_at(self, gone: TrialAbandoned) -> bool:
+        """Whether it stood at that rung, with its result, when it was abandoned, and was not on its way there."""
+        return self.rung >= gone.rung
+
+    def good_checkpoints(self) -> list[Checkpoint]:
+        """Those that can be there to start from, the newest first: of the two newest, what is not condemned.
+
+        The older ones are given up when a newer one comes, and never taken up again.
+        """
+        newest = [result.checkpoint for result in self.results if result.checkpoint is not None][-2:]
+        return [checkpoint for checkpoint in reversed(newest) if checkpoint.resource not in self.condemned]
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Where the next attempt starts; None: from scratch."""
+        return next(iter(self.good_checkpoints()), None)
+
+    def further_checkpoints(self) -> list[Checkpoint]:
+        """The same of the training beyond the search."""
+        newest = [result.checkpoint for result in self.further if result.checkpoint is not None][-2:]
+        return [checkpoint for checkpoint in reversed(newest) if checkpoint.resource not in self.condemned]
+
+    @property
+    def waiting(self) -> bool:
+        """Whether its latest job failed and is wanted again."""
+        return bool(self.failures) and not self.running and self.abandoned is None and self.stopped is None
+
+
+class Incumbent(msgspec.Struct, frozen=True):
+    """Best finite loss seen at any rung (ASHA 3.3: intermediate losses count).
+
+    Between equal losses the earlier one stays. With several objectives: a result that no other one dominates.
+    """
+
+    trial: int
+    resource: int
+    loss: float
+    metrics: Metrics
+    losses: tuple[float, ...] = ()
+    """All objectives as losses, where there are several."""
+
+
+def is_complete(result: JobCompleted) -> bool:
+    """Whether no objective is missing (a PBT fitness may have gaps); only such results enter the front."""
+    return all(loss == loss for loss in result.losses)
+
+
+class StudyState:
+    """The fold of a study's events."""
+
+    def __init__(self) -> None:
+        self.spec: StudySpec | None = None
+        self.trials: list[TrialRecord] = []
+        self.running: dict[int, JobGranted] = {}
+        """Grants that await a report, by trial, oldest first."""
+        self.waiting: deque[int] = deque()
+        """Trials whose last attempt failed and whose job is wanted again, oldest first."""
+        self.capacity = 0
+        self.extra_configs = 0
+        self.controller = ""
+        self.halted: StudyHalted | None = None
+        self.incumbent: Incumbent | None = None
+        """With several objectives the best in the first one; between equals there, in the next one."""
+        self.front: list[Incumbent] = []
+        """The Pareto front over the results of all rungs, ascending by loss; with one objective the incumbent alone.
+
+        A trial may be in it with several results; of equal ones the earliest stays."""
+        self.completed_jobs = 0
+        self.abandoned_trials = 0
+        self.failed_attempts = 0
+        self.ignored_reports = 0
+        self.resource_used = 0
+        """Units of training behind all results (what was trained, not what was repeated)."""
+        self.resource_running = 0
+        """Units that running jobs will add to it."""
+        self.further_used = 0
+        """Of :attr:`resource_used`: trained beyond the search."""
+        self.further_running = 0
+        """Of :attr:`resource_running`, likewise."""
+        self.extended: dict[int, TrialExtended] = {}
+        """By trial: training beyond the search that is wanted and not done, in the order it was asked for."""
+        self.further_held = False
+        """Whether none of it is granted: the study halted since, and by no rule of its own."""
+        self.losses = Losses()
+        self.ceilings: list[CeilingRaised] = []
+        self.has_members = False
+        """Whether trials are sessions of a population's members (PBT, or a rerun of it)."""
+        self.reproduced: dict[int, Reproduced] = {}
+        """By child: how it came to be (PBT)."""
+        self._appliers = {
+            StudyCreated: self._created,
+            ControllerChanged: self._controller_changed,
+            CapacityChanged: self._capacity_changed,
+            TrialCreated: self._trial_created,
+            Reproduced: self._reproduced,
+            JobGranted: self._job_granted,
+            JobCompleted: self._job_completed,
+            AttemptFailed: self._attempt_failed,
+            CheckpointCondemned: self._checkpoint_condemned,
+            TrialAbandoned: self._trial_abandoned,
+            CheckpointRemoved: self._checkpoint_removed,
+            TrialStopped: self._trial_stopped,
+            CeilingRaised: self._ceiling_raised,
+            ReportIgnored: self._report_ignored,
+            StudyExtended: self._extended,
+            TrialExtended: self._trial_extended,
+            TrialExtensionEnded: self._trial_extension_ended,
+            StudyHalted: self._halted,
+            StudyReopened: self._reopened,
+        }
+
+    def apply(self, event: Event) -> None:
+        """Take over one fact. Total: a recorded fact is never refused."""
+        self._appliers[type(event)](event)  # type: ignore[operator]
+        self.losses.apply(event)
+
+    def _created(self, event: StudyCreated) -> None:
+        self.spec = StudySpec.from_journal(event.spec)
+        search = self.spec.search
+        again = search.method == "recorded" and any(grant.initiator is not None for grant in search.grants)
+        self.has_members = search.method == "pbt" or again
+
+    def _controller_changed(self, event: ControllerChanged) -> None:
+        self.controller = event.controller
+
+    def _capacity_changed(self, event: CapacityChanged) -> None:
+        self.capacity = event.slots
+
+    def _trial_created(self, event: TrialCreated) -> None:
+        base = 0 if event.parent is None else self.trials[event.parent].searched
+        self.trials.append(TrialRecord(event.trial, event.bracket, event.params, event.parent, base=base))
+
+    def _reproduced(self, event: Reproduced) -> None:
+        self.reproduced[event.child] = event
+
+    def _job_granted(self, event: JobGranted) -> None:
+        trial = self.trials[event.trial]
+        if event.retry and event.trial in self.waiting:
+            self.waiting.remove(event.trial)
+        trial.attempts = event.attempt + 1
+        trial.granted = event
+        trial.running = True
+        self.running[event.trial] = event
+        self.resource_running += self._units(event.trial, event.rung, event.target)
+        if event.rung == FURTHER:
+            self.further_running += self._units(event.trial, event.rung, event.target)
+
+    def _units(self, number: int, rung: int, target: int) -> int:
+        """What a job to ``target`` trains that was not trained before."""
+        trial = self.trials[number]
+        return target - (trial.resource if rung == FURTHER else trial.searched)
+
+    def _no_longer_runs(self, number: int, rung: int, target: int) -> int:
+        """Returns the units of the job."""
+        units = self._units(number, rung, target)
+        del self.running[number]
+        self.trials[number].running = False
+        self.resource_running -= units
+        if rung == FURTHER:
+            self.further_running -= units
+        return units
+
+    def _job_completed(self, event: JobCompleted) -> None:
+        trial = self.trials[event.trial]
+        units = self._no_longer_runs(event.trial, event.rung, event.resource)
+        trial.failures = ()
+        self.resource_used += units
+        if event.rung == FURTHER:
+            self.further_used += units
+            trial.further += (event,)
+        else:
+            trial.results += (event,)
+        wanted = self.extended.get(event.trial)
+        if wanted is not None and wanted.target <= trial.resource:
+            del self.extended[event.trial]
+        self.completed_jobs += 1
+        loss = event.loss
+        if loss is None:
+            return
+        if event.losses:
+            if is_complete(event):
+                enter(self.front, Incumbent(event.trial, event.resource, loss, event.metrics, event.losses))
+                self.incumbent = self.front[0]
+        elif self.incumbent is None or loss < self.incumbent.loss:
+            self.incumbent = Incumbent(event.trial, event.resource, loss, event.metrics)
+            self.front = [self.incumbent]
+
+    def _attempt_failed(self, event: AttemptFailed) -> None:
+        trial = self.trials[event.trial]
+        self._no_longer_runs(event.trial, event.rung, event.target)
+        trial.failures += (event,)
+        if event.rung != FURTHER:
+            self.waiting.append(event.trial)
+        self.failed_attempts += 1
+
+    def _checkpoint_condemned(self, event: CheckpointCondemned) -> None:
+        trial = self.trials[event.trial]
+        trial.condemned |= {event.resource}
+
+    def _checkpoint_removed(self, event: CheckpointRemoved) -> None:
+        trial = self.trials[event.trial]
+        trial.condemned |= {event.resource}
+        trial.removed += (event,)
+
+    def _trial_stopped(self, event: TrialStopped) -> None:
+        trial = self.trials[event.trial]
+        trial.stopped = event
+        if trial.running:
+            assert trial.granted is not None
+            self._no_longer_runs(event.trial, trial.granted.rung, trial.granted.target)
+        if event.trial in self.waiting:
+            self.waiting.remove(event.trial)
+
+    def _ceiling_raised(self, event: CeilingRaised) -> None:
+        self.ceilings.append(event)
+
+    def _trial_abandoned(self, event: TrialAbandoned) -> None:
+        self.trials[event.trial].abandoned = event
+        if event.trial in self.waiting:
+            self.waiting.remove(event.trial)
+        self.extended.pop(event.trial, None)
+        self.abandoned_trials += 1
+
+    def _report_ignored(self, _: ReportIgnored) -> None:
+        self.ignored_reports += 1
+
+    def _extended(self, event: StudyExtended) -> None:
+        self.extra_configs += event.configs
+
+    def _trial_extended(self, event: TrialExtended) -> None:
+        self.extended[event.trial] = event
+        self.further_held = False
+        if not self.trials[event.trial].running:  # asked for anew: what failed before counts no longer
+            self.trials[event.trial].failures = ()
+
+    def _trial_extension_ended(self, event: TrialExtensionEnded) -> None:
+        trial = self.trials[event.trial]
+        del self.extended[event.trial]
+        trial.failures = ()
+        trial.given_up += (event,)
+
+    def _halted(self, event: StudyHalted) -> None:
+        self.halted = event
+        self.further_held = self.further_held or not event.rule
+
+    def _reopened(self, _: StudyReopened) -> None:
+        self.halted = None
+        self.further_held = False
+
+    def start_of(self, number: int, gone: Container[int] = ()) -> Checkpoint | None:
+        """Where the trial's next attempt starts: its own checkpoint, else its nearest ancestor's, else None.
+
+        Args:
+            gone: trials whose checkpoints were removed, and those of all their ancestors with them.
+        """
+        trial = self.trials[number]
+        while (checkpoint := trial.checkpoint()) is None and trial.parent is not None and trial.parent not in gone:
+            trial = self.trials[trial.parent]
+        return checkpoint
+
+    def owner_of(self, number: int, checkpoint: Checkpoint) -> int:
+        """The trial, this one or an ancestor, whose result a checkpoint is."""
+        trial = self.trials[number]
+        while trial.parent is not None and all(r.checkpoint != checkpoint for r in trial.all_results):
+            trial = self.trials[trial.parent]
+        return trial.number
+
+    def loaded(self, number: int) -> Checkpoint | None:
+        """What the trial's running attempt started from, or the one to be repeated did and could again."""
+        trial = self.trials[number]
+        start = trial.granted.checkpoint if trial.granted is not None else None
+        if start is None or trial.running:
+            return start if trial.running else None
+        good = trial.waiting and start.resource not in self.trials[self.owner_of(number, start)].condemned
+        return start if good else None
+
+    def job(self, grant: JobGranted) -> Job:
+        """The job behind a grant."""
+        parent = member = None
+        if grant.checkpoint is not None and self.trials[grant.trial].parent is not None:
+            owner = self.owner_of(grant.trial, grant.checkpoint)
+            parent = owner if owner != grant.trial else None
+        if self.has_members:
+            member = self.reproduced[grant.trial].member if grant.trial in self.reproduced else grant.trial
+        return Job(
+            grant.trial, grant.attempt, grant.bracket, grant.rung, grant.target,
+            self.trials[grant.trial].params, grant.checkpoint, grant.retry, parent, member,
+        )  # fmt: skip
+
+    def wanted(self) -> list[Job]:
+        """All jobs that should be running now, oldest first. Executors make this true."""
+        return [self.job(grant) for grant in self.running.values()]
+
+    def best_checkpoint(self) -> Checkpoint | None:
+        """The checkpoint behind the incumbent's result; None where it has none, or it is condemned."""
+        return self._checkpoint_of(self.incumbent) if self.incumbent is not None else None
+
+    def front_checkpoints(self) -> list[tuple[Incumbent, Checkpoint]]:
+        """The members of the front that have a checkpoint, with it; the incumbent is the first member."""
+        found = [(member, self._checkpoint_of(member)) for member in self.front]
+        return [(member, checkpoint) for member, checkpoint in found if checkpoint is not None]
+
+    def _checkpoint_of(self, member: Incumbent) -> Checkpoint | None:
+        trial = self.trials[member.trial]
+        for result in trial.all_results:
+            if result.resource == member.resource and result.checkpoint is not None:
+                return None if result.checkpoint.resource in trial.condemned else result.checkpoint
+        return None
+
+    def check(self) -> None:
+        """Assert every invariant; tests call it after each event."""
+        assert set(self.running) == {t.number for t in self.trials if t.running}
+        assert len(set(self.waiting)) == len(self.waiting)
+        for number in self.waiting:
+            trial = self.trials[number]
+            assert not trial.running and trial.failures and trial.abandoned is None
+        for i, trial in enumerate(self.trials):
+            assert trial.number == i
+            resources = [result.resource for result in trial.results]
+            assert resources == sorted(set(resources)), f"trial {i} has a resource twice: {resources}"
+            further = [result.resource for result in trial.further]
+            assert further == sorted(set(further)), f"trial {i} was trained further twice to one target: {further}"
+            for results in (trial.results, trial.further):
+                attempts = [result.attempt for result in results]
+                assert attempts == sorted(set(attempts)), f"trial {i} counts an attempt twice: {attempts}"
+            assert all((result.rung == FURTHER) == (result in trial.further) for result in trial.all_results)
+            assert not (trial.running and trial.abandoned), f"trial {i} runs although abandoned"
+            if trial.running:
+                assert trial.granted is not None
+                further_job = trial.granted.rung == FURTHER
+                assert trial.granted.target > (trial.resource if further_job else trial.searched)
+                assert not further_job or i in self.extended
+                assert trial.granted.attempt == trial.attempts - 1
+        finite = [r.loss for t in self.trials for r in t.all_results if r.loss is not None and is_complete(r)]
+        assert (self.incumbent.loss if self.incumbent else None) == (min(finite) if finite else None)
+        assert (self.front[0] if self.front else None) == self.incumbent
+        self._check_front()
+        running = [t for t in self.trials if t.running and t.granted is not None]
+        jobs = [(t.granted.target, t.granted.rung == FURTHER, t) for t in running if t.granted is not None]
+        assert self.further_running == sum(target - t.resource for target, further, t in jobs if further)
+        searching = sum(target - t.searched for target, further, t in jobs if not further)
+        assert self.resource_running - self.further_running == searching
+        for number, wish in self.extended.items():
+            trial = self.trials[number]
+            assert wish.target > trial.resource and trial.abandoned is None and trial.all_results
+        assert self.completed_jobs == sum(len(t.results) + len(t.further) for t in self.trials)
+        assert self.abandoned_trials == sum(t.abandoned is not None for t in self.trials)
+
+    def _check_front(self) -> None:
+        results = [r for t in self.trials for r in t.all_results if r.losses and is_complete(r)]
+        if not results:
+            assert self.front == ([self.incumbent] if self.incumbent else [])
+            return
+        keys = [member.losses for member in self.front]
+        assert keys == sorted(set(keys))
+        assert not any(dominates(a, b) for a in keys for b in keys)
+        for result in results:
+            assert result.losses in keys or any(dominates(key, result.losses) for key in keys)
+        found = {(t.number, r.resource, r.losses) for t in self.trials for r in t.all_results}
+        assert all((member.trial, member.resource, member.losses) in found for member in self.front)
+
+    def story(self, number: int) -> list[str]:
+        """What happened to a trial, one line each."""
+        assert self.spec is not None
+        trial, names = self.trials[number], RungNames(self.spec)
+        lines = [f"trial {number} created in bracket {trial.bracket}: {trial.params}"]
+        lines += [
+            f"{'' if r.rung == FURTHER else 'reached '}{names.words(r.bracket, r.rung)} ({r.resource} units) in "
+            f"attempt {r.attempt}: loss {r.loss}"
+            for r in trial.all_results
+        ]
+        lines += [f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}" for f in trial.failures]
+        lines += [
+            f"its checkpoint at {r.resource} units was removed to stay within the study's budget for checkpoints "
+            f"(chance of promotion {r.chance:.2g})"
+            for r in trial.removed
+        ]
+        if trial.stopped is not None:
+            lines.append(names.stopped(trial.stopped))
+        if trial.abandoned is not None:
+            gone = trial.abandoned
+            where = "at" if trial.is_at(gone) else "on the way to"
+            lines.append(f"abandoned {where} {names.words(gone.bracket, gone.rung)}: {gone.reason}")
+        lines += [f"not trained further to {gone.target}: {gone.reason}" for gone in trial.given_up]
+        if (wanted := self.extended.get(number)) is not None:
+            start = "scratch" if wanted.checkpoint is None else f"its checkpoint at {wanted.checkpoint.resource}"
+            lines.append(f"to be trained further to {wanted.target}, from {start}")
+        lines.append(f"now {trial.status}")
+        return lines
+
+
+def retries_left(state: StudyState, trial: TrialRecord, outcome: Outcome) -> bool:
+    """Whether the failure just added may be followed by another attempt at the same target."""
+    assert state.spec is not None
+    same = sum(
+        failure.outcome == outcome and (outcome is not Outcome.LOST or failure.worker != "")
+        for failure in trial.failures  # a controller that went away (no worker named) says nothing at all
+    )
+    return same <= state.spec.training.allowed(outcome)

@@ -1,0 +1,116 @@
+"""Which trials lose their workers, and whether others do: tells a harmful trial from a cluster that is dying.
+
+A loss is an attempt that is LOST on a worker that is named: worker or zygote died while it ran. An attempt lost with
+its controller names none, and says nothing. All counts begin anew with each controller, which has workers of its own.
+
+The rule (``training.max_lost``), decided after each loss of a trial at its present target:
+
+- It has lost ``max_lost`` or more, and of the other trials some *ended by themselves* since its first loss (with a
+  result or a failure of their own) and none lost a worker: it is abandoned.
+- It has lost ``max_lost`` or more, and that is no accident: with ``lost`` and ``ended`` of the other trials counted
+  since its first loss, the chance of so many losses in a row, ``((lost + 1) / (lost + ended + 2)) ** losses``, is below
+  one in a hundred, and others have ended in this study: it is abandoned as well. So several harmful trials do not hide
+  each other, one that runs alone is abandoned at its seventh loss, and in a study whose workers die at random hardly
+  any trial is.
+- It has used up ``retries.lost`` (10) otherwise: the study halts, and a person must look.
+
+So that there is something to compare, a trial one loss short of ``max_lost`` lets other work go first, and waits for
+what runs, until another attempt has ended by itself. At most :data:`MOST_DEFERRED` trials do, so that a dying cluster
+does not open trial after trial.
+"""
+
+from __future__ import annotations
+
+from hpo_core.model.events import (
+    AttemptFailed,
+    ControllerChanged,
+    Event,
+    JobCompleted,
+    TrialAbandoned,
+    TrialStopped,
+)
+from hpo_core.model.trial import Outcome
+
+MOST_DEFERRED = 3
+ACCIDENT = 0.01
+_NOT_BY_ITSELF = frozenset({Outcome.LOST, Outcome.PREEMPTED, Outcome.STORAGE})
+
+
+class Losses:
+    """A fold over events; costs nothing while no trial has lost a worker."""
+
+    def __init__(self) -> None:
+        self._now = 0
+        self._latest_end = 0
+        self._enders: list[int] = []  # the first two trials of which an attempt ended by itself
+        self._count: dict[int, int] = {}
+        self._first: dict[int, int] = {}
+        self._last: dict[int, int] = {}
+        self._lost_at: dict[int, int] = {}
+        self._ended_at: dict[int, int] = {}
+
+    def apply(self, event: Event) -> None:
+        """Take note of a fact."""
+        kind = type(event)
+        if kind is JobCompleted:
+            assert isinstance(event, JobCompleted)
+            self._ended(event.trial)
+            self._forget(event.trial)
+        elif kind is AttemptFailed:
+            assert isinstance(event, AttemptFailed)
+            if event.outcome not in _NOT_BY_ITSELF:
+                self._ended(event.trial)
+            elif event.outcome is Outcome.LOST and event.worker:
+                self._lost(event.trial)
+        elif kind is TrialAbandoned or kind is TrialStopped:
+            self._lost_at.pop(event.trial, None)  # type: ignore[union-attr]
+            self._forget(event.trial)  # type: ignore[union-attr]
+        elif kind is ControllerChanged:
+            for table in (self._count, self._first, self._last, self._lost_at, self._ended_at):
+                table.clear()
+
+    def _ended(self, trial: int) -> None:
+        self._now += 1
+        self._latest_end = self._now
+        if len(self._enders) < 2 and trial not in self._enders:
+            self._enders.append(trial)
+        if self._count:
+            self._ended_at[trial] = self._now
+
+    def _lost(self, trial: int) -> None:
+        self._now += 1
+        self._count[trial] = self._count.get(trial, 0) + 1
+        self._first.setdefault(trial, self._now)
+        self._last[trial] = self._lost_at[trial] = self._now
+
+    def _forget(self, trial: int) -> None:
+        for table in (self._count, self._first, self._last):
+            table.pop(trial, None)
+        if not self._count:
+            self._lost_at.clear()
+            self._ended_at.clear()
+
+    def count(self, trial: int) -> int:
+        """Losses of a trial at its present target."""
+        return self._count.get(trial, 0)
+
+    def defers(self, trial: int, most: int) -> bool:
+        """Whether other work goes before its next attempt; ``most`` is ``max_lost``."""
+        return self.count(trial) >= max(1, most - 1) and self._latest_end < self._last[trial]
+
+    def is_at_fault(self, trial: int, most: int) -> bool:
+        """Whether the trial itself, and not the cluster, is what costs it its workers."""
+        count = self.count(trial)
+        if count < most:
+            return False
+        ended, lost = self.others(trial)
+        if ended and not lost:
+            return True
+        return ((lost + 1) / (lost + ended + 2)) ** count < ACCIDENT and any(n != trial for n in self._enders)
+
+    def others(self, trial: int) -> tuple[int, int]:
+        """Of the other trials since its first loss: (how many ended an attempt by themselves, how many lost one)."""
+        first = self._first[trial]
+        ended = sum(number != trial and when > first for number, when in self._ended_at.items())
+        lost = sum(number != trial and when > first for number, when in self._lost_at.items())
+        return ended, lost

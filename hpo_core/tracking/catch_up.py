@@ -1,0 +1,93 @@
+"""``hpo project``: bring a study's copy up to date by hand."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import psutil
+
+from hpo_core.home import Home
+from hpo_core.journal.protocol import Journal, Owner
+from hpo_core.model.errors import HpoError
+from hpo_core.spec import StudySpec
+from hpo_core.tracking.credential_scope import credentials_for
+from hpo_core.tracking.mlflow_client import prepare_environment
+from hpo_core.tracking.mlflow_links import reason_of, shown_uri
+from hpo_core.tracking.mlflow_projection import MlflowProjection
+from hpo_core.tracking.projection import DivergedError
+
+log = logging.getLogger("hpo.tracking")
+
+
+class TrackerError(HpoError):
+    """The tracker cannot be reached or refuses; the study is not concerned."""
+
+
+def project_study(home: Home, journal: Journal, name: str, *, rebuild: bool = False) -> str:
+    """Project one study; returns a line for people. Doing it twice changes nothing.
+
+    Raises:
+        StudyNotFoundError: no such study.
+        ProjectionBusyError: its follower does this already.
+        TrackerError: MLflow is off for this study, cannot be reached, or refuses.
+    """
+    info = journal.info(name)
+    spec = StudySpec.from_journal(next(iter(journal.entries(name, 0, 1))).stimulus.spec)  # type: ignore[union-attr]
+    uri = home.tracking_uri(spec)
+    if uri is None:
+        raise TrackerError(
+            f"Study {name!r} has tracking.mlflow = 'off' and is copied nowhere. To copy studies, name a tracking "
+            "URI there (or nothing, for a store in the home folder) when they are created."
+        )
+    prepare_environment()
+    folder = home.study_folder(name, create=True)
+    projection = MlflowProjection(name, uri, spec.tracking.experiment, folder, home.artifact_location(spec))
+    try:
+        with credentials_for(uri):
+            count = project_all(projection, journal, info.entries, rebuild=rebuild)
+            if not driven_by_another(info.owner):
+                projection.finish()
+        where, deleted = projection.url, projection.deleted
+    except HpoError:
+        raise
+    except Exception as error:
+        raise TrackerError(
+            f"Study {name!r} was not copied to MLflow at {shown_uri(uri)} ({reason_of(error)}). "
+            "Check that it runs, then do this again; the study itself is not concerned."
+        ) from error
+    finally:
+        projection.close()
+    if deleted:
+        return (
+            f"{name}: its run was deleted from MLflow at {shown_uri(uri)} and stays so; "
+            f"`hpo project {name} --rebuild` makes it anew"
+        )
+    return f"{name}: {count} new entries of {info.entries} copied; {where}"
+
+
+def project_all(projection: MlflowProjection, journal: Journal, length: int, *, rebuild: bool = False) -> int:
+    """Copy what is new of a journal of ``length`` entries; with new runs where an older one was put back.
+
+    Returns how many entries MLflow did not hold before.
+    """
+    name = projection.study_name
+    try:
+        if projection.next_seq > length:
+            raise DivergedError(f"Study {name!r}: its journal had {projection.next_seq} entries and has {length} now.")
+        start = 0 if rebuild else projection.next_seq
+        return projection.project(journal.entries(name, start, length), rebuild=rebuild, length=length)
+    except DivergedError as error:
+        log.warning("%s Its runs are made anew; the former ones are deleted in MLflow.", error)
+        projection.supersede()
+        return projection.project(journal.entries(name, 0, length), rebuild=True, length=length)
+
+
+def driven_by_another(owner: Owner | None, mine: int | None = None) -> bool:
+    """Whether a living controller other than process ``mine`` has the study: then it is not over."""
+    if owner is None or owner.host != socket.gethostname() or owner.pid == mine:
+        return False
+    try:
+        return abs(psutil.Process(owner.pid).create_time() - owner.born) < 1.0
+    except psutil.Error:
+        return False

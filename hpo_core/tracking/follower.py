@@ -1,0 +1,319 @@
+"""A process of its own that tails a journal into MLflow, so that the tracker can never hurt the search.
+
+::
+
+    python -m hpo_core.tracking.follower --journal URL --study NAME --tracking-uri URI \\
+        --experiment NAME --study-folder FOLDER [--artifact-location URI] [--drain SECONDS]
+
+It ends when its standard input does. Where the controller said ``finish`` there first: one last catch-up within
+``--drain`` seconds, then exit code 0, or 3 where MLflow does not hold everything. Where it did not, the controller died
+(or this process was sent SIGTERM): the last catch-up takes four seconds at most, in the middle of a call if need be,
+for the next controller's follower is about to begin. While MLflow cannot be reached it tries again and again, and says
+so once; where it was out of reach when standard input ended, the last catch-up takes five seconds at most.
+
+One follower at a time: a new one ends what an earlier controller left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from hpo_core.journal.protocol import Journal
+from hpo_core.model.errors import HpoError, SpecError, StudyNotFoundError
+from hpo_core.security.masking import mask_logs
+from hpo_core.tracking.catch_up import driven_by_another, project_all, project_study
+from hpo_core.tracking.credential_scope import credentials_for
+from hpo_core.tracking.mlflow_client import prepare_environment
+from hpo_core.tracking.mlflow_links import reason_of, shown_uri
+from hpo_core.tracking.mlflow_projection import MlflowProjection
+from hpo_core.tracking.projection_lock import ProcessLock
+from hpo_core.tracking.run_location import note_trouble
+
+__all__ = ["FINISH", "Follower", "end_older", "follow", "main", "project_study"]
+
+NOT_CAUGHT_UP = 3
+ABSENT_SECONDS = 5.0
+"""A tracker that was not there for so long will not come back in the seconds of a last catch-up, either."""
+_LONGEST_PAUSE = 30.0
+_SLICE = 0.5
+_HANG = 5.0
+FINISH = b"finish\n"
+"""What a controller writes to standard input before it closes it: there is time for a last catch-up."""
+ABANDONED_SECONDS = 4.0
+"""How long a follower outlives a controller that died; the next one, or `hpo project`, does the rest."""
+log = logging.getLogger("hpo.tracking")
+
+
+class Follower:
+    """Keeps a projection up with a journal."""
+
+    def __init__(self, journal: Journal, projection: MlflowProjection) -> None:
+        self.journal = journal
+        self.projection = projection
+        self.trouble = ""
+        """Why the last attempt failed; empty where it did not."""
+        self.gone = False
+        """The study was deleted: nothing is left to follow."""
+        self._failures = 0
+        self._failing_since: float | None = None
+        self._parent = os.getppid()
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next attempt is worth it, beyond the usual interval."""
+        return min(_LONGEST_PAUSE, 0.5 * 2**self._failures) if self._failures else 0.0
+
+    @property
+    def absent(self) -> bool:
+        """Whether MLflow has been out of reach for some time now."""
+        return self._failing_since is not None and time.monotonic() - self._failing_since > ABSENT_SECONDS
+
+    def advance(self, *, finish: bool = False) -> bool:
+        """One attempt to catch up; whether it succeeded."""
+        try:
+            self._advance(finish=finish)
+        except StudyNotFoundError as error:
+            self.gone, self.trouble = True, str(error)
+        except Exception as error:
+            self._failed(error)
+            return False
+        else:
+            if self.trouble:
+                log.warning("study %r: MLflow caught up again.", self.projection.study_name)
+                note_trouble(self.projection.study_folder, "")
+            self.trouble, self._failures, self._failing_since = "", 0, None
+        return not self.gone
+
+    def _advance(self, *, finish: bool) -> None:
+        projection = self.projection
+        info = self.journal.info(projection.study_name)
+        if projection.created not in (None, info.created):
+            raise StudyNotFoundError(f"Study {info.name!r} was deleted and created again; this follower ends.")
+        if info.entries != projection.next_seq or self._failures:
+            before = projection.url
+            project_all(projection, self.journal, info.entries)
+            if before is None and projection.url is not None:
+                log.info("study %r in MLflow: %s", projection.study_name, projection.url)
+        if finish and not driven_by_another(info.owner, self._parent):
+            projection.finish()
+
+    def _failed(self, error: Exception) -> None:
+        reason = reason_of(error)
+        if not self.trouble:
+            log.warning(
+                "study %r cannot be copied to MLflow at %s now (%s). The search goes on; this is tried again.",
+                self.projection.study_name, shown_uri(self.projection.tracking_uri), reason,
+            )  # fmt: skip
+            note_trouble(self.projection.study_folder, reason)
+        self.trouble = reason
+        self._failures += 1
+        if self._failing_since is None:
+            self._failing_since = time.monotonic()
+
+
+class StandardInput:
+    """Tells when standard input ends, and whether the controller wanted a last catch-up.
+
+    A thread of its own looks, so that a controller's death is noticed in the middle of a slow call, too; it never
+    blocks for longer than half a second, for a thread blocked in standard input spoils the exit. The controller's end
+    is seen by the number of this process's parent as well: a process that the controller forked may hold the pipe.
+
+    Args:
+        give_up: ends this process when the time after an end without ``finish`` is over.
+    """
+
+    def __init__(self, give_up: Callable[[], None]) -> None:
+        self.ended = False
+        self.finishing = False
+        self._give_up = give_up
+        self._parent = os.getppid()
+        threading.Thread(target=self._watch, name="standard-input", daemon=True).start()
+
+    def end(self, *_: Any) -> None:
+        """As if it had ended (also a signal handler, so that it takes no lock)."""
+        self.ended = True
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end at most so long; whether it came."""
+        until = time.monotonic() + seconds
+        while not self.ended and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, _SLICE))
+        return self.ended
+
+    def _watch(self) -> None:
+        said = b""
+        while not self.ended:
+            try:
+                ready, _, _ = select.select([0], [], [], _SLICE)
+                if ready:
+                    found = os.read(0, 4096)
+                    said = (said + found)[-4096:]
+                    self.finishing = FINISH in said
+                    self.ended = self.ended or not found
+            except (OSError, ValueError):  # it is closed
+                self.ended = True
+            self.ended = self.ended or os.getppid() != self._parent
+        if not self.finishing:
+            time.sleep(ABANDONED_SECONDS)
+            self._give_up()
+
+
+def follow(follower: Follower, standard_input: StandardInput, *, interval: float, drain: float) -> int:
+    """Follow until standard input ends, then catch up; returns the exit code."""
+    frozen = False
+    while not follower.gone:
+        if follower.advance() and not frozen:
+            gc.collect()
+            gc.freeze()  # what was imported and mapped lives for ever and need not be scanned again
+            frozen = True
+        if standard_input.wait(interval + follower.pause):
+            break
+    if follower.gone:
+        log.warning("%s", follower.trouble)
+        return 0
+    return _drain(follower, drain if standard_input.finishing else ABANDONED_SECONDS / 2)
+
+
+def _drain(follower: Follower, seconds: float) -> int:
+    if follower.absent:
+        seconds = min(seconds, ABSENT_SECONDS)
+    until = time.monotonic() + seconds
+    watchdog = threading.Timer(seconds + _HANG, _give_up, (follower,))
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        while not follower.advance(finish=True):
+            if follower.gone:
+                log.warning("%s", follower.trouble)
+                return 0
+            if time.monotonic() >= until:
+                _report(follower)
+                return NOT_CAUGHT_UP
+            time.sleep(min(1.0, max(0.0, until - time.monotonic())))
+        return 0
+    finally:
+        watchdog.cancel()
+
+
+def _report(follower: Follower) -> None:
+    projection = follower.projection
+    log.error(
+        "study %r: MLflow at %s does not hold everything (up to entry %d; %s). Nothing is lost: "
+        "`hpo project %s` copies the rest once MLflow works.",
+        projection.study_name, shown_uri(projection.tracking_uri), projection.written_seq,
+        follower.trouble or "the last call still hangs", projection.study_name,
+    )  # fmt: skip
+
+
+def _give_up(follower: Follower | None) -> None:
+    if follower is not None:
+        _report(follower)
+    logging.shutdown()
+    os._exit(NOT_CAUGHT_UP)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of ``python -m hpo_core.tracking.follower``."""
+    given = _parser().parse_args(arguments)
+    logging.basicConfig(format="hpo tracking: %(message)s", level=logging.INFO, stream=sys.stderr)
+    mask_logs()
+    prepare_environment()
+    started: list[Follower] = []
+    standard_input = StandardInput(lambda: _give_up(started[0] if started else None))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the controller decides
+    signal.signal(signal.SIGTERM, standard_input.end)
+    os.nice(given.nice)
+    os.umask(0o077)  # all it writes, MLflow's artifacts among them, is the user's alone
+
+    from hpo_core.journal.sql import open_journal
+
+    if not given.journal:
+        log.error("--journal is not given and HPO_JOURNAL is not set; name the journal.")
+        return SpecError.exit_code
+    projection = MlflowProjection(
+        given.study, given.tracking_uri, given.experiment, given.study_folder, given.artifact_location
+    )
+    try:
+        follower = Follower(open_journal(given.journal), projection)
+        started.append(follower)
+        end_older(projection.lock, projection.study_folder)
+        note_trouble(projection.study_folder, "")  # an earlier follower's
+        with credentials_for(given.tracking_uri):
+            return follow(follower, standard_input, interval=given.interval, drain=given.drain)
+    except HpoError as error:
+        log.error("study %r is not followed: %s", given.study, error)
+        return error.exit_code
+    finally:
+        projection.close()
+
+
+def end_older(lock: ProcessLock, study_folder: Path) -> None:
+    """End a follower that an earlier controller of this study left behind; whoever else projects it is waited for.
+
+    Whoever starts this one has claimed the study: the other one's controller is dead, or can write nothing more.
+    """
+    pid = lock.holder()
+    if pid is None or pid == os.getpid():
+        return
+    try:
+        older = psutil.Process(pid)
+        command = older.cmdline()
+        if __spec__.name not in command or str(study_folder) not in command:
+            return
+        log.info("the follower of an earlier controller (process %d) is ended", pid)
+        older.terminate()
+        try:
+            older.wait(ABANDONED_SECONDS + _HANG)
+        except psutil.TimeoutExpired:
+            older.kill()
+            older.wait(_HANG)
+    except (psutil.Error, OSError):
+        pass  # it ended just now, or is another user's: then the lock says so
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m hpo_core.tracking.follower",
+        description="Tail a study's journal into MLflow until standard input ends.",
+    )
+    parser.add_argument(
+        "--journal",
+        default=os.environ.get("HPO_JOURNAL"),
+        help="URL of the journal (default: HPO_JOURNAL, where a password is not shown to every user of the machine)",
+    )
+    parser.add_argument("--study", required=True)
+    parser.add_argument(
+        "--tracking-uri",
+        default=os.environ.get("HPO_FOLLOW_TRACKING_URI"),
+        required="HPO_FOLLOW_TRACKING_URI" not in os.environ,
+        help="of MLflow (default: HPO_FOLLOW_TRACKING_URI, for the same reason)",
+    )
+    parser.add_argument(
+        "--experiment",
+        default=os.environ.get("HPO_FOLLOW_EXPERIMENT"),
+        required="HPO_FOLLOW_EXPERIMENT" not in os.environ,
+        help="of MLflow (default: HPO_FOLLOW_EXPERIMENT, for a name that looks like an option)",
+    )
+    parser.add_argument("--study-folder", required=True, help="checkpoints, report.html, lock")
+    parser.add_argument("--artifact-location", help="for an experiment that does not exist yet")
+    parser.add_argument("--drain", type=float, default=30.0, help="seconds for the last catch-up")
+    parser.add_argument("--interval", type=float, default=1.0, help="seconds between looks at the journal")
+    parser.add_argument("--nice", type=int, default=15, help="how much to step back behind the training")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

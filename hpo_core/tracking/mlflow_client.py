@@ -1,0 +1,279 @@
+"""MLflow's client with what had to be learned about it: first use, quiet, lookup by tags, one call per run.
+
+Measured on 3.17.2: a store drops a metric point it holds already (same key, step, time and value, NaN
+included) and a parameter logged again with the same value; another value is refused. ``set_terminated``
+costs half of ``update_run`` and takes any status.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from hpo_core.model.errors import HpoError, StorageError
+from hpo_core.security.private_files import open_private, private_database
+from hpo_core.tracking.credential_scope import may_say_where
+from hpo_core.tracking.mlflow_links import reason_of, shown_uri
+from hpo_core.tracking.mlflow_names import legal_key, milliseconds
+from hpo_core.tracking.projection_lock import ProcessLock
+from hpo_core.tracking.study_fold import MetricPoint
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+_PAGE = 1000
+log = logging.getLogger("hpo.tracking")
+SUPERSEDED = "superseded "
+"""Before the kind of a run that shows a history which the journal does not hold any more."""
+METRICS_PER_CALL = 900
+"""MLflow takes 1000 metrics, parameters and tags in one call; 100 are left for the tags."""
+
+
+_ENVIRONMENT = {
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # seconds; MLflow's own: 120, and 7 retries
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+}
+
+
+class KnownRun(msgspec.Struct):
+    """What is known of a run MLflow holds."""
+
+    run_id: str
+    status: str
+    ended: int | None
+    """Milliseconds."""
+    deleted: bool
+    tags: dict[str, str]
+
+
+def prepare_environment() -> None:
+    """MLflow quiet, and an absent server noticed within seconds. Before MLflow is imported."""
+    for name, level in {"urllib3": logging.ERROR, "mlflow": logging.ERROR, "alembic": logging.ERROR}.items():
+        logging.getLogger(name).setLevel(level)
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
+def sqlite_path(tracking_uri: str) -> Path | None:
+    """The file of a SQLite store; None for anything else."""
+    parts = urlsplit(tracking_uri)
+    if not parts.scheme.startswith("sqlite") or not parts.path[1:]:
+        return None
+    return Path(unquote(parts.path[1:])).resolve()
+
+
+def open_client(tracking_uri: str) -> MlflowClient:
+    """A client whose store exists and is ready.
+
+    Six processes that open a new SQLite store at once break each other's migrations (five crashed), so
+    the first use is made by one at a time; on PostgreSQL by one on all machines.
+    """
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+    from mlflow import MlflowClient
+
+    for name in ("mlflow", "alembic"):  # after the import, which sets levels of its own
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with _alone(tracking_uri):
+        _make_store(sqlite_path(tracking_uri))
+        client = MlflowClient(tracking_uri=tracking_uri)  # this alone migrates the store
+        if is_database(tracking_uri):
+            client.search_experiments(max_results=1)
+    return client
+
+
+def _make_store(database: Path | None) -> None:
+    """Make a new SQLite store whole or not at all: one whose first migrations were cut short can never be opened.
+
+    It is made beside its place, copied (what MLflow still holds open of the first one is another file) and moved there.
+    """
+    if database is None or (database.exists() and database.stat().st_size):
+        return
+    from mlflow import MlflowClient
+
+    for left in database.parent.glob(f".{database.name}.new-*"):  # by one that was killed; the lock is ours
+        left.unlink(missing_ok=True)
+    side, whole = (database.with_name(f".{database.name}.new-{os.getpid()}{end}") for end in ("", "-whole"))
+    private_database(side)
+    MlflowClient(tracking_uri=f"sqlite:///{side}").search_experiments(max_results=1)
+    with open_private(whole, "wb") as file:
+        file.write(side.read_bytes())
+        file.flush()
+        os.fsync(file.fileno())
+    whole.replace(database)
+    side.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def errors_without_credentials() -> Iterator[None]:
+    """For callers whose errors others read: the text of MLflow's repeats the tracking URI with its password.
+
+    Raises:
+        HpoError: in place of any error of MLflow or of its database.
+    """
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError) as error:
+        raise HpoError(
+            f"MLflow cannot be reached, or refuses ({reason_of(error)}). Check that it runs and that "
+            "MLFLOW_TRACKING_URI is right, then start this again."
+        ) from None
+
+
+def is_database(tracking_uri: str) -> bool:
+    """Whether MLflow's tables are used without a server in between."""
+    return urlsplit(tracking_uri).scheme.partition("+")[0] in ("sqlite", "postgresql")
+
+
+@contextlib.contextmanager
+def _alone(tracking_uri: str) -> Iterator[None]:
+    database = sqlite_path(tracking_uri)
+    if database is not None:
+        lock = ProcessLock(database.with_name(f".{database.name}.first-use.lock"))
+        lock.take(wait=True)
+        try:
+            if database.exists():
+                with contextlib.suppress(OSError, StorageError):  # what is wrong with it is said when it is opened
+                    private_database(database)
+            yield
+        finally:
+            lock.free()
+    elif is_database(tracking_uri):
+        import sqlalchemy as sa
+
+        engine = sa.create_engine(tracking_uri, poolclass=sa.NullPool)
+        try:
+            with engine.connect() as connection:  # its end frees the lock
+                connection.execute(sa.text("SELECT pg_advisory_lock(hashtext('hpo: first use of MLflow'))"))
+                yield
+        finally:
+            engine.dispose()
+    else:
+        yield
+
+
+class RunStore:
+    """The runs of one experiment."""
+
+    def __init__(self, client: Any, tracking_uri: str, experiment: str, artifact_location: str | None) -> None:
+        self.client = client
+        self.tracking_uri = tracking_uri
+        self.experiment_id = self._experiment(experiment, artifact_location)
+        self._location = artifact_location
+        self._takes_files: dict[str, bool] = {}
+
+    def _experiment(self, name: str, artifact_location: str | None) -> str:
+        from mlflow.exceptions import MlflowException
+
+        found = self.client.get_experiment_by_name(name)
+        if found is None:
+            database = sqlite_path(self.tracking_uri)
+            if artifact_location is None and database is not None:
+                # MLflow's default is ./mlruns of whatever folder this process runs in.
+                artifact_location = (database.parent / "mlartifacts").as_uri()
+            tags = {"mlflow.experimentKind": "custom_model_development"}
+            try:
+                return str(self.client.create_experiment(name, artifact_location, tags))
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+                found = self.client.get_experiment_by_name(name)  # another process was quicker
+        if found is None or found.lifecycle_stage != "active":
+            raise HpoError(
+                f"MLflow experiment {name!r} at {shown_uri(self.tracking_uri)} was deleted, and such takes "
+                "no runs. Restore it (mlflow experiments restore), or name another one in tracking.experiment."
+            )
+        return str(found.experiment_id)
+
+    def experiment_of(self, name: str) -> str | None:
+        """Id of another experiment of this store; None where it has none of this name, or it was deleted."""
+        found = self.client.get_experiment_by_name(name)
+        return None if found is None or found.lifecycle_stage != "active" else str(found.experiment_id)
+
+    def find(self, tags: Mapping[str, str], *, deleted: bool) -> list[KnownRun]:
+        """Runs with all these tags; with ``deleted`` also those a user deleted."""
+        from mlflow.entities import ViewType
+
+        text = " and ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
+        view = ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
+        found: list[KnownRun] = []
+        token: str | None = None
+        while True:
+            page = self.client.search_runs([self.experiment_id], text, view, max_results=_PAGE, page_token=token)
+            for run in page:
+                info = run.info
+                gone = info.lifecycle_stage != "active"
+                found.append(KnownRun(info.run_id, info.status, info.end_time, gone, dict(run.data.tags)))
+            token = page.token
+            if not token:
+                return found
+
+    def create(self, name: str, started: float, tags: dict[str, str]) -> KnownRun:
+        """A new run."""
+        made = self.client.create_run(self.experiment_id, milliseconds(started), tags, name)
+        return KnownRun(made.info.run_id, "RUNNING", None, False, {})
+
+    def log(
+        self,
+        run: KnownRun,
+        *,
+        points: Iterable[MetricPoint] = (),
+        params: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        """Write to a run in one call where MLflow's limits allow; tags last, in the last call."""
+        from mlflow.entities import Metric, Param, RunTag
+
+        metrics = [Metric(legal_key(point.key), point.value, milliseconds(point.time), point.step) for point in points]
+        pairs = [Param(key, value) for key, value in (params or {}).items()]
+        labels = [RunTag(key, value) for key, value in (tags or {}).items()]
+        while len(metrics) > METRICS_PER_CALL:
+            self.client.log_batch(run.run_id, metrics=metrics[:METRICS_PER_CALL])
+            metrics = metrics[METRICS_PER_CALL:]
+        while len(pairs) > 100 or (pairs and len(metrics) + len(pairs) + len(labels) > 1000):
+            self.client.log_batch(run.run_id, params=pairs[:100])
+            pairs = pairs[100:]
+        if metrics or pairs or labels:
+            self.client.log_batch(run.run_id, metrics=metrics, params=pairs, tags=labels)
+
+    def takes_files(self, run: KnownRun) -> bool:
+        """Whether files may be written where the store says this run has them (see ``credential_scope``)."""
+        if run.run_id not in self._takes_files:
+            where = str(self.client.get_run(run.run_id).info.artifact_uri)
+            given = self._location is not None and f"{where}/".startswith(f"{self._location.rstrip('/')}/")
+            self._takes_files[run.run_id] = (given and ".." not in where) or may_say_where(self.tracking_uri, where)
+            if not self._takes_files[run.run_id]:
+                log.warning(
+                    "MLflow at %s wants files written to %r; a server that only a study names must keep them itself, "
+                    "so none are written. If you trust it, add it to HPO_ALLOWED_TRACKING.",
+                    shown_uri(self.tracking_uri), where,
+                )  # fmt: skip
+        return self._takes_files[run.run_id]
+
+    def supersede(self, run: KnownRun, kind: str) -> None:
+        """Take a run out of sight for good: it is no run of its study any more, and deleted (it can be restored)."""
+        self.client.set_tag(run.run_id, "hpo.kind", SUPERSEDED + kind)
+        self.client.delete_run(run.run_id)
+
+    def set_status(self, run: KnownRun, status: str, ended: float | None) -> None:
+        """Bring a run's status and end time to what they should be; nothing is written where they are."""
+        end = run.ended if ended is None else milliseconds(ended)
+        if (run.status, run.ended) == (status, end):
+            return
+        if end is None:
+            self.client.update_run(run.run_id, status)
+        else:
+            self.client.set_terminated(run.run_id, status, end)
+        run.status, run.ended = status, end

@@ -1,0 +1,225 @@
+"""Models in MLflow's registry: versions with their card and checkpoints, the alias ``champion``, past decisions.
+
+A retraining is a run of its own (tag ``hpo.retraining`` = key). Its decision is uploaded before anything is done about
+it, and the run is finished after everything was done: whoever comes again with the same key goes on from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpo_core.checkpoints.storage import fetched, local_path
+from hpo_core.model.errors import HpoError
+from hpo_core.retraining.model_card import Decision, ModelCard
+from hpo_core.tracking.mlflow_client import KnownRun, RunStore, open_client
+from hpo_core.tracking.mlflow_links import run_url
+from hpo_core.tracking.mlflow_names import legal_key, param_value
+from hpo_core.tracking.study_fold import MetricPoint
+
+CHAMPION = "champion"
+KEY = "hpo.retraining"
+DATA = "hpo.data"
+"""Tag: where the data lay when a retraining began; its studies name that place."""
+SPOILED = "hpo.spoiled"
+"""Tag: the data are not what they were when it began."""
+_CARD = "model.json"
+_FOLDER = "model"
+
+
+class ModelRegistry:
+    """One registered model and the runs of its retrainings.
+
+    Args:
+        name: Of the registered model.
+        tracking_uri: Also the registry's.
+        experiment: Holds the runs.
+    """
+
+    def __init__(self, name: str, tracking_uri: str, experiment: str, artifact_location: str | None = None) -> None:
+        self.name = name
+        self.tracking_uri = tracking_uri
+        self._client = open_client(tracking_uri)
+        self._store = RunStore(self._client, tracking_uri, experiment, artifact_location)
+
+    # Versions.
+
+    def champion(self) -> int | None:
+        """The version with the alias; None where there is none."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return int(self._client.get_model_version_by_alias(self.name, CHAMPION).version)
+        except MlflowException as error:
+            if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+                return None
+            raise
+
+    def download(self, version: int, folder: Path) -> ModelCard:
+        """The card of a version; its checkpoints lie below ``folder`` afterwards.
+
+        Raises:
+            HpoError: the version was not registered by a retraining.
+        """
+        found = self._client.get_model_version(self.name, str(version))
+        run_id = found.run_id
+        if not run_id or not any(item.path == f"{_FOLDER}/{_CARD}" for item in self._listed(run_id)):
+            raise HpoError(
+                f"Version {version} of model {self.name!r} has no {_FOLDER}/{_CARD}: it was not registered by the "
+                f"retrain flow. Give the alias {CHAMPION!r} to a version that was, or remove it and name the study of "
+                "the first champion."
+            )
+        # Resolved, for the card's own checkpoints are asked for below it without links on the way.
+        folder = folder.resolve()
+        local = Path(self._client.download_artifacts(run_id, _FOLDER, str(folder))).resolve()
+        card = msgspec.json.decode((local / _CARD).read_bytes(), type=ModelCard)
+        moved = tuple(
+            msgspec.structs.replace(
+                repeat,
+                checkpoint=msgspec.structs.replace(
+                    repeat.checkpoint, uri=str(_inside(local, repeat.checkpoint.uri).relative_to(folder))
+                ),
+            )
+            for repeat in card.repeats
+        )
+        return msgspec.structs.replace(card, repeats=moved)
+
+    def promote(self, version: int) -> None:
+        """Give a version the alias."""
+        self._client.set_registered_model_alias(self.name, CHAMPION, str(version))
+
+    # Retrainings.
+
+    def run_of(self, key: str) -> KnownRun | None:
+        """The run of a retraining, where it was begun; begun twice at once, the one that got further."""
+        found = self._store.find({KEY: key, "hpo.model": self.name}, deleted=False)
+        return min(found, key=_first_choice) if found else None
+
+    def begin(self, key: str, title: str, data: str) -> KnownRun:
+        """The run of a retraining on ``data``, made where it is absent."""
+        run = self.run_of(key)
+        if run is None:
+            tags = {"hpo.kind": "retraining", KEY: key, "hpo.model": self.name, DATA: data}
+            made = self._store.create(title, time.time(), tags)
+            run = self.run_of(key) or made
+            if run.run_id != made.run_id:  # another process made one meanwhile; both take the same one
+                self._store.set_status(made, "KILLED", time.time())
+        self._store.set_status(run, "RUNNING", None)
+        return run
+
+    def spoil(self, run: KnownRun) -> None:
+        """Nothing can be made of it any more; whoever comes again begins a new one."""
+        self._store.log(run, tags={SPOILED: "true"})
+        run.tags[SPOILED] = "true"
+
+    def fail(self, run: KnownRun, error: BaseException) -> None:
+        """It ended without a result: failed, or cancelled by a person or signal."""
+        self._store.set_status(run, "FAILED" if isinstance(error, Exception) else "KILLED", time.time())
+
+    def decision_of(self, run: KnownRun) -> Decision | None:
+        """What was decided in a run; None as long as nothing was."""
+        if run.tags.get("hpo.decided") != "true":
+            return None
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(self._client.download_artifacts(run.run_id, "decision.json", folder))
+            return msgspec.json.decode(path.read_bytes(), type=Decision)
+
+    def keep_decision(self, run: KnownRun, decision: Decision, svg: str) -> None:
+        """Upload a decision: from now on it stands."""
+        self._client.log_text(run.run_id, decision.markdown(), "decision.md")
+        self._client.log_text(run.run_id, svg, "decision.svg")
+        self._client.log_text(run.run_id, json.dumps(decision.plain(), indent=1), "decision.json")
+        now, sign = time.time(), decision.sign
+        points = [
+            MetricPoint(legal_key(f"{label} {decision.metric}"), loss * sign, now, step)
+            for label, losses in decision.rows
+            for step, loss in enumerate(losses)
+        ]
+        points += [
+            MetricPoint("drift", decision.drift.statistic, now, 0),
+            MetricPoint("p_value", decision.verdict.p_value, now, 0),
+        ]
+        note = {"mlflow.note.content": decision.markdown(), "hpo.promoted": str(decision.promoted).lower()}
+        self._store.log(run, points=points, tags=note)
+        self._store.log(run, tags={"hpo.decided": "true"})
+        run.tags["hpo.decided"] = "true"
+
+    def upload(self, run: KnownRun, card: ModelCard, folder: Path, base: str) -> None:
+        """Upload a model: its card, and its checkpoints from below ``base`` of ``folder``."""
+        with tempfile.TemporaryDirectory() as side:
+            model = Path(side) / _FOLDER
+            model.mkdir()
+            moved = []
+            for index, repeat in enumerate(card.repeats):
+                name = f"repeat-{index}.safetensors"
+                with _on_this_machine(folder, repeat.checkpoint.uri, base) as file:
+                    shutil.copyfile(file, model / name)
+                checkpoint = msgspec.structs.replace(repeat.checkpoint, uri=name, parent=None)
+                moved.append(msgspec.structs.replace(repeat, checkpoint=checkpoint))
+            kept = msgspec.structs.replace(card, repeats=tuple(moved))
+            (model / _CARD).write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=1))
+            self._client.log_artifacts(run.run_id, str(model), _FOLDER)
+        params = {legal_key(name): param_value(value) for name, value in card.repeats[card.serving].params.items()}
+        self._store.log(run, params=params)
+
+    def register(self, run: KnownRun, tags: Mapping[str, Any], description: str) -> int:
+        """The version made from a run's model; the same one when called again."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client.create_registered_model(self.name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        for known in self._client.search_model_versions(f"name = '{self.name}'"):
+            if known.run_id == run.run_id:
+                return int(known.version)
+        made = self._client.create_model_version(
+            self.name,
+            f"runs:/{run.run_id}/{_FOLDER}",
+            run.run_id,
+            tags={key: str(value) for key, value in tags.items()},
+            description=description,
+        )
+        return int(made.version)
+
+    def finish(self, run: KnownRun, version: int) -> None:
+        """All is done."""
+        self._store.log(run, tags={"hpo.version": str(version)})
+        self._store.set_status(run, "FINISHED", time.time())
+
+    def url(self, run: KnownRun) -> str:
+        """The page of a run."""
+        return run_url(self.tracking_uri, self._store.experiment_id, run.run_id)
+
+    def _listed(self, run_id: str) -> list[Any]:
+        return list(self._client.list_artifacts(run_id, _FOLDER))
+
+
+def _first_choice(run: KnownRun) -> tuple[bool, bool, str]:
+    return run.status != "FINISHED", run.tags.get("hpo.decided") != "true", run.run_id
+
+
+def _inside(folder: Path, uri: str) -> Path:
+    path = local_path(folder, uri)
+    assert path is not None
+    return path
+
+
+@contextlib.contextmanager
+def _on_this_machine(folder: Path, uri: str, base: str) -> Iterator[Path]:
+    """A checkpoint's file, fetched where it lies at a URL."""
+    local = local_path(folder, uri, base)
+    if local is not None:
+        yield local
+        return
+    with fetched(uri) as copy:
+        yield copy

@@ -1,0 +1,130 @@
+"""Files at the study's run: promotions, best parameters, the report, the best checkpoint."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpo_core.checkpoints.storage import local_path
+from hpo_core.model.errors import CheckpointError
+from hpo_core.tracking.mlflow_client import KnownRun, RunStore
+from hpo_core.tracking.study_fold import StudyFold
+from hpo_core.views.front import front_facts
+
+BEST_FOLDER = "best_checkpoint"
+BEST_DIGEST = "hpo.best_checkpoint_digest"
+
+log = logging.getLogger(__name__)
+
+
+def promotions_table(fold: StudyFold) -> dict[str, Any]:
+    """The promotion sequence, and how it is to be read."""
+    return {
+        "study": fold.spec.study,
+        "about": "loss and rank are those at the rung below at the moment of promotion; rank 1 is best",
+        "promotions": [msgspec.to_builtins(promotion) for promotion in fold.promotions],
+    }
+
+
+def best_table(fold: StudyFold) -> dict[str, Any]:
+    """The incumbent and its parameters (empty where there is none)."""
+    best = fold.state.incumbent
+    if best is None:
+        return {}
+    return {
+        "study": fold.spec.study,
+        "trial": best.trial,
+        "resource": best.resource,
+        "metric": fold.spec.metric.name,
+        "value": best.loss * fold.spec.metric.sign,
+        "params": fold.state.trials[best.trial].params,
+    }
+
+
+def lineage_table(fold: StudyFold) -> dict[str, Any]:
+    """Who went on from whom (PBT): every trial with its parent, its parameters and what it reached."""
+    state = fold.state
+    rows = []
+    for trial in state.trials:
+        born = state.reproduced.get(trial.number)
+        rows.append(
+            {
+                "trial": trial.number,
+                "generation": born.generation if born is not None else 0,
+                "member": born.member if born is not None else trial.number,
+                "parent": trial.parent,
+                "initiator": born.initiator if born is not None else None,
+                "opponent": born.opponent if born is not None else None,
+                "params": trial.params,
+                "resource": trial.resource if trial.results else None,
+                fold.spec.metric.name: None if trial.loss is None else trial.loss * fold.spec.metric.sign,
+            }
+        )
+    return {"study": fold.spec.study, "about": "parent: whose weights it went on from", "trials": rows}
+
+
+def write_tables(store: RunStore, run: KnownRun, fold: StudyFold) -> None:
+    """``promotions.json``, ``best_params.json``; with several objectives ``front.json``, in PBT ``lineage.json``."""
+    if not store.takes_files(run):
+        return
+    tables = {"promotions.json": promotions_table(fold), "best_params.json": best_table(fold)}
+    if len(fold.spec.objectives) > 1:
+        tables["front.json"] = {"study": fold.spec.study, "front": front_facts(fold.spec, fold.state)}
+    if fold.state.has_members:
+        tables["lineage.json"] = lineage_table(fold)
+    for name, table in tables.items():
+        store.client.log_text(run.run_id, json.dumps(table, indent=1), name)
+
+
+def write_files(store: RunStore, run: KnownRun, fold: StudyFold, folder: Path) -> None:
+    """Upload the report and the best checkpoint, where they exist and are not there yet."""
+    if not store.takes_files(run):
+        return
+    report = folder / "report.html"
+    if report.is_file():
+        store.client.log_artifact(run.run_id, str(report))
+    best = fold.state.best_checkpoint()
+    if best is None or run.tags.get(BEST_DIGEST) == best.digest:
+        return
+    try:
+        path = local_path(folder, best.uri, fold.spec.checkpoint_base)
+    except CheckpointError as error:
+        log.warning("study %r: the best checkpoint was not copied to MLflow: %s", fold.spec.study, error)
+        return
+    if path is None or not path.exists():
+        log.warning(
+            "study %r: the best checkpoint %s is no file in %s and was not copied to MLflow.",
+            fold.spec.study, best.uri, folder,
+        )  # fmt: skip
+        return
+    upload = store.client.log_artifacts if path.is_dir() else store.client.log_artifact
+    upload(run.run_id, str(path), BEST_FOLDER)
+    _drop_others(store, run, path)
+    tags = {BEST_DIGEST: best.digest, "hpo.best_checkpoint": f"{BEST_FOLDER}/{path.name}"}
+    store.log(run, tags=tags)
+    run.tags.update(tags)
+
+
+def _drop_others(store: RunStore, run: KnownRun, kept: Path) -> None:
+    """Remove the best checkpoint of an earlier end of the same study; harmless where that cannot be done."""
+    others = [
+        item.path
+        for item in store.client.list_artifacts(run.run_id, BEST_FOLDER)
+        if kept.is_file() and not item.is_dir and Path(item.path).name != kept.name
+    ]
+    if not others:
+        return
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    repository: Any = get_artifact_repository(
+        store.client.get_run(run.run_id).info.artifact_uri, tracking_uri=store.tracking_uri
+    )
+    for path in others:
+        try:
+            repository.delete_artifacts(path)
+        except Exception as error:
+            log.warning("study's run %s: old artifact %s stays (%s).", run.run_id, path, error)

@@ -1,0 +1,1 @@
+"""The child process in which an attempt trains, and its life."""

@@ -1,0 +1,59 @@
+"""How a process that gave no report came to its end, in the words of outcomes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from hpo_core.model.trial import Outcome
+
+LOG_TAIL = 4096
+
+
+def judge(code: int, *, status: int, oom_kills: int) -> tuple[Outcome, str]:
+    """Outcome and message for what ``waitid`` gave as ``si_code`` and ``si_status``.
+
+    ``oom_kills`` counts the kernel's out-of-memory kills in our control group meanwhile.
+    """
+    if code == os.CLD_EXITED:
+        return Outcome.CRASHED, (
+            f"The training process exited by itself with code {status} before it reported. Look for os._exit() "
+            "or a "
+            "library that ends the process; the end of its log is in the detail."
+        )
+    if status == signal.SIGKILL:
+        by = "the kernel, for memory ran out" if oom_kills else "signal 9, probably out of memory"
+        return Outcome.OUT_OF_MEMORY, (
+            f"The training process was killed by {by}. Use a smaller model or batch, fewer workers per machine, "
+            "or more memory."
+        )
+    try:
+        name = f"signal {status} ({signal.Signals(status).name})"
+    except ValueError:
+        name = f"signal {status}"
+    return Outcome.CRASHED, (
+        f"The training process was killed by {name}. A native library crashed, or somebody ended it; "
+        "the stack at that moment is in its log."
+    )
+
+
+def oom_kill_count() -> int:
+    """Kills for want of memory in our control group so far; 0 where that is not known."""
+    try:
+        group = Path("/proc/self/cgroup").read_text().rpartition("0::")[2].split("\n", 1)[0].strip("/")
+        events = Path("/sys/fs/cgroup", group, "memory.events").read_text()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in events.splitlines() if line.startswith("oom_kill ")), 0)
+
+
+def log_tail(path: str | Path) -> str:
+    """The last ``LOG_TAIL`` bytes of an attempt's output; empty where there is none."""
+    try:
+        with Path(path).open("rb") as file:
+            end = file.seek(0, 2)
+            file.seek(max(0, end - LOG_TAIL))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""Unchanged Optuna objectives as training functions."""

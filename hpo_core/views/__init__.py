@@ -1,0 +1,1 @@
+"""Facts of a study as people and programs read them."""

@@ -1,0 +1,75 @@
+"""How rungs and facts about them are called wherever people read them."""
+
+from __future__ import annotations
+
+from hpo_core.model.events import CeilingRaised, StudyHalted, TrialStopped
+from hpo_core.model.trial import FURTHER
+from hpo_core.spec import StudySpec
+
+
+class RungNames:
+    """A rung's place and words in one study: with its bracket only where there are several.
+
+    Where brackets share their rungs, a job of bracket ``b`` and rung ``k`` stands at rung ``b + k`` of the one
+    ladder, for bracket ``b`` enters it there.
+    """
+
+    def __init__(self, spec: StudySpec) -> None:
+        search = spec.search
+        self.shared = search.method == "asha" and search.rung_system == "shared" and len(search.brackets) > 1
+        self.several = False
+        """Whether there are several brackets with rungs of their own from the start."""
+        if search.method == "asha":
+            self.several = len(search.brackets) > 1 and not self.shared
+        elif search.method == "sha":
+            self.several = search.rounds > 1
+        elif search.method == "hyperband":
+            self.several = len(search.levels()) * search.rounds > 1
+        elif search.method == "recorded":
+            self.several = len({grant.bracket for grant in search.grants}) > 1
+
+    def place(self, bracket: int, rung: int) -> tuple[int | None, int]:
+        """(bracket, or None where rungs are shared; place in its ladder)."""
+        return (None, bracket + rung) if self.shared and rung != FURTHER else (bracket, rung)
+
+    def words(self, bracket: int, rung: int) -> str:
+        """``rung 2``, or ``rung 2 of bracket 1``, or ``trained further`` beyond the search."""
+        if rung == FURTHER:
+            return "trained further"
+        own, place = self.place(bracket, rung)
+        named = own is not None and (self.several or own > 0)  # an extended study may get its second bracket late
+        return f"rung {place} of bracket {own}" if named else f"rung {place}"
+
+    def stopped(self, event: TrialStopped) -> str:
+        """``stopped at rung 1 (place 5 of 12)``."""
+        return f"stopped at {self.words(event.bracket, event.rung)} (place {event.rank} of {event.results})"
+
+    def raised(self, event: CeilingRaised) -> str:
+        """Which rung opened, and what was not stable."""
+        rung, near = event.rung, event.tolerance
+        equal = f"losses no more than {near:.3g} apart count as equal" if near else "no two losses counted as equal"
+        return (
+            f"rung {rung} (trained to {event.level:,}) opened, for more training had changed the order: of the trials "
+            f"at rung {rung - 1}, trial {event.trial} came to place {event.place}, where rung {rung - 2} had "
+            f"{_trials(event.expected)} ({equal})"
+        )
+
+
+def halt_words(spec: StudySpec, halted: StudyHalted) -> str:
+    """Why a study halted, and what a resume does; the reason alone where no rule of the study did it."""
+    if not halted.rule:
+        return halted.reason
+    stop = spec.stop
+    after = {
+        "total_resource": f"grants {stop.total_resource:,} more" if stop.total_resource else "",
+        "seconds": f"drives it for {stop.seconds:g} seconds more" if stop.seconds else "",
+        "target": "goes on for a better one",
+    }[halted.rule]
+    return f"stop rule met: {halted.reason}; a resume {after}"
+
+
+def _trials(numbers: tuple[int, ...], most: int = 6) -> str:
+    if len(numbers) == 1:
+        return f"trial {numbers[0]}"
+    shown = ", ".join(str(number) for number in numbers[:most])
+    return f"one of the trials {shown}" + (f" and {len(numbers) - most} more" if len(numbers) > most else "")

@@ -1,0 +1,218 @@
+"""All rungs of a study at a glance: by bracket, with what runs there, in few lines where brackets are many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hpo_core.model.trial import FURTHER
+from hpo_core.search.halving.rungs import Ladder
+from hpo_core.search.method import RungStatus
+from hpo_core.spec import StudySpec
+from hpo_core.study import Study
+from hpo_core.views.rung_names import RungNames
+
+FEW = 6
+"""Up to so many brackets are shown one by one."""
+
+State = Literal["to come", "open", "finished"]
+
+
+@dataclass(slots=True)
+class RungView:
+    """A rung of one bracket, or the same rung of several brackets of one shape, summed."""
+
+    rung: int
+    level: int
+    """Units of training behind each result."""
+    results: int = 0
+    promoted: int = 0
+    """How many went on to the next rung."""
+    waiting: int = 0
+    """How many will go on and have no slot yet."""
+    expected: int = 0
+    units: int = 0
+    is_open: bool = True
+    running: int = 0
+    """Jobs under way to this rung."""
+    stopped: int = 0
+    best: float | None = None
+    """Smallest finite loss here."""
+
+    def add(self, other: RungView) -> None:
+        """Sum up the same rung of another bracket."""
+        self.results += other.results
+        self.promoted += other.promoted
+        self.waiting += other.waiting
+        self.expected += other.expected
+        self.units += other.units
+        self.running += other.running
+        self.stopped += other.stopped
+        if other.best is not None:
+            self.best = other.best if self.best is None else min(self.best, other.best)
+
+
+@dataclass(slots=True)
+class BracketView:
+    """A bracket, several of one shape together, or (without a number) the rungs that all brackets share."""
+
+    numbers: list[int]
+    state: State
+    rungs: list[RungView] = field(default_factory=list)
+
+    @property
+    def start(self) -> int:
+        """Units of training at its base rung."""
+        return self.rungs[0].level
+
+    @property
+    def name(self) -> str:
+        """Its number, or theirs: ``2``, ``0, 5, 10``, ``0, 5 … 95 (20)``."""
+        if len(self.numbers) <= 3:
+            return ", ".join(map(str, self.numbers))
+        first, second, last = self.numbers[0], self.numbers[1], self.numbers[-1]
+        return f"{first}, {second} … {last} ({len(self.numbers)})"
+
+    @property
+    def total(self) -> RungView:
+        """All its rungs summed up, at its base rung's place."""
+        sums = RungView(self.rungs[0].rung, self.rungs[0].level)
+        for rung in self.rungs:
+            sums.add(rung)
+        return sums
+
+
+def is_unlimited(spec: StudySpec) -> bool:
+    """Whether only a stop rule ends the study: no number of configurations was given."""
+    return spec.search.method in ("asha", "pasha", "random") and spec.search.configs is None
+
+
+def is_stopping(spec: StudySpec) -> bool:
+    """Whether trials go on at once or never, instead of waiting for promotion."""
+    return spec.search.method == "asha" and spec.search.variant == "stopping"
+
+
+def entrances(spec: StudySpec) -> dict[int, int]:
+    """Bracket to the level at which its trials enter the rungs that all brackets share; empty where none are shared."""
+    search = spec.search
+    if search.method != "asha" or not RungNames(spec).shared:
+        return {}
+    ladder = Ladder(search.levels(), search.reduction_factor, endless=search.max_resource is None)
+    return {bracket: ladder.level(bracket) for bracket in search.brackets}
+
+
+def bracket_views(study: Study, *, details: bool = False) -> list[BracketView]:
+    """The brackets of a study, each with its rungs from the bottom up.
+
+    Args:
+        details: also ``best`` and ``stopped``, which look at every trial; else O(rungs + running jobs).
+    """
+    state = study.state
+    names = RungNames(study.spec)
+    views: dict[int | None, BracketView] = {}
+    rungs: dict[tuple[int | None, int], RungView] = {}
+
+    def rung_at(bracket: int, rung: int, level: int) -> RungView:
+        place = names.place(bracket, rung)
+        if place not in rungs:  # an endless ladder grows with its first result there
+            rungs[place] = RungView(place[1], level, expected=1)
+            views[place[0]].rungs.append(rungs[place])
+        return rungs[place]
+
+    for status in study.method.rungs():
+        view = views.setdefault(status.bracket, BracketView([] if status.bracket is None else [status.bracket], "open"))
+        view.rungs.append(_view(status))
+        rungs[status.bracket, status.rung] = view.rungs[-1]
+    busy = {state.trials[number].bracket for number in state.waiting}
+    for grant in state.running.values():
+        if grant.rung == FURTHER:
+            continue  # a person's wish stands at no rung
+        busy.add(grant.bracket)
+        rung_at(grant.bracket, grant.rung, grant.target).running += 1
+    unlimited = is_unlimited(study.spec)
+    for bracket, view in views.items():
+        if bracket is None or bracket in busy:
+            continue
+        if not any(rung.results for rung in view.rungs):
+            view.state = "to come"
+        elif not unlimited and not any(rung.units for rung in view.rungs):
+            view.state = "finished"
+    if details:
+        for trial in state.trials:
+            for result in trial.results:
+                rung = rung_at(result.bracket, result.rung, result.resource)
+                if result.loss is not None and (rung.best is None or result.loss < rung.best):
+                    rung.best = result.loss
+            if trial.stopped is not None:
+                place = names.place(trial.stopped.bracket, trial.stopped.rung)
+                rungs[place].stopped += 1
+    return list(views.values())
+
+
+def _view(status: RungStatus) -> RungView:
+    return RungView(
+        status.rung, status.level, status.results, status.promoted, status.waiting, status.expected, status.units,
+        status.is_open,
+    )  # fmt: skip
+
+
+def folded(views: Sequence[BracketView], few: int = FEW) -> list[BracketView]:
+    """As they are where there are few; else those of one shape and state together, open ones only if they are many.
+
+    Finished brackets come first, then open ones, then those to come.
+    """
+    if len(views) <= few:
+        return list(views)
+    found: list[BracketView] = []
+    for state in ("finished", "open", "to come"):
+        some = [view for view in views if view.state == state]
+        found += some if state == "open" and len(some) <= few else by_shape(some)
+    return found
+
+
+def by_shape(views: Iterable[BracketView]) -> list[BracketView]:
+    """Brackets that begin at the same level summed up, in the order of their first one."""
+    found: dict[int, BracketView] = {}
+    for view in views:
+        together = found.setdefault(view.start, BracketView([], view.state))
+        if together.state != view.state:
+            together.state = "open"
+        together.numbers += view.numbers
+        for k, rung in enumerate(view.rungs):
+            if k == len(together.rungs):
+                together.rungs.append(RungView(rung.rung, rung.level, is_open=rung.is_open))
+            together.rungs[k].add(rung)
+    return list(found.values())
+
+
+def rung_rows(study: Study, views: Sequence[BracketView]) -> list[dict[str, str | int | float]]:
+    """A row for every rung, and one for brackets to come, with the columns that say something."""
+    stopping = is_stopping(study.spec)
+    straight = all(len(view.rungs) == 1 for view in views)
+    states = len(views) > 1 and any(view.state != "open" for view in views)
+    unlimited = is_unlimited(study.spec)
+    rows = []
+    for view in views:
+        short = len(views) > 1 and view.state == "to come" and len(view.rungs) > 1
+        for rung in [view.total] if short else view.rungs:
+            row: dict[str, str | int | float] = {}
+            if len(views) > 1:
+                row["bracket"] = view.name
+            if states:
+                row["state"] = view.state
+            top = view.rungs[-1]
+            row["rung"] = f"{rung.rung}–{top.rung}" if short else rung.rung
+            row["trained to"] = f"{rung.level}–{top.level}" if short else rung.level
+            row["results"] = rung.results if unlimited else f"{rung.results} of {rung.expected}"
+            if not rung.is_open:
+                row["results"] = "closed"
+            row["running"] = rung.running
+            if not straight:
+                row |= {"went on" if stopping else "promoted": rung.promoted, "ready": rung.waiting}
+            if stopping:
+                row["stopped"] = rung.stopped
+            row[f"best {study.spec.metric.name}"] = "" if rung.best is None else study.metric_value(rung.best)
+            rows.append(row)
+    idle = [name for name in ("running", "ready") if not any(row.get(name) for row in rows)]
+    return [{name: value for name, value in row.items() if name not in idle} for row in rows]

@@ -1,0 +1,91 @@
+"""A checkpoint is written whole or not at all, and verified before it is used."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from hpo_core.checkpoints import files as checkpoints
+from hpo_core.model.errors import CheckpointError, StorageError
+from hpo_core.model.trial import Checkpoint
+
+TREE = {"weights": torch.arange(1000.0)}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    return checkpoints.save(tmp_path, "checkpoints/t/a.safetensors", TREE, resource=3, parent="b")
+
+
+def test_reference(saved, tmp_path):
+    assert (saved.resource, saved.parent) == (3, "b")
+    assert saved.size == (tmp_path / saved.uri).stat().st_size
+    assert [path.name for path in (tmp_path / saved.uri).parent.iterdir()] == ["a.safetensors"]
+
+
+def test_same_tree_same_bytes(saved, tmp_path):
+    assert checkpoints.save(tmp_path, "other", TREE, resource=3).digest == saved.digest
+
+
+def test_missing(saved, tmp_path):
+    (tmp_path / saved.uri).unlink()
+    with pytest.raises(CheckpointError, match=r"a\.safetensors is missing\..*older checkpoint"):
+        checkpoints.load(tmp_path, saved)
+
+
+@pytest.mark.parametrize("left", [0, 5, 100, -1])
+def test_truncated(saved, tmp_path, left):
+    path = tmp_path / saved.uri
+    path.write_bytes(path.read_bytes()[:left])
+    with pytest.raises(CheckpointError, match=f"{saved.size} were written"):
+        checkpoints.load(tmp_path, saved)
+
+
+@pytest.mark.parametrize("at", [0, 20, -1])
+def test_one_bit_flipped(saved, tmp_path, at):
+    path = tmp_path / saved.uri
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="corrupt"):
+        checkpoints.load(tmp_path, saved)
+
+
+def test_another_kind_of_file_with_the_right_digest(tmp_path):
+    import hashlib
+
+    for data in (b"", b"junk" * 100, b"\x02" + bytes(7) + b"{}"):
+        (tmp_path / "x").write_bytes(data)
+        wrong = Checkpoint("x", hashlib.sha256(data).hexdigest(), 1, len(data))
+        with pytest.raises(CheckpointError):
+            checkpoints.load(tmp_path, wrong)
+
+
+def test_a_protocol_whose_package_is_missing_is_said(saved, tmp_path):
+    with pytest.raises(StorageError, match="s3fs"):
+        checkpoints.load(tmp_path, Checkpoint("s3://bucket/a", saved.digest, 3, saved.size), "s3://bucket")
+
+
+def test_folder_that_cannot_be(tmp_path):
+    (tmp_path / "checkpoints").write_text("a file where a folder must be")
+    with pytest.raises(StorageError, match=r"checkpoints.*cannot be written.*resume the study"):
+        checkpoints.save(tmp_path, "checkpoints/t/a", TREE, resource=1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
+def test_full_disk(tmp_path):
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(tmp_path)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"this machine forbids mounts: {mounted.stderr.strip()}")
+    try:
+        with pytest.raises(StorageError, match=r"No space left on device.*Free space"):
+            checkpoints.save(tmp_path, "checkpoints/t/a", {"w": torch.zeros(1_000_000)}, resource=1)
+        assert list(Path(tmp_path, "checkpoints/t").iterdir()) == []
+        small = checkpoints.save(tmp_path, "checkpoints/t/a", {"w": torch.zeros(10)}, resource=1)
+        assert checkpoints.load(tmp_path, small)["w"].numel() == 10
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)

@@ -1,0 +1,108 @@
+"""Checkpoints at a URL: written, verified and removed through fsspec, with the same outcomes as in a folder."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from hpo_core.checkpoints import files as checkpoints
+from hpo_core.checkpoints.storage import all_files, files_of, remove
+from hpo_core.model.errors import CheckpointError, SpecError, StorageError
+from hpo_core.model.trial import Job, Outcome
+from hpo_core.training.child.attempt import attempt
+from hpo_core.training.request import JobRequest
+from tests.conftest import make_spec
+from tests.training.test_training_handle import Counter
+
+TREE = {"weights": np.arange(1000.0), "name": "x"}
+
+
+@pytest.fixture(params=["memory", "local", "file"])
+def base(request, tmp_path):
+    """A place behind fsspec in this process, one on disk, and one that is a folder after all."""
+    if request.param == "memory":
+        yield "memory://bucket/study"
+        MemoryFileSystem.store.clear()
+        MemoryFileSystem.pseudo_dirs[:] = [""]
+    else:
+        (tmp_path / "shared").mkdir()
+        yield f"{request.param}://{tmp_path}/shared/study"
+
+
+@pytest.fixture
+def saved(base, tmp_path):
+    return checkpoints.save(tmp_path, f"{base}/trial-00001/rung-0-attempt-2.safetensors", TREE, resource=3)
+
+
+def test_read_back_and_the_same_bytes_as_in_a_folder(saved, base, tmp_path):
+    read = checkpoints.load(tmp_path, saved, base)
+    assert read["weights"].tolist() == TREE["weights"].tolist() and read["name"] == "x"
+    here = checkpoints.save(tmp_path, "a.safetensors", TREE, resource=3)
+    assert (here.digest, here.size) == (saved.digest, saved.size)
+
+
+def test_listed_under_the_name_that_results_have_and_removed(saved, base, tmp_path):
+    assert files_of(tmp_path, base, 1, 2) == all_files(tmp_path, base) == [saved.uri]
+    assert files_of(tmp_path, base, 1, 3) == files_of(tmp_path, base, 0, 2) == []
+    remove(tmp_path, saved.uri, base)
+    remove(tmp_path, saved.uri, base)
+    assert all_files(tmp_path, base) == []
+
+
+def test_missing_truncated_and_corrupt_are_seen(saved, base, tmp_path):
+    other = checkpoints.save(tmp_path, f"{base}/trial-00002/b.safetensors", {"x": 1}, resource=1)
+    with pytest.raises(CheckpointError, match="bytes, 1 were written"):
+        checkpoints.load(tmp_path, msgspec.structs.replace(saved, size=1), base)
+    with pytest.raises(CheckpointError, match="corrupt"):
+        checkpoints.load(tmp_path, msgspec.structs.replace(saved, digest="0" * 64), base)
+    remove(tmp_path, saved.uri, base)
+    with pytest.raises(CheckpointError, match="is missing"):
+        checkpoints.load(tmp_path, saved, base)
+    assert checkpoints.load(tmp_path, other, base) == {"x": 1}
+
+
+@pytest.mark.parametrize("url", ["memory://nowhere/s/t/a", "nosuchprotocol://x/s/t/a"])
+def test_what_cannot_be_reached_says_nothing_about_the_checkpoint(url, tmp_path):
+    gone = checkpoints.Checkpoint(uri=url, digest="", resource=1, size=1)
+    with pytest.raises(StorageError, match=f"Checkpoint {url} cannot be read"):
+        checkpoints.load(tmp_path, gone, url.rpartition("/t/")[0])
+
+
+def test_what_cannot_be_written_halts_the_study_and_blames_no_trial(tmp_path):
+    with pytest.raises(StorageError, match="cannot be written: .*nosuchprotocol"):
+        checkpoints.save(tmp_path, "nosuchprotocol://x/s/t/a", TREE, resource=1)
+
+
+def test_a_trial_goes_on_from_it(base, tmp_path):
+    def train(trial):
+        counter = Counter()
+        trial.track(counter=counter)
+        for _ in trial.steps():
+            counter.value += 1
+            trial.report(loss=float("nan") if counter.value > 5 else counter.value)
+
+    def run(target, checkpoint):
+        job = Job(5, target, 0, 0, target, {}, checkpoint)
+        return attempt(train, JobRequest(
+            study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path), checkpoint_base=base,
+        ))  # fmt: skip
+
+    first = run(2, None)
+    second = run(5, first.checkpoint)
+    assert (first.metrics, second.metrics) == ({"loss": 2.0}, {"loss": 5.0})
+    assert second.checkpoint.uri == f"{base}/trial-00005/rung-0-attempt-5.safetensors"
+    assert second.checkpoint.parent == first.checkpoint.uri
+    assert run(9, second.checkpoint).outcome is Outcome.DIVERGED
+    away = msgspec.structs.replace(second.checkpoint, uri="nosuchprotocol://x/s/t/a")
+    assert run(9, away).outcome is Outcome.CHECKPOINT_BAD  # it does not lie where this study's checkpoints do
+    assert sorted(all_files(tmp_path, base)) == sorted([first.checkpoint.uri, second.checkpoint.uri])
+
+
+@pytest.mark.parametrize(
+    "url", ["/shared/hpo", "s3://key:secret@bucket/hpo", "s3://bucket/*", "s3://bucket/a/../b", "file:///a/%2e%2e/b"]
+)
+def test_other_places_are_refused(url):
+    with pytest.raises(SpecError, match="checkpoints.folder"):
+        make_spec(checkpoints={"folder": url})

@@ -1,0 +1,451 @@
+"""Which checkpoints stay, which go first within a budget, and what becomes of those that lost theirs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from hpo_core import MemoryJournal, Outcome, Study
+from hpo_core.checkpoints.live import Hold, LiveCheckpoints
+from hpo_core.model.events import CheckpointRemoved, JobCompleted, JobGranted, StudyCreated, StudyHalted, TrialCreated
+from hpo_core.model.trial import FURTHER, Checkpoint, Job, Report
+from hpo_core.replay.audit import audit
+from hpo_core.replay.rerun import rerun_spec
+from hpo_core.search.halving.promotion_chance import first_passage, hypergeometric_tail
+from hpo_core.search.random_grid import Straight
+from hpo_core.state import StudyState
+from tests.conftest import World, completed, failed, fresh, make_spec
+from tests.laws.test_laws import snapshot
+from tests.methods import ALL, facts, spec_of
+
+NINE = {"method": "asha", "configs": 9, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}
+
+
+def written(job: Job, size: int = 100) -> Checkpoint:
+    place = f"r{job.rung}" if job.rung != FURTHER else f"further-{job.target}"
+    return Checkpoint(f"t{job.trial}-{place}", "", job.target, size, job.checkpoint.uri if job.checkpoint else None)
+
+
+def good(job: Job, loss: float, size: int = 100) -> Report:
+    return completed(job, loss, checkpoint=written(job, size))
+
+
+class Disk(World):
+    """A world whose checkpoints are files: a job finds its own there, and what is dead is deleted."""
+
+    size = 100
+
+    def __init__(self, seed: int = 0, **more: Any) -> None:
+        super().__init__(seed, **more)
+        self.files: dict[str, int] = {}
+        self.most_files = self.most_bytes = 0
+
+    def report(self, job: Job) -> Report:
+        assert job.checkpoint is None or job.checkpoint.uri in self.files, f"{job} finds no checkpoint"
+        report = super().report(job)
+        if report.outcome is not Outcome.COMPLETED:
+            return report
+        checkpoint = written(job, self.size)
+        self.files[checkpoint.uri] = checkpoint.size
+        self.most_files = max(self.most_files, len(self.files))
+        self.most_bytes = max(self.most_bytes, sum(self.files.values()))
+        return msgspec.structs.replace(report, checkpoint=checkpoint)
+
+    def through(self, study: Study, jobs: list[Job] | None = None) -> None:
+        """Play to the end, checking everything after every report."""
+        running = list(study.set_capacity(self.workers) if jobs is None else jobs)
+        live = study.checkpoints
+        while running:
+            running += study.tell_report(self.report(running.pop(self.random.randrange(len(running)))))
+            for uri in live.take_dead():
+                self.files.pop(uri, None)
+            study.check()
+            assert set(self.files) == live.uris
+            searching = {number for number, grant in study.state.running.items() if grant.rung != FURTHER}
+            assert not set(study.method.ruled_out) & searching, "ruled out, and goes on"
+
+
+def in_turn(study: Study, losses: list[float], size: int = 100) -> list[list[Any]]:
+    """One worker, results in the order of the grants; the facts of each entry."""
+    jobs = study.set_capacity(1)
+    for loss in losses:
+        (job,) = jobs
+        jobs = study.tell_report(good(job, loss, size))
+        study.check()
+    return [list(entry.events) for entry in study.journal.entries(study.name)][2:]
+
+
+def removals(study: Study) -> list[tuple[int, int]]:
+    return [(event.trial, event.resource) for event in facts(study.journal.entries(study.name), CheckpointRemoved)]
+
+
+# Without a limit.
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_without_a_limit_what_can_never_be_needed_goes_at_once(name: str) -> None:
+    world = Disk(3, failures=0.05, nans=0.05)
+    study = fresh(spec_of(name), MemoryJournal(), world)
+    world.through(study)
+    assert not removals(study)
+    trials = study.state.trials
+    best = {checkpoint.uri for _, checkpoint in study.state.front_checkpoints()}
+    assert best <= study.checkpoints.uris
+    if study.spec.search.method in ("asha", "pasha") and "stopping" not in name:
+        top = getattr(study.spec.search, "max_resource", None)
+        paused = [t for t in trials if t.status == "paused" and t.resource != top and t.loss is not None]
+        newest = [trial.results[-2:] for trial in paused]  # an extension may promote them
+        kept = {r.checkpoint.uri for results in newest for r in results if r.checkpoint is not None}
+        assert paused and study.checkpoints.uris == kept | best
+    elif study.spec.search.method != "pbt":
+        assert study.checkpoints.uris == best, "nobody goes on any more, whatever the extension"
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "grid"])  # a whole grid cannot be extended
+def test_an_extension_finds_every_checkpoint_it_needs(name: str) -> None:
+    world = Disk(1, nans=0.05)
+    study = fresh(spec_of(name), MemoryJournal(), world)
+    world.through(study)
+    before = study.seq
+    world.through(study, study.extend(40))
+    later = facts(list(study.journal.entries("world"))[before:], JobGranted)
+    assert later and study.status == "finished"
+    again = [grant for grant in later if grant.trial < later[0].trial and grant.rung]
+    assert again or name not in ("asha", "asha-shared", "pasha"), "the extension promoted none of the old trials"
+    assert all(grant.checkpoint is not None for grant in again)
+
+
+def test_what_decides_a_promotion_is_told_by_each_method() -> None:
+    def told(search: dict[str, Any], results: int, rung: int = 0) -> tuple[Any, ...] | None:
+        study = fresh(make_spec(search=search, stop={"total_resource": 999}))
+        jobs = study.set_capacity(1)
+        for number in range(results):
+            (job,) = jobs
+            jobs = study.tell_report(good(job, float(number)))
+        found = study.method.contest(0, rung)
+        return None if found is None else (found.rung.size, found.expected, found.promotions, found.sure)
+
+    assert told(NINE, 3) == (3, 9, 3, 1) and told(NINE, 4, rung=1) == (1, 3, 1, 0) and told(NINE, 4, rung=2) is None
+    assert told(NINE | {"configs": None}, 3) == (3, None, 0, 1), "no end in sight"
+    assert told(NINE | {"method": "pasha"}, 4, rung=1) == (1, 3, 1, 0), "as if the ceiling were raised"
+    assert told(NINE | {"variant": "stopping"}, 3) is None
+    assert told(NINE | {"method": "sha"}, 3) == (3, 9, 3, 0), "nobody is sure before the barrier"
+    assert told(NINE | {"method": "sha"}, 9) is None and told(NINE | {"method": "sha"}, 10, rung=1) == (1, 3, 1, 0)
+    assert told(NINE | {"method": "sha", "configs": 4, "max_resource": 3}, 5, rung=1) is None, "complete"
+    shared = NINE | {"brackets": [0, 1], "rung_system": "shared", "assignment": "loop", "configs": 14}
+    assert told(shared, 0, rung=1) == (0, 8, 2, 0), "3 of 9 from below, 5 that enter there"
+    assert told({"method": "random", "configs": 3}, 1) is None
+
+
+def test_a_beaten_incumbent_at_the_top_goes_at_once() -> None:
+    study = fresh(make_spec(search={"method": "random", "configs": 4, "max_resource": 5}))
+    live = study.checkpoints
+    (first,) = study.set_capacity(1)
+    (second,) = study.tell_report(good(first, 0.5))
+    assert live.uris == {"t0-r0"} and live.take_dead() == []
+    (third,) = study.tell_report(good(second, 0.7))
+    assert live.take_dead() == ["t1-r0"], "it never was the best"
+    study.tell_report(good(third, 0.2))
+    assert live.take_dead() == ["t0-r0"] and live.uris == {"t2-r0"}
+
+
+def test_a_barrier_frees_those_it_passes_over() -> None:
+    study = fresh(make_spec(search=NINE | {"method": "sha"}))
+    live = study.checkpoints
+    jobs = study.set_capacity(9)
+    for job in jobs[:-1]:
+        study.tell_report(good(job, float(job.trial)))
+    assert live.take_dead() == []
+    study.tell_report(good(jobs[-1], 8.0))
+    assert sorted(live.take_dead()) == [f"t{n}-r0" for n in range(3, 9)]
+
+
+def test_a_failed_trial_keeps_what_its_next_attempt_loads_and_an_abandoned_one_nothing() -> None:
+    study = fresh(make_spec(search=NINE))
+    live = study.checkpoints
+    jobs = study.set_capacity(1)
+    for loss in (0.3, 0.2, 0.1):
+        (job,) = jobs
+        jobs = study.tell_report(good(job, loss))
+    (promoted,) = jobs
+    assert promoted.trial == 2 and live.why("t2-r0") is Hold.PINNED
+    (again,) = study.tell_report(failed(promoted, Outcome.CRASHED))
+    assert again.checkpoint == promoted.checkpoint and live.why("t2-r0") is Hold.PINNED
+    study.tell_report(failed(again, Outcome.CRASHED))
+    assert study.state.trials[2].abandoned and "t2-r0" in live, "the best result is its"
+    (other,) = study.state.wanted()
+    study.tell_report(good(other, 0.05))
+    assert "t2-r0" not in live
+    study.check()
+
+
+def test_a_child_of_another_trial_pins_the_checkpoint_it_loads() -> None:
+    """A search method that starts trials from each other's checkpoints, event by event."""
+    state, method = StudyState(), Straight(9, 1)  # never told of anything, so it rules nobody out by itself
+    live = LiveCheckpoints(state, method)
+
+    def apply(*events: Any) -> None:
+        for event in events:
+            state.apply(event)
+            live.apply(event)
+            live.check()
+
+    def train(trial: int, loss: float, uri: str) -> list[Any]:
+        written = Checkpoint(uri, "", 1, 10)
+        result = JobCompleted(trial, 0, 0, 0, 1, loss, {}, written, "", 0, 1)
+        return [TrialCreated(trial, 0, {}), JobGranted(trial, 0, 0, 0, 1, None), result]
+
+    apply(*train(0, 0.5, "parent"), *train(1, 0.1, "best"))
+    assert live.why("parent") is Hold.RESTING
+    apply(TrialCreated(2, 0, {}, parent=0), JobGranted(2, 0, 0, 1, 2, Checkpoint("parent", "", 1, 10)))
+    method.ruled_out.append(0)
+    apply(TrialCreated(3, 0, {}))
+    assert live.why("parent") is Hold.PINNED, "a running child loads it, though its own trial has no use for it"
+    apply(JobCompleted(2, 0, 0, 1, 2, 0.7, {}, Checkpoint("child", "", 2, 10), "", 0, 1))
+    assert live.take_dead() == ["parent"] and live.uris == {"best", "child"}
+
+
+# Within a limit.
+
+
+def test_fallbacks_go_before_anything_else_and_the_oldest_first() -> None:
+    study = fresh(make_spec(search=NINE, checkpoints={"max_count": 5}))
+    in_turn(study, [0.1, 0.2, 0.3, 0.05, 0.6, 0.7])  # t0 at rung 1 after three results; then t4, t5 fill the disk
+    assert removals(study)[0] == (0, 1), "the checkpoint below the one trial 0 would go on from"
+    assert facts(study.journal.entries("world"), CheckpointRemoved)[0].chance == 0.0
+    assert all(trial != 0 for trial, _ in removals(study)[1:])
+
+
+def test_the_least_likely_trial_goes_first() -> None:
+    assert chances_of_removed("expected_loss") == [first_passage(4, 4, 30, 3), first_passage(5, 5, 30, 3)]
+
+
+def test_earlier_studies_go_on_by_the_chance_to_be_among_the_best_in_the_end() -> None:
+    assert chances_of_removed("final_place") == [hypergeometric_tail(4, 30, 10, 4), hypergeometric_tail(5, 30, 10, 5)]
+    old = make_spec(checkpoints={"max_count": 4}).plain()
+    del old["checkpoints"]["removal"]  # as an earlier version recorded it
+    study = fresh(make_spec())
+    study.state.apply(StudyCreated(old))
+    assert study.state.spec is not None and study.state.spec.checkpoints.removal == "final_place"
+    assert make_spec().checkpoints.removal == "expected_loss"
+
+
+def chances_of_removed(removal: str) -> list[float]:
+    limits = {"max_count": 4, "removal": removal}
+    study = fresh(make_spec(search=NINE | {"configs": 30}, checkpoints=limits))
+    in_turn(study, [0.5, 0.9, 0.8, 0.4, 0.7, 0.95])
+    gone = removals(study)
+    assert [trial for trial, _ in gone if trial != 0] == [1, 4], "place 4 of 4, then place 5 of 5"
+    events = facts(study.journal.entries("world"), CheckpointRemoved)
+    return [event.chance for event in events if event.trial in (1, 4)]
+
+
+def test_between_rungs_the_units_that_would_be_trained_again_decide() -> None:
+    """The least chance times units goes first, which somewhere is not the least chance."""
+    world = Disk(2)
+    study = fresh(make_spec(checkpoints={"max_count": 100}), MemoryJournal(), world)
+    world.play(study, steps=30)
+    budget = study._budget
+    assert budget is not None
+    budget.limits = budget.limits.model_copy(update={"max_count": 1})
+    against = 0
+    while (removal := budget.removal(0)) is not None:
+        kept = {
+            trial: study.method.contest(study.state.trials[trial].bracket, study.state.trials[trial].results[-1].rung)
+            for trial, checkpoint in study.checkpoints.resting.items()
+            if study.checkpoints.why(checkpoint.uri) is Hold.RESTING
+        }
+        if removal.trial in kept and removal.resource == study.checkpoints.resting[removal.trial].resource:
+            losses = {
+                trial: (contest.chance(contest.rung.rank(trial)) if contest is not None else 1.0)
+                * study.checkpoints.resting[trial].resource
+                for trial, contest in kept.items()
+            }
+            assert losses[removal.trial] == min(losses.values()) == removal.chance * removal.resource
+            against += any(
+                loss > losses[removal.trial] and loss / study.checkpoints.resting[trial].resource < removal.chance
+                for trial, loss in losses.items()
+            )
+        study._apply(removal)
+    assert against, "the order was that of the chances alone"
+
+
+def test_fallbacks_then_expected_loss_then_training_is_the_order() -> None:
+    world = Disk(2)
+    study = fresh(make_spec(checkpoints={"max_count": 100}), MemoryJournal(), world)
+    world.play(study, steps=30)
+    budget, live = study._budget, study.checkpoints
+    assert budget is not None
+    budget.limits = budget.limits.model_copy(update={"max_count": 1})
+    order = []
+    while (removal := budget.removal(0)) is not None:
+        result = next(r for r in study.state.trials[removal.trial].results if r.resource == removal.resource)
+        assert result.checkpoint is not None
+        why = live.why(result.checkpoint.uri)
+        order.append((why, removal.chance * removal.resource, removal.resource if why is Hold.RESTING else 0))
+        study._apply(removal)
+    assert order == sorted(order) and {hold for hold, _, _ in order} == {Hold.FALLBACK, Hold.RESTING}
+    assert len({loss for _, loss, _ in order}) > 3
+    assert all(live.why(uri) is Hold.PINNED for uri in live.uris)
+
+
+def test_a_trial_promoted_after_all_starts_from_scratch() -> None:
+    world = Disk(1, workers=1)
+    study = fresh(make_spec(search=NINE, checkpoints={"max_count": 2}), MemoryJournal(), world)
+    jobs = study.set_capacity(1)
+    losses = {0: 0.1, 1: 0.2, 2: 0.9, 3: 0.95, 4: 0.96, 5: 0.97}
+    while jobs:
+        (job,) = jobs
+        if job.trial == 1 and job.rung == 1:
+            break
+        jobs = study.tell_report(good(job, losses.get(job.trial, 1.0) - 0.01 * job.rung))
+        study.check()
+    assert (job.checkpoint, job.target) == (None, 3), "nothing is left of what it had trained"
+    assert (1, 1) in removals(study)
+    story = "\n".join(study.state.story(1))
+    assert "its checkpoint at 1 units was removed to stay within the study's budget" in story
+    study.tell_report(good(job, 0.15))
+    assert study.state.trials[1].resource == 3
+
+
+def test_the_trial_whose_turn_it_is_keeps_its_own_while_others_can_go() -> None:
+    study = fresh(make_spec(search=NINE, checkpoints={"max_count": 3}))
+    in_turn(study, [0.9, 0.5, 0.7])
+    (job,) = study.state.wanted()
+    assert (job.trial, job.rung) == (1, 1) and job.checkpoint is not None
+    assert study.checkpoints.uris == {"t1-r0", "t2-r0"}, "the worst of the three made room"
+
+
+def test_bytes_are_reserved_for_running_jobs_and_the_first_size_is_waited_for() -> None:
+    study = fresh(make_spec(checkpoints={"max_bytes": 1030}))
+    (first,) = study.set_capacity(8)
+    study.check()
+    granted = study.tell_report(good(first, 0.5, size=250))
+    assert len(granted) == 3, "250 are there, 255 reserved for each of three jobs; a fourth does not fit"
+    study.check()
+    (job, *others) = granted
+    study.tell_report(good(job, 0.7, size=300))
+    assert study.checkpoints.bytes + 306 * len(study.state.running) <= 1030
+    assert removals(study) == [(job.trial, 1)] and others
+
+
+def test_objectives_that_save_nothing_are_not_held_up() -> None:
+    study = fresh(make_spec(checkpoints={"max_bytes": 10, "max_count": 2}))
+    (first,) = study.set_capacity(8)
+    assert len(study.tell_report(completed(first, 0.5))) == 8
+    study.check()
+
+
+def test_simulated_checkpoints_count_but_weigh_nothing() -> None:
+    world = Disk(4)
+    world.size = 0
+    study = fresh(make_spec(checkpoints={"max_bytes": 1}), MemoryJournal(), world)
+    world.through(study)
+    assert study.status == "finished" and not removals(study)
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        ({"max_count": 1}, r"checkpoints.max_count = 1 leaves .* are 1, and a job writes .*: \{max_count: 3\}"),
+        ({"max_bytes": 150}, r"checkpoints.max_bytes = 150 leaves .* are 100 bytes, .* write 102 more.*max_bytes: 304"),
+    ],
+)
+def test_a_limit_that_leaves_no_room_halts_with_the_cure(limits: dict[str, int], says: str) -> None:
+    import re
+
+    study = fresh(make_spec(checkpoints=limits))
+    jobs = study.set_capacity(4)
+    while jobs:
+        jobs = [*jobs[1:], *study.tell_report(good(jobs[0], float(jobs[0].trial)))]
+        study.check()
+    assert study.status == "halted" and study.state.halted is not None
+    assert re.search(says, study.state.halted.reason), study.state.halted.reason
+    study.recover("again")
+    assert study.set_capacity(4) == [] and study.status == "halted"
+    assert len(facts(study.journal.entries("world"), StudyHalted)) == 2
+    assert audit(study.journal.entries("world")).clean
+
+
+def test_the_rest_of_the_front_goes_rather_than_the_study_halts() -> None:
+    study = fresh(spec_of("pareto-random", checkpoints={"max_count": 4}), MemoryJournal())
+    jobs = study.set_capacity(1)
+    while jobs:
+        (job,) = jobs
+        report = completed(job, float(job.trial), checkpoint=written(job))
+        jobs = study.tell_report(msgspec.structs.replace(report, metrics=report.metrics | {"gain": float(job.trial)}))
+        study.check()
+    assert study.status == "finished" and len(study.front) == 12
+    kept = {member.trial for member, _ in study.state.front_checkpoints()}
+    assert 0 in kept and 3 <= len(kept) <= 4, "the incumbent is pinned, the others go from the far end"
+
+
+def test_a_study_without_end_stays_within_its_limit() -> None:
+    world = Disk(8)
+    search = {"method": "asha", "configs": None, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
+    study = fresh(
+        make_spec(search=search, stop={"total_resource": 400}, checkpoints={"max_count": 9}), MemoryJournal(), world
+    )
+    world.through(study)
+    assert study.status == "halted" and world.most_files <= 9
+    events = facts(study.journal.entries("world"), CheckpointRemoved)
+    assert any(0 < event.chance < 1 for event in events) and all(event.chance < 1 for event in events)
+
+
+def test_without_checkpoints_set_there_is_no_budget_at_all() -> None:
+    study = fresh(make_spec())
+    study.set_capacity(2)
+    assert study._budget is None and study._checkpoints is None
+
+
+@pytest.mark.parametrize("limits", [{"max_count": 12}, {"max_count": 6}, {"max_bytes": 900}])
+@pytest.mark.parametrize("name", ALL)
+def test_every_method_finishes_within_its_limit(name: str, limits: dict[str, int]) -> None:
+    world = Disk(len(name), failures=0.05, nans=0.05)
+    journal = MemoryJournal()
+    study = fresh(spec_of(name, checkpoints=limits), journal, world)
+    world.through(study)
+    assert study.status == "finished"
+    assert world.most_files <= limits.get("max_count", 1000) and world.most_bytes <= limits.get("max_bytes", 10**6)
+    entries = list(journal.entries("world"))
+    assert audit(entries).clean
+    again = Study.from_entries(entries)
+    again.check()
+    assert snapshot(again) == snapshot(study) and again.checkpoints.uris == study.checkpoints.uris
+
+
+@pytest.mark.parametrize("name", ["asha", "sha", "pbt"])
+def test_a_rerun_keeps_to_the_limit_too(name: str) -> None:
+    journal = MemoryJournal()
+    source = fresh(spec_of(name), journal, World(5))
+    World(5).play(source)
+    spec = rerun_spec(list(journal.entries("world")), "again")
+    world = Disk(9)
+    study = fresh(
+        spec.model_copy(update={"checkpoints": make_spec(checkpoints={"max_count": 7}).checkpoints}), None, world
+    )
+    world.through(study)
+    assert study.status == "finished" and world.most_files <= 7
+    assert study.state.completed_jobs == source.state.completed_jobs
+
+
+def test_opened_again_in_the_middle_it_decides_the_same() -> None:
+    world, journal = Disk(6), MemoryJournal()
+    study = fresh(make_spec(checkpoints={"max_count": 8}), journal, world)
+    running = world.play(study, steps=25)
+    again = Study.open("world", journal)
+    again.check()
+    report = world.report(running[0])
+    first, second = study.decide, again.decide
+    from hpo_core.model.events import AttemptReported
+
+    def decided(of: Study, decide: Any) -> list[Any]:
+        events = []
+        for event in decide(AttemptReported(report)):
+            of._apply(event)
+            events.append(event)
+        return events
+
+    assert decided(study, first) == decided(again, second)

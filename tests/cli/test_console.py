@@ -1,0 +1,92 @@
+"""``hpo show`` on studies with brackets, ceilings and stop rules."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from hpo_core.cli.app import app
+from hpo_core.cli.output import table_of
+from hpo_core.home import Home
+from hpo_core.model.trial import Job
+from hpo_core.spec import StudySpec
+from hpo_core.study import Study
+from tests.conftest import World, make_spec
+from tests.methods import ALL, SEARCHES, spec_of
+
+
+class Fickle(World):
+    """No rung says anything about the next one."""
+
+    def loss(self, job: Job, resource: int | None = None) -> float:
+        return random.Random(f"{job.trial}/{resource or job.target}").random()
+
+
+def played(folder: Path, spec: StudySpec, steps: int | None = None, world: World | None = None) -> Study:
+    world = world or World(2)
+    journal = Home(folder).open_journal()
+    study = Study.create(spec, journal, clock=world.clock)
+    world.play(study, steps=steps)
+    journal.close()
+    return study
+
+
+def hpo(folder: Path, *arguments: str) -> str:
+    result = CliRunner().invoke(app, [*arguments, "--home", str(folder)], env={"COLUMNS": "160"})
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def shown(folder: Path) -> Any:
+    return json.loads(hpo(folder, "show", "world", "--json"))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_method_is_shown(name: str, tmp_path: Path) -> None:
+    study = played(tmp_path, spec_of(name), 14)
+    text = hpo(tmp_path, "show", "world")
+    assert "trained to" in text and text.count("running: trial") == len(study.state.running)
+    rungs = shown(tmp_path)["rungs"]
+    assert sum(rung["results"] for rung in rungs) == study.state.completed_jobs + study.state.abandoned_trials
+    assert sum(rung["running"] for rung in rungs) == len(study.state.running)
+    assert {rung["bracket"] for rung in rungs} == {rung.bracket for rung in study.method.rungs()}
+
+
+def test_brackets_are_named_and_shared_rungs_explained(tmp_path: Path) -> None:
+    played(tmp_path / "own", spec_of("asha-brackets"), 30)
+    text = hpo(tmp_path / "own", "show", "world")
+    assert any(line.split()[:1] == ["bracket"] for line in text.splitlines()) and "of bracket 1" in text
+    played(tmp_path / "shared", spec_of("asha-shared"), 30)
+    text = " ".join(hpo(tmp_path / "shared", "show", "world").split())  # however wide the terminal is
+    assert "their trials enter at 1 (bracket 0), 3 (bracket 1), 9 (bracket 2), 27 (bracket 3)" in text
+
+
+def test_ceilings_are_told(tmp_path: Path) -> None:
+    study = played(tmp_path, spec_of("pasha"), world=Fickle(2))
+    assert study.state.ceilings
+    assert hpo(tmp_path, "show", "world").count("ceiling: rung ") == len(study.state.ceilings)
+    assert len(shown(tmp_path)["ceilings"]) == len(study.state.ceilings)
+    assert [rung["open"] for rung in shown(tmp_path)["rungs"]].count(False) == 2 - len(study.state.ceilings)
+
+
+def test_stop_rules_are_told(tmp_path: Path) -> None:
+    endless = SEARCHES["asha"] | {"configs": None}
+    played(tmp_path, make_spec(search=endless, stop={"total_resource": 50}))
+    assert "halted: stop rule met: total_resource = 50 units" in hpo(tmp_path, "show", "world")
+    facts = shown(tmp_path)
+    assert (facts["status"], facts["rule"]) == ("halted", "total_resource")
+    assert " of " not in hpo(tmp_path, "show", "world").splitlines()[-1], "nobody knows how many results there will be"
+
+
+def test_names_are_whole_however_narrow_the_terminal_is() -> None:
+    name = "digits-20261121-190000-abcd-tune-again"
+    narrow = Console(width=60, record=True, file=io.StringIO())
+    narrow.print(table_of([{"study": name, "method": "asha", "status": "finished", "created": "2026-11-21 18:02"}]))
+    assert name in narrow.export_text().split()

@@ -1,0 +1,185 @@
+"""``hpo simulate``: prints, compares, draws, and refuses questions without sense."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from hpo_core import Study
+from hpo_core.cli.app import app
+from hpo_core.journal.sql import open_journal
+from hpo_core.model.errors import SpecError, StudyNotFoundError
+from hpo_core.simulation import AnalyticCurves, SimulatedExecutor, VirtualClock
+from hpo_core.spec.overrides import changed
+from tests.conftest import make_spec
+
+YAML = """
+study: sine
+metric: {name: val_loss}
+space: {x: {type: float, low: 0, high: 1}}
+search: {method: asha, configs: 40, min_resource: 1, max_resource: 9, reduction_factor: 3}
+"""
+
+
+@pytest.fixture
+def study_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "study.yaml"
+    path.write_text(YAML)
+    return path
+
+
+def hpo(*words: object) -> str:
+    """What a command prints."""
+    result = CliRunner().invoke(app, ["simulate", *map(str, words)])
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+def facts(*words: object) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(hpo(*words, "--json"))
+    return found
+
+
+def test_it_prints_figures_and_draws_a_picture(study_file: Path) -> None:
+    shown = hpo(study_file, "--workers", 4, "--repeat", 3, "--seconds-per-unit", 60, "--target", 0.5)
+    for words in ("sine: simulated 3 times", "4 workers", "time to val_loss ≤ 0.5", "trials at R = 9", "utilization",
+                  "worker-hours", "first trial at R = 9"):  # fmt: skip
+        assert words in shown
+    picture = Path(shown.split("picture")[-1].strip())
+    assert picture == study_file.parent / ".hpo" / "simulations" / "sine.html"
+    assert all(title in picture.read_text() for title in ("Best result over time", "How busy the workers are"))
+
+
+def test_figures_are_those_of_the_study(study_file: Path) -> None:
+    found = facts(study_file, "--workers", 3, "--repeat", 2, "--picture", "off")
+    assert found["picture"] is None and not (study_file.parent / ".hpo").exists()
+    (scenario,) = found["scenarios"]
+    for run in scenario["runs"]:
+        assert run["trials"] == 40 and run["ended"] == "finished"
+        assert run["worker_seconds"] == pytest.approx(3 * run["seconds"])
+        assert run["utilization"] == pytest.approx(run["resource"] / run["worker_seconds"])
+    assert found["target"] == max(run["best"] for run in scenario["runs"])
+    assert scenario["figures"]["seconds_to_target"]["count"] == 2
+    assert facts(study_file, "--workers", 3, "--repeat", 2, "--picture", "off") == found
+
+
+def test_workers_methods_and_settings_are_compared(study_file: Path) -> None:
+    found = facts(study_file, "--workers", 2, "--workers", 8, "--method", "asha", "--method", "random", "--repeat", 1,
+                  "--set", "search.max_resource=27")  # fmt: skip
+    names = [scenario["name"] for scenario in found["scenarios"]]
+    assert names == ["2 workers, asha", "2 workers, random", "8 workers, asha", "8 workers, random"]
+    seconds = [scenario["runs"][0]["seconds"] for scenario in found["scenarios"]]
+    assert seconds[1] == 20 * 27 and seconds[3] == 5 * 27 and seconds[2] < seconds[0] < seconds[1]
+
+
+def test_a_setting_is_compared_for_the_methods_that_know_it(study_file: Path) -> None:
+    words = [
+        "--set",
+        "search.reduction_factor=2",
+        "--set",
+        "search.reduction_factor=4",
+        "--repeat",
+        1,
+        "--picture",
+        "off",
+    ]
+    found = facts(study_file, *words, "--method", "asha", "--method", "random")
+    names = [scenario["name"] for scenario in found["scenarios"]]
+    assert names == ["asha, reduction_factor 2", "asha, reduction_factor 4", "random"]
+    with pytest.raises(SpecError, match="reduction_factor: unknown key"):
+        facts(study_file, *words, "--method", "random")
+
+
+def test_faults_speeds_joins_and_leaves(study_file: Path) -> None:
+    plain = facts(study_file, "--workers", 4, "--repeat", 1)["scenarios"][0]["runs"][0]
+    slow = facts(study_file, "--workers", 4, "--repeat", 1, "--speeds", "1,0.5")["scenarios"][0]["runs"][0]
+    faulty = facts(study_file, "--workers", 4, "--repeat", 1, "--stragglers", 0.5, "--drops", 0.05)
+    helped = facts(study_file, "--workers", 4, "--repeat", 1, "--join", "4@5", "--leave", "6@15")
+    assert slow["seconds"] > plain["seconds"]
+    assert faulty["scenarios"][0]["runs"][0]["failed_attempts"] > 0
+    assert "granted again" in " ".join(faulty["limits"])
+    assert helped["scenarios"][0]["runs"][0]["seconds"] != plain["seconds"]
+
+
+def test_a_past_study_answers_what_if(study_file: Path) -> None:
+    home = study_file.parent / "home"
+    home.mkdir()
+    spec = make_spec()
+    journal = open_journal(f"sqlite:///{home / 'journal.db'}")
+    clock = VirtualClock(1e9)
+    curves = AnalyticCurves(spec, seconds_per_unit=30.0, overhead=5.0)
+    study = Study.create(spec, journal, clock=clock)
+    SimulatedExecutor(study, clock, workers=3, train=curves.train, seconds=curves.seconds).run()
+    journal.close()
+    found = facts("--from-journal", "world", "--home", home, "--workers", 3, "--workers", 9, "--repeat", 2)
+    same, larger = (scenario["runs"][0]["seconds"] for scenario in found["scenarios"])
+    assert same == pytest.approx(clock.now - 1e9) and larger < same
+    assert "30 trials of 'world'" in found["source"] and "5 s a job" in found["source"]
+    other = facts("--from-journal", "world", "--home", home, "--workers", 3, "--repeat", 1, "--method", "random")
+    assert other["limits"][0].startswith(("8", "9")), "most trials were never trained to R: guessed"
+    with pytest.raises(SpecError, match="never reported 'val_loss'"):
+        hpo(study_file, "--from-journal", "world", "--home", home)
+    with pytest.raises(StudyNotFoundError, match="other"):
+        hpo("--from-journal", "other", "--home", home)
+
+
+def test_a_search_without_configs_ends_by_its_rule(study_file: Path) -> None:
+    study_file.write_text(YAML.replace("configs: 40, ", "") + "stop: {seconds: 100}\n")
+    run = facts(study_file, "--workers", 5, "--repeat", 1)["scenarios"][0]["runs"][0]
+    assert "seconds are over" in run["ended"] and 100 <= run["seconds"] <= 108
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--workers", 0], "workers = 0; give at least 1"),
+        (["--repeat", 0], "--repeat 0"),
+        (["--set", "search.reduction_factor"], "write KEY=VALUE"),
+        (["--set", "search.eta=3"], "search.eta: unknown key"),
+        (["--method", "magic"], "magic"),
+        (["--speeds", "fast"], "--speeds fast"),
+        (["--join", "5"], "write COUNT@SECONDS"),
+        (["--leave", "9@5"], "only 2 are there"),
+        (["--drops", 2], "drops = 2.0"),
+        (["--drop", "forget"], "drop = 'forget'"),
+        (["--seconds-per-unit", 0], "seconds per unit = 0.0"),
+        (["--set", "seed=1", *[x for n in range(30) for x in ("--set", f"search.configs={n + 9}")]], "at most 24"),
+    ],
+)
+def test_questions_without_sense_are_refused(study_file: Path, words: list[object], message: str) -> None:
+    with pytest.raises(SpecError, match=message.replace("(", "\\(")):
+        hpo(study_file, *words)
+
+
+def test_without_a_file_or_a_past_there_is_nothing_to_simulate() -> None:
+    with pytest.raises(SpecError, match="YAML file, or --from-journal"):
+        hpo()
+
+
+def test_a_change_of_method_keeps_what_the_new_one_knows() -> None:
+    search = {"method": "asha", "configs": 9, "max_resource": 27, "brackets": [0], "noise": 0.1}
+    plain = {"study": "s", "search": search}
+    assert changed(plain, ["search.rounds=2", "search.method=sha"])["search"] == {
+        "method": "sha", "configs": 9, "max_resource": 27, "rounds": 2,
+    }  # fmt: skip
+    assert plain["search"] is search and search["method"] == "asha"
+    with pytest.raises(SpecError, match="study is 's'"):
+        changed(plain, ["study.name=x"])
+
+
+def test_neither_prefect_nor_dask_is_imported(study_file: Path) -> None:
+    code = (
+        "import sys; from hpo_core.cli.app import app;"
+        "app(['simulate', sys.argv[1], '--repeat', '1'], standalone_mode=False);"
+        "print(sorted({'prefect', 'dask', 'distributed', 'torch', 'mlflow'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(study_file)], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("[]\n")

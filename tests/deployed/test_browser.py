@@ -1,0 +1,246 @@
+"""The form in a real browser: filled in, started, watched to its end, artifacts opened.
+
+Slow, so not part of a plain run: ``pytest -m browser -n 0``. ``HPO_PICTURES=deployments/pictures`` keeps the
+screenshots there.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deployed.deployment_server import Deployed, deployed
+from tests.flows.conftest import Runner, wait_for_entries
+
+__all__ = ["deployed"]
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+QUIET = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PATIENCE = 60_000
+
+
+@pytest.fixture
+def page() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs the extra `browser`")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        opened = browser.new_page(viewport={"width": 1200, "height": 900})
+        opened.set_default_timeout(PATIENCE)
+        yield opened
+        browser.close()
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    folder = Path(os.environ.get("HPO_PICTURES", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def address(deployed: Deployed, path: str) -> str:
+    return deployed.environment["PREFECT_API_URL"].removesuffix("/api") + path
+
+
+@pytest.fixture
+def page_inside(page: Any, prefect_api: dict[str, str]) -> Any:
+    """A page of the server whose password was given before, as the UI keeps it."""
+    word = base64.b64encode(prefect_api["PREFECT_API_AUTH_STRING"].encode()).decode()
+    page.add_init_script(f"localStorage.setItem('prefect-password', '{word}')")
+    return page
+
+
+@pytest.mark.parametrize("ui", ["", "/v2"], ids=["older", "newer"])
+def test_log_in_at_the_server_that_a_study_started(ui: str, page: Any, pictures: Path, tmp_path: Path) -> None:
+    """Logging in, the run's page, and its tables, which the UI asks for with POST and so with a CSRF token."""
+    hpo = Runner(tmp_path, {})
+    process = hpo.start("tune", hpo.study("slow", search={"method": "random", "configs": 400, "max_resource": 2}))
+    try:
+        wait_for_entries(hpo, "toy", 4, process)
+        (file,) = (hpo.home / "prefect").glob("server-*.json")
+        known = json.loads(file.read_text())
+        refused: list[str] = []
+        page.on("response", lambda answer: refused.append(answer.url) if answer.status in (401, 403) else None)
+        page.goto(f"{known['url']}{ui}/runs")
+        password = page.locator("input[type=password]")
+        password.fill("hpo:wrong")
+        password.press("Enter")
+        page.get_by_text(re.compile("Authentication failed|Invalid credentials")).first.wait_for()
+        page.screenshot(path=pictures / f"login{ui.replace('/', '-')}.png")
+        refused.clear()
+        password.fill(known["auth"])
+        password.press("Enter")
+        password.wait_for(state="detached")
+        page.goto(f"{known['url']}{ui}/runs")
+        page.get_by_text("tune-toy").first.click()
+        page.get_by_text("new trial").first.wait_for()
+        page.wait_for_timeout(2000)
+        page.screenshot(path=pictures / f"logged-in{ui.replace('/', '-')}.png")
+        assert refused == []
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+
+
+def form_of(deployed: Deployed, flow: str) -> str:
+    return address(deployed, f"/deployments/deployment/{deployed.api(f'deployments/name/{flow}/{flow}')['id']}/run")
+
+
+def field(page: Any, label: str, nth: int = 0) -> Any:
+    """A property of the form by its label."""
+    inner = "ancestor::div[contains(concat(' ', @class, ' '), ' p-label ')][1]"
+    return page.locator(f"xpath=//label[normalize-space(.)='{label}']/{inner}").nth(nth)
+
+
+def fill(page: Any, label: str, value: str, nth: int = 0) -> None:
+    field(page, label, nth).locator("input, textarea").first.fill(value)
+
+
+def choose(page: Any, label: str, value: str) -> None:
+    """By keyboard: a select of this UI opens on the arrow key."""
+    control = field(page, label).locator(".p-select-button__control")
+    control.focus()
+    page.keyboard.press("ArrowDown")
+    for _ in range(20):
+        page.keyboard.press("Enter")
+        if control.inner_text().strip() == value:
+            return
+        control.focus()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowDown")
+    raise AssertionError(f"{label} offers no {value}")
+
+
+def newest_run(deployed: Deployed, page: Any, name: str) -> str:
+    """The run that the form has just made."""
+    wanted = {"deployments": {"name": {"any_": [name]}}, "sort": "EXPECTED_START_TIME_DESC", "limit": 1}
+    for _ in range(60):
+        if runs := deployed.api("flow_runs/filter", wanted):
+            return str(runs[0]["id"])
+        page.wait_for_timeout(1000)
+    raise AssertionError(f"the form made no run of {name}: {page.inner_text('body')[:3000]}")
+
+
+def test_fill_in_start_watch_and_open_artifacts(deployed: Deployed, page_inside: Any, pictures: Path) -> None:
+    page = page_inside
+    page.goto(form_of(deployed, "tune"))
+    field(page, "objective").wait_for()
+    choose(page, "objective", "tests.flows.objectives:good")
+    fill(page, "Name (Optional)", "loss")
+    page.get_by_text("Add item", exact=True).first.click()
+    fill(page, "Name", "x")
+    fill(page, "Low", "-1")
+    fill(page, "High", "1")
+    page.screenshot(path=pictures / "form.png")
+    field(page, "High").scroll_into_view_if_needed()
+    page.screenshot(path=pictures / "form-parameters.png")
+    fill(page, "Configs (Optional)", "9")
+    fill(page, "Max Resource (Optional)", "9")
+    field(page, "Configs (Optional)").scroll_into_view_if_needed()
+    page.screenshot(path=pictures / "form-method.png")
+    page.get_by_role("button", name="Submit", exact=True).click()
+    run = newest_run(deployed, page, "tune")
+
+    deployed.wait(run, lambda found: found["state_type"] in ("RUNNING", "COMPLETED", "FAILED"))
+    ended = deployed.ended(run)
+    assert ended["state_type"] == "COMPLETED", deployed.logs(run)
+    page.goto(address(deployed, f"/runs/flow-run/{run}"))
+    page.get_by_text("best loss").first.wait_for()
+    page.get_by_text("promoted to rung").first.wait_for()
+    page.wait_for_timeout(2000)
+    page.screenshot(path=pictures / "run.png")
+
+    page.get_by_text("Artifacts", exact=True).first.click()
+    study = ended["name"].removeprefix("tune-")
+    page.get_by_text(f"{study}-rungs").first.wait_for()
+    page.wait_for_timeout(1000)
+    page.screenshot(path=pictures / "artifacts.png")
+    page.get_by_text(f"{study}-best").first.click()
+    page.get_by_text("units of training").first.wait_for()
+    page.screenshot(path=pictures / "best.png")
+
+
+def test_what_is_missing_is_said_beside_its_field(deployed: Deployed, page_inside: Any, pictures: Path) -> None:
+    page = page_inside
+    page.goto(form_of(deployed, "tune"))
+    field(page, "objective").wait_for()
+    page.get_by_text("Add item", exact=True).first.click()
+    fill(page, "Low", "0")
+    page.get_by_role("button", name="Submit", exact=True).click()
+    page.get_by_text("'high' is a required property").first.wait_for()
+    assert not page.get_by_text("'low' is a required property").count()
+    field(page, "High").scroll_into_view_if_needed()
+    page.screenshot(path=pictures / "form-refused.png")
+
+
+def test_the_newer_ui_draws_the_same_form(deployed: Deployed, page_inside: Any, pictures: Path) -> None:
+    page = page_inside
+    page.goto(form_of(deployed, "tune").replace("/deployments/", "/v2/deployments/", 1))
+    for tab in ("ASHA", "Successive halving", "Hyperband", "PASHA", "Population", "Random", "Grid"):
+        page.get_by_text(tab, exact=True).first.wait_for()
+    page.get_by_text("Population", exact=True).first.click()
+    page.get_by_text("Units of training of one session.").wait_for()
+    page.get_by_text("Add item").first.click()
+    page.get_by_text("Largest value.").wait_for()
+    assert not page.locator(".cm-editor").count(), "nothing has to be typed as JSON"
+    page.set_viewport_size({"width": 1200, "height": 2400})
+    page.wait_for_timeout(1000)
+    page.screenshot(path=pictures / "form-newer-ui.png")
+
+
+def test_a_champion_and_a_comparison_as_a_person_sees_them(
+    deployed: Deployed, page_inside: Any, pictures: Path
+) -> None:
+    page = page_inside
+    (deployed.data / "drifted.json").write_text('{"offset": 0.9, "seed": 2}')
+    deployed.completed("tune-file", file="line.yaml", name="line")
+    page.goto(form_of(deployed, "retrain"))
+    field(page, "model").wait_for()
+    fill(page, "model", "line")
+    fill(page, "data", "drifted.json")
+    for name, value in {"evaluate": "tests.retraining.retrain_objectives:evaluate", "study": "line"}.items():
+        field(page, f"{name} (Optional)").get_by_text("str", exact=True).click()
+        fill(page, f"{name} (Optional)", value)
+    page.screenshot(path=pictures / "retrain-form.png")
+    page.get_by_role("button", name="Submit", exact=True).click()
+    run = newest_run(deployed, page, "retrain")
+    ended = deployed.ended(run)
+    assert ended["state_type"] == "COMPLETED", deployed.logs(run)
+    show_artifact(deployed, page, run, "line-decision")
+    page.get_by_text("the challenger became champion").first.wait_for()
+    page.screenshot(path=pictures / "retrain-decision.png", full_page=True)
+
+    studies = [line.split()[0] for line in deployed.hpo("list").stdout.splitlines() if line.startswith("line")]
+    searches = [name for name in studies if name == "line" or name.endswith("-tune")]
+    ended = deployed.completed("compare", studies=searches)
+    key = next(key for key in deployed.artifacts(ended["id"]) if key.endswith("-compared"))
+    show_artifact(deployed, page, ended["id"], key)
+    page.get_by_text("2 studies by loss").first.wait_for()
+    page.screenshot(path=pictures / "compare-artifact.png", full_page=True)
+
+
+def show_artifact(deployed: Deployed, page: Any, run: str, key: str) -> None:
+    wanted = {"artifacts": {"flow_run_id": {"any_": [run]}, "key": {"any_": [key]}}, "limit": 1}
+    (found,) = deployed.api("artifacts/filter", wanted)
+    page.set_viewport_size({"width": 1200, "height": 1500})
+    page.goto(address(deployed, f"/artifacts/artifact/{found['id']}"))
+    page.wait_for_timeout(2500)

@@ -1,0 +1,190 @@
+"""Deployments on a real server with a real process worker: registered, started by the API, watched to their end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_core.journal.sql import open_journal
+from hpo_core.spec import StudySpec
+from hpo_core.study import Study
+from tests.deployed.deployment_server import PLANTED, TOY, Deployed, deployed, gone
+
+__all__ = ["deployed"]
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def test_a_study_filled_in_runs_and_shows_itself(deployed: Deployed) -> None:
+    run = deployed.start(
+        "tune",
+        objective="tests.flows.objectives:good",
+        metric={"name": "loss", "mode": "min"},
+        numbers=[{"name": "x", "low": -1, "high": 1, "whole": False, "log": False, "step": 0, "grid_points": 0}],
+        choices=[{"name": "kind", "values": ["plain", "16"]}],
+        method={"method": "asha", "configs": 9, "max_resource": 9, "min_resource": None, "reduction_factor": 3,
+                "brackets": None, "noise": None},
+        name="by-form", seed=3, cluster={"workers": 2},
+    )  # fmt: skip
+    ended = deployed.ended(run)
+    assert ended["state_type"] == "COMPLETED", deployed.logs(run)
+    assert ended["name"] == "tune-by-form" and {"hpo", "by-form", "asha"} <= set(ended["tags"])
+    assert "best loss" in ended["state"]["message"]
+
+    shown = deployed.artifacts(run)
+    assert {"by-form-progress", "by-form-rungs", "by-form-best", "by-form-report"} <= set(shown)
+    assert shown["by-form-progress"] == 100
+    assert json.loads(shown["by-form-rungs"])[0]["results"] == "9 of 9"
+    assert "| x |" in shown["by-form-best"]
+    decisions = [line for line in deployed.logs(run) if line.startswith("trial ")]
+    assert len(decisions) == deployed.status("by-form")["jobs"], "a line per decision"
+    assert any("promoted to rung 1" in line for line in decisions)
+
+    spec = json.loads(deployed.hpo("export", "by-form").stdout.splitlines()[0])["events"][0]["spec"]
+    assert spec["seed"] == 3 and spec["space"]["kind"]["choices"] == ["plain", 16]
+    assert_no_secret(deployed, "by-form")
+
+
+def assert_no_secret(deployed: Deployed, study: str) -> None:
+    """The worker's environment holds a planted one; nothing it wrote does."""
+    assert deployed.environment["MY_TOKEN"] == PLANTED
+    files = [path for path in deployed.folder.rglob("*") if path.is_file()]
+    files += Path(deployed.environment["PREFECT_HOME"]).glob("*.db*")
+    assert {"journal.db", "mlflow.db", "prefect.db", "report.html", "worker.log"} <= {path.name for path in files}
+    assert [str(path) for path in files if PLANTED.encode() in path.read_bytes()] == []
+
+
+def test_a_wrong_value_is_refused_before_a_run_is_made(deployed: Deployed) -> None:
+    good = TOY["objective"]
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        ("tune-file", {"file": "../toy.yaml"}),
+        ("tune", {"objective": "os:system"}),
+        ("tune", {"objective": good, "numbers": [{"name": "x", "low": 0}]}),
+        ("tune", {"objective": good, "method": {"method": "asha", "variant": "other"}}),
+        ("resume", {"study": "../../elsewhere"}),
+    ]
+    for flow, parameters in wrong:
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            deployed.start(flow, **parameters)
+        assert caught.value.code in (409, 422), flow
+
+
+def test_what_the_form_cannot_see_is_refused_at_once(deployed: Deployed) -> None:
+    """Objectives of study files and of recorded studies are looked at as well: every door leads to a worker."""
+    recorded = TOY | {"study": "elsewhere", "objective": "os:system"}
+    Study.create(StudySpec.from_plain(recorded), open_journal(deployed.home / "journal.db"))
+    rows = [{"name": "x", "low": 2, "high": 1}]
+    grabbed = deployed.folder / "grabbed"
+    grab = {"env": {"HPO_ALLOWED_OBJECTIVES": "os"}, "command": f"touch {grabbed}", "working_dir": "/"}
+    not_allowed = "objective = 'os:system' is not allowed here. Allowed: tests.flows.objectives"
+    keep = {"model": "m", "data": "may.json"}
+    (deployed.data / "may.json").write_text("{}")
+    refused = {
+        deployed.start_with("tune-file", {"job_variables": grab}, file="evil.yaml"): not_allowed,
+        deployed.start("tune", objective=TOY["objective"], numbers=rows): "form: space.x: low = 2.0 is larger",
+        deployed.start("tune", objective=TOY["objective"], choices=[{"name": "data", "values": ["/etc/passwd"]}]): (
+            "no file of the deployment's folder of data"
+        ),
+        deployed.start("resume", study="elsewhere"): not_allowed,
+        deployed.start("rerun", study="elsewhere"): not_allowed,
+        deployed.start_with("resume", {"enforce_parameter_schema": False}, study="../../out"): "should match pattern",
+        deployed.start("retrain", **keep, evaluate="os:system"): "evaluate = 'os:system' is not allowed here",
+        deployed.start("retrain", **keep | {"data": "/etc/passwd"}): "no file of the deployment's folder of data",
+        deployed.start("compare", studies=["../../out"]): "../../out",
+    }
+    for run, says in refused.items():
+        ended = deployed.ended(run)
+        assert ended["state_type"] == "FAILED" and says in ended["state"]["message"], ended["state"]
+        assert ended["total_run_time"] < 15, "a second on an idle machine"
+    assert not grabbed.exists(), "the work pool takes no command from a run"
+
+
+@pytest.mark.slow
+def test_cancel_ends_children_and_resume_finishes(deployed: Deployed) -> None:
+    run = deployed.start("tune-file", file="slow.yaml", name="cancelled")
+    study, processes = deployed.begun(run, 3)
+    shown = deployed.artifacts(run)
+    assert 0 <= shown["cancelled-progress"] < 100, "artifacts are there, and change, while it runs"
+    deployed.api(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}, "force": True})
+    assert deployed.ended(run)["state_type"] == "CANCELLED"
+    assert gone(processes), processes
+    before = deployed.status(study)
+    assert before["status"] == "halted" and before["reason"] == "interrupted"
+    again = deployed.start("resume", study=study)
+    assert deployed.ended(again)["state_type"] == "COMPLETED", deployed.logs(again)
+    after = deployed.status(study)
+    assert after["status"] == "finished" and after["trials"] == 24 and after["jobs"] > before["jobs"]
+    assert "clean" in deployed.hpo("audit", study).stdout
+
+
+@pytest.mark.slow
+def test_suspended_and_crashed_runs_go_on_with_their_study(deployed: Deployed) -> None:
+    run = deployed.start("tune-file", file="slow.yaml")
+    study, processes = deployed.begun(run, 2)
+    assert study.startswith("slow-20"), "named by file, date and time"
+    details = {
+        "pause_reschedule": True,
+        "pause_timeout": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 300)),
+    }
+    suspended = {"type": "PAUSED", "name": "Suspended", "state_details": details}
+    deployed.api(f"flow_runs/{run}/set_state", {"state": suspended, "force": True})
+    assert gone(processes), "a suspended run holds no worker"
+    assert deployed.run(run)["state_name"] == "Suspended"
+    halted = deployed.status(study)
+    assert halted["status"] == "halted"
+
+    deployed.api(f"flow_runs/{run}/resume", {})
+    same, processes = deployed.begun(run, halted["jobs"] + 2)
+    assert same == study
+    for process in processes:
+        if "prefect.engine" in " ".join(process.cmdline()):
+            process.send_signal(signal.SIGKILL)
+    deployed.crashed(run)
+    assert gone(processes), "workers and children end with a killed flow"
+    deployed.api(f"flow_runs/{run}/set_state", {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}, "force": True})
+    deployed.wait(run, lambda found: found["state_type"] in ("RUNNING", "COMPLETED"))
+    assert deployed.ended(run)["state_type"] == "COMPLETED", deployed.logs(run)
+    assert deployed.status(study)["status"] == "finished"
+    assert "clean" in deployed.hpo("audit", study).stdout
+
+
+@pytest.mark.slow
+def test_a_champion_is_kept_and_searches_are_compared(deployed: Deployed) -> None:
+    """The tutorial's way through the deployments, with data of which one period is like the first and one is not."""
+    for name, plain in {"similar": {"offset": 0.2, "seed": 1}, "drifted": {"offset": 0.9, "seed": 2}}.items():
+        (deployed.data / f"{name}.json").write_text(json.dumps(plain))
+    deployed.completed("tune-file", file="line.yaml", name="line")
+    asked: dict[str, Any] = {"model": "line", "rules": {"repeats": 3}}
+    first = asked | {"study": "line", "evaluate": "tests.retraining.retrain_objectives:evaluate"}
+
+    def decision(**parameters: Any) -> str:
+        ended = deployed.completed("retrain", **asked | parameters)
+        assert ended["name"] == "retrain-line"
+        shown = deployed.artifacts(ended["id"])
+        assert shown["line-decision-picture"].startswith("data:image/svg+xml;base64,")
+        return str(shown["line-decision"])
+
+    assert "version 1 stays champion" in decision(**first, data="similar.json")
+    assert "the challenger became champion" in decision(data="drifted.json")
+    assert "This was done before for the same data" in decision(data="drifted.json")
+
+    tuned = next(info.name for info in open_journal(deployed.home / "journal.db").studies() if "-tune" in info.name)
+    compared = deployed.completed("compare", studies=["line", tuned])
+    shown = deployed.artifacts(compared["id"])
+    text = next(data for key, data in shown.items() if key.endswith("-compared"))
+    assert "2 studies by loss (min)" in text and tuned in text
+
+    cards = list(deployed.home.rglob("model.json"))
+    assert len(cards) == 3, "a version each"
+    for card in cards:
+        card.write_text(card.read_text().replace("tests.retraining.retrain_objectives:evaluate", "os:system"))
+    (deployed.data / "next.json").write_text(json.dumps({"offset": 0.9, "seed": 3}))
+    ended = deployed.ended(deployed.start("retrain", **asked, data="next.json"))
+    assert ended["state_type"] == "FAILED" and "'os:system' is not allowed here" in ended["state"]["message"]

@@ -1,0 +1,223 @@
+"""The files of deployments/ as far as tools that are here can judge them; what is absent is skipped."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hpo_flows.deployed.permissions import Permits
+from tests.flows.conftest import ROOT
+
+FOLDER = ROOT / "deployments"
+
+
+def test_every_deployment_names_a_flow_that_can_be_imported() -> None:
+    listed = yaml.safe_load((FOLDER / "prefect.yaml").read_text())["deployments"]
+    assert {"tune", "resume", "rerun"} <= {entry["name"] for entry in listed}
+    for entry in listed:
+        module, _, name = entry["entrypoint"].partition(":")
+        found = getattr(importlib.import_module(module), name)
+        assert (found.name, entry["name"], entry["work_pool"]["name"]) == (entry["name"], found.name, "hpo")
+        assert entry["enforce_parameter_schema"] and entry["pull"] == []
+
+
+def test_the_pool_takes_no_code_from_a_run() -> None:
+    template = json.loads((FOLDER / "process-pool.json").read_text())
+    assert set(template["variables"]["properties"]) == {"name"}
+    job = template["job_configuration"]
+    assert "{{" not in json.dumps({**job, "name": ""})
+    assert "env" not in job, "Prefect's worker merges the environment a run asks for into a mapping that is there"
+
+
+def sourced(folder: Path, shell: str = "bash") -> dict[str, str]:
+    """The local profile as a shell in ``folder`` reads it."""
+    script = f"set -a; . {FOLDER / 'local' / 'environment'}; exec env -0"
+    clean = {"PATH": os.environ["PATH"], "HOME": str(folder)}
+    done = subprocess.run([shell, "-c", script], cwd=folder, env=clean, capture_output=True, check=True, text=True)
+    return dict(line.split("=", 1) for line in done.stdout.split("\0") if "=" in line)
+
+
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_local_environment_makes_a_password_of_its_own_once(shell: str, tmp_path: Path) -> None:
+    first, again = (sourced(tmp_path, shell)["PREFECT_API_AUTH_STRING"] for _ in range(2))
+    word = first.removeprefix("hpo:")
+    assert len(word) == 48 and first == again
+    kept = tmp_path / ".hpo" / "prefect-password"
+    assert kept.read_text() == word and kept.stat().st_mode & 0o077 == 0
+    (tmp_path / "other").mkdir()
+    assert sourced(tmp_path / "other")["PREFECT_API_AUTH_STRING"] != first
+
+
+def assert_closed_to_other_pages(settings: dict[str, Any]) -> None:
+    """What a Prefect server has by default: no password, no CSRF tokens, every origin."""
+    assert settings["PREFECT_SERVER_API_AUTH_STRING"].startswith("hpo:")
+    assert settings["PREFECT_SERVER_CSRF_PROTECTION_ENABLED"] == "true"
+    origins = settings["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"].split(",")
+    assert origins == ["http://127.0.0.1:4200", "http://localhost:4200"]
+
+
+def test_servers_of_the_profiles_are_closed_to_other_pages(tmp_path: Path) -> None:
+    settings = sourced(tmp_path)
+    assert_closed_to_other_pages(settings)
+    assert settings["PREFECT_API_AUTH_STRING"] == settings["PREFECT_SERVER_API_AUTH_STRING"]
+    assert_closed_to_other_pages(services()["prefect"]["environment"])
+    server = services()["prefect"]["environment"]["PREFECT_SERVER_API_AUTH_STRING"]
+    for name in ("deploy", "hpo-worker"):
+        assert services()[name]["environment"]["PREFECT_API_AUTH_STRING"] == server
+    for profile in ("kubernetes", "slurm"):
+        text = (FOLDER / profile / "README.md").read_text()
+        for name in ("API_AUTH_STRING", "CSRF_PROTECTION_ENABLED=true", "CORS_ALLOWED_ORIGINS="):
+            assert f"PREFECT_SERVER_{name}" in text
+
+
+def test_local_environment_allows_the_examples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    settings = sourced(tmp_path)
+    monkeypatch.chdir(ROOT)
+    permits = Permits.of_environment(settings | {"HPO_IMPORT_FOLDERS": str(ROOT)})
+    assert "digits/study.yaml" in permits.study_files()
+    assert permits.load("digits/study.yaml").objective in permits.known_objectives()
+    assert settings["PREFECT_SERVER_API_HOST"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("script", sorted([*FOLDER.glob("*/*.sbatch"), *FOLDER.glob("*/*.sh")]), ids=lambda p: p.name)
+def test_scripts_parse(script: Path) -> None:
+    assert subprocess.run(["bash", "-n", str(script)], capture_output=True).returncode == 0
+
+
+def services() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((FOLDER / "compose" / "compose.yaml").read_text())["services"]
+    return found
+
+
+def test_compose_publishes_on_this_machine_only() -> None:
+    ports = [port for service in services().values() for port in service.get("ports", [])]
+    assert len(ports) == 3 and all(port.startswith("127.0.0.1:") for port in ports)
+    commands = " ".join(str(service.get("command", "")) for service in services().values())
+    assert "PASSWORD" not in commands, "a command line is there for everybody to read"
+
+
+def test_compose_lets_every_service_write_into_its_volumes() -> None:
+    """A named volume that is empty takes its owner from the image's folder."""
+    owned = next(line for line in (FOLDER / "compose" / "Dockerfile").read_text().splitlines() if "chown" in line)
+    made, _, given = owned.partition("chown -R hpo")
+    mounts = {
+        mount for name, service in services().items() if name != "postgres" for mount in service.get("volumes", [])
+    }
+    assert mounts == {"shared:/shared", "artifacts:/artifacts"}
+    assert all(f" {mount.partition(':')[2]}" in made and f" {mount.partition(':')[2]}" in given for mount in mounts)
+
+
+def test_compose_waits_for_the_server_that_stays() -> None:
+    """PostgreSQL's image starts one for its first-time scripts, which answers on its socket and not over TCP."""
+    assert "pg_isready --host 127.0.0.1 " in services()["postgres"]["healthcheck"]["test"][1]
+
+
+def test_every_profile_says_where_data_lie() -> None:
+    data = services()["hpo-worker"]["environment"]["HPO_DATA_FOLDER"]
+    assert services()["hpo-worker"]["volumes"] == services()["dask-worker"]["volumes"] == ["shared:/shared"]
+    settings = yaml.safe_load((FOLDER / "kubernetes" / "kustomization.yaml").read_text())["configMapGenerator"][0]
+    assert data == "/shared/data" and f"HPO_DATA_FOLDER={data}" in settings["literals"]
+    for profile in ("compose", "kubernetes", "slurm"):
+        assert "HPO_DATA_FOLDER" in (FOLDER / profile / "README.md").read_text()
+
+
+def commands() -> set[str]:
+    """The first word of whatever the profiles start."""
+    found = {service["command"].split()[0] for service in services().values() if "command" in service}
+    for name in ("dask", "controller"):
+        text = (FOLDER / "kubernetes" / f"{name}.yaml").read_text()
+        found |= {line.partition("args: [")[2].partition(",")[0] for line in text.splitlines() if "args: [" in line}
+    for script in FOLDER.glob("slurm/*.sbatch"):
+        found |= {line.split()[1] for line in script.read_text().splitlines() if line.startswith("exec ")}
+    return found
+
+
+def test_profiles_start_commands_that_are_installed() -> None:
+    assert commands() == {"dask", "hpo", "mlflow", "prefect"} <= entry_points(group="console_scripts").names
+
+
+STAND_IN = """#!/bin/bash
+[ "$1" = deploy ] && exit
+trap 'echo took its leave; exit 0' TERM
+echo "$@"
+for _ in $(seq 300); do sleep 0.05; done
+"""
+
+
+def told_that_time_ends(script: Path, folder: Path) -> str:
+    """What a stand-in, which the batch script starts, says when Slurm sends the batch shell alone a SIGTERM."""
+    (folder / "bin").mkdir()
+    (folder / "bin" / "activate").write_text(f"PATH={folder / 'bin'}:$PATH\n")
+    for name in ("dask", "hpo"):
+        (folder / "bin" / name).write_text(STAND_IN)
+        (folder / "bin" / name).chmod(0o755)
+    (folder / "bin" / "python").symlink_to(sys.executable if script.suffix == ".sbatch" else folder / "bin" / "dask")
+    (folder / "dask-scheduler.json").write_text('{"address": "tcp://node:8786"}')
+    settings = {"HPO_HOME": str(folder), "HPO_VENV": str(folder), "PREFECT_API_URL": "-", "HPO_ALLOWED_OBJECTIVES": "-"}
+    batch = subprocess.Popen(["bash", str(script)], env=os.environ | settings, stdout=subprocess.PIPE, text=True)
+    assert batch.stdout is not None
+    try:
+        assert "worker" in batch.stdout.readline()
+        batch.send_signal(signal.SIGTERM)
+        return batch.communicate(timeout=20)[0]
+    finally:
+        batch.kill()
+
+
+@pytest.mark.parametrize("name", ["workers", "controller"])
+def test_slurm_tells_the_process_that_its_time_ends(name: str, tmp_path: Path) -> None:
+    """``B:`` reaches the batch shell and nothing else; without it only job steps, of which there are none."""
+    script = FOLDER / "slurm" / f"{name}.sbatch"
+    assert "#SBATCH --signal=B:TERM@" in script.read_text()
+    assert told_that_time_ends(script, tmp_path) == "took its leave\n"
+
+
+@pytest.mark.skipif(shutil.which("docker-compose") is None, reason="no docker-compose on this machine")
+def test_compose_accepts_the_file_and_wants_a_password(tmp_path: Path) -> None:
+    (tmp_path / "settings").write_text("POSTGRES_PASSWORD=x\nPREFECT_PASSWORD=y\n")
+    for extra, code in ((["--env-file", str(tmp_path / "settings")], 0), (["--env-file", os.devnull], 1)):
+        command = ["docker-compose", *extra, "--file", str(FOLDER / "compose" / "compose.yaml"), "config", "--quiet"]
+        assert subprocess.run(command, capture_output=True).returncode == code
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on this machine")
+def test_kustomize_builds_what_kubernetes_takes() -> None:
+    command = ["kubectl", "kustomize", str(FOLDER / "kubernetes")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    objects = list(yaml.safe_load_all(done.stdout))
+    assert {"DaskCluster", "Deployment", "NetworkPolicy"} <= {item["kind"] for item in objects}
+    assert "image: hpo-core\n" not in done.stdout, "every image got its registry"
+    validator = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+    for item in objects:
+        if item["kind"] != "DaskCluster":  # the operator's own definition
+            validator.validate(item, "1.30", strict=True)
+
+
+def test_jobqueue_makes_the_job_script(tmp_path: Path) -> None:
+    jobqueue = pytest.importorskip("dask_jobqueue", reason="pip install dask-jobqueue")
+    import dask
+
+    settings = yaml.safe_load((FOLDER / "slurm" / "jobqueue.yaml").read_text())
+    settings["jobqueue"]["slurm"]["interface"] = "lo"
+    with (
+        dask.config.set(dask.config.merge(dask.config.config, settings)),
+        jobqueue.SLURMCluster(n_workers=0) as cluster,
+    ):
+        script = cluster.job_script()
+    assert "#SBATCH -J hpo-worker" in script and "#SBATCH --cpus-per-task=4" in script
+    assert script.rstrip().splitlines()[-1].count("--nthreads 1 --no-nanny") == 1
+    assert "#SBATCH --signal=B:TERM@30" in script
+    (tmp_path / "job").write_text(script)
+    assert told_that_time_ends(tmp_path / "job", tmp_path) == "took its leave\n"

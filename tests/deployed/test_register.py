@@ -1,0 +1,52 @@
+"""What ``hpo worker`` hands on to the runs it starts, each in a folder of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from hpo_core.home import DATABASES, settled_database
+from hpo_flows.deployed.flows import _home
+from hpo_flows.deployed.permissions import NotAllowedError, home_here
+from hpo_flows.deployed.register import settled_environment
+
+
+@pytest.mark.parametrize(
+    ("value", "settled"),
+    [
+        ("sqlite:///journal.db", "sqlite:///{here}/journal.db"),
+        ("sqlite+pysqlite:///deep/../journal.db?timeout=3", "sqlite+pysqlite:///{here}/journal.db?timeout=3"),
+        ("sqlite:///file:journal.db?uri=true", "sqlite:///file:{here}/journal.db?uri=true"),
+        ("journal.db", "{here}/journal.db"),
+        ("./mlruns", "{here}/mlruns"),
+    ],
+)
+def test_a_file_named_from_here_is_named_in_full(
+    value: str, settled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in DATABASES:
+        monkeypatch.setenv(name, value)
+    found = settled_environment()
+    assert {found[name] for name in DATABASES} == {settled.format(here=tmp_path.resolve())}
+    assert found["HPO_HOME"] == str(tmp_path.resolve() / ".hpo")
+    monkeypatch.setenv("HPO_HOME", found["HPO_HOME"])
+    monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", str(uuid4()))
+    for name in DATABASES:
+        for asked in (_home, home_here):
+            with pytest.raises(NotAllowedError, match=f"{name} = .* is a file relative to the folder where this runs"):
+                asked()
+        monkeypatch.setenv(name, found[name])
+    home_here()
+    assert _home().journal_url == settled.format(here=tmp_path.resolve())
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "sqlite:////srv/journal.db", "sqlite://", "sqlite:///:memory:", "postgresql+psycopg://hpo:pw@host/db?x=1",
+     "http://mlflow:5000", "databricks", "databricks://profile", "file:///srv/mlruns", "/srv/mlruns"],
+)  # fmt: skip
+def test_any_other_place_is_left_alone(value: str) -> None:
+    assert settled_database(value) == value

@@ -1,0 +1,122 @@
+"""A flow run that Prefect starts again finds what it did before, and takes no study from another one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import psutil
+import pytest
+
+from hpo_core.home import Home
+from hpo_core.journal.protocol import Owner
+from hpo_core.journal.sql import SqlJournal, current_owner
+from hpo_core.model.errors import StudyBusyError
+from hpo_core.spec import StudySpec
+from hpo_core.study import Study
+from hpo_flows.deployed.flows import _resumed, _train_further
+from hpo_flows.deployed.run_marker import Mark, read_mark, write_mark
+from tests.deployed.deployment_server import TOY
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """With study toy, of nine configurations."""
+    monkeypatch.setenv("HPO_HOME", str(tmp_path))
+    monkeypatch.delenv("HPO_JOURNAL", raising=False)
+    monkeypatch.setenv("HPO_ALLOWED_OBJECTIVES", "tests.flows.objectives")
+    monkeypatch.setenv("HPO_IMPORT_FOLDERS", os.pathsep.join(TOY["pythonpath"]))
+    Study.create(StudySpec.from_plain(TOY), Home().open_journal())
+    return Home()
+
+
+@pytest.fixture
+def other() -> Iterator[Owner]:
+    """A controller that lives."""
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
+        yield Owner(current_owner().host, process.pid, psutil.Process(process.pid).create_time())
+
+
+def started(run: UUID, configs: int, *, until: str = "the end", take_over: bool = False) -> int:
+    """What a process of the run does, up to its death; how many configurations it asks for."""
+    session = _resumed("toy", run, configs, take_over)
+    extend = session._extend
+    if until != "the mark" and extend:
+        study = Study.open("toy", session.journal)
+        study.epoch = session.journal.info("toy").epoch
+        study.extend(extend)
+    session.close()
+    return extend
+
+
+def test_configurations_are_asked_for_once(home: Home) -> None:
+    run = uuid4()
+    assert started(run, 16, until="the mark") == 16, "it died before the journal had them"
+    assert started(run, 16) == 16
+    assert started(run, 16) == 0, "retried after a crash: 36 trials where 20 were asked for, once"
+    another = uuid4()
+    assert started(another, 8) == 8
+    assert started(run, 16) == 0, "an old run retried after another one"
+    study = Study.open("toy", home.open_journal(), reading=True)
+    assert study.state.extra_configs == 24
+
+
+def test_the_trial_that_is_trained_further_stays_the_same(home: Home) -> None:
+    """The best one was meant; started again after a crash, the run goes on with that one, and then does nothing."""
+    journal = home.open_journal()
+    study = Study.open("toy", journal)
+    while (job := study.ask()) is not None:
+        study.tell(job, {"loss": job.params["x"]})
+    best = study.best
+    assert best is not None and study.finished
+    run = uuid4()
+    session = _resumed("toy", run, 0, False, (None, 40))
+    session.close()
+    mark = read_mark(home.study_folder("toy"), run)
+    assert session.train == (best.trial, 40) and mark is not None and mark.train == (best.trial, 40)
+    other = next(t.number for t in study.state.trials if t.number != best.trial and t.results)
+    study = Study.open("toy", journal)
+    study.train_further(other, 30)
+    while (job := study.ask()) is not None:
+        study.tell(job, {"loss": -5.0})
+    assert study.best is not None and study.best.trial == other
+    study.train_further(best.trial, 40)
+    job = study.ask()
+    assert job is not None
+    study.tell(job, {"loss": 1.0})
+    said = _train_further("toy", run, False, None, 40)
+    assert said.message == f"trial {best.trial} is trained to 40 already"
+
+
+def test_a_run_that_is_retried_leaves_a_study_to_who_drives_it(home: Home, other: Owner) -> None:
+    old, healthy = uuid4(), uuid4()
+    folder = home.study_folder("toy")
+    assert started(old, 0) == 0
+    journal: SqlJournal = home.open_journal()
+    epoch = journal.claim("toy", other, time.time())
+    with pytest.raises(StudyBusyError, match=f"a command.*process {other.pid} on .*take_over"):
+        started(old, 0, take_over=True)
+    write_mark(folder, healthy, Mark(owner=other))
+    with pytest.raises(StudyBusyError, match=f"is driven by flow run {healthy}"):
+        started(old, 0)
+    assert journal.info("toy").epoch == epoch, "nothing was taken"
+    session = _resumed("toy", uuid4(), 0, True)
+    assert session._force, "who asks for it gets it"
+    session.close()
+
+
+def test_a_run_takes_over_from_its_own_former_process(home: Home, other: Owner) -> None:
+    """On another host, say, whose lease has not run out yet."""
+    run = uuid4()
+    write_mark(home.study_folder("toy"), run, Mark(began=True, owner=other))
+    home.open_journal().claim("toy", other, time.time())
+    session = _resumed("toy", run, 0, False)
+    assert session._force
+    session.close()
+    mark = read_mark(home.study_folder("toy"), run)
+    assert mark is not None and mark.began and mark.owner == current_owner()

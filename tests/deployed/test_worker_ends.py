@@ -1,0 +1,121 @@
+"""`hpo worker` told to end, killed, and lost with all its processes: on a real server, with real flow processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from hpo_flows.liveness.heartbeat_monitor import SILENT
+from tests.deployed.deployment_server import Deployed, gone
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, prefect_api: dict[str, str]) -> Deployed:
+    """Deployments without a worker."""
+    made = Deployed(tmp_path_factory.mktemp("alone"), prefect_api)
+    long = json.loads((made.folder / "studies" / "slow.yaml").read_text())
+    long["search"] = {"method": "random", "configs": 2, "max_resource": 2000}
+    (made.folder / "studies" / "long.yaml").write_text(json.dumps(long))
+    for _ in range(2):  # twice changes nothing
+        done = made.hpo("deploy")
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert len(made.api("automations/filter", {})) == 1
+    return made
+
+
+@contextlib.contextmanager
+def worker_of(deployed: Deployed) -> Iterator[subprocess.Popen[bytes]]:
+    with (deployed.folder / "worker.log").open("ab") as log:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "hpo_core.cli.app", "worker"],
+            env=deployed.environment, cwd=deployed.folder, stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        yield worker
+    finally:
+        if worker.poll() is None:
+            worker.terminate()
+        worker.wait(60)
+
+
+def retried(deployed: Deployed, run: str) -> None:
+    """Retry in the UI, with a worker that is there again."""
+    deployed.api(f"flow_runs/{run}/set_state", {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}, "force": True})
+    with worker_of(deployed):
+        deployed.wait(run, lambda found: found["state_type"] == "RUNNING")
+        assert deployed.ended(run)["state_type"] == "COMPLETED", deployed.logs(run)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "ctrl-c"])
+def test_a_worker_that_is_told_to_end_halts_its_studies_first(alone: Deployed, number: signal.Signals) -> None:
+    run = alone.start("tune-file", file="slow.yaml", name=f"told-{number}")
+    with worker_of(alone) as worker:
+        study, processes = alone.begun(run, 3)
+        worker.send_signal(number)
+        assert worker.wait(50) == 0, "within the 60 seconds that Compose gives it"
+        state = alone.run(run)["state"]
+        assert state["type"] == "CRASHED", state
+        assert gone(processes, 5), processes
+    halted = alone.status(study)
+    assert halted["status"] == "halted" and halted["reason"] == "interrupted"
+    retried(alone, run)
+    after = alone.status(study)
+    assert after["status"] == "finished" and after["jobs"] == 24
+    assert "clean" in alone.hpo("audit", study).stdout
+
+
+def test_flow_processes_end_with_a_killed_worker(alone: Deployed) -> None:
+    """Trials of five minutes: nothing is logged meanwhile, which would end the process at the broken pipe."""
+    run = alone.start("tune-file", file="long.yaml", name="orphan")
+    with worker_of(alone) as worker:
+        study, processes = alone.begun(run, 0)
+        while alone.status(study)["status"] != "running":
+            time.sleep(0.5)
+        worker.kill()
+        assert gone(processes, 50), processes
+    assert alone.run(run)["state_type"] == "CRASHED"
+    halted = alone.status(study)
+    assert halted["status"] == "halted" and halted["reason"] == "interrupted"
+
+
+def test_a_run_whose_processes_vanished_is_called_crashed(alone: Deployed) -> None:
+    """As in a power cut: nobody is left who could report it, and its study is open in the journal."""
+    run = alone.start("tune-file", file="slow.yaml", name="vanished")
+    with worker_of(alone) as worker:
+        study, processes = alone.begun(run, 3)
+        for process in processes:  # none may notice the others' end
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
+        worker.kill()
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        assert gone(processes, 10)
+    assert alone.run(run)["state_type"] == "RUNNING"
+    state = alone.wait(run, lambda found: found["state_type"] != "RUNNING", seconds=240)["state"]
+    assert (state["type"], state["message"]) == ("CRASHED", SILENT)
+    assert alone.status(study)["status"] == "interrupted"
+    retried(alone, run)
+    assert alone.status(study)["status"] == "finished"
+
+
+def test_a_run_called_crashed_that_lives_is_running_again(alone: Deployed) -> None:
+    """As after a server that was away for long: it heard nothing either."""
+    run = alone.start("tune-file", file="long.yaml", name="alive")
+    with worker_of(alone):
+        _, processes = alone.begun(run, 0)
+        while alone.status("alive")["status"] != "running":
+            time.sleep(0.5)
+        alone.api(f"flow_runs/{run}/set_state", {"state": {"type": "CRASHED", "message": SILENT}, "force": True})
+        alone.wait(run, lambda found: found["state_type"] == "RUNNING", seconds=30)
+        assert all(process.is_running() for process in processes)

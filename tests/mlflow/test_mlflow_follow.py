@@ -1,0 +1,174 @@
+"""The follower as a process: tails the journal, outlives an absent MLflow, ends with its standard input."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_core.home import Home
+from hpo_core.journal.sql import SqlJournal, current_owner
+from hpo_core.tracking import compare_url, run_url, shown_uri
+from hpo_core.tracking.catch_up import TrackerError
+from hpo_core.tracking.follower import FINISH, Follower, project_study
+from hpo_core.tracking.mlflow_client import open_client
+from hpo_core.tracking.mlflow_links import reason_of
+from hpo_core.tracking.run_location import read_place
+from tests.mlflow.test_mlflow import NAME, Tracker, play, start
+
+QUIET = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+
+
+class Child:
+    """A follower, its standard input in our hand."""
+
+    def __init__(self, folder: Path, journal: SqlJournal, uri: str, *more: str) -> None:
+        self.log = folder / "follow.log"
+        command = [
+            sys.executable, "-m", "hpo_core.tracking.follower", "--journal", journal.url, "--study", NAME,
+            "--tracking-uri", uri, "--experiment", "hpo", "--study-folder", str(folder / "study"),
+            "--interval", "0.2", *more,
+        ]  # fmt: skip
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log, stdout=log)
+
+    def end(self, timeout: float = 120) -> int:
+        assert self.process.stdin is not None
+        self.process.stdin.write(FINISH)
+        self.process.stdin.close()
+        return self.process.wait(timeout)
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 120) -> None:
+    until = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[SqlJournal]:
+    made = SqlJournal(f"sqlite:///{tmp_path / 'journal.db'}")
+    yield made
+    made.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_follows_a_study_while_it_goes_on_and_ends_with_its_input(tmp_path: Path, journal: SqlJournal) -> None:
+    tracker = Tracker(tmp_path)
+    study, clock = start(journal, configs=6)
+    child = Child(tmp_path, journal, tracker.uri)
+    try:
+        play(study, clock, jobs=2)
+        wait_for(lambda: tracker.client.get_experiment_by_name("hpo") and len(tracker.runs()) >= 2)
+        assert tracker.parent().info.status == "RUNNING"
+        play(study, clock)
+        assert child.end() == 0
+    finally:
+        child.process.kill()
+    assert tracker.parent().data.tags["hpo.status"] == "finished"
+    assert int(tracker.parent().data.tags["hpo.projected_seq"]) == study.seq - 1
+    assert "mlflow ui --backend-store-uri" in child.log.read_text()
+
+
+def test_a_server_that_comes_up_later_gets_everything(tmp_path: Path, journal: SqlJournal) -> None:
+    tracker = Tracker(tmp_path)
+    port = free_port()
+    uri = f"http://127.0.0.1:{port}"
+    study, clock = start(journal, configs=4)
+    child = Child(tmp_path, journal, uri, "--artifact-location", (tmp_path / "art").as_uri())
+    server = None
+    try:
+        play(study, clock, jobs=3)
+        wait_for(lambda: "cannot be copied to MLflow" in child.log.read_text())
+        server = subprocess.Popen(
+            [
+                str(Path(sys.executable).parent / "mlflow"), "server", "--backend-store-uri", tracker.uri,
+                "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
+            ],
+            env=os.environ | QUIET, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path,
+            start_new_session=True,
+        )  # fmt: skip
+        wait_for(lambda: "caught up again" in child.log.read_text())
+        play(study, clock)
+        assert child.end() == 0
+    finally:
+        child.process.kill()
+        if server is not None:
+            server.terminate()
+            server.wait(20)
+    lines = child.log.read_text().splitlines()
+    assert sum("cannot be copied" in line for line in lines) == 1
+    assert f"{uri}/#/experiments/" in child.log.read_text()
+    assert tracker.parent().info.status == "FINISHED"
+    assert len(tracker.runs()) == 4
+    assert "promotions" in tracker.text(tracker.parent(), "promotions.json")
+
+
+def test_gives_up_in_time_and_names_the_cure(tmp_path: Path, journal: SqlJournal) -> None:
+    play(*start(journal, configs=2))
+    child = Child(tmp_path, journal, f"http://127.0.0.1:{free_port()}", "--drain", "1")
+    try:
+        assert child.end() == 3
+    finally:
+        child.process.kill()
+    assert f"`hpo project {NAME}` copies the rest" in child.log.read_text()
+
+
+def test_a_study_taken_over_is_not_called_over(
+    tmp_path: Path, journal: SqlJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracker = Tracker(tmp_path)
+    play(*start(journal, configs=4), jobs=2)
+    follower = Follower(journal, tracker.projection())
+    journal.claim(NAME, current_owner(), time.time())  # this process lives and is not the follower's parent
+    assert follower.advance(finish=True)
+    assert tracker.parent().info.status == "RUNNING"
+    monkeypatch.setattr(follower, "_parent", os.getpid())
+    assert follower.advance(finish=True)
+    assert tracker.parent().info.status == "KILLED"
+
+
+def test_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path / "home")
+    journal = home.open_journal()
+    study = play(*start(journal, configs=2, top=1))
+    assert project_study(home, journal, NAME).startswith(f"{NAME}: {study.seq} new entries of {study.seq} copied; mlf")
+    assert "0 new entries" in project_study(home, journal, NAME)
+    place = read_place(home.study_folder(NAME))
+    assert place is not None and place.url.startswith("mlflow ui") and place.compare
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:secret@127.0.0.1:{free_port()}")
+    with pytest.raises(TrackerError, match=r"was not copied to MLflow at http://127") as caught:
+        project_study(home, journal, NAME)
+    assert "secret" not in str(caught.value)
+
+
+def test_links() -> None:
+    assert run_url("http://me:pw@h:5000/", "2", "abc") == (
+        "http://h:5000/#/experiments/2/runs/abc?workflowType=machine_learning"
+    )
+    assert run_url("sqlite:////x/mlflow.db", "2", "abc") == "mlflow ui --backend-store-uri sqlite:////x/mlflow.db"
+    compared = compare_url("https://h", "2", ["a", "b"])
+    assert compared.startswith("https://h/#/compare-runs?runs=%5B%22a%22%2C%22b%22%5D&experiments=%5B%222%22%5D")
+    assert reason_of(ValueError("http://me:pw@h:1/x\nfailed")) == "ValueError: http://h:1/x failed"
+    assert shown_uri("postgresql://me:pw@h/db") == "postgresql://h/db"
+
+
+def test_two_processes_may_meet_at_a_new_store(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'new' / 'mlflow.db'}"
+    code = f"from hpo_core.tracking.mlflow_client import open_client; open_client({uri!r}).search_experiments()"
+    children = [subprocess.Popen([sys.executable, "-c", code], env=os.environ | QUIET) for _ in range(2)]
+    assert [child.wait(150) for child in children] == [0, 0]
+    assert open_client(uri).search_experiments()

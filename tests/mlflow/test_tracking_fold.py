@@ -1,0 +1,125 @@
+"""What a tracker is told of brackets, ceilings and stops; pure, no tracker here."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from hpo_core import MemoryJournal, Study
+from hpo_core.model.events import CeilingRaised, JobGranted
+from hpo_core.tracking.run_artifacts import lineage_table
+from hpo_core.tracking.run_contents import study_params, study_tags, trial_run_status, trial_tags
+from hpo_core.tracking.study_fold import StudyFold
+from tests.conftest import World, fresh, make_spec
+from tests.methods import SEARCHES, facts, spec_of
+from tests.views.test_rungs_view import HUNDRED
+
+
+def folded(spec: Any, world: World | None = None) -> tuple[Study, StudyFold]:
+    world = world or World(4, failures=0.03, nans=0.03)
+    study = fresh(spec, MemoryJournal(), world)
+    world.play(study)
+    fold = StudyFold()
+    for entry in study.journal.entries("world"):
+        fold.add(entry)
+    return study, fold
+
+
+def sizes(fold: StudyFold) -> dict[str, float]:
+    """The last value of each metric of a rung's size."""
+    return {point.key: point.value for point in fold.points if point.key.endswith("_size")}
+
+
+def test_one_bracket_is_not_named() -> None:
+    study, fold = folded(spec_of("asha"))
+    assert sizes(fold) == {f"rung_{rung.rung}_size": rung.results for rung in study.method.rungs()}
+
+
+def test_several_brackets_are() -> None:
+    study, fold = folded(spec_of("asha-brackets"))
+    expected = {f"bracket_{r.bracket}_rung_{r.rung}_size": r.results for r in study.method.rungs() if r.results}
+    assert sizes(fold) == expected
+
+
+def test_shared_rungs_are_counted_by_their_place_in_the_one_ladder() -> None:
+    study, fold = folded(spec_of("asha-shared"))
+    assert sizes(fold) == {f"rung_{rung.rung}_size": rung.results for rung in study.method.rungs()}
+    late = next(trial for trial in study.state.trials if trial.bracket == 2 and trial.results)
+    assert trial_tags(fold, late.number, "run")["hpo.rung"] == str(2 + late.results[-1].rung)
+    assert "share their rungs" in study_tags(fold, "finished", None)["mlflow.note.content"]
+
+
+def test_a_hundred_brackets_are_a_few_metrics() -> None:
+    study, fold = folded(make_spec(search=HUNDRED), World(4, workers=9))
+    expected: dict[str, int] = defaultdict(int)
+    for rung in study.method.rungs():
+        assert rung.bracket is not None
+        expected[f"bracket_{rung.bracket % 5}_rung_{rung.rung}_size"] += rung.results
+    assert sizes(fold) == expected and len(expected) == 15
+    assert trial_tags(fold, len(study.state.trials) - 1, "run")["hpo.bracket"] == "99"
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_every_promotion_has_its_rank_among_the_results_of_the_rung_it_left(name: str) -> None:
+    study, fold = folded(spec_of(name))
+    shared = getattr(study.spec.search, "rung_system", "") == "shared"
+    rungs: dict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)
+    wanted = []
+    for entry in study.journal.entries("world"):
+        for event in entry.events:
+            kind = type(event).__name__
+            if kind in ("JobCompleted", "TrialAbandoned"):
+                loss = getattr(event, "loss", None)
+                place = (0, event.bracket + event.rung) if shared else (event.bracket, event.rung)  # type: ignore[union-attr]
+                rungs[place].append((float("inf") if loss is None else loss, event.trial))  # type: ignore[union-attr]
+            elif isinstance(event, JobGranted) and event.rung and not event.retry and name.partition("-")[0] != "pbt":
+                below = event.rung - 1
+                rung = sorted(rungs[(0, event.bracket + below) if shared else (event.bracket, below)])
+                rank = [trial for _, trial in rung].index(event.trial) + 1
+                wanted.append((event.trial, event.bracket, event.rung, rank, len(rung)))
+    assert [(p.trial, p.bracket, p.rung, p.rank, p.among) for p in fold.promotions] == wanted
+
+
+def test_a_stopped_trial_is_finished_and_says_where() -> None:
+    study, fold = folded(spec_of("stopping"))
+    stopped = [trial for trial in study.state.trials if trial.stopped is not None]
+    assert stopped
+    for trial in stopped:
+        stop = trial.stopped
+        assert stop is not None
+        tags = trial_tags(fold, trial.number, "run")
+        assert tags["hpo.state"] == "stopped"
+        assert tags["hpo.stopped"] == f"stopped at rung {stop.rung} (place {stop.rank} of {stop.results})"
+        assert trial_run_status(fold, trial.number, driven=True)[0] == "FINISHED"
+
+
+def test_the_ceiling_is_a_metric() -> None:
+    study, fold = folded(spec_of("pasha"), World(1, nans=0.4))
+    points = [point for point in fold.points if point.key == "ceiling"]
+    raised = facts(study.journal.entries("world"), CeilingRaised)
+    assert [point.value for point in points] == [3, *(event.level for event in raised)]
+    assert "ceiling" not in {point.key for point in folded(spec_of("asha"))[1].points}
+
+
+def test_a_stop_rule_is_a_tag() -> None:
+    search = {"method": "random", "configs": 50}
+    _, fold = folded(make_spec(search=search, stop={"total_resource": 7}))
+    tags = study_tags(fold, "halted", None)
+    assert tags["hpo.stop_rule"] == "total_resource" and "a resume grants 7 more" in tags["mlflow.note.content"]
+    assert study_params(fold.spec)["stop.total_resource"] == "7"
+
+
+def test_a_population_shows_its_lineage_and_its_parameters_over_steps() -> None:
+    study, fold = folded(spec_of("pbt"))
+    child = next(iter(study.state.reproduced.values()))
+    tags = trial_tags(fold, child.child, "run")
+    assert tags["hpo.generation"] == str(child.generation) and tags["hpo.member"] == str(child.member)
+    assert tags["hpo.initiator"] == str(child.initiator)
+    trial = next(t for t in study.state.trials if t.results and t.number in study.state.reproduced)
+    points = {(p.key, p.step): p.value for p in fold.trials[trial.number].points}
+    assert points["param_x", trial.results[-1].resource] == trial.params["x"]
+    rows = lineage_table(fold)["trials"]
+    assert [row["parent"] for row in rows] == [trial.parent for trial in study.state.trials]
+    assert {row["generation"] for row in rows} == {0, 1, 2, 3}

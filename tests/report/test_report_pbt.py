@@ -1,0 +1,124 @@
+"""What the page shows of a population: fitness per generation, schedules of the winner, the family tree."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from hpo_core.report.study.family_tree import lineage_tree
+from hpo_core.report.study.population_fitness import population_fitness
+from hpo_core.report.study.schedule_figure import schedules
+from hpo_core.report.study.series import Series, read_series
+from hpo_core.report.study.study_page import figures
+from hpo_core.report.study.tables import key_numbers, next_command
+from hpo_core.report.style import Figure
+from hpo_core.views.lineage import read_lineage
+from tests.report.test_report import SPACE, World, written
+
+PBT: dict[str, Any] = {"method": "pbt", "population": 8, "generations": 6, "steps_per_generation": 2}
+
+
+@pytest.fixture(scope="module")
+def played() -> Series:
+    return read_series(World(search=PBT, name="evolved").play().entries())
+
+
+def trace(figure: Figure | None, words: str) -> dict[str, Any]:
+    assert figure is not None
+    (found,) = [item for item in figure.data if words in item["name"]]
+    return found
+
+
+def test_generations_instead_of_rungs(played: Series) -> None:
+    assert [figure.key for figure in figures(played)][:4] == ["incumbent", "population", "schedules", "lineage"]
+    assert not {"ladder", "rungs", "curves", "panels", "parallel"} & {figure.key for figure in figures(played)}
+    assert [label for label, _, _ in key_numbers(played) if label == "saving"] == []
+    assert next_command(played) == "hpo extend evolved --configs 8"
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_best_and_median_of_each_generation(mode: str) -> None:
+    series = read_series(World(search=PBT, mode=mode, metric="quality").play().entries())
+    figure = population_fitness(series)
+    assert series.lineage is not None
+    for generation in range(6):
+        values = [
+            value
+            for trial in series.trials
+            if series.lineage.births[trial.number].generation == generation
+            and (value := series.final(trial)) is not None
+        ]
+        best = max(values) if mode == "max" else min(values)
+        assert trace(figure, "best")["y"][generation] == pytest.approx(best, rel=1e-5)
+        assert trace(figure, "median")["y"][generation] == pytest.approx(median(values), rel=1e-5)
+    dots = trace(figure, "a trial")
+    crosses = [item for item in figure.data if "diverged" in item["name"]] if figure else []
+    assert len(dots["x"]) + sum(len(item["x"]) for item in crosses) == len(series.trials) == 48
+
+
+def test_a_row_for_each_parameter_that_changed(played: Series) -> None:
+    best = played.study.best
+    assert best is not None and played.lineage is not None
+    found = played.lineage.schedule(best.trial, best.resource)
+    figure = schedules(played)
+    assert figure is not None
+    lines = [item for item in figure.data if item["mode"] == "lines"]
+    changed = [name for name in SPACE if name in found.names and len(found.values(name)) > 1]
+    assert len(lines) == len(changed) >= 3
+    rate = lines[changed.index("learning_rate")]
+    steps = [(a, b, 10**y) for (a, y), (b, _) in pairwise(zip(rate["x"], rate["y"], strict=True)) if a != b]
+    assert steps == [
+        (start, end, pytest.approx(value, rel=1e-4)) for start, end, value in found.values("learning_rate")
+    ]
+
+
+def test_the_tree_joins_every_child_to_its_parent(played: Series) -> None:
+    figure = lineage_tree(played)
+    assert figure is not None and played.lineage is not None and played.study.best is not None
+    drawn = [
+        ((item["x"][i], item["y"][i]), (item["x"][i + 1], item["y"][i + 1]))
+        for item in figure.data
+        if item["mode"] == "lines+markers"
+        for i in range(len(item["x"]) - 1)
+        if item["x"][i] is not None and item["x"][i + 1] is not None
+    ]
+    births = played.lineage.births
+    place = [(birth.generation, birth.member) for birth in births]
+    assert sorted(drawn) == sorted((place[b.parent], place[b.trial]) for b in births if b.parent is not None)
+    alive = trace(figure, "lives on")
+    dark = {(x, y) for x, y, size in zip(alive["x"], alive["y"], alive["marker"]["size"], strict=True) if size}
+    winner = set(played.lineage.ancestry(played.study.best.trial))
+    assert dark == {place[number] for number in played.lineage.survivors() - winner}
+    path = trace(figure, "the best")
+    assert {(x, y) for x, y in zip(path["x"], path["y"], strict=True) if x is not None} == {place[n] for n in winner}
+    assert path["line"]["width"] > alive["line"]["width"] > trace(figure, "no descendants")["line"]["width"]
+
+
+@pytest.mark.parametrize("reports", [0, 3, 8, 12])
+def test_a_study_that_has_just_begun(tmp_path: Path, reports: int) -> None:
+    world = World(search=PBT).play(reports)
+    page = written(world, tmp_path)
+    assert ("Fitness of the population" in page) == (reports > 0)
+    assert ('id="lineage"' in page) == any(trial.parent is not None for trial in world.study.state.trials)
+
+
+def test_a_large_population_is_drawn_by_what_lives_on() -> None:
+    world = World(search=PBT | {"population": 700, "generations": 10}, slots=100, failing=False).play()
+    figure = lineage_tree(read_series(world.entries()))
+    assert figure is not None and "only those that live on are drawn" in figure.caption
+    survivors = read_lineage(world.entries()).survivors()
+    assert sum(len(item["x"]) for item in figure.data) < 5 * len(survivors) + 100
+
+
+def test_names_from_outside_are_escaped(tmp_path: Path) -> None:
+    space = {
+        "<b>rate</b>": {"type": "float", "low": 0.1, "high": 1.0},
+        "kind": {"type": "categorical", "choices": ["<i>", "x"]},
+    }
+    page = written(World(search=PBT, space=space, failing=False).play(), tmp_path)
+    body = page.split("<script>")[0] + page.rsplit("const FIGURES=", 1)[1]
+    assert "<b>rate" not in body and "<i>" not in body

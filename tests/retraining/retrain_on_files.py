@@ -1,0 +1,101 @@
+"""Retrains a toy on several data files and prints what came of each, for ``test_retrain.py``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+
+from hpo_core import Study
+from hpo_core.home import Home
+from hpo_core.spec import load_spec
+from hpo_core.tracking.model_registry import ModelRegistry
+from hpo_flows.retrain import Rules, retrain
+from hpo_flows.retraining.challengers import Candidates
+
+FUNCTION = "tests.retraining.retrain_objectives:evaluate"
+
+
+def studies() -> list[str]:
+    return [info.name for info in Home().read_journal().studies()]
+
+
+def attempt(**parameters: Any) -> dict[str, Any]:
+    rules = Rules(repeats=3)
+    try:
+        return retrain(model="line", rules=rules, **parameters) | {"studies": studies()}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}", "studies": studies()}
+
+
+@contextmanager
+def changed(owner: type, name: str, replacement: Callable[..., Any]) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, replacement)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def gone(self: ModelRegistry, *_: Any) -> None:
+    raise ConnectionError("MLflow went away")
+
+
+def main(folder: Path) -> None:
+    def write(name: str, **plain: Any) -> str:
+        path = folder / f"{name}.json"
+        path.write_text(json.dumps(plain))
+        return str(path)
+
+    found: dict[str, Any] = {}
+    found["nobody"] = attempt(data=write("similar", offset=0.2, seed=1))
+    bare = {"evaluate": "tests.retraining.retrain_objectives:bare", "study": "line"}
+    found["bare"] = attempt(data=write("similar", offset=0.2, seed=1), **bare)
+    found["optuna"] = attempt(data=str(folder / "similar.json"), evaluate=FUNCTION, study="unchanged")
+    found["similar"] = attempt(data=write("similar", offset=0.2, seed=1), evaluate=FUNCTION, study="line")
+    found["broken"] = attempt(data=write("broken", broken=True))
+    found["fragile"] = attempt(data=write("fragile", offset=0.2, seed=3))
+
+    drifted = write("drifted", offset=0.9, seed=2)
+    with changed(ModelRegistry, "promote", gone):
+        found["crashed"] = attempt(data=drifted)
+    found["drifted"] = attempt(data=drifted)
+    Study.create(load_spec(folder / "aaa.json"), Home().open_journal())  # elsewhere, and first by name
+    found["again"] = attempt(data=write("the-same-by-another-name", offset=0.9, seed=2))
+
+    # What happens to the data in the middle of it.
+    moving = write("moving", offset=0.9, seed=4)
+    with changed(ModelRegistry, "upload", gone):
+        found["half"] = attempt(data=moving)
+    found["copied"] = attempt(data=write("copy", offset=0.9, seed=4))
+    unstable = write("unstable", offset=0.9, seed=5)
+    evaluated = Candidates.evaluated
+
+    def evaluated_and_changed(self: Candidates, *arguments: Any) -> Any:
+        write("unstable", offset=0.9, seed=6)
+        return evaluated(self, *arguments)
+
+    with changed(Candidates, "evaluated", evaluated_and_changed):
+        found["unstable"] = attempt(data=unstable)
+    Path(write("unstable", offset=0.9, seed=5)).rename(folder / "stable.json")
+    found["stable"] = attempt(data=str(folder / "stable.json"))
+
+    # Another measure; another first champion, from a search that a stop rule ended.
+    found["measure"] = attempt(
+        data=write("measured", offset=0.9, seed=7), evaluate="tests.retraining.retrain_objectives:absolute"
+    )
+    client = MlflowClient(Home().default_tracking_uri)
+    client.delete_registered_model_alias("line", "champion")
+    found["other"] = attempt(data=write("other", offset=0.2, seed=8), evaluate=FUNCTION, study="endless")
+    found["ruled"] = attempt(data=write("ruled", offset=-0.6, seed=9))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

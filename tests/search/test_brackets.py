@@ -1,0 +1,261 @@
+"""Brackets: the drafts' figures for their sizes, the production defaults, and who goes where."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from hpo_core import Study, StudySpec
+from hpo_core.model.errors import SpecError
+from hpo_core.model.events import decode_entry, encode_entry
+from hpo_core.replay.audit import audit
+from hpo_core.search.halving.brackets import Assignment, average_budget, hyperband_size, split_width
+from hpo_core.spec.overrides import changed
+from tests.conftest import World, fresh, make_spec
+
+
+def test_base_rungs_of_hyperband_for_r_1_R_200_eta_3() -> None:
+    sizes = [hyperband_size(s, 6, 3) for s in range(6)]
+    assert sizes == [243, 98, 41, 18, 9, 6] and sum(sizes) == 415
+
+
+def test_average_budgets_and_shares_of_the_production_defaults() -> None:
+    assert [average_budget(s, 5, 4) for s in range(3)] == [5 / 256, 4 / 64, 3 / 16]
+    shares = split_width(100_000, [average_budget(s, 5, 4) for s in range(3)])
+    assert [round(share / 1000, 1) for share in shares] == [70.6, 22.1, 7.4]
+    resource = [n * average_budget(s, 5, 4) for s, n in enumerate(shares)]
+    assert max(resource) / min(resource) < 1.001, "each bracket gets the same resource"
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 7, 60, 1001])
+def test_shares_sum_to_the_width(width: int) -> None:
+    assert sum(split_width(width, [average_budget(s, 5, 4) for s in range(3)])) == width
+
+
+@pytest.mark.parametrize(
+    ("search", "brackets", "base"),
+    [
+        ({"configs": 1000, "max_resource": 256}, [0, 1, 2], [1, 4, 16]),  # nothing but configs and R: production
+        ({"configs": 1000, "max_resource": 16}, [0, 1], [1, 4]),  # three rungs: as far as two rungs are left
+        ({"configs": 1000, "max_resource": 3}, [0], [1]),
+        ({"configs": 1000, "max_resource": 1}, [0], [1]),
+        ({"configs": 1000, "max_resource": 256, "reduction_factor": 4}, [0], [1]),
+        ({"configs": 1000, "max_resource": 81, "min_resource": 1}, [0], [1]),
+        ({"configs": 9, "max_resource": 9, "min_resource": 1, "reduction_factor": 3, "brackets": "all"},
+         [0, 1, 2], [1, 3, 9]),
+    ],
+)  # fmt: skip
+def test_default_brackets(search: dict[str, Any], brackets: list[int], base: list[int]) -> None:
+    spec = make_spec(search={"method": "asha", **search})
+    assert spec.search.brackets == brackets  # type: ignore[union-attr]
+    rungs = fresh(spec).method.rungs()
+    assert [rung.level for rung in rungs if rung.rung == 0] == base
+    assert spec.plain()["search"]["brackets"] == brackets, "the journal says what was meant"
+
+
+def draws(rule: str, width: int, brackets: list[int], rungs: int, eta: float) -> list[int]:
+    assignment = Assignment(brackets, rungs, eta, rule=rule, width=width, seed=1)
+    found = []
+    while (index := assignment.next()) is not None:
+        assert assignment.next() == index, "asking twice gives the same answer"
+        found.append(brackets[index])
+        assignment.take(brackets[index])
+    return found
+
+
+def test_budget_keeps_the_shares_at_all_times() -> None:
+    found = draws("budget", 1000, [0, 1, 2], 5, 4)
+    assert Counter(found) == {0: 706, 1: 221, 2: 73}
+    for seen in (50, 200, 500):
+        counts = Counter(found[:seen])
+        assert all(abs(counts[s] - seen * share) <= 1.5 for s, share in enumerate([0.706, 0.221, 0.073]))
+
+
+def test_loop_goes_through_the_brackets_in_blocks() -> None:
+    found = draws("loop", 20, [0, 1, 2], 3, 3)
+    assert found == [0] * 9 + [1] * 5 + [2] * 3 + [0] * 3
+
+
+def test_proportional_draws_follow_the_base_rungs() -> None:
+    counts = Counter(draws("proportional", 4150, list(range(6)), 6, 3))
+    for s, size in enumerate([243, 98, 41, 18, 9, 6]):
+        sigma = (4150 * size / 415 * (1 - size / 415)) ** 0.5
+        assert abs(counts[s] - 10 * size) < 4 * sigma, (s, counts[s])
+
+
+def test_widening_takes_nothing_back() -> None:
+    assignment = Assignment([0, 1, 2], 5, 4, rule="budget", width=10, seed=0)
+    for _ in range(300):
+        index = assignment.next()
+        if index is None:
+            assert sum(assignment.created) == assignment.width
+            assignment.widen(7)
+        else:
+            assignment.take(assignment.brackets[index])
+        assert all(made <= share for made, share in zip(assignment.created, assignment.quota, strict=True))
+
+
+def test_shared_rungs_let_trials_in_at_their_level() -> None:
+    search = {"method": "asha", "configs": 40, "min_resource": 1, "max_resource": 9, "reduction_factor": 3,
+              "brackets": "all", "rung_system": "shared", "assignment": "proportional"}  # fmt: skip
+    study = fresh(make_spec(search=search))
+    World(3).play(study)
+    rungs = study.method.rungs()
+    assert [(rung.bracket, rung.level) for rung in rungs] == [(None, 1), (None, 3), (None, 9)]
+    entered = Counter(trial.bracket for trial in study.state.trials)
+    assert rungs[1].results == rungs[0].promoted + entered[1]
+    assert rungs[2].results == rungs[1].promoted + entered[2]
+    assert all(trial.results[0].resource == [1, 3, 9][trial.bracket] for trial in study.state.trials)
+
+
+def test_endless_rungs_grow_as_trials_are_promoted() -> None:
+    study = fresh(make_spec(search={"method": "asha", "configs": 81, "min_resource": 2, "reduction_factor": 3}))
+    World(1, workers=1).play(study)
+    rungs = study.method.rungs()
+    assert [rung.level for rung in rungs] == [2, 6, 18, 54, 162]
+    assert rungs[0].results == 81 and 27 <= rungs[1].results <= 27 + 9, "about sqrt(n) mispromotions"
+    assert rungs[-1].results < 3, "it drains where too few results are left for a promotion"
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ({"configs": 9, "max_resource": 9, "brackets": [3]}, "bracket 3 does not exist: there are 3 rungs"),
+        ({"configs": 9, "max_resource": 9, "brackets": [1, 0]}, "must ascend, each once"),
+        ({"configs": 9, "max_resource": 9, "brackets": [0, 0]}, "must ascend, each once"),
+        ({"configs": 9, "max_resource": 9, "brackets": []}, "brackets"),
+        ({"configs": 9, "brackets": "all"}, "brackets = all needs max_resource"),
+        ({"configs": 9, "brackets": [0, 1]}, "no end without max_resource"),
+        ({"max_resource": 9}, "asha without configs has no end"),
+        ({"configs": 9, "max_resource": 9, "variant": "stopping", "noise": "auto"}, "stopping variant has none"),
+        ({"configs": 9, "max_resource": 9, "variant": "stoping"}, "promotion"),
+    ],
+)
+def test_impossible_brackets_are_refused(search: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        make_spec(search={"method": "asha", "reduction_factor": 3, **search})
+
+
+def spent(levels: list[int], eta: int, configs: int) -> int:
+    """Units that a bracket of so many configurations takes, rung for rung; each result counts with its whole level."""
+    units, here = 0, configs
+    for level in levels:
+        units += here * level
+        here //= eta
+    return units
+
+
+@pytest.mark.parametrize(
+    ("smallest", "top", "eta"), [(1, 100, 3), (1, 200, 3), (3, 1000, 4), (2, 50, 2), (1, 256, 4), (7, 12345, 5)]
+)
+def test_budget_gives_each_bracket_the_same_units_whatever_the_levels(smallest: int, top: int, eta: int) -> None:
+    """Played out rung for rung, with so many configurations that floor() does not matter."""
+    ladder = {"min_resource": smallest, "max_resource": top, "reduction_factor": eta}
+    spec = make_spec(search={"method": "asha", "configs": 2_000_000, "brackets": [0, 1, 2], **ladder})
+    study = fresh(spec)
+    base = [rung for rung in study.method.rungs() if rung.rung == 0]
+    levels = spec.search.levels()  # type: ignore[union-attr]
+    units = [spent(levels[s:], eta, rung.expected) for s, rung in enumerate(base)]
+    assert max(units) / min(units) < 1.001, units
+
+
+def test_the_formula_of_power_ladders_gave_a_bracket_more() -> None:
+    """What studies begun before keep: R = 500 with r = 1 and eta = 4 is no power."""
+    ladder = {"method": "asha", "configs": 1_000_000, "min_resource": 1, "max_resource": 500, "reduction_factor": 4}
+    units = {}
+    for rule in ("levels", "powers"):
+        spec = make_spec(search=ladder | {"brackets": "all", "budget_by": rule})
+        base = [rung.expected for rung in fresh(spec).method.rungs() if rung.rung == 0]
+        levels = spec.search.levels()  # type: ignore[union-attr]
+        found = [spent(levels[s:], 4, n) for s, n in enumerate(base)]
+        units[rule] = max(found) / min(found)
+    assert units["levels"] < 1.001 and units["powers"] > 1.3
+
+
+def test_a_journal_that_does_not_say_how_budgets_were_reckoned_replays_and_audits() -> None:
+    """Studies from before there was a choice: their shares follow from the formula, as they did."""
+    search = {"method": "asha", "configs": 60, "min_resource": 1, "max_resource": 150, "reduction_factor": 3,
+              "brackets": [0, 1, 2], "budget_by": "powers"}  # fmt: skip
+    study = fresh(make_spec(search=search))
+    World(4).play(study)
+    study.extend(40)
+    World(5).play(study, study.state.wanted())
+    lines = [json.loads(encode_entry(entry)) for entry in study.journal.entries("world")]
+    for place in (lines[0]["stimulus"], *(event for event in lines[0]["events"] if "spec" in event)):
+        for name in ("budget_by", "preset"):
+            del place["spec"]["search"][name]
+    old = [decode_entry(json.dumps(line)) for line in lines]
+    again = Study.from_entries(old)
+    assert again.spec.search.budget_by == "powers"  # type: ignore[union-attr]
+    assert [t.bracket for t in again.state.trials] == [t.bracket for t in study.state.trials]
+    report = audit(old)
+    assert report.clean, report.findings
+    spec = make_spec(search={key: value for key, value in search.items() if key != "budget_by"})
+    assert spec.search.budget_by == "levels"  # type: ignore[union-attr]
+    other = fresh(spec)
+    World(4).play(other)
+    other.extend(40)
+    World(5).play(other, other.state.wanted())
+    assert [t.bracket for t in other.state.trials] != [t.bracket for t in study.state.trials], "it matters"
+
+
+@pytest.mark.parametrize(
+    ("preset", "top", "brackets"),
+    [
+        ("aggressive", 256, [0]),
+        ("standard", 256, [0, 1, 2]),  # 5.1: s = 0, 1, 2 of five rungs
+        ("conservative", 256, [0, 1, 2, 3, 4]),
+        ("standard", 16, [0, 1]),
+        ("conservative", 16, [0, 1, 2]),
+        ("standard", 1, [0]),
+        ("conservative", 1, [0]),
+    ],
+)
+def test_presets_of_asha(preset: str, top: int, brackets: list[int]) -> None:
+    search = {"method": "asha", "preset": preset, "configs": 400, "max_resource": top}
+    spec = make_spec(search=search)
+    assert spec.search.brackets == brackets  # type: ignore[union-attr]
+    assert spec.plain()["search"]["preset"] == preset and StudySpec.from_plain(spec.plain()) == spec
+    assert [rung.bracket for rung in fresh(spec).method.rungs() if rung.rung == 0] == brackets
+    assert make_spec(search=search | {"brackets": brackets}).search == spec.search, "said twice, and the same"
+    study = fresh(make_spec(search=search | {"configs": 40}))
+    World(2).play(study)
+    assert study.status == "finished"
+    assert Study.from_entries(list(study.journal.entries("world"))).spec == study.spec
+
+
+def test_the_standard_preset_is_what_stands_without_one() -> None:
+    bare = {"method": "asha", "configs": 400, "max_resource": 256}
+    named = make_spec(search=bare | {"preset": "standard"}).search
+    assert named.model_copy(update={"preset": None}) == make_spec(search=bare).search
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ({"preset": "brave", "max_resource": 9}, "preset: .*'aggressive', 'standard' or 'conservative'"),
+        ({"preset": "standard"}, "preset = standard needs max_resource"),
+        ({"preset": "aggressive", "max_resource": 256, "brackets": [0, 1]}, r"means brackets \[0\].*drop one"),
+        ({"preset": "standard", "max_resource": 256, "brackets": "all"}, r"means brackets \[0, 1, 2\].*drop one"),
+        ({"preset": ["standard"], "max_resource": 256}, "preset"),
+    ],
+)
+def test_presets_that_contradict_are_refused(search: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        make_spec(search={"method": "asha", "configs": 9, **search})
+
+
+def test_a_preset_on_the_command_line_decides_the_brackets_anew() -> None:
+    plain = make_spec(search={"method": "asha", "configs": 400, "max_resource": 256}).plain()
+
+    def brackets(*changes: str) -> list[int]:
+        return StudySpec.from_plain(changed(plain, changes)).search.brackets  # type: ignore[union-attr]
+
+    assert brackets("search.preset=aggressive") == [0]
+    assert brackets("search.preset=conservative") == [0, 1, 2, 3, 4]
+    assert brackets("search.preset=standard", "search.max_resource=16") == [0, 1]
+    with pytest.raises(SpecError, match="drop one"):
+        brackets("search.preset=standard", "search.brackets=[0]")

@@ -1,0 +1,95 @@
+"""Grids: their order, what they refuse, drawn parameters, and going on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.search.grid_order import Grid
+from tests.conftest import fresh, make_spec
+
+SPACE: dict[str, Any] = {
+    "optimizer": {"type": "categorical", "choices": ["sgd", "adam"]},
+    "lr": {"type": "float", "low": 1e-4, "high": 1.0, "log": True},
+    "momentum": {"type": "float", "low": 0.0, "high": 0.9, "step": 0.45, "when": {"optimizer": "sgd"}},
+    "depth": {"type": "ordinal", "choices": [2, 4, 8]},
+}
+
+
+def grid(space: dict[str, Any] = SPACE, **settings: Any) -> Grid:
+    return Grid(make_spec(space=space, search={"method": "grid", **settings}))
+
+
+def test_order_is_that_of_the_space_the_last_parameter_fastest() -> None:
+    sampler = grid(points={"lr": 3})
+    assert sampler.size == 3 * 3 * 3 + 3 * 3
+    first = [sampler.at(n) for n in range(4)]
+    assert first[:2] == [
+        {"optimizer": "sgd", "lr": pytest.approx(1e-4), "depth": 2, "momentum": 0.0},
+        {"optimizer": "sgd", "lr": pytest.approx(1e-4), "depth": 2, "momentum": 0.45},
+    ]
+    adam = [sampler.at(n) for n in range(27, 36)]
+    assert all("momentum" not in point and point["optimizer"] == "adam" for point in adam)
+    assert len({repr(sampler.at(n)) for n in range(sampler.size)}) == sampler.size
+    assert sampler.at(sampler.size) == sampler.at(0)
+
+
+def test_log_scales_are_spaced_evenly_in_the_logarithm() -> None:
+    space = {"lr": {"type": "float", "low": 1e-4, "high": 1.0, "log": True}}
+    values = [grid(space, points={"lr": 5}).at(n)["lr"] for n in range(5)]
+    assert values == pytest.approx([1e-4, 1e-3, 1e-2, 1e-1, 1.0])
+
+
+def test_ints_steps_and_lists() -> None:
+    space = {"a": {"type": "int", "low": 1, "high": 10, "step": 3}, "b": {"type": "float", "low": 0.0, "high": 1.0}}
+    sampler = grid(space, points={"b": [0.1, 0.7]})
+    assert [tuple(sampler.at(n).values()) for n in range(8)] == [(a, b) for a in (1, 4, 7, 10) for b in (0.1, 0.7)]
+
+
+def test_shuffled_holds_the_same_points_in_an_order_that_follows_from_the_seed() -> None:
+    plain, shuffled, again = grid(points={"lr": 3}), *(grid(points={"lr": 3}, order="shuffled") for _ in range(2))
+    assert shuffled.points == again.points != plain.points
+    assert sorted(map(repr, shuffled.points)) == sorted(map(repr, plain.points))
+
+
+def test_drawn_parameters_differ_at_each_visit() -> None:
+    sampler = grid(random=["lr"], repeats=2)
+    points = [sampler.at(n) for n in range(2 * sampler.size)]
+    assert len({point["lr"] for point in points}) == len(points)
+    first, second = points[0], points[sampler.size]
+    assert {k: v for k, v in first.items() if k != "lr"} == {k: v for k, v in second.items() if k != "lr"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "'lr' is continuous on a log scale; say how many points"),
+        ({"points": {"lr": 3, "width": 2}}, "'width' is no parameter of the space; it has optimizer, lr"),
+        ({"points": {"lr": [0.5, 2.0]}}, "2.0 lies outside the parameter"),
+        ({"points": {"lr": [0.5, 0.5]}}, "holds a value twice"),
+        ({"points": {"lr": 3, "depth": 2}}, "it has 3 choices"),
+        ({"points": {"lr": 3}, "random": ["lr"]}, "in points and in random"),
+        ({"points": {"lr": 3}, "random": ["optimizer"]}, "'momentum' is active depending on 'optimizer'"),
+        ({"points": {"lr": 90_000}}, "more than 1,000,000 points"),
+        ({"points": {"lr": 900_000}}, r"values on all axes of the grid = 900,008 is too large: at most 100,000"),
+    ],
+)
+def test_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        grid(**settings)
+
+
+def test_a_part_of_a_grid_goes_on_where_it_ended() -> None:
+    spec = make_spec(space=SPACE, search={"method": "grid", "points": {"lr": 3}, "configs": 10})
+    study = fresh(spec)
+    while (job := study.ask()) is not None:
+        study.tell(job, {"loss": 0.5})
+    assert len(study.state.trials) == 10
+    study.extend(30)  # 26 are left
+    while (job := study.ask()) is not None:
+        study.tell(job, {"loss": 0.5})
+    assert [trial.params for trial in study.state.trials] == Grid(spec).points
+    with pytest.raises(HpoError, match="36 configurations and all of them are in the study"):
+        study.extend(1)

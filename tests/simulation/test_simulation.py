@@ -1,0 +1,268 @@
+"""Virtual workers: schedules worked out by hand, faults with the right rates, and everything the same twice."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from hpo_core import Job, MemoryJournal, Outcome, Study
+from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.model.events import AttemptFailed, CapacityChanged, Entry, JobCompleted, TrialAbandoned, encode_entry
+from hpo_core.model.trial import Metrics, Report
+from hpo_core.replay.audit import audit
+from hpo_core.simulation import AnalyticCurves, Faults, SimulatedExecutor, VirtualClock, Worker, make_workers
+from hpo_core.simulation.repeats import Scenario, World, play
+from tests.conftest import make_spec
+from tests.methods import SEARCHES, spec_of
+
+RANDOM = {"method": "random", "configs": 3, "max_resource": 4}
+ASHA = {"method": "asha", "configs": 60, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
+
+
+def units(job: Job) -> float:
+    """A second for each unit that the job trains."""
+    return float(job.target - (job.checkpoint.resource if job.checkpoint else 0))
+
+
+def loss(job: Job) -> Metrics:
+    return {"loss": float(job.params["x"]) + 1 / job.target}
+
+
+class Played:
+    """A study on virtual workers, and what its journal says."""
+
+    def __init__(self, workers: int | Sequence[Worker], **changes: Any) -> None:
+        seconds: Callable[[Job], float] = changes.pop("seconds", units)
+        train: Callable[[Job], Metrics | Outcome] = changes.pop("train", loss)
+        faults = changes.pop("faults", Faults())
+        self.clock = VirtualClock()
+        self.journal = MemoryJournal()
+        self.study = Study.create(make_spec(**changes), self.journal, clock=self.clock)
+        self.executor = SimulatedExecutor(
+            self.study, self.clock, workers=workers, train=train, seconds=seconds, faults=faults
+        )
+
+    def run(self, **until: Any) -> Played:
+        self.executor.run(**until)
+        self.study.check()
+        return self
+
+    @property
+    def entries(self) -> list[Entry]:
+        return list(self.journal.entries("world"))
+
+    def events(self, *kinds: type) -> list[Any]:
+        return [event for entry in self.entries for event in entry.events if isinstance(event, kinds)]
+
+    def schedule(self) -> list[tuple[int, str, float, float]]:
+        """(trial, worker, started, ended) of all attempts, by their end."""
+        ended = self.events(JobCompleted, AttemptFailed)
+        return [(event.trial, event.worker, event.started, event.ended) for event in ended]
+
+
+def test_a_worker_of_double_speed_takes_half_the_time() -> None:
+    played = Played(make_workers(2, speeds=[1, 2]), search=RANDOM).run()
+    assert played.schedule() == [(1, "worker-1", 0, 2), (0, "worker-0", 0, 4), (2, "worker-1", 2, 4)]
+    assert played.executor.utilization == 1 and played.executor.busy_seconds == played.executor.offered_seconds == 8
+
+
+def test_the_free_worker_with_the_lowest_number_is_next() -> None:
+    played = Played(3, search=RANDOM | {"configs": 4}, seconds=lambda job: 2.0 if job.trial < 3 else 1.0).run()
+    assert played.schedule()[-1] == (3, "worker-0", 2, 3)
+    assert played.executor.utilization == 7 / 9
+
+
+def test_workers_join_and_leave_and_capacity_follows() -> None:
+    workers = make_workers(1, joins=[(1, 1.0)], leaves=[(1, 3.0)])
+    played = Played(workers, search=RANDOM | {"configs": 2}).run()
+    assert played.schedule() == [(1, "worker-1", 1, 3), (0, "worker-0", 0, 4), (1, "worker-0", 4, 8)]
+    lost = played.events(AttemptFailed)[0]
+    assert (lost.outcome, lost.worker) == (Outcome.LOST, "worker-1")
+    changed = [
+        (e.time, event.slots) for e in played.entries for event in e.events if isinstance(event, CapacityChanged)
+    ]
+    assert changed == [(0, 1), (1, 2), (3, 1)]
+    assert (played.executor.offered_seconds, played.executor.lost_seconds, played.executor.utilization) == (10, 2, 1)
+
+
+def test_a_job_that_ends_as_its_worker_leaves_has_ended() -> None:
+    played = Played([Worker(), Worker(leaves=4.0)], search=RANDOM).run()
+    assert not played.events(AttemptFailed)
+    assert played.schedule()[-1] == (2, "worker-0", 4, 8)
+
+
+def test_without_workers_time_passes_until_one_joins() -> None:
+    played = Played([Worker(leaves=1.0), Worker(joins=10.0)], search=RANDOM | {"configs": 1}).run()
+    assert played.schedule() == [(0, "worker-0", 0, 1), (0, "worker-1", 10, 14)]
+    assert played.executor.offered_seconds == 5
+
+
+def test_a_study_stays_open_when_the_last_worker_left() -> None:
+    played = Played([Worker(leaves=1.0)], search=RANDOM).run()
+    assert played.study.status == "open" and played.clock.now == 1
+
+
+def test_stragglers_take_one_plus_z_times_as_long() -> None:
+    search = {"method": "random", "configs": 3000, "max_resource": 1}
+    played = Played(100, search=search, faults=Faults(stragglers=0.5)).run()
+    factors = [ended - started for _, _, started, ended in played.schedule()]
+    assert min(factors) >= 1
+    mean = 1 + 0.5 * math.sqrt(2 / math.pi)
+    assert statistics.mean(factors) == pytest.approx(mean, abs=4 * 0.5 * 0.603 / math.sqrt(3000))
+
+
+@pytest.mark.parametrize("stragglers", [0.0, 1.0])
+def test_a_job_survives_a_time_unit_with_one_minus_p(stragglers: float) -> None:
+    faults = Faults(drops=0.1, time_unit=2.0, stragglers=stragglers, seed=5)
+    jobs = [Job(trial, 0, 0, 0, 1, {}) for trial in range(4000)]
+    survived = sum(faults.dropped_after(job) > 2.0 * 5 for job in jobs)
+    assert survived == pytest.approx(4000 * 0.9**5, abs=4 * math.sqrt(4000 * 0.59 * 0.41))
+
+
+def test_a_dropped_job_is_granted_again_from_its_checkpoint() -> None:
+    faults = Faults(drops=0.05, seed=2)
+    spec = {"search": ASHA, "training": {"retries": {"lost": 1000}, "max_lost": None}}
+    played = Played(5, **spec, faults=faults).run()
+    lost = played.events(AttemptFailed)
+    assert lost and {event.outcome for event in lost} == {Outcome.LOST}
+    assert played.study.status == "finished" and not played.events(TrialAbandoned)
+    assert audit(played.entries).clean
+    assert played.executor.lost_seconds == pytest.approx(sum(event.ended - event.started for event in lost))
+
+
+def test_a_dropped_job_can_take_its_trial_with_it() -> None:
+    faults = Faults(drops=0.05, drop="abandon", seed=2)
+    played = Played(5, search=ASHA, training={"fail_fast": None}, faults=faults).run()
+    assert len(played.events(TrialAbandoned)) == len(played.events(AttemptFailed)) > 0
+    assert played.study.status == "finished"
+
+
+def test_a_run_repeats_exactly() -> None:
+    faults = Faults(stragglers=0.4, drops=0.02, seed=3)
+    workers = make_workers(7, speeds=[1, 0.5], joins=[(2, 9.5)], leaves=[(3, 20.0)])
+    first, second = (Played(workers, search=ASHA, faults=faults).run() for _ in range(2))
+    assert [encode_entry(e) for e in first.entries] == [encode_entry(e) for e in second.entries]
+    assert audit(first.entries).clean
+
+
+@pytest.mark.parametrize("name", [*SEARCHES, "pareto-asha"])
+def test_every_method_ends_on_workers_that_fail_come_and_go(name: str) -> None:
+    spec = spec_of(name, training={"retries": {"lost": 1000}, "max_lost": None})
+    scenario = Scenario(name, spec, make_workers(5, speeds=[1, 0.5], joins=[(2, 3.0)], leaves=[(3, 9.0)]),
+                        Faults(stragglers=0.5, drops=0.02))  # fmt: skip
+    curves = AnalyticCurves(spec, 1)
+    run = play(scenario, lambda spec, repeat: World(curves), 0)
+    assert run.ended == "finished" and run.loss is not None
+    assert run.offered >= run.busy >= run.lost >= 0
+    assert sum(run.load) * run.seconds / len(run.load) == pytest.approx(run.busy)
+    assert play(scenario, lambda spec, repeat: World(curves), 0) == run
+
+
+def test_a_search_that_never_ends_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpo_core.simulation.repeats.MOST_ATTEMPTS", 500)
+    spec = make_spec(search=RANDOM | {"configs": None}, stop={"target": -1.0})
+    scenario = Scenario("endless", spec, make_workers(5), Faults())
+    run = play(scenario, lambda spec, repeat: World(AnalyticCurves(spec)), 0)
+    assert run.ended.startswith("cut off after 500 attempts")
+
+
+def test_it_goes_on_where_it_was_left() -> None:
+    whole = Played(4, search=ASHA).run()
+    parts = Played(4, search=ASHA).run(until=10.0).run(max_reports=7).run()
+    assert parts.schedule() == whole.schedule()
+
+
+def test_stop_after_seconds_lets_running_jobs_finish() -> None:
+    played = Played(2, search=RANDOM | {"configs": 9}, stop={"seconds": 6}).run()
+    assert played.clock.now == 8 and played.study.state.completed_jobs == 4
+    assert played.study.state.halted is not None and played.study.state.halted.rule == "seconds"
+
+
+@pytest.mark.parametrize("rule", [{"seconds": 6}, {"total_resource": 20}, {"target": 100.0}])
+def test_stop_cancels_running_jobs_and_a_resume_trains_them(rule: dict[str, Any]) -> None:
+    played = Played(3, search=RANDOM | {"configs": 9}, stop=rule | {"running": "cancel"}).run()
+    study = played.study
+    assert study.status == "halted" and not study.state.running and not played.executor._attempts
+    assert {event.outcome for event in played.events(AttemptFailed)} <= {Outcome.PREEMPTED}
+    stopped = study.state.completed_jobs
+    study.recover("again")
+    played.run()
+    assert study.state.completed_jobs > stopped
+
+
+def test_it_takes_over_what_happened_between_two_runs() -> None:
+    played = Played(3, search=ASHA).run(max_reports=5)
+    job = next(iter(played.study.state.wanted()))
+    played.study.tell(job, {"loss": 0.5})  # by hand, quicker than the worker that has it
+    played.study.recover("a new controller")
+    played.run()
+    assert played.study.status == "finished" and played.study.state.ignored_reports == 0
+
+
+def test_more_jobs_than_workers_wait_for_one() -> None:
+    played = Played(2, search=RANDOM)
+    played.study.set_capacity(3)
+    assert [trial for trial, *_ in played.run().schedule()] == [0, 1, 2]
+
+
+def test_failures_and_bad_losses_are_reported_as_such() -> None:
+    endings: dict[int, Metrics | Outcome] = {0: Outcome.ERROR, 1: {"loss": math.nan}, 2: {"loss": 1.0}}
+    played = Played(1, search=RANDOM, train=lambda job: endings[job.trial])
+    told: list[Report] = []
+    tell = played.study.tell_report
+    played.study.tell_report = lambda report: (told.append(report), tell(report))[1]  # type: ignore[method-assign]
+    played.run()
+    assert [report.outcome for report in told] == [Outcome.ERROR, Outcome.DIVERGED, Outcome.COMPLETED]
+
+
+def test_bad_durations_and_clusters_are_refused() -> None:
+    with pytest.raises(HpoError, match="takes nan seconds"):
+        Played(1, search=RANDOM, seconds=lambda job: math.nan).run()
+    for bad in (lambda: make_workers(0), lambda: make_workers(1, speeds=[0]), lambda: make_workers(1, leaves=[(2, 1)])):
+        with pytest.raises(SpecError):
+            bad()
+    for faults in ({"drops": 1.0}, {"stragglers": -1}, {"drop": "forget"}, {"time_unit": 0}):
+        with pytest.raises(SpecError, match=next(iter(faults))):
+            Faults(**faults)  # type: ignore[arg-type]
+
+
+# Made-up curves.
+
+
+def jobs_of(count: int, target: int) -> list[Job]:
+    study = Study.create(make_spec(search={"method": "random", "configs": count, "max_resource": target}))
+    return [job for _ in range(count) if (job := study.ask()) is not None]
+
+
+def best_of(losses: list[float], count: int) -> list[int]:
+    return sorted(range(len(losses)), key=losses.__getitem__)[:count]
+
+
+def test_made_up_curves_follow_from_parameters_alone() -> None:
+    curves, again = (AnalyticCurves(make_spec(), 3, cost_spread=0.5) for _ in range(2))
+    for job in jobs_of(20, 27):
+        other = Job(job.trial + 100, 3, 0, 1, 27, job.params)
+        assert curves.train(job) == again.train(other) and curves.seconds(job) == again.seconds(other)
+        assert [point.resource for point in curves.curve(job)] == list(range(1, 28))
+        assert curves.curve(job)[-1].metrics == curves.train(job)
+    assert AnalyticCurves(make_spec(), 4).train(jobs_of(1, 27)[0]) != curves.train(jobs_of(1, 27)[0])
+
+
+def test_made_up_curves_fall_and_cross() -> None:
+    curves = AnalyticCurves(make_spec(), 3)
+    early, late = ([curves.train(job)["loss"] for job in jobs_of(200, target)] for target in (1, 27))
+    assert statistics.mean(late) < statistics.mean(early) - 0.1
+    both = set(best_of(early, 40)) & set(best_of(late, 40))
+    assert 12 < len(both) < 35, "early results tell something of late ones (by chance 8 stay), and not all"
+
+
+def test_made_up_curves_know_modes_and_several_metrics() -> None:
+    metrics = [{"name": "error", "mode": "min"}, {"name": "accuracy", "mode": "max"}]
+    curves = AnalyticCurves(make_spec(metric=metrics[0], metrics=metrics), 3, noise=0.0)
+    first, last = ([curves.train(job) for job in jobs_of(50, target)] for target in (1, 27))
+    assert all(b["error"] < a["error"] and b["accuracy"] > a["accuracy"] for a, b in zip(first, last, strict=True))
+    assert all(0 < found[name] < 1.1 for found in first for name in ("error", "accuracy"))

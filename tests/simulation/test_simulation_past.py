@@ -1,0 +1,218 @@
+"""A past study as the objective: it gives back what it was, and says where it has to guess."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hpo_core import Job, MemoryJournal, Outcome, Study, StudySpec
+from hpo_core.model.errors import SpecError
+from hpo_core.model.events import Entry
+from hpo_core.model.trial import Point
+from hpo_core.simulation import AnalyticCurves, Faults, SimulatedExecutor, VirtualClock, make_workers
+from hpo_core.simulation.past import PastStudy, read_past
+from hpo_core.simulation.past_curves import PastCurves
+from hpo_core.simulation.repeats import Run, Scenario, World, play
+from hpo_core.simulation.statistics import quantile
+from tests.conftest import make_spec
+
+ASHA = {"method": "asha", "configs": 80, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
+WORKERS = 6
+
+
+def played(spec: StudySpec, curves: Any, *, points: bool = True) -> tuple[list[Entry], float]:
+    """(journal, seconds) of a study on :data:`WORKERS` workers."""
+    clock, journal = VirtualClock(), MemoryJournal()
+    study = Study.create(spec, journal, clock=clock)
+    curve = curves.curve if points else None
+    SimulatedExecutor(
+        study, clock, workers=WORKERS, train=curves.train, seconds=curves.seconds, curve=curve
+    ).run()  # fmt: skip
+    return list(journal.entries(spec.study)), clock.now
+
+
+@pytest.fixture(scope="module")
+def history() -> Iterator[tuple[list[Entry], float]]:
+    """Costs differ between configurations; every job takes 4 seconds beside."""
+    spec = make_spec(search=ASHA)
+    yield played(spec, AnalyticCurves(spec, 1, seconds_per_unit=2.0, overhead=4.0, cost_spread=0.6))
+
+
+@pytest.fixture(scope="module")
+def past(history: tuple[list[Entry], float]) -> PastStudy:
+    return read_past(history[0])
+
+
+def runs(past: PastStudy, spec: StudySpec, repeats: int, workers: int = WORKERS) -> list[Run]:
+    scenario = Scenario("again", spec, make_workers(workers), Faults())
+
+    def world(spec: StudySpec, repeat: int) -> World:
+        curves = PastCurves(past, spec, repeat)
+        return World(curves, curves, past.has_checkpoints)
+
+    return [play(scenario, world, repeat) for repeat in range(repeats)]
+
+
+def test_overhead_and_cost_are_told_apart(past: PastStudy) -> None:
+    assert past.overhead == pytest.approx(4.0)
+    curves = AnalyticCurves(make_spec(), 1, seconds_per_unit=2.0, cost_spread=0.6)
+    for number, trial in enumerate(past.trials):
+        wanted = curves.seconds(Job(number, 0, 0, 0, 1, trial.params))
+        assert trial.seconds_per_unit == pytest.approx(wanted)
+
+
+def test_the_same_study_on_the_same_workers_takes_the_same_time(
+    history: tuple[list[Entry], float], past: PastStudy
+) -> None:
+    first, *others = runs(past, past.spec, 12)
+    assert first.seconds == history[1] and first.guessed == 0
+    shuffled = sorted(run.seconds for run in others)
+    assert shuffled[0] < history[1] < shuffled[-1], "other orders of the trials: the past is one draw among them"
+    assert quantile(shuffled, 0.5) == pytest.approx(history[1], rel=0.15)
+
+
+def test_durations_are_foretold_without_the_recorded_jobs(history: tuple[list[Entry], float], past: PastStudy) -> None:
+    fitted = read_past(history[0])
+    for trial in fitted.trials:
+        trial.spans = {(-1, target): seconds for (_, target), seconds in trial.spans.items()}  # no job starts at -1
+    assert runs(fitted, past.spec, 1)[0].seconds == pytest.approx(history[1])
+
+
+def test_another_method_is_foretold_within_a_fifth(past: PastStudy) -> None:
+    spec = make_spec(search=ASHA | {"reduction_factor": 2, "configs": 60})
+    truth = played(spec, AnalyticCurves(spec, 1, seconds_per_unit=2.0, overhead=4.0, cost_spread=0.6))[1]
+    found = sorted(run.seconds for run in runs(past, spec, 11))
+    assert quantile(found, 0.5) == pytest.approx(truth, rel=0.2)
+
+
+def test_more_workers_end_sooner(past: PastStudy) -> None:
+    few, many = (runs(past, past.spec, 1, workers)[0] for workers in (3, 30))
+    assert many.seconds < 0.7 * few.seconds and many.utilization < few.utilization
+
+
+def hand_made(curves: dict[int, dict[int, float]], **changes: Any) -> PastStudy:
+    """Trials with these losses by resource; a second for each unit; trial 0 is the first key and so on."""
+    clock = VirtualClock()
+    journal = MemoryJournal()
+    targets = sorted({resource for curve in curves.values() for resource in curve})
+    grants = [
+        {"trial": trial, "rung": targets.index(resource), "target": resource}
+        for trial, curve in curves.items()
+        for resource in curve
+    ]
+    search = {
+        "method": "recorded", "source": "hand", "grants": grants, "params": [{"x": 0.5, "c": "b"}] * len(curves),
+        "max_resource": targets[-1],
+    }  # fmt: skip
+    study = Study.create(make_spec(search=search, **changes), journal, clock=clock)
+    SimulatedExecutor(
+        study,
+        clock,
+        workers=1,
+        train=lambda job: {"loss": curves[job.trial][job.target]},
+        seconds=lambda job: float(job.target - (job.checkpoint.resource if job.checkpoint else 0)),
+    ).run()
+    return read_past(journal.entries("world"))
+
+
+def job(trial: int, target: int) -> Job:
+    return Job(trial, 0, 0, 0, target, {})
+
+
+def against(past: PastStudy, seed: int = 0, **search: Any) -> PastCurves:
+    return PastCurves(past, make_spec(search={"method": "random", "configs": 9} | search), seed)
+
+
+def test_values_between_points_lie_on_straight_lines() -> None:
+    curves = against(hand_made({0: {1: 1.0, 5: 0.6, 9: 0.4}}), max_resource=9)
+    assert curves.train(job(0, 3)) == {"loss": pytest.approx(0.8)}
+    assert curves.curve(job(0, 7)) == [
+        Point(1, {"loss": 1.0}), Point(5, {"loss": 0.6}), Point(7, {"loss": pytest.approx(0.5)}),
+    ]  # fmt: skip
+    assert curves.guessed == 0
+
+
+def test_a_curve_goes_on_like_its_neighbour_and_never_beats_the_best_seen() -> None:
+    past = hand_made({0: {1: 1.0, 9: 0.5}, 1: {1: 1.2}, 2: {1: 0.9}})
+    curves = against(past, max_resource=9)
+    assert curves.train(job(1, 9)) == {"loss": pytest.approx(0.7)}, "0.2 worse than its neighbour, then and now"
+    assert curves.train(job(2, 9)) == {"loss": 0.5}, "better than its neighbour, but nobody was seen below 0.5"
+    assert curves.guessed == 2
+    assert curves.train(job(1, 5)) == {"loss": pytest.approx(0.95)}, "the guess stays as it was"
+
+
+def test_a_maximized_metric_goes_on_the_same_way() -> None:
+    past = hand_made({0: {1: 0.5, 9: 0.9}, 1: {1: 0.3}, 2: {1: 0.6}}, metric={"name": "loss", "mode": "max"})
+    spec = make_spec(search={"method": "random", "configs": 3, "max_resource": 9}, metric=past.spec.metric.model_dump())
+    curves = PastCurves(past, spec)
+    assert curves.train(job(1, 9)) == {"loss": pytest.approx(0.7)}
+    assert curves.train(job(2, 9)) == {"loss": 0.9}
+
+
+def test_a_curve_is_continued_rung_by_rung_where_nobody_leads_all_the_way() -> None:
+    past = hand_made({0: {1: 1.0, 3: 0.8}, 1: {3: 0.6, 9: 0.3}, 2: {1: 1.1}})
+    curves = against(past, max_resource=9)
+    assert curves.train(job(2, 9)) == {"loss": pytest.approx(0.6)}, "1.1 -> 0.9 like trial 0 -> 0.6 like trial 1"
+    assert curves.train(job(1, 1)) == {"loss": 1.0}, "backwards too: 0.6 + 0.2, but nobody was below 1.0 there"
+
+
+def test_points_without_the_metric_are_passed_over() -> None:
+    past = hand_made({0: {1: 1.0, 9: 0.2}})
+    past.trials[0].curve[5] = {"train_loss": 3.0}
+    assert against(past, max_resource=9).train(job(0, 5)) == {"loss": pytest.approx(0.6)}
+
+
+def test_a_diverged_trial_stays_diverged() -> None:
+    curves = against(hand_made({0: {1: 1.0, 9: 0.5}, 1: {1: math.nan}}), max_resource=9)
+    assert math.isnan(curves.train(job(1, 9))["loss"])  # type: ignore[index]
+
+
+def test_a_failed_trial_fails_again_and_takes_as_long() -> None:
+    spec = make_spec(search={"method": "random", "configs": 4, "max_resource": 9}, training={"fail_fast": None})
+    clock, journal = VirtualClock(), MemoryJournal()
+    study = Study.create(spec, journal, clock=clock)
+    SimulatedExecutor(
+        study, clock, workers=1, seconds=lambda job: 5.0 if job.trial == 2 else 9.0,
+        train=lambda job: Outcome.ERROR if job.trial == 2 else {"loss": 1.0},
+    ).run()  # fmt: skip
+    curves = against(read_past(journal.entries("world")), max_resource=9)
+    assert curves.train(job(2, 9)) == Outcome.ERROR and curves.seconds(job(2, 9)) == 5.0
+    assert curves.train(job(3, 9)) == {"loss": 1.0}
+
+
+def test_trials_are_drawn_without_repetition_until_all_were_used(past: PastStudy) -> None:
+    count = len(past.trials)
+    for seed in (0, 1):
+        curves = PastCurves(past, past.spec, seed)
+        for lap in range(3):
+            drawn = [curves._row(number) for number in range(lap * count, (lap + 1) * count)]
+            assert sorted(drawn) == list(range(count))
+            assert (drawn == sorted(drawn)) == (seed == 0 and lap == 0), "the first repeat begins in the past's order"
+
+
+def test_what_the_past_does_not_know_is_refused(past: PastStudy) -> None:
+    with pytest.raises(SpecError, match="never reported 'accuracy'.*loss"):
+        PastCurves(past, make_spec(metric={"name": "accuracy"}))
+    with pytest.raises(SpecError, match="results at 1 to 27 units"):
+        PastCurves(past, make_spec(search=ASHA | {"max_resource": 81}))
+    with pytest.raises(SpecError, match="without --from-journal"):
+        PastCurves(past, make_spec(search={"method": "pbt"}))
+    empty = MemoryJournal()
+    Study.create(make_spec(), empty)
+    with pytest.raises(SpecError, match="no results"):
+        read_past(empty.entries("world"))
+
+
+def test_a_loop_by_hand_has_no_durations() -> None:
+    journal = MemoryJournal()
+    study = Study.create(make_spec(), journal, clock=lambda: 0.0)
+    while (asked := study.ask()) is not None:
+        study.tell(asked, {"loss": 1.0 / asked.target})
+    with pytest.raises(SpecError, match="--seconds-per-unit"):
+        read_past(journal.entries("world"))
+    past = read_past(journal.entries("world"), seconds_per_unit=2.0)
+    assert not past.has_checkpoints and past.time_unit == 2.0
+    assert PastCurves(past, past.spec).seconds(job(0, 9)) == 18.0

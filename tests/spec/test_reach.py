@@ -1,0 +1,227 @@
+"""Every search ends, and what cannot reach its maximum resource is refused or said before the start."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+
+from hpo_core import StudySpec
+from hpo_core.model.errors import SpecError
+from hpo_core.model.trial import Outcome, Report
+from hpo_core.spec.reach import configs_to_reach, highest_level, notices
+from hpo_core.spec.search import AshaSearch
+from tests.conftest import World, completed, fresh, make_spec
+
+MOST_REPORTS = 3000
+
+_LADDERS: list[dict[str, Any]] = [
+    {},
+    {"max_resource": 1},
+    {"max_resource": 9, "min_resource": 9},
+    {"max_resource": 3, "min_resource": 9},
+    {"max_resource": 9, "min_resource": 1, "reduction_factor": 3},
+    {"max_resource": 7, "min_resource": 2, "reduction_factor": 2.5},
+    {"max_resource": 10, "min_resource": 1, "reduction_factor": 1.1},
+    {"max_resource": 1000, "min_resource": 1, "reduction_factor": 1e6},
+    {"max_resource": 9, "reduction_factor": 1.0001},
+    {"max_resource": 9, "reduction_factor": 1e9},
+    {"min_resource": 2, "reduction_factor": 3},
+    {"min_resource": 1, "reduction_factor": 1.1},
+    {"max_resource": 256},
+]
+_CONFIGS = [1, 2, 3, 13]
+_KINDS: list[dict[str, Any]] = [
+    {"method": "asha"},
+    {"method": "asha", "brackets": "all"},
+    {"method": "asha", "brackets": [0, 1], "rung_system": "shared", "assignment": "loop"},
+    {"method": "asha", "brackets": [0, 1, 2, 99], "assignment": "proportional"},
+    {"method": "asha", "preset": "aggressive"},
+    {"method": "asha", "preset": "standard"},
+    {"method": "asha", "preset": "conservative"},
+    {"method": "asha", "noise": 1e300},
+    {"method": "asha", "noise": "auto"},
+    {"method": "asha", "variant": "stopping"},
+    {"method": "asha", "variant": "stopping", "brackets": "all"},
+    {"method": "sha"},
+    {"method": "sha", "rounds": 2, "early_stopping_rate": 1},
+    {"method": "pasha"},
+    {"method": "random"},
+]
+SEARCHES = [kind | ladder | {"configs": n} for kind, ladder, n in itertools.product(_KINDS, _LADDERS, _CONFIGS)]
+SEARCHES += [kind | ladder for kind, ladder in itertools.product(_KINDS, _LADDERS)]
+SEARCHES += [{"method": "hyperband", **ladder} for ladder in _LADDERS if ladder.get("max_resource", 0) < 200]
+SEARCHES += [{"method": "hyperband", **ladder, "rounds": 2} for ladder in _LADDERS[:7]]
+SEARCHES += [
+    {"method": "pbt", "population": population, "generations": generations, **more}
+    for population, generations in itertools.product([1, 2, 3, 4], [1, 2, 3])
+    for more in (
+        {},
+        {"selection": "truncation"},
+        {"barrier": True},
+        {"max_gap": 1},
+        {"stragglers": 1},
+        {"opponents_from": 1, "keep_last": True},
+        {"fitness": "pareto"},
+    )
+]
+SEARCHES += [
+    {"method": "grid", "points": {"x": points, "d": 1}, **more}
+    for points in (1, 2)
+    for more in ({}, {"repeats": 2}, {"configs": 1}, {"configs": 50}, {"order": "shuffled"})
+]
+SEARCHES += [{"method": "grid", "points": {"d": 2}, "random": ["x"], "configs": 20}]
+
+
+class Tale(World):
+    """A world in which results come as one of the ways in which they can be hardest to end."""
+
+    def __init__(self, way: str, workers: int) -> None:
+        super().__init__(5, workers=workers)
+        self.way = way
+        self.count = 0
+
+    def report(self, job: Any) -> Report:
+        self.count += 1
+        self.now += 1.0
+        if self.way == "failing":
+            return Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.ERROR, message="made to fail")
+        loss = {
+            "better each time": -float(self.count),
+            "worse each time": float(self.count),
+            "equal": 0.0,
+            "not a number": float("nan"),
+            "random": random.Random(self.count).random(),
+        }[self.way]
+        return completed(job, loss)
+
+
+@pytest.mark.parametrize("way", ["better each time", "worse each time", "equal", "not a number", "random", "failing"])
+def test_every_search_ends_or_is_refused_with_a_reason(way: str) -> None:
+    played = refused = 0
+    for search in SEARCHES:
+        try:
+            spec = make_spec(search=search, training={"fail_fast": None})
+        except SpecError as error:
+            assert len(str(error)) > 20
+            refused += 1
+            continue
+        for workers in (1, 3):
+            world = Tale(way, workers)
+            study = fresh(spec, None, world)
+            assert not world.play(study, steps=MOST_REPORTS), f"{search} goes on after {MOST_REPORTS} reports"
+            assert study.status == "finished" and study.state.trials, search
+            study.check()
+            played += 1
+    assert played > 200 and refused > 200, "both happen"
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ({"method": "asha", "variant": "stopping", "configs": 9}, "stopping needs max_resource.*variant: promotion"),
+        (
+            {"method": "sha", "configs": 5, "min_resource": 1, "max_resource": 9, "reduction_factor": 3},
+            r"configs = 5 is too small for 3 rungs.*max_resource = 9.*at least 9",
+        ),
+        ({"method": "sha", "configs": 255, "max_resource": 256}, "at least 256"),
+        ({"method": "sha", "configs": 63, "max_resource": 256, "early_stopping_rate": 1}, "at least 64"),
+        ({"method": "asha", "max_resource": 9}, "has no end"),
+        ({"method": "pasha", "max_resource": 9}, "has no end"),
+        ({"method": "random"}, "has no end"),
+        ({"method": "asha", "configs": 9, "max_resource": 9, "min_resource": 10}, "larger than max_resource"),
+        ({"method": "pbt", "population": 1}, "greater than or equal to 2"),
+    ],
+)
+def test_what_never_ends_or_never_reaches_its_maximum_is_refused(search: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        make_spec(search=search)
+
+
+@pytest.mark.parametrize(("configs", "s"), [(9, 0), (3, 1), (1, 2)])
+def test_the_assertion_of_algorithm_1(configs: int, s: int) -> None:
+    """n >= eta**(s_max - s), so that at least one configuration will be allocated R."""
+    ladder = {"method": "sha", "min_resource": 1, "max_resource": 9, "reduction_factor": 3, "early_stopping_rate": s}
+    study = fresh(make_spec(search=ladder | {"configs": configs}))
+    World(1).play(study)
+    assert study.method.rungs()[-1].level == 9 and study.method.rungs()[-1].results == 1
+    if configs > 1:
+        with pytest.raises(SpecError, match=f"at least {configs}"):
+            make_spec(search=ladder | {"configs": configs - 1})
+
+
+def test_a_journal_from_before_the_rules_is_read() -> None:
+    ladder = {"min_resource": 1, "max_resource": 9, "reduction_factor": 3}
+    search: dict[str, Any]
+    for search in ({"method": "sha", "configs": 5, **ladder}, {"method": "asha", "variant": "stopping", "configs": 5}):
+        plain = make_spec().plain() | {"search": search}
+        with pytest.raises(SpecError):
+            StudySpec.from_plain(plain)
+        assert StudySpec.from_journal(plain).search.method == search["method"]
+
+
+# Where a search ends: the rule floor(n / eta) played out, against what is said.
+
+
+def played_out(levels: list[int], eta: float, entering: dict[int, int]) -> int:
+    """The highest level with a result, if each rung in turn sends its best floor(n / eta) up; one by one."""
+    rungs = [[("new", k)] * entering.get(k, 0) for k in range(len(levels))]
+    for k in range(len(levels) - 1):
+        best = 0
+        while (best + 1) * eta <= len(rungs[k]) * (1 + 1e-12):
+            best += 1
+        rungs[k + 1] += rungs[k][:best]
+    return max((level for level, rung in zip(levels, rungs, strict=True) if rung), default=0)
+
+
+@pytest.mark.parametrize("preset", ["aggressive", "standard", "conservative"])
+@pytest.mark.parametrize("configs", [1, 3, 4, 5, 16, 63, 64, 87, 255, 256, 400, 1000])
+@pytest.mark.parametrize("top", [1, 4, 9, 100, 256, 5000])
+def test_the_highest_level_is_what_playing_it_out_gives(preset: str, configs: int, top: int) -> None:
+    spec = make_spec(search={"method": "asha", "preset": preset, "configs": configs, "max_resource": top})
+    search = spec.search
+    assert isinstance(search, AshaSearch)
+    starts = [rung for rung in fresh(spec).method.rungs() if rung.rung == 0]
+    levels = search.levels()
+    found = max(played_out(levels[levels.index(r.level) :], 4, {0: r.expected}) for r in starts)
+    assert highest_level(search, configs) == found
+    said = notices(spec)
+    assert bool(said) == (found < top)
+    if said:
+        enough = configs_to_reach(search, configs)
+        assert enough is not None and f"at least {enough:,} configurations" in said[0]
+        assert f"beyond {found:,} of max_resource = {top:,}" in said[0]
+        more = make_spec(search={"method": "asha", "preset": preset, "configs": enough, "max_resource": top})
+        assert not notices(more)
+        assert not notices(spec, enough - configs), "an extension counts"
+
+
+def test_the_case_of_the_issue() -> None:
+    spec = make_spec(search={"method": "asha", "configs": 87, "max_resource": 256})
+    (said,) = notices(spec)
+    assert "no trial is promoted beyond 64 of max_resource = 256" in said and "87 configurations are too few" in said
+
+
+def test_shared_rungs_and_what_has_nothing_to_say() -> None:
+    ladder = {"min_resource": 1, "max_resource": 27, "reduction_factor": 3}
+    shared = {"method": "asha", "configs": 12, **ladder, "brackets": [0, 1], "rung_system": "shared"}
+    entering = [status.expected for status in fresh(make_spec(search=shared)).method.rungs()][:1]
+    level = highest_level(make_spec(search=shared).search, 12)  # type: ignore[arg-type]
+    assert level == played_out([1, 3, 9, 27], 3, {0: entering[0], 1: 12 - entering[0]})
+    quiet: list[dict[str, Any]] = [
+        {"method": "asha", "configs": 9, "min_resource": 1},
+        {"method": "asha", "configs": 2, "variant": "stopping", **ladder},
+        {"method": "hyperband", **ladder},
+        {"method": "random", "configs": 1, "max_resource": 9},
+        {"method": "pbt", "population": 2, "generations": 2},
+    ]
+    assert not any(notices(make_spec(search=search)) for search in quiet)
+    assert notices(make_spec(search={"method": "pasha", "configs": 5, **ladder}))
+
+
+def test_a_budget_below_one_training_is_said() -> None:
+    search = {"method": "random", "configs": 5, "max_resource": 27}
+    (said,) = notices(make_spec(search=search, stop={"total_resource": 20}))
+    assert "stop.total_resource = 20 ends the study before a trial can reach max_resource = 27" in said

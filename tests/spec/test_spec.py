@@ -1,0 +1,160 @@
+"""Bad study files: each message names place, value, rule and cure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_core import StudySpec, load_spec
+from hpo_core.model.errors import SpecError
+from tests.conftest import make_spec
+
+GOOD = """
+study: digits
+objective: examples.digits.train:train
+metric: {name: val_loss, mode: min}
+space:
+  learning_rate: {type: float, low: 1.0e-4, high: 1.0, log: true}
+  layers: {type: int, low: 1, high: 4}
+  batch_size: {type: ordinal, choices: [16, 32, 64]}
+  optimizer: {type: categorical, choices: [sgd, adam]}
+  momentum: {type: float, low: 0.0, high: 0.99, when: {optimizer: sgd}}
+search: {method: asha, configs: 60, min_resource: 1, max_resource: 27, reduction_factor: 3}
+sampler: {name: random}
+seed: 1
+cluster: {kind: local, workers: 2}
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_the_contract_of_the_issue_loads(tmp_path: Path) -> None:
+    spec = load_spec(write(tmp_path, GOOD))
+    assert spec.study == "digits" and spec.search.method == "asha" and spec.cluster.kind == "local"
+    assert str(tmp_path) in spec.pythonpath
+    assert StudySpec.from_plain(spec.plain()) == spec
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("configs: 60", "confgs: 60", "study.yaml:11: search.confgs: unknown key; did you mean configs?"),
+        ("low: 1.0e-4, high: 1.0", "low: 2.0, high: 1.0", "low = 2.0 is larger than high = 1.0; swap them"),
+        ("low: 1.0e-4, high: 1.0", "low: 0, high: 1.0", "log: true needs low > 0, got low = 0.0"),
+        ("low: 1, high: 4", "low: a, high: 4", "study.yaml:7: space.layers.low: .*valid integer.*'a'"),
+        ("low: 1, high: 4", "low: 1, high: 9223372036854775808", "must fit into 64 bits"),
+        ("low: 1, high: 4", "low: 1.5, high: 4", "space.layers.low: .*integer.*1.5"),
+        ("low: 1.0e-4, high: 1.0", "low: .nan, high: 1.0", "space.learning_rate.low: .*finite"),
+        ("type: int", "type: integer", "space.layers: .*'integer'"),
+        ("mode: min", "mode: minimize", "study.yaml:4: metric.mode: .*'min' or 'max'.*'minimize'"),
+        ("choices: [16, 32, 64]", "choices: [16, 16]", "choices holds 16 twice"),
+        ("choices: [16, 32, 64]", "choices: []", "at least 1 item"),
+        ("when: {optimizer: sgd}", "when: {optimiser: sgd}", "names 'optimiser', which is no parameter"),
+        ("when: {optimizer: sgd}", "when: {optimizer: rms}", "optimizer = 'rms', a value that optimizer never takes"),
+        ("min_resource: 1, max", "min_resource: 40, max", "min_resource = 40 is larger than max_resource = 27"),
+        (
+            "{method: asha, configs: 60, min_resource: 1, max_resource: 27, reduction_factor: 3}",
+            "{method: sha, configs: 60}",
+            "study.yaml:11: search.max_resource: is required and absent",
+        ),
+        ("reduction_factor: 3", "reduction_factor: 1", "greater than or equal to 1.1"),
+        ("{name: random}", "{name: TPE}", "sampler 'TPE' is unknown; .*TPESampler"),
+        ("{name: random}", "{name: TPESampler, n_startup: 3}", "takes no argument 'n_startup'.*n_startup_trials"),
+        ("{name: random}", "{name: TPESampler, seed: 3}", "the study's seed serves"),
+        ("train:train", "train", "objective: .*pattern"),
+        ("study: digits", "study: a/b", "study: .*pattern"),
+        ("kind: local, workers: 2", "kind: address, address: host", "has no protocol; write tcp://HOST:PORT"),
+        ("workers: 2", "workers: 0", "greater than or equal to 1"),
+        ("seed: 1", "seed: -1", "greater than or equal to 0"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    assert old in GOOD
+    with pytest.raises(SpecError, match=expected) as caught:
+        load_spec(write(tmp_path, GOOD.replace(old, new)))
+    assert str(tmp_path / "study.yaml") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("seed: 1", "seed: 1\nseed: 2", "line 14: the key 'seed' stands twice; line 13 has it"),
+        ("{type: int, low: 1, high: 4}", "{low: 1, high: 4}", "space.layers: 'type' is required and absent"),
+        ("{name: random}", "TPESampler", "sampler: a mapping belongs here.*'TPESampler'"),
+        ("{name: random}", "{name: GridSampler}", "sampler GridSampler refuses these arguments"),
+        ("when: {optimizer: sgd}", "when: {optimizer: []}", "lists no value"),
+        ("low: 1.0e-4, high: 1.0, log: true", "low: -1.7e308, high: 1.7e308", "is not finite; narrow the range"),
+    ],
+)
+def test_more_that_is_wrong_is_said(tmp_path: Path, old: str, new: str, expected: str) -> None:
+    assert old in GOOD
+    with pytest.raises(SpecError, match=expected):
+        load_spec(write(tmp_path, GOOD.replace(old, new)))
+
+
+def test_yaml_as_people_write_it(tmp_path: Path) -> None:
+    text = GOOD.replace("choices: [sgd, adam]", "choices: [sgd, on, no]").replace(
+        "choices: [16, 32, 64]", "choices: [1e-4, 1e-3]"
+    )
+    spec = load_spec(write(tmp_path, text))
+    assert spec.space["optimizer"].choices == ["sgd", "on", "no"]  # type: ignore[union-attr]
+    assert spec.space["batch_size"].choices == [1e-4, 1e-3]  # type: ignore[union-attr]
+
+
+def test_every_fault_is_listed(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_spec(write(tmp_path, GOOD.replace("seed: 1", "sed: 1").replace("workers: 2", "workers: none")))
+    assert len(str(caught.value).splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("study: [", "is no YAML"),
+        ("", "holds NoneType where a mapping"),
+        ("- a", "holds list where a mapping"),
+        ("a: 1", "metric: is required"),
+    ],
+)
+def test_what_is_no_study(tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(SpecError, match=expected):
+        load_spec(write(tmp_path, text))
+
+
+def test_absent_file(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="no such file"):
+        load_spec(tmp_path / "none.yaml")
+
+
+def test_conditions_may_not_form_a_circle() -> None:
+    a: dict[str, Any] = {"type": "categorical", "choices": [1, 2]}
+    with pytest.raises(SpecError, match="form a circle"):
+        make_spec(space={"p": a | {"when": {"q": 1}}, "q": a | {"when": {"p": 1}}})
+
+
+def test_true_is_not_one() -> None:
+    spec = make_spec(
+        space={
+            "flag": {"type": "categorical", "choices": [True, False]},
+            "n": {"type": "int", "low": 1, "high": 3, "when": {"flag": True}},
+        }
+    )
+    space = spec.search_space()
+    assert space.is_active("n", {"flag": True}) and not space.is_active("n", {"flag": 1})
+
+
+def test_complaints_about_foreign_configurations() -> None:
+    space = make_spec().search_space()
+    assert space.complaints({"x": 0.5, "c": "b"}) == []
+    assert space.complaints({"x": 2.0, "c": "b", "d": 3, "y": 1}) == [
+        "y is no parameter of this space",
+        "x = 2.0 lies outside its range or choices",
+        "d is given although its condition does not hold",
+    ]
+    assert space.complaints({"c": "a"}) == ["x is missing", "d is missing"]

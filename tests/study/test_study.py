@@ -1,0 +1,272 @@
+"""What a study decides, entry by entry."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hpo_core import MemoryJournal, Outcome, Report, Study
+from hpo_core.model.errors import FencedError, JournalError, ObjectiveError, StudyExistsError
+from hpo_core.model.events import (
+    AttemptFailed,
+    CheckpointCondemned,
+    Entry,
+    JobCompleted,
+    JobGranted,
+    ReportIgnored,
+    StudyHalted,
+    TrialAbandoned,
+    TrialCreated,
+)
+from hpo_core.model.trial import Checkpoint, Job
+from tests.conftest import World, completed, failed, fresh, make_spec
+
+
+def last_events(study: Study) -> list[type]:
+    return [type(event) for event in list(study.journal.entries(study.name))[-1].events]
+
+
+def test_one_entry_holds_result_and_next_job(study: Study) -> None:
+    (job,) = study.set_capacity(1)
+    study.tell_report(completed(job, 0.5))
+    assert last_events(study) == [JobCompleted, TrialCreated, JobGranted]
+
+
+def test_promotion_comes_before_a_new_trial(study: Study) -> None:
+    jobs = study.set_capacity(3)
+    for job, loss in zip(jobs, (0.3, 0.1, 0.2), strict=True):
+        granted = study.tell_report(completed(job, loss))
+    assert [(job.trial, job.rung, job.target) for job in granted] == [(1, 1, 3)]
+
+
+def test_base_rung_takes_exactly_n_and_the_study_drains() -> None:
+    world = World(3)
+    study = fresh(make_spec(), world=world)
+    assert world.play(study) == []
+    study.check()
+    assert study.status == "finished"
+    assert study.method.rungs()[0].results == 30
+    assert study.ask() is None
+
+
+def test_lost_attempt_is_wanted_again_first(study: Study) -> None:
+    first, _ = study.set_capacity(2)
+    (again,) = study.tell_report(failed(first, Outcome.LOST))
+    assert (again.trial, again.attempt, again.target) == (first.trial, 1, first.target)
+    assert again.params == first.params
+
+
+def test_late_report_is_noted_and_changes_nothing(study: Study) -> None:
+    (job,) = study.set_capacity(1)
+    (again,) = study.tell_report(failed(job, Outcome.LOST))
+    assert study.tell_report(completed(job, 0.1)) == []
+    assert last_events(study) == [ReportIgnored]
+    assert study.state.completed_jobs == 0
+    study.tell_report(completed(again, 0.2))
+    study.tell_report(completed(again, 0.05))  # told twice
+    assert study.state.completed_jobs == 1 and study.best is not None and study.best.loss == 0.2
+    assert study.state.ignored_reports == 2
+
+
+def test_error_abandons_and_ranks_last() -> None:
+    study = fresh(make_spec())
+    jobs = study.set_capacity(3)
+    study.tell_report(failed(jobs[0], Outcome.ERROR, "ValueError: no"))
+    assert AttemptFailed in last_events(study) and TrialAbandoned in last_events(study)
+    study.tell_report(completed(jobs[1], 0.9))
+    granted = study.tell_report(completed(jobs[2], 0.8))
+    assert [(job.trial, job.rung) for job in granted] == [(2, 1)], "an abandoned trial counts in its rung"
+    study.check()
+
+
+def test_crash_is_tried_once_more_then_abandoned(study: Study) -> None:
+    (job,) = study.set_capacity(1)
+    (again,) = study.tell_report(failed(job, Outcome.CRASHED))
+    assert again.trial == job.trial
+    (other,) = study.tell_report(failed(again, Outcome.CRASHED, "exit code 3"))
+    assert other.trial != job.trial
+    assert "crashed 2 times: exit code 3" in study.state.story(job.trial)[-2]
+
+
+def test_bad_checkpoint_sends_the_trial_back_to_its_last_good_one() -> None:
+    study = fresh(make_spec())
+    jobs = study.set_capacity(1)
+    seen: dict[int, str] = {}
+    while True:
+        job = jobs[0]
+        if job.rung == 2:
+            break
+        checkpoint = Checkpoint(f"t{job.trial}-r{job.rung}", "d", job.target, 1)
+        seen[job.rung] = checkpoint.uri
+        jobs = study.tell_report(completed(job, float(job.trial), checkpoint=checkpoint))
+    assert job.checkpoint is not None and job.checkpoint.resource == 3
+    (again,) = study.tell_report(failed(job, Outcome.CHECKPOINT_BAD))
+    assert CheckpointCondemned in last_events(study)
+    assert again.checkpoint is not None and (again.checkpoint.resource, again.target) == (1, 9)
+    (scratch,) = study.tell_report(failed(again, Outcome.CHECKPOINT_BAD))
+    assert scratch.checkpoint is None and scratch.target == 9
+    study.check()
+
+
+def test_full_disk_halts_and_loses_nothing(study: Study) -> None:
+    first, second = study.set_capacity(2)
+    assert study.tell_report(failed(first, Outcome.STORAGE, "disk full")) == []
+    assert StudyHalted in last_events(study) and study.status == "halted"
+    study.tell_report(failed(second, Outcome.STORAGE, "disk full"))
+    assert not study.state.abandoned_trials
+    study.recover("next")
+    assert [job.trial for job in study.set_capacity(2)] == [first.trial, second.trial]
+
+
+def test_an_objective_that_always_fails_halts_the_study() -> None:
+    world = World(failures=1.0)
+    study = fresh(make_spec(training={"retries": {"lost": 0, "crashed": 0}}), world=world)
+    world.play(study)
+    assert study.status == "halted" and study.state.halted is not None
+    assert "5 trials failed before any succeeded" in study.state.halted.reason
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_non_finite_ranks_last_and_is_never_promoted(study: Study, value: float) -> None:
+    jobs = study.set_capacity(3)
+    for job in jobs:
+        granted = study.tell_report(completed(job, value))
+    assert [job.rung for job in granted] == [0]
+    assert study.best is None
+
+
+def test_max_mode_is_flipped_once() -> None:
+    study = fresh(make_spec(metric={"name": "loss", "mode": "max"}))
+    jobs = study.set_capacity(3)
+    for job, value in zip(jobs, (0.3, 0.9, 0.2), strict=True):
+        granted = study.tell_report(completed(job, value))
+    assert granted[0].trial == 1
+    assert study.best is not None and study.metric_value(study.best.loss) == 0.9
+
+
+@pytest.mark.parametrize("metrics", [{}, {"other": 1.0}, {"loss": None}, {"loss": "0.1"}, {"loss": True}])
+def test_tell_refuses_what_is_no_number(study: Study, metrics: dict[str, float]) -> None:
+    job = study.ask()
+    assert job is not None
+    with pytest.raises(ObjectiveError, match="trial 0: metric 'loss' is"):
+        study.tell(job, metrics)
+    study.tell(job, {"loss": 0.1})
+
+
+def test_capacity_grows_and_shrinks_without_ending_jobs(study: Study) -> None:
+    jobs = study.set_capacity(4)
+    assert len(jobs) == 4 and study.set_capacity(2) == []
+    assert study.tell_report(completed(jobs[0], 0.1)) == [] and len(study.state.running) == 3
+    assert len(study.set_capacity(5)) == 2
+
+
+def test_extension_of_a_finished_study() -> None:
+    world = World()
+    study = fresh(make_spec(), world=world)
+    world.play(study)
+    assert len(world.play(study, study.extend(5), steps=0)) > 0
+    world.play(study, study.state.wanted())
+    assert len(study.state.trials) == 35 and study.status == "finished"
+
+
+def test_same_name_twice_is_refused() -> None:
+    journal = MemoryJournal()
+    fresh(make_spec(), journal)
+    with pytest.raises(StudyExistsError, match="'world' exists already"):
+        fresh(make_spec(), journal)
+
+
+def test_a_study_that_could_not_record_is_closed() -> None:
+    class Full(MemoryJournal):
+        def append(self, study: str, entry: Entry) -> None:
+            raise JournalError("disk full")
+
+    study = fresh(make_spec(), Full())
+    with pytest.raises(JournalError, match="disk full"):
+        study.set_capacity(2)
+    with pytest.raises(JournalError, match="could not record its last decision"):
+        study.ask()
+    again = Study.open("world", study.journal)
+    assert again.state.trials == [], "nothing that was not recorded is remembered"
+
+
+def test_stale_writer_is_fenced() -> None:
+    journal = MemoryJournal()
+    first = fresh(make_spec(), journal)
+    first.set_capacity(1)
+    second = Study.open("world", journal)
+    second.ask()
+    with pytest.raises(FencedError, match="Another controller took over"):
+        first.ask()
+
+
+def test_parameters_do_not_depend_on_the_cluster() -> None:
+    def params(workers: int, seed: int) -> list[dict[str, object]]:
+        world = World(seed, workers=workers)
+        study = fresh(make_spec(), world=world)
+        world.play(study)
+        return [trial.params for trial in study.state.trials]
+
+    assert params(1, 1) == params(7, 2)
+
+
+def test_by_hand_after_a_crash() -> None:
+    journal = MemoryJournal()
+    lost = fresh(make_spec(), journal).ask()
+    again = Study.open("world", journal)
+    again.recover("me")
+    job = again.ask()
+    assert lost is not None and job is not None
+    assert (job.trial, job.attempt, job.params) == (lost.trial, 1, lost.params)
+
+
+def test_a_trial_that_keeps_losing_its_worker_halts_the_study_where_no_limit_abandons_it() -> None:
+    study = fresh(make_spec(training={"max_lost": None}))
+    jobs = study.set_capacity(1)
+    for _ in range(10):
+        jobs = study.tell_report(failed(jobs[0], Outcome.LOST, "killed", worker="tcp://a"))
+    assert study.tell_report(failed(jobs[0], Outcome.LOST, "killed", worker="tcp://a")) == []
+    assert study.state.halted is not None and "trial 0 lost its worker 11 times" in study.state.halted.reason
+    assert not study.state.abandoned_trials, "lost is an attempt's fate, never a trial's"
+
+
+def test_numpy_scalars_are_numbers(study: Study) -> None:
+    import numpy as np
+
+    job = study.ask()
+    assert job is not None
+    study.tell(job, {"loss": np.float32(0.5), "other": np.int64(3)})  # type: ignore[dict-item]
+    assert study.best is not None and study.best.loss == 0.5
+
+
+def test_time_travel_and_story() -> None:
+    world = World(1, failures=0.1)
+    journal = MemoryJournal()
+    study = fresh(make_spec(), journal, world)
+    world.play(study)
+    early = Study.open("world", journal, at=5)
+    assert early.seq == 6 and early.state.completed_jobs < study.state.completed_jobs
+    assert study.state.story(0)[0].startswith("trial 0 created in bracket 0")
+
+
+def test_a_gap_in_the_journal_is_refused() -> None:
+    journal = MemoryJournal()
+    study = fresh(make_spec(), journal)
+    World().play(study)
+    entries = list(journal.entries("world"))
+    with pytest.raises(JournalError, match="entries are missing or out of order"):
+        Study.from_entries(entries[:3] + entries[4:])
+
+
+def test_report_with_curve_survives_the_codec() -> None:
+    from hpo_core.model.events import AttemptReported, decode_entry, encode_entry
+    from hpo_core.model.trial import Point
+
+    job = Job(0, 0, 0, 0, 1, {})
+    report = Report(
+        trial=job.trial, attempt=0, outcome=Outcome.DIVERGED, metrics={"a": math.inf, "b": -math.inf, "c": 0.1},
+        curve=(Point(1, {"a": 1.0}),),
+    )  # fmt: skip
+    entry = Entry(1, 0.1, 0, AttemptReported(report), ())
+    assert decode_entry(encode_entry(entry)) == entry

@@ -1,0 +1,143 @@
+"""Trained models on other data: loaded, not trained; the user's mistakes are told with their cure."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hpo_core.checkpoints import files as checkpoints
+from hpo_core.model.errors import CheckpointError, ObjectiveError, SpecError
+from hpo_core.training.evaluation import MOST_LOSSES, EvaluationRequest, Model, evaluate_here, evaluate_models
+from tests.flows.objectives import Weights
+
+FOLDER = str(Path(__file__).parents[2])
+
+
+def good(trial: Any) -> list[float]:
+    weights = Weights()
+    trial.track(weights=weights)
+    assert list(trial.steps()) == [] and trial.resource == trial.target == 9
+    trial.report(loss=weights.value + trial.params["data"])
+    return [3.0, 1.0, 2.0]
+
+
+def many(trial: Any) -> Any:
+    import torch
+
+    trial.report(loss=0)
+    return torch.arange(3 * MOST_LOSSES).reshape(-1, 3)
+
+
+def silent(trial: Any) -> None:
+    trial.report(accuracy=1.0)
+
+
+def infinite(trial: Any) -> None:
+    trial.report(loss=float("inf"))
+
+
+def not_a_number(trial: Any) -> list[float]:
+    trial.report(loss=0.0)
+    return [1.0, float("nan")]
+
+
+def wrong_name(trial: Any) -> None:
+    trial.track(model=Weights())
+
+
+def dies(trial: Any) -> None:
+    import os
+
+    print("last words", flush=True)
+    os._exit(3)
+
+
+def helped(trial: Any) -> None:
+    """Leaves a process behind that holds the output open, as the workers of a data loader may."""
+    trial.report(loss=float(subprocess.Popen(["sleep", "300"]).pid))
+
+
+def hangs(trial: Any) -> None:
+    helper = subprocess.Popen(["sleep", "300"])
+    print("helper", helper.pid, flush=True)
+    helper.wait()
+
+
+def request(function: str, folder: Path, count: int = 1) -> EvaluationRequest:
+    tree = {"trial": 0, "resource": 9, "metrics": {}, "random": {}, "tracked": {
+        "weights": {"value": 0.25}, "optimizer": {"lr": 0.1}, "unknown": {},
+    }}  # fmt: skip
+    saved = checkpoints.save(folder, "c.safetensors", tree, resource=9)
+    models = tuple(Model(k, {"data": k}, 1, str(folder), saved) for k in range(count))
+    return EvaluationRequest(f"tests.training.test_evaluation:{function}", (FOLDER,), "loss", models)
+
+
+def test_models_are_loaded_and_nothing_is_trained_or_written(tmp_path: Path) -> None:
+    found = evaluate_here(request("good", tmp_path, count=2))
+    assert [result.metrics for result in found] == [{"loss": 0.25}, {"loss": 1.25}]
+    assert found[0].losses == (1.0, 2.0, 3.0)
+    assert [path.name for path in tmp_path.iterdir()] == ["c.safetensors"]
+
+
+def test_in_a_process_of_its_own_with_the_same_result(tmp_path: Path) -> None:
+    wanted = request("good", tmp_path, count=2)
+    assert evaluate_models(wanted, timeout=100) == evaluate_here(wanted)
+
+
+def test_many_losses_are_thinned_to_their_quantiles(tmp_path: Path) -> None:
+    (found,) = evaluate_here(request("many", tmp_path))
+    assert len(found.losses) == MOST_LOSSES
+    assert (found.losses[0], found.losses[-1]) == (0.0, 3.0 * MOST_LOSSES - 1)
+    assert abs(found.losses[MOST_LOSSES // 2] - 1.5 * MOST_LOSSES) < 4
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("silent", r"reported loss = None .* Call trial.report\(loss=...\)"),
+        ("infinite", "reported loss = inf"),
+        ("not_a_number", "not all finite"),
+        ("wrong_name", "has no 'model'; it was written with 'weights', 'optimizer', 'unknown'"),
+    ],
+)
+def test_mistakes_are_told(function: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(ObjectiveError, match=says):
+        evaluate_here(request(function, tmp_path))
+
+
+def test_a_process_that_dies_is_told_with_its_last_words(tmp_path: Path) -> None:
+    with pytest.raises(ObjectiveError, match=r"ended with code 3 and no answer(.|\n)*last words"):
+        evaluate_models(request("dies", tmp_path))
+
+
+def is_alive(pid: int) -> bool:
+    for _ in range(100):  # a killed process is there until somebody has waited for it
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_a_helper_that_lives_on_does_not_hold_up_the_result(tmp_path: Path) -> None:
+    (found,) = evaluate_models(request("helped", tmp_path), timeout=60)
+    assert not is_alive(int(found.metrics["loss"])), "it ends with the evaluation"
+
+
+def test_too_long_is_told_and_ends_all_that_was_started(tmp_path: Path) -> None:
+    with pytest.raises(ObjectiveError, match=r"hangs took longer than 4 s(.|\n)*helper \d+") as caught:
+        evaluate_models(request("hangs", tmp_path), timeout=4)
+    assert not is_alive(int(str(caught.value).rpartition("helper ")[2]))
+
+
+def test_unknown_function_and_damaged_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="has no function 'nothing'"):
+        evaluate_here(request("nothing", tmp_path))
+    wanted = request("good", tmp_path)
+    (tmp_path / "c.safetensors").write_bytes(b"x" * wanted.models[0].checkpoint.size)
+    with pytest.raises(CheckpointError, match="corrupt"):
+        evaluate_here(wanted)

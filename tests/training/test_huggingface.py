@@ -1,0 +1,81 @@
+"""Hugging Face's Trainer with the real package: what a trial in pieces gives is what one in one go gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers", reason="extra 'huggingface' is not installed")
+pytest.importorskip("accelerate", reason="extra 'huggingface' is not installed")
+
+from hpo_core.integrations.huggingface import train_to_target  # noqa: E402
+from hpo_core.model.trial import Job, Outcome  # noqa: E402
+from hpo_core.training.child.attempt import attempt  # noqa: E402
+from hpo_core.training.request import JobRequest  # noqa: E402
+
+draws = torch.Generator().manual_seed(3)
+ROWS = [
+    {"input_ids": row, "attention_mask": torch.ones(6, dtype=torch.long), "labels": row.sum() % 2}
+    for row in torch.randint(0, 50, (24, 6), generator=draws)
+]
+
+
+def train(trial, **settings):
+    shape = {"vocab_size": 50, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    configuration = transformers.BertConfig(**shape, intermediate_size=16, hidden_dropout_prob=0.2)
+    arguments = transformers.TrainingArguments(
+        output_dir=str(trial.folder),
+        seed=trial.seed,
+        learning_rate=trial.params["rate"],
+        per_device_train_batch_size=8,
+        eval_strategy="epoch",
+        logging_strategy="epoch",
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        **{"num_train_epochs": 5} | settings,
+    )
+    model = transformers.BertForSequenceClassification(configuration)
+    trainer = transformers.Trainer(model=model, args=arguments, train_dataset=ROWS, eval_dataset=ROWS)
+    train_to_target(trial, trainer)
+    trial.report(steps=trainer.state.global_step)
+
+
+def run(folder, target, after=None, function=train):
+    checkpoint = after.checkpoint if after is not None else None
+    job = Job(5, target, 0, 0, target, {"rate": 0.01}, checkpoint)
+    request = JobRequest(study="s", job=job, objective="a:b", metric="eval_loss", seed=7, folder=str(folder))
+    return attempt(function, request)
+
+
+def curve(report):
+    return [(p.resource, p.metrics["eval_loss"], p.metrics["loss"], p.metrics["learning_rate"]) for p in report.curve]
+
+
+def test_in_pieces_is_as_in_one_go(tmp_path):
+    straight = run(tmp_path / "one", 5)
+    assert straight.outcome is Outcome.COMPLETED, straight.detail
+    pieces = [run(tmp_path / "two", 1)]
+    for target in (3, 5):
+        pieces.append(run(tmp_path / "two", target, pieces[-1]))
+        assert pieces[-1].outcome is Outcome.COMPLETED, pieces[-1].detail
+    together = [point for piece in pieces for point in curve(piece)]
+    assert together == curve(straight) and [resource for resource, *_ in together] == [1, 2, 3, 4, 5]
+    assert pieces[-1].metrics["eval_loss"] == straight.metrics["eval_loss"] and straight.metrics["steps"] == 15
+    assert not list((tmp_path / "two").rglob("trainer_state.json"))
+
+
+def test_a_target_reached_before_changes_nothing(tmp_path):
+    first = run(tmp_path, 2)
+    again = run(tmp_path, 2, first)
+    assert (again.outcome, again.checkpoint) == (Outcome.COMPLETED, first.checkpoint), again.detail
+    assert again.metrics["eval_loss"] == first.metrics["eval_loss"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"), [({"max_steps": 3}, "max_steps = 3"), ({"num_train_epochs": 1}, "below the target 2")]
+)
+def test_what_cannot_be_followed_is_refused(tmp_path, settings, message):
+    report = run(tmp_path, 2, function=lambda trial: train(trial, **settings))
+    assert report.outcome is Outcome.ERROR and message in report.message

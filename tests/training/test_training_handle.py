@@ -1,0 +1,339 @@
+"""The contract of the training function, in this process: what it may do and how it is told when it may not."""
+
+import math
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.trial import CURVE_POINTS, Job, Outcome, Point
+from hpo_core.training.child.attempt import attempt
+from hpo_core.training.child.progress_board import Board
+from hpo_core.training.request import JobRequest, decode_report, decode_request, encode_report, encode_request
+
+
+@pytest.fixture
+def request_of(tmp_path):
+    def make(target=3, checkpoint=None, metric="loss", attempt=0, **params):
+        return JobRequest(
+            study="s",
+            job=Job(5, attempt, 0, 0, target, params, checkpoint),
+            objective="a:b",
+            metric=metric,
+            seed=11,
+            folder=str(tmp_path),
+        )
+
+    return make
+
+
+class Counter:
+    value = 0
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+
+def counting(trial):
+    counter = Counter()
+    trial.track(counter=counter)
+    for step in trial.steps():
+        counter.value += 1
+        assert counter.value == step + 1 == trial.resource + 1
+        trial.report(loss=1 / counter.value)
+
+
+def test_train_and_go_on(request_of):
+    first = attempt(counting, request_of(target=2))
+    assert first.outcome == Outcome.COMPLETED and first.metrics == {"loss": 0.5}
+    assert first.checkpoint.uri == "checkpoints/trial-00005/rung-0-attempt-0.safetensors"
+    assert (first.checkpoint.resource, first.checkpoint.parent) == (2, None)
+    second = attempt(counting, request_of(target=5, checkpoint=first.checkpoint, attempt=1))
+    assert second.curve == (Point(3, {"loss": 1 / 3}), Point(4, {"loss": 1 / 4}), Point(5, {"loss": 1 / 5}))
+    assert second.checkpoint.parent == first.checkpoint.uri
+
+
+def test_a_job_whose_target_was_reached_before_is_harmless(request_of):
+    first = attempt(counting, request_of(target=2))
+    again = attempt(counting, request_of(target=2, checkpoint=first.checkpoint, attempt=1))
+    assert (again.outcome, again.metrics, again.checkpoint) == (Outcome.COMPLETED, first.metrics, first.checkpoint)
+
+
+def test_a_target_below_the_checkpoint_is_refused(request_of):
+    first = attempt(counting, request_of(target=2))
+    with pytest.raises(ValueError, match="target = 1 must be at least"):
+        request_of(target=1, checkpoint=first.checkpoint)
+
+
+def test_seeded_before_the_function_starts(request_of):
+    seen = []
+
+    def train(trial):
+        seen.append((torch.rand(1).item(), np.random.rand(), trial.seed))
+        trial.report(loss=1)
+
+    attempt(train, request_of())
+    attempt(train, request_of())
+    assert seen[0] == seen[1]
+
+
+def test_without_steps_one_report_is_enough(request_of):
+    report = attempt(lambda trial: trial.report(loss=trial.target), request_of(target=9))
+    assert (report.outcome, report.metrics, report.checkpoint) == (Outcome.COMPLETED, {"loss": 9.0}, None)
+    assert report.curve == (Point(9, {"loss": 9.0}),)
+
+
+def test_untracked_training_starts_from_zero_and_saves_nothing(request_of, tmp_path):
+    def train(trial):
+        for step in trial.steps():
+            trial.report(loss=step)
+
+    report = attempt(train, request_of())
+    assert (report.outcome, report.checkpoint) == (Outcome.COMPLETED, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reports_merge_within_a_step_and_after_the_loop(request_of):
+    def train(trial):
+        for step in trial.steps():
+            trial.report(a=step)
+            trial.report(b=step)
+        trial.report(loss=7)
+
+    report = attempt(train, request_of(target=2))
+    assert report.metrics == {"a": 1.0, "b": 1.0, "loss": 7.0}
+    assert report.curve[0] == Point(1, {"a": 0.0, "b": 0.0})
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_diverged_keeps_no_checkpoint(request_of, tmp_path, bad):
+    def after_the_loop(trial):
+        trial.track(counter=Counter())
+        for _ in trial.steps():
+            pass
+        trial.report(loss=bad)
+
+    def within(trial):
+        trial.track(counter=Counter())
+        for _ in trial.steps():
+            trial.report(loss=bad)
+
+    for train in (after_the_loop, within):
+        report = attempt(train, request_of())
+        assert (report.outcome, report.checkpoint) == (Outcome.DIVERGED, None)
+        assert "'loss' is" in report.message
+        assert not list(tmp_path.rglob("*.safetensors"))
+        assert str(decode_report(encode_report(report)).metrics["loss"]) == str(bad)
+
+
+def test_the_curve_is_thinned_and_keeps_its_ends(request_of):
+    def train(trial):
+        for step in trial.steps():
+            trial.report(loss=step)
+
+    curve = attempt(train, request_of(target=10_007)).curve
+    steps = [point.resource for point in curve]
+    gaps = {b - a for a, b in pairwise(steps)}
+    assert len(curve) == CURVE_POINTS and (steps[0], steps[-1]) == (1, 10_007)
+    assert max(gaps) - min(gaps) < 0.1 * max(gaps)
+
+
+@pytest.mark.parametrize("value", [1, 2.5, np.float32(2.5), np.int64(3), torch.tensor(2.5), np.array(1.0), -0.0])
+def test_numbers_that_count(request_of, value):
+    report = attempt(lambda trial: trial.report(loss=value), request_of())
+    assert report.metrics == {"loss": float(value)}
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (True, "builtins.bool"),
+        (np.bool_(True), "numpy.bool"),
+        ("0.5", "builtins.str"),
+        (None, "NoneType"),
+        (1j, "complex"),
+        (torch.ones(2), r"torch.Tensor of shape \(2,\)"),
+        (torch.tensor(True), "torch.Tensor"),
+        ([1.0], "builtins.list"),
+        (10**400, "builtins.int"),
+    ],
+)
+def test_values_that_are_no_metric(request_of, value, named):
+    report = attempt(lambda trial: trial.report(loss=value), request_of())
+    assert report.outcome == Outcome.ERROR
+    with pytest.raises(ObjectiveError, match=rf"trial\.report\(loss=\.\.\.\) got a .*{named}"):
+        raise ObjectiveError(report.message)
+
+
+def leaves_early(trial):
+    for _ in trial.steps():
+        trial.report(loss=1)
+        break
+
+
+def tracks_late(trial):
+    for _ in trial.steps():
+        trial.track(counter=Counter())
+
+
+def tracks_twice(trial):
+    trial.track(counter=Counter())
+    trial.track(counter=Counter())
+
+
+def never_loops(trial):
+    trial.track(counter=Counter())
+    trial.report(loss=1)
+
+
+def loops_twice(trial):
+    for _ in (*trial.steps(), *trial.steps()):
+        pass
+
+
+def no_state(trial):
+    trial.track(model=object())
+
+
+def only_early(trial):
+    for step in trial.steps():
+        if step == 0:
+            trial.report(loss=1, accuracy=2)
+
+
+def other_metric(trial):
+    trial.report(accuracy=1)
+
+
+def odd_state(trial):
+    counter = Counter()
+    counter.value = lambda: None
+    trial.track(counter=counter)
+    for _ in trial.steps():
+        trial.report(loss=1)
+
+
+@pytest.mark.parametrize(
+    ("train", "told"),
+    [
+        (leaves_early, "left the loop over trial.steps() early, after 0 of 3 steps"),
+        (tracks_late, "trial.track(counter) was called within steps()"),
+        (tracks_twice, "'counter' is tracked already"),
+        (never_loops, "never looped over trial.steps()"),
+        (loops_twice, "trial.steps() was called twice"),
+        (no_state, "trial.track(model=...) got a builtins.object, which has no state_dict()"),
+        (only_early, "Metric 'loss' was not reported at the target (step 3); reported there: nothing"),
+        (other_metric, "reported there: 'accuracy'. Call trial.report(loss=...)"),
+        (lambda trial: trial.report(), "trial.report() got no metric"),
+        (odd_state, "Checkpoint value at 'tracked/counter/value' is a builtins.function"),
+    ],
+)
+def test_broken_contracts_are_explained(request_of, train, told):
+    report = attempt(train, request_of())
+    assert report.outcome == Outcome.ERROR
+    assert told in report.message
+    assert "Traceback" in report.detail
+
+
+def test_other_names_than_the_checkpoint_holds(request_of):
+    def fewer(trial):
+        for _ in trial.steps():
+            pass
+
+    def more(trial):
+        trial.track(counter=Counter(), schedule=Counter())
+
+    def other_shape(trial):
+        trial.track(counter=torch.nn.Linear(2, 2))
+
+    first = attempt(counting, request_of(target=1)).checkpoint
+    go_on = request_of(checkpoint=first, attempt=1)
+    assert "holds 'counter', not tracked now" in attempt(fewer, go_on).message
+    assert "has no 'schedule'; it was written with 'counter'" in attempt(more, go_on).message
+    assert "State of 'counter' in the trial's checkpoint does not fit" in attempt(other_shape, go_on).message
+
+
+def test_failure_after_the_loop_leaves_no_checkpoint(request_of, tmp_path):
+    def train(trial):
+        counting(trial)
+        raise RuntimeError("too late")
+
+    assert attempt(train, request_of()).message == "RuntimeError: too late"
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_bad_checkpoint(request_of, tmp_path):
+    first = attempt(counting, request_of(target=1)).checkpoint
+    (tmp_path / first.uri).write_bytes(b"")
+    report = attempt(counting, request_of(checkpoint=first, attempt=1))
+    assert report.outcome == Outcome.CHECKPOINT_BAD and first.uri in report.message
+
+
+def test_scratch_folder_is_the_trials(request_of, tmp_path):
+    def train(trial):
+        (trial.folder / "note").write_text("x")
+        trial.report(loss=1)
+
+    attempt(train, request_of())
+    assert (tmp_path / "scratch/trial-00005/note").exists()
+
+
+def test_requests_cross_borders_exactly(request_of):
+    first = attempt(counting, request_of(target=2)).checkpoint
+    request = request_of(checkpoint=first, rate=0.1, units=3, name="x", flag=True, none=None)
+    assert decode_request(encode_request(request)) == request
+
+
+def test_a_long_step_can_say_that_it_goes_on(request_of):
+    said = []
+
+    class Noting(Board):
+        def step(self, resource):
+            super().step(resource)
+            said.append(self.read(target=2)[0])
+
+    def train(trial):
+        for _ in trial.steps():
+            trial.alive()
+            trial.report(loss=1)
+
+    board = Noting()
+    board.begin(0)
+    attempt(train, request_of(target=2), board)
+    assert said == [0, 1, 1, 2]
+
+
+def two_objectives(trial):
+    counter = Counter()
+    trial.track(counter=counter)
+    for _ in trial.steps():
+        counter.value += 1
+        if trial.params.get("loss"):
+            trial.report(loss=0.5)
+        if trial.params.get("speed"):
+            trial.report(speed=trial.params["speed"])
+
+
+@pytest.mark.parametrize("required", ["all", "any"])
+def test_one_of_several_metrics_suffices_where_the_study_says_so(request_of, required):
+    def ended(**params):
+        request = msgspec.structs.replace(request_of(**params), more_metrics=("speed",), required=required)
+        return attempt(two_objectives, decode_request(encode_request(request)))
+
+    assert ended(loss=1, speed=2.0).outcome is Outcome.COMPLETED
+    for params in ({"loss": 1}, {"speed": 2.0}):
+        report = ended(**params)
+        if required == "all":
+            assert report.outcome is Outcome.ERROR and "was not reported at the target" in report.message
+        else:
+            assert report.outcome is Outcome.COMPLETED and set(report.metrics) == set(params)
+            assert report.checkpoint is not None and report.checkpoint.resource == 3
+    nothing = ended()
+    assert nothing.outcome is Outcome.ERROR and "Metric 'loss' was not reported" in nothing.message
+    assert ended(speed=math.nan).outcome is (Outcome.ERROR if required == "all" else Outcome.DIVERGED)

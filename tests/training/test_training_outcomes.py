@@ -1,0 +1,278 @@
+"""Real child processes: the same bits over four of them, and the right outcome for every way to end."""
+
+import dataclasses
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from safetensors.torch import load_file
+
+from hpo_core.model.errors import ObjectiveError, SpecError
+from hpo_core.model.trial import Job, Outcome
+from hpo_core.training import (
+    Trainer,
+    cancel_job,
+    close_all,
+    decode_report,
+    encode_request,
+    prepare_worker,
+    train_job,
+)
+from hpo_core.training.request import JobRequest
+
+HERE = str(Path(__file__).parent)
+OBJECTIVE = "test_training_objectives:dispatch"
+
+
+@pytest.fixture(scope="module")
+def trainer():
+    trainer = Trainer(OBJECTIVE, (HERE,))
+    yield trainer
+    trainer.close()
+
+
+@dataclasses.dataclass
+class Bench:
+    trainer: Trainer
+    folder: Path
+
+    def request(self, do, *, trial=0, attempt=0, rung=0, target=1, checkpoint=None, params=None, **limits):
+        job = Job(trial, attempt, 0, rung, target, {"do": do, **(params or {})}, checkpoint)
+        return JobRequest(
+            study="s",
+            job=job,
+            objective=OBJECTIVE,
+            metric="loss",
+            seed=3,
+            folder=str(self.folder),
+            pythonpath=(HERE,),
+            **{"timeout": 60.0, "stall_timeout": 60.0, "grace": 0.3, **limits},
+        )
+
+    def run(self, do, **options):
+        return self.trainer.run(self.request(do, **options))
+
+
+@pytest.fixture
+def bench(trainer, tmp_path):
+    return Bench(trainer, tmp_path)
+
+
+def gone(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except FileNotFoundError:
+        return True
+
+
+def eventually(condition, seconds=5.0):
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
+    return condition()
+
+
+def test_the_same_bits_in_one_go_and_over_four_processes(bench):
+    whole = bench.run("network", trial=1, target=27)
+    assert whole.outcome == Outcome.COMPLETED, whole
+    checkpoint = None
+    for rung, target in enumerate((1, 3, 9, 27)):
+        part = bench.run("network", trial=2, rung=rung, target=target, checkpoint=checkpoint)
+        assert part.outcome == Outcome.COMPLETED, part
+        checkpoint = part.checkpoint
+    assert part.metrics == whole.metrics
+    ones, others = (load_file(bench.folder / report.checkpoint.uri) for report in (whole, part))
+    assert ones.keys() == others.keys() and len(ones) > 10
+    for name, tensor in ones.items():
+        assert tensor.numpy().tobytes() == others[name].numpy().tobytes(), name
+
+
+def test_completed_and_its_log(bench):
+    before = time.time()
+    report = bench.run("simple", trial=7, attempt=3)
+    assert (report.outcome, report.metrics, report.trial, report.attempt) == ("completed", {"loss": 0.5}, 7, 3)
+    assert before <= report.started <= report.ended <= time.time() and report.worker
+    assert (bench.folder / "logs/trial-00007-attempt-3.log").read_text() == "hello from 7\n"
+
+
+def test_diverged(bench):
+    report = bench.run("counting", params={"loss": math.nan})
+    assert (report.outcome, report.checkpoint) == (Outcome.DIVERGED, None) and math.isnan(report.metrics["loss"])
+
+
+def test_every_objective_must_be_reported_and_finite(bench):
+    def run(attempt, **params):
+        asked = bench.request("several", params=params, target=2, attempt=attempt)
+        return bench.trainer.run(msgspec.structs.replace(asked, more_metrics=("latency", "size")))
+
+    good = run(0, latency=0.1, size=3)
+    assert (good.outcome, good.metrics) == (Outcome.COMPLETED, {"loss": 0.5, "latency": 0.1, "size": 3.0})
+    assert (bench.folder / good.checkpoint.uri).is_file()
+    bad = run(1, latency=math.inf, size=3)
+    assert (bad.outcome, bad.checkpoint) == (Outcome.DIVERGED, None)
+    assert bad.message == "Metric 'latency' is inf at step 2."
+    missing = run(2, latency=0.1)
+    assert missing.outcome == Outcome.ERROR
+    assert "Metric 'size' was not reported at the target (step 2); reported there: 'loss', 'latency'" in missing.message
+    assert "drop it from metrics of the study" in missing.message
+    assert [path.is_file() for path in (bench.folder / "checkpoints").rglob("*")].count(True) == 1, "only the good one"
+
+
+@pytest.mark.parametrize(
+    ("do", "outcome", "told"),
+    [
+        ("raises", Outcome.ERROR, "KeyError: 'no such layer'"),
+        ("exits", Outcome.ERROR, "SystemExit: 3"),
+        ("quits", Outcome.CRASHED, "with code 7"),
+        ("segfault", Outcome.CRASHED, "signal 11 (SIGSEGV)"),
+        ("killed", Outcome.OUT_OF_MEMORY, "signal 9, probably out of memory"),
+        ("memory_error", Outcome.OUT_OF_MEMORY, "MemoryError: no room"),
+        ("cuda_memory", Outcome.OUT_OF_MEMORY, "2.00 GiB"),
+        ("old_cuda_memory", Outcome.OUT_OF_MEMORY, "CUDA out of memory"),
+        ("cublas_memory", Outcome.OUT_OF_MEMORY, "CUBLAS_STATUS_ALLOC_FAILED"),
+    ],
+)
+def test_failures(bench, do, outcome, told):
+    report = bench.run(do)
+    assert (report.outcome, report.metrics, report.checkpoint) == (outcome, {}, None)
+    assert told in report.message
+
+
+def test_detail_holds_output_and_traceback(bench):
+    detail = bench.run("raises").detail
+    assert "before the fall" in detail and "in raises" in detail and detail.count("Traceback") == 1
+    assert "about to quit" in bench.run("quits").detail
+    assert "Segmentation fault" in bench.run("segfault").detail
+
+
+def test_timeout(bench):
+    report = bench.run("sleeps", target=9, params={"at": 4}, timeout=0.4)
+    assert report.outcome == Outcome.TIMEOUT
+    assert "training.timeout = 0.4 s; it had done 4 of 9 steps" in report.message
+    assert "in sleeps" in report.detail  # the stack when it was ended
+
+
+def test_hung(bench):
+    report = bench.run("sleeps", target=9, params={"at": 2}, stall_timeout=0.4)
+    assert report.outcome == Outcome.HUNG and "it had done 2 of 9 steps" in report.message
+
+
+def test_cancel_reaches_a_deaf_process_and_its_children(bench):
+    reports = []
+    thread = threading.Thread(target=lambda: reports.append(bench.run("deaf", trial=4, attempt=2)))
+    thread.start()
+    note = bench.folder / "scratch/trial-00004/pids"
+    assert eventually(lambda: note.exists() and len(note.read_text().split()) == 2)
+    bench.trainer.cancel(4, 1)  # another attempt: nothing happens
+    time.sleep(0.1)
+    assert not reports
+    bench.trainer.cancel(4, 2)
+    thread.join(5)
+    assert reports[0].outcome == Outcome.PREEMPTED
+    assert all(eventually(lambda pid=pid: gone(pid)) for pid in note.read_text().split())
+
+
+def test_leftovers_of_a_normal_end_are_killed(bench):
+    assert bench.run("litter", trial=4).outcome == Outcome.COMPLETED
+    assert eventually(lambda: gone((bench.folder / "scratch/trial-00004/pids").read_text()))
+
+
+def test_a_lingering_thread_delays_no_longer_than_the_grace(bench):
+    started = time.monotonic()
+    assert bench.run("lingering_thread").outcome == Outcome.COMPLETED
+    assert time.monotonic() - started < 3
+
+
+def test_bad_checkpoint(bench):
+    saved = bench.run("counting").checkpoint
+    path = bench.folder / saved.uri
+    path.write_bytes(path.read_bytes()[:-1])
+    report = bench.run("counting", target=3, attempt=1, checkpoint=saved)
+    assert report.outcome == Outcome.CHECKPOINT_BAD and "rung-0-attempt-0" in report.message
+
+
+@pytest.mark.parametrize("blocked", ["checkpoints", "logs"])
+def test_storage_errors_are_recognizable(bench, blocked):
+    (bench.folder / blocked).write_text("a file where a folder must be")
+    report = bench.run("counting")
+    assert report.outcome == Outcome.STORAGE and "cannot be written" in report.message
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
+def test_full_disk(bench):
+    disk = bench.folder / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this machine forbids mounts")
+    try:
+        report = dataclasses.replace(bench, folder=disk).run("network")
+        assert report.outcome == Outcome.STORAGE
+        assert "No space left" in report.message
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_zygote_that_dies_loses_the_attempt_only(bench):
+    report = bench.run("kills_zygote")
+    assert report.outcome == Outcome.LOST and "signal 9" in report.message
+    assert bench.run("simple").outcome == Outcome.COMPLETED
+
+
+def test_a_request_of_another_objective_is_our_bug(bench):
+    with pytest.raises(ValueError, match="make one trainer for each"):
+        Trainer("other:train").run(bench.request("simple"))
+
+
+@pytest.mark.parametrize(
+    ("code", "objective", "error", "told"),
+    [
+        ("", "lost_module:train", SpecError, "there is no module 'lost_module'.*pythonpath"),
+        ("def tain(trial): pass", "mine:train", SpecError, "has no function 'train'; it has tain"),
+        ("import lost_dependency", "mine:train", ObjectiveError, "No module named 'lost_dependency'"),
+        ("1 / 0", "mine:train", ObjectiveError, "ZeroDivisionError(.|\n)*line 1"),
+        ("raise SystemExit", "mine:train", ObjectiveError, "SystemExit"),
+        ("import os; os._exit(9)", "mine:train", ObjectiveError, "ended with exit code 9"),
+        ("import time; time.sleep(60)", "mine:train", ObjectiveError, "took longer than 0.5 s"),
+        ("", "mine", SpecError, "package.module:function"),
+    ],
+)
+def test_objectives_that_cannot_be_imported(tmp_path, code, objective, error, told):
+    (tmp_path / "mine.py").write_text(code)
+    trainer = Trainer(objective, (str(tmp_path),), import_timeout=0.5 if "sleep" in code else 30)
+    with pytest.raises(error, match=told):
+        trainer.prepare()
+    trainer.close()
+
+
+def test_an_objective_without_torch_never_loads_it(tmp_path):
+    code = "import sys\ndef train(trial):\n    trial.report(loss='torch' in sys.modules and 1 or 0)\n"
+    (tmp_path / "plain.py").write_text(code)
+    request = JobRequest(
+        study="s",
+        job=Job(0, 0, 0, 0, 1, {}),
+        objective="plain:train",
+        metric="loss",
+        seed=1,
+        folder=str(tmp_path),
+        pythonpath=(str(tmp_path),),
+    )
+    try:
+        assert decode_report(train_job(encode_request(request))).metrics == {"loss": 0.0}
+        (tmp_path / "plain.py").write_text(code.replace("and 1 or 0", "and 1 or 22"))
+        prepare_worker("plain:train", (str(tmp_path),))  # a new study sees new code
+        assert decode_report(train_job(encode_request(request))).metrics == {"loss": 22.0}
+        assert cancel_job(0, 0) is False
+    finally:
+        close_all()
+
+
+def test_the_controller_loads_no_torch():
+    code = "import sys, hpo_core.training; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(HERE).parents[1]).returncode == 0

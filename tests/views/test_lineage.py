@@ -1,0 +1,175 @@
+"""Lineage is a fold: who went on from whom, in which order to train again, along which schedule."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import pytest
+
+from hpo_core import MemoryJournal, Study, StudySpec
+from hpo_core.execution.virtual import SimulatedExecutor, VirtualClock
+from hpo_core.model.errors import HpoError
+from hpo_core.model.events import Entry, JobCompleted, JobGranted, Reproduced, TrialCreated
+from hpo_core.model.trial import Checkpoint, Outcome, Report
+from hpo_core.views.lineage import Lineage, ancestry, read_lineage, schedule_of
+
+SPACE = {"lr": {"type": "float", "low": 1e-4, "high": 1.0, "log": True}, "n": {"type": "int", "low": 1, "high": 9}}
+
+
+def play(seed: int = 0, checkpoints: bool = True, **search: object) -> tuple[Study, list[Entry]]:
+    """A simulated study whose best learning rate falls while it trains."""
+    plain = {"method": "pbt", "population": 6, "generations": 8, "steps_per_generation": 2} | search
+    spec = StudySpec.from_plain({
+        "study": "toy", "metric": {"name": "loss"}, "space": SPACE, "search": plain, "seed": seed,
+    })  # fmt: skip
+    clock, journal = VirtualClock(), MemoryJournal()
+    study = Study.create(spec, journal, clock=clock)
+    executor = SimulatedExecutor(
+        study, clock, workers=3, checkpoints=checkpoints, seconds=lambda job: 1.0 + job.trial % 3,
+        train=lambda job: {"loss": abs(math.log(job.params["lr"]) + 0.3 * job.target)},
+    )  # fmt: skip
+    executor.run()
+    return study, list(journal.entries("toy"))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("selection", ["tournament", "truncation"])
+def test_lineage_is_what_the_state_holds(seed: int, selection: str) -> None:
+    study, entries = play(seed, selection=selection)
+    lineage = read_lineage(entries)
+    assert len(lineage.births) == len(study.state.trials) == 48 and lineage.generations() == 8
+    for trial, birth in zip(study.state.trials, lineage.births, strict=True):
+        assert (birth.trial, birth.parent, birth.params) == (trial.number, trial.parent, trial.params)
+        event = study.state.reproduced.get(trial.number)
+        if event is None:
+            assert (birth.generation, birth.member, birth.initiator) == (0, trial.number, None)
+        else:
+            assert (birth.generation, birth.member, birth.initiator) == (
+                event.generation,
+                event.member,
+                event.initiator,
+            )
+        if birth.parent is not None:
+            before = study.state.trials[birth.parent].params
+            assert set(birth.explored) == {name for name in SPACE if before[name] != trial.params[name]}
+
+
+def test_ancestry_order_and_survivors() -> None:
+    study, entries = play(1)
+    lineage = read_lineage(entries)
+    last = [birth.trial for birth in lineage.births if birth.generation == 7]
+    path = ancestry(entries, last[0])
+    assert (
+        2 * len(path) == study.state.trials[last[0]].resource
+        and path[-1] == last[0]
+        and lineage.births[path[0]].parent is None
+    )
+    assert all(lineage.births[b].parent == a for a, b in pairwise(path))
+    order = lineage.order(last[:3])
+    assert len(set(order)) == len(order) and set(order) == {t for n in last[:3] for t in lineage.ancestry(n)}
+    placed = {trial: i for i, trial in enumerate(order)}
+    parents = {trial: lineage.births[trial].parent for trial in order}
+    assert all(parent is None or placed[parent] < placed[trial] for trial, parent in parents.items())
+    assert lineage.survivors() == {t for n in last for t in lineage.ancestry(n)}
+    assert set(last) < lineage.survivors() < set(range(48))
+
+
+def test_the_schedule_follows_the_ancestry() -> None:
+    study, entries = play(2)
+    lineage = read_lineage(entries)
+    assert study.best is not None
+    path = lineage.ancestry(study.best.trial)
+    schedule = schedule_of(entries, study.best.trial)
+    assert [segment.trial for segment in schedule.segments] == path and schedule.study == "toy"
+    assert schedule.end == study.best.resource == 2 * len(path)
+    for step in range(schedule.end):
+        assert schedule.at(step) == study.state.trials[path[step // 2]].params
+
+
+def test_a_study_by_hand_that_keeps_its_checkpoints_to_itself() -> None:
+    study, entries = play(2, checkpoints=False)
+    lineage = read_lineage(entries)
+    assert study.best is not None
+    schedule = lineage.schedule(study.best.trial)
+    assert [segment.trial for segment in schedule.segments] == lineage.ancestry(study.best.trial)
+
+
+def test_trials_of_other_methods_are_their_own_lineage() -> None:
+    spec = StudySpec.from_plain({
+        "study": "toy", "metric": {"name": "loss"}, "space": SPACE,
+        "search": {"method": "asha", "configs": 9, "min_resource": 1, "max_resource": 9, "reduction_factor": 3},
+    })  # fmt: skip
+    study = Study.create(spec, journal := MemoryJournal())
+    while (job := study.ask()) is not None:
+        study.tell(
+            job, {"loss": job.params["lr"]}, checkpoint=Checkpoint(f"{job.trial}-{job.target}", "", job.target, 0)
+        )
+    lineage = read_lineage(journal.entries("toy"))
+    top = max(study.state.trials, key=lambda trial: trial.resource)
+    assert lineage.ancestry(top.number) == [top.number]
+    (segment,) = lineage.schedule(top.number).segments
+    assert (segment.start, segment.end, segment.trial, segment.params) == (0, 9, top.number, top.params)
+    assert lineage.schedule(top.number, 3).end == 3
+
+
+def fold(*events: object) -> Lineage:
+    lineage = Lineage()
+    for event in events:
+        lineage.apply(event)
+    return lineage
+
+
+def session(
+    trial: int, attempt: int, start: Checkpoint | None, end: int, keep: bool = True
+) -> tuple[object, object, Checkpoint]:
+    kept = Checkpoint(f"t{trial}a{attempt}", "", end, 0)
+    granted = JobGranted(trial, attempt, 0, 0, end, start)
+    done = JobCompleted(trial, attempt, 0, 0, end, 1.0, {}, kept if keep else None, "", 0.0, 0.0)
+    return granted, done, kept
+
+
+def test_what_was_trained_and_lost_is_not_in_the_schedule() -> None:
+    """Trial 2's parent lost its checkpoint, so its last attempt went back to the grandparent's."""
+    zero, one = session(0, 0, None, 2), session(1, 0, Checkpoint("t0a0", "", 2, 0), 4)
+    two = session(2, 1, zero[2], 6)
+    lineage = fold(
+        TrialCreated(0, 0, {"lr": 1.0}), *zero[:2],
+        TrialCreated(1, 0, {"lr": 2.0}, 0), Reproduced(1, 0, None, 0, 0, 1), *one[:2],
+        TrialCreated(2, 0, {"lr": 3.0}, 1), Reproduced(2, 1, None, 1, 0, 2),
+        JobGranted(2, 0, 0, 2, 6, one[2]), *two[:2],
+    )  # fmt: skip
+    assert lineage.ancestry(2) == [0, 1, 2]
+    assert [tuple(segment) for segment in lineage.schedule(2).segments] == [
+        (0, 2, {"lr": 1.0}, 0),
+        (2, 6, {"lr": 3.0}, 2),
+    ]
+
+
+def test_a_trial_that_began_anew_although_it_has_a_parent() -> None:
+    """All its ancestors' checkpoints were lost: it was trained from nothing to its target."""
+    zero, one = session(0, 0, None, 2), session(1, 0, None, 4)
+    lineage = fold(TrialCreated(0, 0, {"lr": 1.0}), *zero[:2], TrialCreated(1, 0, {"lr": 2.0}, 0), *one[:2])
+    assert [tuple(segment) for segment in lineage.schedule(1).segments] == [(0, 4, {"lr": 2.0}, 1)]
+
+
+def test_trials_without_result_or_existence() -> None:
+    lineage = fold(TrialCreated(0, 0, {"lr": 1.0}))
+    with pytest.raises(HpoError, match=r"trial 0 has no result \(results: none yet\)"):
+        lineage.schedule(0)
+    with pytest.raises(HpoError, match="no trial 7; its trials are 0 to 0"):
+        lineage.ancestry(7)
+    with pytest.raises(HpoError, match="no trial yet"):
+        fold().birth(0)
+
+
+def test_what_was_not_restored_is_in_the_journal() -> None:
+    spec = StudySpec.from_plain({
+        "study": "toy", "metric": {"name": "loss"}, "space": SPACE, "search": {"method": "pbt", "population": 2},
+    })  # fmt: skip
+    study = Study.create(spec, journal := MemoryJournal())
+    job = study.ask()
+    assert job is not None
+    lines = ("model.0.weight: (2, 2) in the checkpoint, (3, 3) here",)
+    study.tell_report(Report(trial=0, attempt=0, outcome=Outcome.COMPLETED, metrics={"loss": 1.0}, unrestored=lines))
+    assert list(journal.entries("toy"))[-1].stimulus.report.unrestored == lines  # type: ignore[union-attr]
