@@ -135,7 +135,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_package_has_a_readme() -> None:
-    for folder in (ROOT / "hpo_core", ROOT / "flows"):
+    for folder in (ROOT / "hpo_core", ROOT / "flows" / "hpo_flows"):
         for package in [folder, *(path.parent for path in folder.glob("*/__init__.py"))]:
             assert (package / "README.md").is_file(), package
 
