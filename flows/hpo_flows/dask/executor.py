@@ -36,11 +36,11 @@ from hpo_core.spec import (
 )
 from hpo_core.training.request import JobRequest, decode_report, encode_request
 from hpo_core.training.worker import (
-    beats,
     cancel_job,
     cancel_study,
     close_all,
     close_idle,
+    heartbeats,
     prepare_worker,
     train_job,
 )
@@ -351,7 +351,7 @@ class DaskExecutor:
             storage_timeout=spec.training.storage_timeout,
             log_limit=spec.training.log_limit,
             grace=spec.training.grace,
-            patience=spec.cluster.worker_timeout,
+            zygote_timeout=spec.cluster.worker_timeout,
             checkpoint_base=spec.checkpoint_base,
             style=spec.style,
             space=self._space,
@@ -527,7 +527,7 @@ def _report(job: Job, future: Any) -> Report:
 def _train(request: bytes) -> tuple[bytes, str]:
     """Runs on a Dask worker: the answer is small, whatever was trained."""
     worker = distributed.get_worker()
-    worker.metrics[METRIC] = lambda _: beats()  # goes out with each heartbeat
+    worker.metrics[METRIC] = lambda _: heartbeats()  # goes out with each heartbeat
     return train_job(request), worker.address
 
 
