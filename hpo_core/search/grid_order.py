@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
+from hpo_core.model.short_text import shortened, shown, some
 from hpo_core.model.space import FloatParameter, IntParameter, Parameter
 from hpo_core.model.trial import Params
 from hpo_core.search.grid_points import Points, TooEntangledError
-from hpo_core.spec import GridSearch, StudySpec, limits
-from hpo_core.spec.plain_data import shortened, shown, some
+from hpo_core.spec import GridSearch, StudySpec
 
 LARGEST = limits.GRID_POINTS
 

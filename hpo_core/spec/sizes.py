@@ -1,4 +1,4 @@
-"""Refuses new descriptions whose parts are valid and together too large (see :mod:`hpo_core.spec.limits`).
+"""Refuses new descriptions whose parts are valid and together too large (see :mod:`hpo_core.model.limits`).
 
 What is checked here is cheap to reckon and dear to build: rungs of all brackets, sizes of Hyperband's brackets,
 axes of a grid, steps of a range. Errors are ValueErrors, which the spec's validator turns into a SpecError.
@@ -10,10 +10,10 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from hpo_core.model import limits
 from hpo_core.model.settings import Part
+from hpo_core.model.short_text import shown
 from hpo_core.model.space import FloatParameter, IntParameter, Parameter
-from hpo_core.spec import limits
-from hpo_core.spec.plain_data import shown
 from hpo_core.spec.search import AshaSearch, GridSearch, HyperbandSearch, PashaSearch, PbtSearch, ShaSearch
 
 if TYPE_CHECKING:
