@@ -143,7 +143,7 @@ def settings_tables(section: str) -> str:
         rows = ["| setting | values | default | meaning |", "| --- | --- | --- | --- |"]
         for name, setting in settings_of(model).items():
             default = "**required**" if name in required else _default(setting)
-            values = f"[section `{name}`](#{name})" if _is_section(setting) else _values(setting)
+            values = f"[below](#{name})" if _is_section(setting) else _values(setting)
             rows.append(f"| `{name}` | {values} | {default} | {_cell(_meaning(name, setting))} |")
         tables.append(head + "\n".join(rows))
     return "\n\n".join(tables)
