@@ -11,6 +11,7 @@ from hpo_core.spec import limits
 from hpo_core.spec.clusters import (
     AddressClusterSpec,
     Cluster,
+    ClusterSettings,
     KubernetesClusterSpec,
     LocalClusterSpec,
     LocalCudaClusterSpec,
@@ -56,6 +57,7 @@ __all__ = [
     "AshaSearch",
     "CheckpointSpec",
     "Cluster",
+    "ClusterSettings",
     "GridSearch",
     "HyperbandSearch",
     "JournalSpec",

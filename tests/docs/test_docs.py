@@ -17,7 +17,7 @@ import yaml
 
 import hpo_core
 from hpo_core import Study, load_spec
-from hpo_core.training.child.attempt import attempt
+from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.request import JobRequest
 from tests.conftest import make_spec
 from tests.flows.conftest import Runner, prefect_api
@@ -91,7 +91,7 @@ def test_optuna_objective_runs_as_written(tmp_path: Path, monkeypatch: pytest.Mo
     }
     fixed |= {"folder": str(tmp_path), "space": spec.plain()["space"]}
     while (job := study.ask()) is not None:
-        study.tell_report(attempt(objective, JobRequest(job=job, seed=spec.training_seed(job.trial), **fixed)))
+        study.tell_report(run_attempt(objective, JobRequest(job=job, seed=spec.training_seed(job.trial), **fixed)))
     assert study.status == "finished"
     full = [trial for trial in study.state.trials if trial.results and trial.results[-1].resource == 27]
     assert full
