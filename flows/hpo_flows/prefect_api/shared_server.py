@@ -268,7 +268,7 @@ class SharedServer:
 
     def _environment(self) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OWN)}
-        code = [str(Path(__file__).parents[1]), *filter(None, [inherited.get("PYTHONPATH")])]
+        code = [str(Path(__file__).parents[2]), *filter(None, [inherited.get("PYTHONPATH")])]
         return inherited | {
             "PYTHONPATH": os.pathsep.join(code),
             "PYTHONUNBUFFERED": "1",

@@ -71,7 +71,7 @@ class Trainer:
             return
         self._end_zygote()
         ours, theirs = socket.socketpair()
-        package_root = str(Path(__file__).parents[2])
+        package_root = str(Path(__file__).parents[3])
         environment = {**_ENVIRONMENT, **without_private_settings(os.environ), MARK: self._mark}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
         with theirs:
