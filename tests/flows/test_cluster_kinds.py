@@ -19,6 +19,7 @@ import yaml
 
 from hpo_core import StudySpec
 from hpo_core.model.errors import SpecError
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.spec import KubernetesClusterSpec, SlurmClusterSpec
 from hpo_flows.dask.clusters import cluster_of
@@ -130,7 +131,7 @@ def test_slurm_workers_train_and_one_that_ended_is_submitted_again(tmp_path: Pat
             process.kill()
         wait_until(lambda: len(sbatch.read_text().split()) == 2 if executor.slots() == 0 else False)
         wait_until(lambda: executor.slots() == 1)
-        executor.submit(Job(0, 0, 0, 0, 2, {"x": 0.5}), lambda job, report: reports.put(report))
+        executor.submit(Job(0, 0, Rung(0, 0), 2, {"x": 0.5}), lambda job, report: reports.put(report))
         report = reports.get(timeout=60)
         assert report.outcome is Outcome.COMPLETED, report
         assert report.worker.startswith("tls://"), "what runs between nodes is encrypted"
