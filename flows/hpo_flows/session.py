@@ -163,11 +163,6 @@ class Session:
 
     # Start.
 
-    @property
-    def given_spec(self) -> dict[str, object] | None:
-        """The new study as plain data, for the flow run's parameters."""
-        return None if self._given is None else self._given.plain()
-
     def add_observer(self, make: ObserverFactory) -> None:
         """Have another observer made once the study is open."""
         self._observers.append(make)
