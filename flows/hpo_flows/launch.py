@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import msgspec
@@ -68,6 +69,11 @@ def launch(
         err.print(Text(notice, style="yellow"), soft_wrap=True)
     board = out.is_terminal and not as_json
     try:
+        if shown and find_spec("prefect") is None:
+            raise HpoError(
+                "Prefect is not installed, and the study is to be shown in it. Install it with `pip install "
+                "'hpo-core[all]'`, or run the study without it: --no-prefect."
+            )
         if shown:
             server = _find_api(home, prefect_timeout or session.spec.prefect.start_timeout)
         session.start_cluster()

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Literal
 
 import msgspec
@@ -253,6 +254,13 @@ class Session:
         """MLflow is fed by a process of its own that reads the journal: it cannot slow or stop the search."""
         uri = self.home.tracking_uri(self.spec)
         if uri is None:
+            return
+        if find_spec("mlflow") is None:
+            log.warning(
+                "study %r is not shown in MLflow, which is not installed: `pip install 'hpo-core[mlflow]'`, then "
+                "`hpo project %s` catches up; or set tracking.mlflow to off.",
+                self.name, self.name,
+            )  # fmt: skip
             return
         arguments = [
             sys.executable, "-m", "hpo_core.tracking.follower",
