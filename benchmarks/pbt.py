@@ -51,7 +51,7 @@ from hpo_core.samplers.sampler import Sampler
 from hpo_core.simulation import SimulatedExecutor, VirtualClock
 from hpo_core.spec import StudySpec, load_spec
 from hpo_core.study import Study
-from hpo_core.training.child.attempt import attempt
+from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.objective import load_objective
 from hpo_core.training.request import JobRequest
 from hpo_core.views.lineage import read_lineage
@@ -162,7 +162,7 @@ def real_training(spec: StudySpec, folder: str) -> Train:
 
     def run(job: Job) -> Metrics | Outcome:
         start = files[job.checkpoint.uri] if job.checkpoint is not None else None
-        report = attempt(train, JobRequest(
+        report = run_attempt(train, JobRequest(
             study=spec.study, job=msgspec.structs.replace(job, checkpoint=start), objective=spec.objective,
             metric=spec.metric.name, seed=spec.training_seed(job.trial), folder=folder,
         ))  # fmt: skip

@@ -270,12 +270,12 @@ class Session:
         ]  # fmt: skip
         if location := self.home.artifact_location(self.spec):
             arguments += ["--artifact-location", location]
-        with open_private(self.folder / "mlflow.log", "ab") as log:
+        with open_private(self.folder / "mlflow.log", "ab") as output:
             self._follower = subprocess.Popen(
                 arguments,
                 stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
                 env=without_foreign_credentials(os.environ, uri)
                 | {

@@ -19,6 +19,7 @@ from hpo_core.execution.virtual_workers import make_workers
 from hpo_core.home import Home
 from hpo_core.journal.damage import damage_named
 from hpo_core.model.errors import SpecError
+from hpo_core.model.short_text import shown
 from hpo_core.report.simulation.answers import SPREADS, Simulated, endings, table
 from hpo_core.report.simulation.simulation_page import write_simulated
 from hpo_core.simulation.analytic import AnalyticCurves
@@ -34,7 +35,6 @@ from hpo_core.spec import (
     notices,
 )
 from hpo_core.spec.overrides import changed, settings_of, split_change
-from hpo_core.spec.plain_data import shown
 from hpo_core.study import Study
 
 MOST_SCENARIOS = 24

@@ -4,10 +4,10 @@ Unknown keys, wrong types and impossible ranges are refused here, once, with the
 everything behind this package may trust what it gets.
 """
 
+from hpo_core.model import limits
 from hpo_core.model.settings import (
     MetricSpec,
 )
-from hpo_core.spec import limits
 from hpo_core.spec.clusters import (
     AddressClusterSpec,
     Cluster,

@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
+from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
-from hpo_core.spec import limits
-from hpo_core.spec.plain_data import shown
+from hpo_core.model.short_text import shown
 from hpo_core.spec.study_spec import StudySpec
 
 

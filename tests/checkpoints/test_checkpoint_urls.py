@@ -12,7 +12,7 @@ from hpo_core.checkpoints.storage import all_files, files_of, remove
 from hpo_core.model.errors import CheckpointError, SpecError, StorageError
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome
-from hpo_core.training.child.attempt import attempt
+from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.request import JobRequest
 from tests.conftest import make_spec
 from tests.training.test_training_handle import Counter
@@ -86,7 +86,7 @@ def test_a_trial_goes_on_from_it(base, tmp_path):
 
     def run(target, checkpoint):
         job = Job(5, target, Rung(0, 0), target, {}, checkpoint)
-        return attempt(train, JobRequest(
+        return run_attempt(train, JobRequest(
             study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path), checkpoint_base=base,
         ))  # fmt: skip
 

@@ -10,7 +10,7 @@ from hpo_core import StudySpec
 from hpo_core.model.errors import SpecError
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome
-from hpo_core.training.child.attempt import attempt
+from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.request import JobRequest, decode_request, encode_request
 
 SPACE = {
@@ -43,7 +43,7 @@ def job(tmp_path):
             style="optuna",
             space=StudySpec.from_plain(PLAIN).plain()["space"],
         )
-        return attempt(objective, decode_request(encode_request(request)))
+        return run_attempt(objective, decode_request(encode_request(request)))
 
     return run
 

@@ -19,7 +19,7 @@ from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome
 from hpo_core.report.study.schedule_figure import schedules
 from hpo_core.report.study.series import read_series
 from hpo_core.samplers.recorded_params import RecordedSampler
-from hpo_core.training.child.attempt import attempt
+from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.request import JobRequest
 from hpo_core.views.lineage import read_lineage, schedule_of
 
@@ -100,7 +100,7 @@ def evolved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, MemoryJour
             study=spec.study, job=msgspec.structs.replace(job, checkpoint=start), objective="examples.pbt.train:train",
             metric="val_loss", seed=spec.training_seed(job.trial), folder=folder,
         )  # fmt: skip
-        report = attempt(example.train, request)
+        report = run_attempt(example.train, request)
         assert report.outcome is Outcome.COMPLETED, report.detail
         assert report.unrestored == ()
         files[kept_as(job)] = report.checkpoint

@@ -185,7 +185,7 @@ class DaskExecutor:
             storage_timeout=spec.training.storage_timeout,
             log_limit=spec.training.log_limit,
             grace=spec.training.grace,
-            patience=spec.cluster.worker_timeout,
+            zygote_timeout=spec.cluster.worker_timeout,
             checkpoint_base=spec.checkpoint_base,
             style=spec.style,
             space=self._space,

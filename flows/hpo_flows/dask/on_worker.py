@@ -11,11 +11,11 @@ from typing import Any
 import distributed
 
 from hpo_core.training.worker import (
-    beats,
     cancel_job,
     cancel_study,
     close_all,
     close_idle,
+    heartbeats,
     prepare_worker,
     train_job,
 )
@@ -25,7 +25,7 @@ from hpo_flows.dask.monitor import METRIC
 def train(request: bytes) -> tuple[bytes, str]:
     """Train one job; the answer is small, whatever was trained."""
     worker = distributed.get_worker()
-    worker.metrics[METRIC] = lambda _: beats()  # goes out with each heartbeat
+    worker.metrics[METRIC] = lambda _: heartbeats()  # goes out with each heartbeat
     return train_job(request), worker.address
 
 

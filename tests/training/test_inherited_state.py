@@ -13,7 +13,7 @@ from torch.optim import lr_scheduler as schedules
 
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import UNRESTORED_LINES, Job, Outcome
-from hpo_core.training.child.attempt import attempt
+from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.request import JobRequest, decode_report, decode_request, encode_report, encode_request
 
@@ -68,7 +68,7 @@ def run(tmp_path):
         request = decode_request(encode_request(JobRequest(
             study="s", job=job, objective="a:b", metric="loss", seed=100 + number, folder=str(tmp_path),
         )))  # fmt: skip
-        report = decode_report(encode_report(attempt(train, request)))
+        report = decode_report(encode_report(run_attempt(train, request)))
         assert report.outcome is Outcome.COMPLETED, report.detail
         return report
 
@@ -286,7 +286,7 @@ def test_a_schedule_too_short_for_the_parents_steps_says_so(run, tmp_path):
     start = run(make, 0, 5, total=20)
     job = Job(1, 0, Rung(0, 1), 6, {"total": 3}, start.checkpoint, parent=0)
     request = JobRequest(study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path))
-    report = attempt(make, request)
+    report = run_attempt(make, request)
     assert report.outcome is Outcome.ERROR
     assert "OneCycleLR cannot be brought to step 5" in report.message
 
@@ -473,7 +473,7 @@ def test_names_that_differ_are_told_and_only_here(run, tmp_path, capfd):
     assert "Trial 1 starts from the checkpoint of trial 0; left as built:\n  c: not" in capfd.readouterr().err
     job = Job(0, 1, Rung(0, 2), 2, {}, start.checkpoint)
     own = JobRequest(study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path))
-    assert "has no 'c'" in attempt(train(["a", "c"]), own).message, "a trial's own checkpoint must fit exactly"
+    assert "has no 'c'" in run_attempt(train(["a", "c"]), own).message, "a trial's own checkpoint must fit exactly"
 
 
 def test_a_thousand_names_are_counted(run):
@@ -507,6 +507,6 @@ def test_an_object_that_refuses_is_named_with_the_cure(run, tmp_path):
     start = run(train, 0, 1, size=2)
     job = Job(1, 0, Rung(0, 2), 2, {"size": 3}, start.checkpoint, parent=0)
     request = JobRequest(study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path))
-    report = attempt(train, request)
+    report = run_attempt(train, request)
     assert report.outcome is Outcome.ERROR and "'table' refuses the state" in report.message
     assert "two rows or none" in report.message
