@@ -38,9 +38,9 @@ def test_core_never_imports_prefect_dask_or_flows(name: str) -> None:
     [
         ("hpo_core/state/study_state.py", ["search", "samplers", "journal", "study", "tracking", "training"]),
         ("hpo_core/model/events.py", ["state", "search", "study", "journal"]),
-        ("hpo_core/model/space.py", ["spec", "state", "study"]),
-        ("hpo_core/search/", ["journal", "tracking", "training", "study", "samplers"]),
-        ("hpo_core/samplers/", ["journal", "tracking", "training", "study"]),
+        ("hpo_core/model/space/", ["spec", "state", "study"]),
+        ("hpo_core/search/", ["journal", "tracking", "training", "study", "samplers", "spec"]),
+        ("hpo_core/samplers/", ["journal", "tracking", "training", "study", "search", "spec"]),
         ("hpo_core/study/study.py", ["tracking", "training", "report", "simulation", "journal.sql"]),
         ("hpo_core/training/", ["study", "state", "journal", "search", "tracking", "report"]),
         ("hpo_core/simulation/", ["training", "tracking", "report", "journal.sql"]),
