@@ -28,10 +28,6 @@ from hpo_core.simulation.past_curves import RULES, PastCurves
 from hpo_core.simulation.repeats import Scenario, World, expected_jobs, play
 from hpo_core.simulation.statistics import Answer, Spread, common_target
 from hpo_core.spec import (
-    AddressClusterSpec,
-    KubernetesClusterSpec,
-    LocalClusterSpec,
-    SlurmClusterSpec,
     StopSpec,
     StudySpec,
     limits,
@@ -228,10 +224,9 @@ def _spec(question: Question, past: PastStudy | None, changes: Sequence[str]) ->
 
 
 def _own_workers(spec: StudySpec) -> int:
-    if isinstance(spec.cluster, LocalClusterSpec | SlurmClusterSpec | KubernetesClusterSpec):
-        return spec.cluster.workers
-    where = spec.cluster.address if isinstance(spec.cluster, AddressClusterSpec) else "the GPUs of a machine"
-    raise SpecError(f"Study {spec.study!r} runs on {where}; say how many workers with --workers.")
+    if spec.cluster.size is not None:
+        return spec.cluster.size
+    raise SpecError(f"Study {spec.study!r} runs on {spec.cluster.place}; say how many workers with --workers.")
 
 
 def _short(change: str) -> str:

@@ -22,6 +22,7 @@ from hpo_core.spec.assembly import create_method, create_sampler, is_pure
 from hpo_core.spec.clusters import (
     AddressClusterSpec,
     Cluster,
+    ClusterSettings,
     KubernetesClusterSpec,
     LocalClusterSpec,
     LocalCudaClusterSpec,
@@ -54,6 +55,7 @@ __all__ = [
     "AshaSearch",
     "CheckpointSpec",
     "Cluster",
+    "ClusterSettings",
     "GridSearch",
     "HyperbandSearch",
     "JournalSpec",

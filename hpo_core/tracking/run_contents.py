@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hpo_core.model.space import NumberParameter
-from hpo_core.model.trial import FURTHER
+from hpo_core.model.stage import FURTHER
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_core.spec import StudySpec
 from hpo_core.state import TrialRecord
