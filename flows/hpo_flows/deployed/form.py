@@ -261,7 +261,7 @@ class FilledIn(_Form):
             raise SpecError(f"form: there are two rows for {some(twice)}; remove one.")
         search = self.method.model_dump(mode="json")
         points = {row.name: row.grid_points for row in self.numbers if row.grid_points}
-        if points and search["method"] != "grid":
+        if points and "points" not in search:
             raise SpecError(f"form: grid_points of {some(points)} are for method Grid alone; set them to 0.")
         if points:
             search["points"] = points
