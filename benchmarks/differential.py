@@ -98,7 +98,7 @@ class Follower:
     def goes_on(self, event: JobCompleted) -> bool:
         """Stopping variant, right after a result: its verdict, withdrawn, as Syne Tune's is what holds."""
         if isinstance(self.method, AshaStopping):
-            stopped = self.method.verdict() is not None
+            stopped = self.method.next_fact() is not None
             self.method._going.clear()
             self.method._stopped.clear()
             return not stopped
@@ -107,7 +107,7 @@ class Follower:
 
     def ceiling(self) -> int:
         """PASHA, after a result: the level that trials may reach from now on."""
-        raised = self.method.verdict()
+        raised = self.method.next_fact()
         return self.levels[raised.rung if isinstance(raised, CeilingRaised) else self.method.ladder.ceiling]
 
     def take_ceiling(self, level: int) -> None:

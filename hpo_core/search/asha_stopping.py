@@ -37,7 +37,7 @@ class AshaStopping(SearchMethod):
             return self._going[0]
         return self.brackets.sample() or (WAIT if self.brackets.running else DONE)
 
-    def verdict(self) -> Event | None:
+    def next_fact(self) -> Event | None:
         return self._stopped[0] if self._stopped else None
 
     def apply(self, event: Event) -> None:

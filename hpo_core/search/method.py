@@ -106,7 +106,7 @@ class SearchMethod(ABC):
     def rungs(self) -> list[RungStatus]:
         """All rungs, by bracket, from the bottom up."""
 
-    def verdict(self) -> Event | None:
+    def next_fact(self) -> Event | None:
         """A fact that follows from the results so far besides grants (a trial stopped, a ceiling raised).
 
         Pure; asked after every result, and again after its answer was applied, until None.

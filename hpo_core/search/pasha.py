@@ -135,7 +135,7 @@ class Pasha(SearchMethod):
     def next_action(self) -> Action:
         return self.asha.next_action()
 
-    def verdict(self) -> Event | None:
+    def next_fact(self) -> Event | None:
         return self._raised
 
     def apply(self, event: Event) -> None:

@@ -355,7 +355,7 @@ class Pbt(SearchMethod):
         newest = self.sessions[-1].generation
         return sorted(number for number in self.running if newest - self.sessions[number].generation >= behind)
 
-    def verdict(self) -> Event | None:
+    def next_fact(self) -> Event | None:
         stop = self.early_stopping()
         if not stop:
             return None

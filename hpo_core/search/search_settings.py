@@ -89,7 +89,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class SearchSettings(Part, ABC):
-    """Settings of one search method; told apart by ``method``.
+    """Settings of one search method; ``method`` is its name.
 
     A subclass sets ``method`` to a ``Literal`` with that default, has a field for each setting, and answers
     :meth:`create` and :meth:`outline`. The other methods have answers that fit most searches.

@@ -28,9 +28,6 @@ from hpo_core.spec.clusters import (
     LocalCudaClusterSpec,
     SlurmClusterSpec,
 )
-from hpo_core.spec.reach import (
-    notices,
-)
 from hpo_core.spec.sections import (
     DEFAULT_RETRIES,
     CheckpointSpec,
@@ -41,6 +38,9 @@ from hpo_core.spec.sections import (
     TrackingSpec,
     TrainingSpec,
     WarmStartSpec,
+)
+from hpo_core.spec.start_notices import (
+    notices,
 )
 from hpo_core.spec.study_file import (
     load_spec,

@@ -229,7 +229,7 @@ def test_no_method_is_missing() -> None:
 def search_of(study: Study) -> str:
     """All that a search method shows."""
     method = study.method
-    return repr((method.rungs(), method.next_action(), method.ruled_out, method.verdict()))
+    return repr((method.rungs(), method.next_action(), method.ruled_out, method.next_fact()))
 
 
 TO = 100
