@@ -131,7 +131,10 @@ class PbtSearch(SearchSettings):
         return Pbt(self, context.space, context.seed)
 
     def outline(self) -> Outline:
-        return Outline(max_resource=self.max_resource, population=self.population, members=True, any_metric=True)
+        return Outline(max_resource=self.max_resource, population=self.population, members=True)
+
+    def accepts_any_metric(self) -> bool:
+        return True
 
     def summary(self, progress: Progress) -> str:
         return (

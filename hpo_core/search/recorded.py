@@ -72,8 +72,10 @@ class RecordedSearch(SearchSettings):
             several_brackets=len({grant.bracket for grant in self.grants}) > 1,
             members=any(grant.initiator is not None for grant in self.grants),
             own_configurations=True,
-            any_metric=self.any_metric,
         )
+
+    def accepts_any_metric(self) -> bool:
+        return self.any_metric
 
     def configurations(self, context: SearchContext) -> Callable[[int], Params]:
         return lambda number: dict(self.params[number])

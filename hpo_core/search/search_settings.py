@@ -53,8 +53,6 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     """Whether each trial belongs to a member of a population, also in a record of one."""
     own_configurations: bool = False
     """Whether the method says itself which configurations are tried, so that no sampler is asked."""
-    any_metric: bool = False
-    """Whether one of several metrics suffices for a result."""
 
     @property
     def shared_rungs(self) -> bool:
@@ -170,6 +168,10 @@ class SearchSettings(Part, ABC):
     def record(self) -> Record | None:
         """The record of another study that it repeats; None: it searches by itself."""
         return None
+
+    def accepts_any_metric(self) -> bool:
+        """Whether one of several metrics suffices for a result; asked for each result."""
+        return False
 
     def number_of_seed(self, trial: int) -> int:
         """The number that the training seed of a trial follows from."""

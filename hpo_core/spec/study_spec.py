@@ -114,7 +114,7 @@ class StudySpec(Part):
     @property
     def any_metric(self) -> bool:
         """Whether a result may lack some of several metrics: a population's fitness may have gaps (PBT, 3.5.1)."""
-        return self.search.outline().any_metric
+        return self.search.accepts_any_metric()
 
     @property
     def checkpoint_base(self) -> str:
