@@ -19,13 +19,14 @@ from uuid import UUID
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 
-from hpo_core.cli.output import duration
 from hpo_core.model.trial import Job, Report
 from hpo_core.security.untrusted_text import markdown_code, markdown_row, markdown_text
 from hpo_core.study import Study
-from hpo_core.views.front import front_facts, front_rows
+from hpo_core.views.formatting import duration, number, plural
+from hpo_core.views.front import front_members, front_rows
 from hpo_core.views.rung_names import RungNames, halt_words
 from hpo_core.views.rungs import bracket_views, entrances, folded, rung_rows
+from hpo_core.views.summary import best_result
 from hpo_flows.live_progress import Pace, remaining_units
 
 SOONEST = 4.0
@@ -40,11 +41,10 @@ def artifact_key(study: str, what: str) -> str:
 
 def best_markdown(study: Study) -> str:
     """The best configuration as Markdown."""
-    best = study.best
+    best = best_result(study)
     if best is None:
         return f"## {study.name}\n\nNo trial has a finite {markdown_text(study.spec.metric.name)} yet."
-    params = study.state.trials[best.trial].params
-    reached = f"{markdown_text(study.spec.metric.name)} = {study.metric_value(best.loss):.6g}"
+    reached = f"{markdown_text(study.spec.metric.name)} = {number(best.value, 6)}"
     lines = [
         f"## {study.name}: trial {best.trial}",
         "",
@@ -52,7 +52,7 @@ def best_markdown(study: Study) -> str:
         "",
         "| parameter | value |",
         "| --- | --- |",
-        *(f"| {markdown_text(name)} | {markdown_text(value)} |" for name, value in params.items()),
+        *(f"| {markdown_text(name)} | {markdown_text(value)} |" for name, value in best.params.items()),
     ]
     if len(study.spec.objectives) > 1:
         lines += ["", *_front_table(study)]
@@ -60,10 +60,10 @@ def best_markdown(study: Study) -> str:
 
 
 def _front_table(study: Study) -> list[str]:
-    rows = front_rows(front_facts(study.spec, study.state))
+    rows = front_rows(front_members(study.spec, study.state))
     names = ", ".join(metric.name for metric in study.spec.objectives)
     return [
-        f"### Pareto front of {markdown_text(names)}: {len(rows)} result{'' if len(rows) == 1 else 's'}",
+        f"### Pareto front of {markdown_text(names)}: {plural(len(rows), 'result')}",
         "",
         markdown_row(rows[0]),
         f"|{' --- |' * len(rows[0])}",

@@ -150,6 +150,7 @@ def abandon(
     from hpo_core.journal.sql import current_owner
     from hpo_core.model.errors import StudyBusyError
     from hpo_core.study import Study
+    from hpo_core.views.trial_story import trial_story
 
     source = Home(home, journal).read_journal()
     try:
@@ -165,7 +166,7 @@ def abandon(
         study.abandon(trial)
     finally:
         source.release(name, epoch)
-    for line in study.state.story(trial)[-2:]:
+    for line in trial_story(study.state, trial)[-2:]:
         out.print(Text(line), soft_wrap=True)
 
 
@@ -289,6 +290,7 @@ def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, pa
 def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json: AsJson = False) -> None:
     """All studies of the journal."""
     from hpo_core.study import Study
+    from hpo_core.views.summary import summarize
 
     source = Home(home, journal).read_journal()
     rows = []
@@ -303,15 +305,13 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
             gaps = dict.fromkeys(["method", "status", "trials", "jobs", "best", "metric"])
             rows.append({"study": info.name} | gaps | {"status": "damaged", "created": created})
             continue
+        summary = summarize(study)
         rows.append(
-            {
-                "study": info.name,
-                "method": study.spec.search.method,
+            summary.plain("study", "method", "status", "trials", "jobs")
+            | {
                 "status": status_word(study, info),
-                "trials": len(study.state.trials),
-                "jobs": study.state.completed_jobs,
-                "best": None if study.best is None else study.metric_value(study.best.loss),
-                "metric": study.spec.metric.name,
+                "best": None if summary.best is None else summary.best.value,
+                "metric": summary.metric,
                 "created": created,
             }
         )
@@ -424,7 +424,7 @@ def report(
 
     place = Home(home, journal)
     source = place.read_journal()
-    entries = list(source.entries(name))
+    entries = source.entries(name)
     folder = place.study_folder(name, create=out_file is None)
     links = {"Study folder": str(folder)}
     if (run := read_place(folder)) is not None:
@@ -459,7 +459,7 @@ def compare(
     with ExitStack() as stack:
         for name in names:
             stack.enter_context(damage_named(source, name))
-        comparison = Comparison.of([list(source.entries(name)) for name in names])
+        comparison = Comparison.of(source.entries(name) for name in names)
         page = write_comparison(comparison, out_file or place.comparison_path(names))
     print_comparison(comparison.facts(), page, as_json)
 

@@ -6,8 +6,9 @@ from html import escape
 from statistics import fmean
 
 from hpo_core.report.scale import round_ticks
-from hpo_core.report.style import BEST, FONT, GRID, INK, MUTED, number
+from hpo_core.report.style import BEST, FONT, GRID, INK, MUTED
 from hpo_core.retraining.model_card import Decision
+from hpo_core.views.formatting import number
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _ROW = 760, 220, 24, 46, 46
 _BLUE = "#1c6dd0"

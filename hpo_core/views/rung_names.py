@@ -6,6 +6,9 @@ from hpo_core.model.events import CeilingRaised, StudyHalted, TrialStopped
 from hpo_core.model.trial import FURTHER
 from hpo_core.spec import StudySpec
 
+Place = tuple[int | None, int]
+"""A rung: (bracket, or None where all brackets share their rungs; place in its ladder)."""
+
 
 class RungNames:
     """A rung's place and words in one study: with its bracket only where there are several.
@@ -28,7 +31,7 @@ class RungNames:
         elif search.method == "recorded":
             self.several = len({grant.bracket for grant in search.grants}) > 1
 
-    def place(self, bracket: int, rung: int) -> tuple[int | None, int]:
+    def place(self, bracket: int, rung: int) -> Place:
         """(bracket, or None where rungs are shared; place in its ladder)."""
         return (None, bracket + rung) if self.shared and rung != FURTHER else (bracket, rung)
 

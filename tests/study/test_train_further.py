@@ -25,6 +25,7 @@ from hpo_core.tracking.run_contents import trial_tags
 from hpo_core.tracking.study_fold import StudyFold
 from hpo_core.training.child.attempt import attempt
 from hpo_core.training.request import JobRequest
+from hpo_core.views.trial_story import trial_story
 from tests.checkpoints.test_checkpoints import Disk
 from tests.conftest import World, completed, failed, fresh, make_spec
 from tests.golden.make import FOLDER
@@ -157,7 +158,7 @@ def test_a_job_that_is_given_up_costs_the_trial_nothing() -> None:
     assert study.state.abandoned_trials == 0 and study.best == best
     (gone,) = facts(study.journal.entries("world"), TrialExtensionEnded)
     assert (gone.trial, gone.target, gone.reason) == (best.trial, 90, "error once: no such layer")
-    assert "not trained further to 90: error once: no such layer" in study.state.story(best.trial)
+    assert "not trained further to 90: error once: no such layer" in trial_story(study.state, best.trial)
     study.check()
 
     (job,) = study.train_further(to=90)  # asked for anew

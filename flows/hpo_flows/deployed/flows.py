@@ -17,7 +17,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from hpo_core.cli.output import best_line, trained_further
+from hpo_core.cli.output import best_line
 from hpo_core.home import Home
 from hpo_core.journal.damage import damage_named
 from hpo_core.journal.protocol import Owner
@@ -27,6 +27,7 @@ from hpo_core.security.masking import masked_errors
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
+from hpo_core.views.extension import extension_of
 from hpo_core.views.rung_names import halt_words
 from hpo_flows.deployed.form import (
     DEFAULT_METHOD,
@@ -274,8 +275,8 @@ def _drive(session: Session, action: str) -> State[Any]:
 
 
 def _trained(study: Study, trial: int, to: int) -> State[Any]:
-    found = trained_further(study, trial, to)
-    return Completed(message=found["words"]) if found["reached"] else Failed(message=found["words"])
+    found = extension_of(study, trial, to)
+    return Completed(message=found.words) if found.reached else Failed(message=found.words)
 
 
 def _final_state(study: Study, summary: Summary) -> State[Any]:

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from hpo_core.report.html_page import card, sheet, write_sheet
+from hpo_core.report.median_band import band, band_lines, color_of
 from hpo_core.report.scale import log_ticks, scale
 from hpo_core.report.simulation.answers import SPREADS, Simulated, endings, table
-from hpo_core.report.spread import band, band_lines, color_of
-from hpo_core.report.style import INK, MUTED, Figure, axis, layout, number, rounded, text, time_axis
+from hpo_core.report.style import INK, MUTED, Figure, axis, layout, rounded, text, time_axis
 from hpo_core.simulation.repeats import LOAD_BINS, Run, Scenario
-from hpo_core.simulation.statistics import Spread, quantile
+from hpo_core.views.formatting import number
+from hpo_core.views.spread import Spread, quantile
 
 FEW = 5
 """So many scenarios are drawn over time; a table has them side by side."""

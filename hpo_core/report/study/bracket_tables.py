@@ -7,8 +7,8 @@ import math
 from hpo_core.model.events import CeilingRaised, StudyExtended, StudyHalted, TrialExtended, TrialExtensionEnded
 from hpo_core.report.study.series import Series, Turn
 from hpo_core.report.study.tables import table
-from hpo_core.report.style import duration, number
 from hpo_core.state import TrialRecord
+from hpo_core.views.formatting import duration, number
 from hpo_core.views.rung_names import halt_words
 from hpo_core.views.rungs import BracketView
 

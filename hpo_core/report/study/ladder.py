@@ -11,20 +11,8 @@ from hpo_core.model.trial import RESULTS
 from hpo_core.report.study.rung_bands import stacked
 from hpo_core.report.study.series import Series, Span
 from hpo_core.report.study.trials_by_rung import rung_table
-from hpo_core.report.style import (
-    BEST,
-    FAILED,
-    LOST,
-    OPENS,
-    Figure,
-    axis,
-    layout,
-    level_color,
-    number,
-    rounded,
-    text,
-    time_axis,
-)
+from hpo_core.report.style import BEST, FAILED, LOST, OPENS, Figure, axis, layout, level_color, rounded, text, time_axis
+from hpo_core.views.formatting import number
 from hpo_core.views.rungs import is_stopping
 
 PATHS = 300

@@ -10,8 +10,9 @@ from hpo_core.report.scale import scale
 from hpo_core.report.study.importance import Importances
 from hpo_core.report.study.parameters import marks, position
 from hpo_core.report.study.series import Series
-from hpo_core.report.style import BEST, FAILED, Figure, axis, layout, level_color, number, rounded, text
+from hpo_core.report.style import BEST, FAILED, Figure, axis, layout, level_color, rounded, text
 from hpo_core.state import TrialRecord
+from hpo_core.views.formatting import number
 
 COLUMNS = 3
 DOTS = 1_000

@@ -9,8 +9,9 @@ from typing import Any
 from hpo_core.model.space import CategoricalParameter, Parameter
 from hpo_core.report.scale import log_ticks, round_ticks, scale, ticks_with_ends
 from hpo_core.report.study.series import Series
-from hpo_core.report.style import Figure, layout, number, rounded, text
+from hpo_core.report.style import Figure, layout, rounded, text
 from hpo_core.state import TrialRecord
+from hpo_core.views.formatting import number
 
 LINES = 500
 AXES = 12

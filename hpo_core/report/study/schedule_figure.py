@@ -10,8 +10,9 @@ from hpo_core.model.space import CategoricalParameter, Parameter
 from hpo_core.report.scale import log_ticks, round_ticks
 from hpo_core.report.study.parameters import marks, position
 from hpo_core.report.study.series import Series
-from hpo_core.report.style import BEST, Figure, axis, layout, level_color, number, rounded, text
+from hpo_core.report.style import BEST, Figure, axis, layout, level_color, rounded, text
 from hpo_core.state import TrialRecord
+from hpo_core.views.formatting import number
 
 DOTS = 1_500
 """Of the whole population, per parameter."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -27,11 +27,11 @@ from hpo_core.report.style import Figure
 NO_LINKS: Mapping[str, str] = MappingProxyType({})
 
 
-def write_report(entries: Sequence[Entry], path: Path, *, links: Mapping[str, str] = NO_LINKS) -> Path:
+def write_report(entries: Iterable[Entry], path: Path, *, links: Mapping[str, str] = NO_LINKS) -> Path:
     """Write a study's report to ``path`` and return it.
 
     Args:
-        entries: the study's journal from its first entry on; a prefix gives the report as of then.
+        entries: the study's journal from its first entry on, read once; a prefix gives the report as of then.
         path: an ``.html`` file; folders above it are made. It is replaced as a whole or left as it was.
         links: name -> address, shown in the head (MLflow run, checkpoint).
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from hpo_core.model.events import TrialAbandoned
 from hpo_core.report.study.series import Series
-from hpo_core.report.style import duration, number, text
+from hpo_core.report.style import text
 from hpo_core.spec import notices
+from hpo_core.views.formatting import duration, number
 from hpo_core.views.rung_names import halt_words
 
 TOP, FAILURES, UNBROKEN = 15, 50, 16
