@@ -44,13 +44,14 @@ from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.events import Entry, JobCompleted, Reproduced
 from hpo_core.model.rng import Stream
 from hpo_core.model.schedule import Schedule
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome
 from hpo_core.samplers.recorded_params import RecordedSampler
 from hpo_core.samplers.sampler import Sampler
 from hpo_core.simulation import SimulatedExecutor, VirtualClock
 from hpo_core.spec import StudySpec, load_spec
 from hpo_core.study import Study
-from hpo_core.training.child.attempt import attempt
+from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.objective import load_objective
 from hpo_core.training.request import JobRequest
 from hpo_core.views.lineage import read_lineage
@@ -123,7 +124,7 @@ def toy(seeds: int) -> dict[str, Any]:
     fixed, lines = [], []
     for h0, h1 in ((1.0, 0.0), (0.0, 1.0)):
         world = Quadratics()
-        job = Job(0, 0, 0, 0, 4 * generations, {"h0": h0, "h1": h1})
+        job = Job(0, 0, Rung(0, 0), 4 * generations, {"h0": h0, "h1": h1})
         fixed.append(world.train(job)["q"])
         lines.append(world.path(Checkpoint(kept_as(job), "", 0, 0)))
     draw_toy(paths[0], lines, record.RESULTS / "pbt-toy.png")
@@ -161,7 +162,7 @@ def real_training(spec: StudySpec, folder: str) -> Train:
 
     def run(job: Job) -> Metrics | Outcome:
         start = files[job.checkpoint.uri] if job.checkpoint is not None else None
-        report = attempt(train, JobRequest(
+        report = run_attempt(train, JobRequest(
             study=spec.study, job=msgspec.structs.replace(job, checkpoint=start), objective=spec.objective,
             metric=spec.metric.name, seed=spec.training_seed(job.trial), folder=folder,
         ))  # fmt: skip

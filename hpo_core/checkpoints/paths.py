@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hpo_core.model.trial import FURTHER, Job
+from hpo_core.model.stage import FURTHER
+from hpo_core.model.trial import Job
 
 CHECKPOINTS = "checkpoints"
 """Folder of a study's checkpoints below its own, unless ``checkpoints.storage`` names another place."""

@@ -28,7 +28,8 @@ from hpo_core.model.events import (
     TrialExtensionEnded,
     TrialStopped,
 )
-from hpo_core.model.trial import FURTHER, Metrics, Report
+from hpo_core.model.stage import FURTHER
+from hpo_core.model.trial import Metrics, Report
 from hpo_core.samplers.recorded_params import RecordedSampler
 from hpo_core.spec import StudySpec
 from hpo_core.state import Incumbent, StudyState

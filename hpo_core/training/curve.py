@@ -1,14 +1,14 @@
-"""Metrics over one attempt, thinned as they come so that a million steps stay small."""
+"""Curve: the metrics of one attempt over its steps, downsampled so that a million steps stay small."""
 
 from __future__ import annotations
 
 from hpo_core.model.trial import CURVE_POINTS, Metrics, Point
 
-_KEPT = 64 * CURVE_POINTS
+_MAX_POINTS = 64 * CURVE_POINTS
 
 
 class Curve:
-    """Points of growing resource; several metrics of one resource merge into one point."""
+    """Points by ascending resource; metrics reported at the same resource merge into one point."""
 
     def __init__(self) -> None:
         self._points: list[Point] = []
@@ -17,7 +17,7 @@ class Curve:
         self._last: Point | None = None
 
     def add(self, resource: int, metrics: Metrics) -> None:
-        """Note ``metrics`` at ``resource``; merged where that resource is the latest already."""
+        """Add ``metrics`` at ``resource``, which is the latest one or a later one."""
         if self._last is not None and self._last.resource == resource:
             self._last.metrics.update(metrics)
             return
@@ -25,16 +25,16 @@ class Curve:
         if self._count % self._stride == 0:
             self._points.append(self._last)
         self._count += 1
-        if len(self._points) >= _KEPT:
+        if len(self._points) >= _MAX_POINTS:
             self._points = self._points[::2]
             self._stride *= 2
 
     def at(self, resource: int) -> Metrics:
-        """Metrics noted at ``resource``, if it is the latest; else empty."""
+        """Metrics at ``resource`` if it is the latest one; else empty."""
         return self._last.metrics if self._last is not None and self._last.resource == resource else {}
 
-    def thinned(self) -> tuple[Point, ...]:
-        """At most ``CURVE_POINTS``, evenly spread, the last point always among them."""
+    def downsampled(self) -> tuple[Point, ...]:
+        """At most ``CURVE_POINTS`` points, evenly spread; the last point is always among them."""
         points = list(self._points)
         if self._last is not None and points[-1] is not self._last:
             points.append(self._last)

@@ -1,7 +1,7 @@
-"""Evaluate trained models on other data: their checkpoints are loaded, nothing is trained, nothing is written.
+"""Evaluates trained models on other data: loads their checkpoints, trains nothing, writes nothing.
 
-``python -m hpo_core.training.evaluation`` reads one :class:`EvaluationRequest` from standard input and writes
-:class:`Evaluated` values to the file it is given: the user's code runs in a process of its own, as in training.
+``python -m hpo_core.training.evaluation FILE`` reads one :class:`EvaluationRequest` from standard input and writes
+:class:`Evaluation` values to the file: user code runs in a process of its own, as in training.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ import msgspec
 
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Params
 from hpo_core.security.credentials import without_private_settings
-from hpo_core.training.child.attempt import traceback_tail
-from hpo_core.training.child.descendants import MARK, end_marked
-from hpo_core.training.child.exit_cause import log_tail
-from hpo_core.training.child.forked_copies import leave_if_copy
+from hpo_core.training.child.attempt_log import log_tail
+from hpo_core.training.child.descendants import TAG_VARIABLE, kill_tagged
+from hpo_core.training.child.forked_copies import exit_if_forked_copy
+from hpo_core.training.error_text import traceback_tail
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.objective import load_objective
 from hpo_core.training.random_state import put_state
 from hpo_core.training.request import JobRequest
 
-MOST_LOSSES = 10_000
-"""Losses per example that are kept of one evaluation; of more, as many evenly spaced ones by size."""
+MAX_LOSSES = 10_000
+"""Most losses per example that an evaluation keeps; of more, this many are taken evenly spaced by size."""
 
 
-class Model(msgspec.Struct, frozen=True):
+class TrainedModel(msgspec.Struct, frozen=True):
     """A trained model: its parameters and the checkpoint below ``folder``."""
 
     trial: int
@@ -51,29 +52,31 @@ class Model(msgspec.Struct, frozen=True):
 
 
 class EvaluationRequest(msgspec.Struct, frozen=True):
+    """Models to evaluate, and the function that does so."""
+
     function: str
     """``package.module:function``, called once per model."""
     pythonpath: tuple[str, ...]
     metric: str
     """Must be reported by it."""
-    models: tuple[Model, ...]
+    models: tuple[TrainedModel, ...]
 
 
-class Evaluated(msgspec.Struct, frozen=True):
-    """What one model came to."""
+class Evaluation(msgspec.Struct, frozen=True):
+    """The result for one model."""
 
     metrics: Metrics
     losses: tuple[float, ...]
     """Per example, ascending; what the drift check compares. Empty where the function returned none."""
 
 
-class _Answer(msgspec.Struct, frozen=True):
-    done: tuple[Evaluated, ...] = ()
+class _Response(msgspec.Struct, frozen=True):
+    done: tuple[Evaluation, ...] = ()
     error: str = ""
 
 
 class EvaluationHandle(TrialHandle):
-    """What an evaluation function sees: a trial whose checkpoint is loaded and that has no step left.
+    """The ``trial`` of an evaluation function: its checkpoint is loaded and no step is left.
 
     ::
 
@@ -86,10 +89,15 @@ class EvaluationHandle(TrialHandle):
     """
 
     def track(self, **objects: Any) -> None:
+        """Load these objects' states from the checkpoint; states of other names are ignored.
+
+        Raises:
+            ObjectiveError: the checkpoint has no state of that name, or it does not fit the object.
+        """
         assert self._state is not None
         for name, item in objects.items():
             if name not in self._state["tracked"]:
-                raise self._unlike_checkpoint(f"has no {name!r}")
+                raise self._mismatch(f"has no {name!r}")
             try:
                 put_state(item, self._state["tracked"][name])
             except Exception as error:
@@ -99,14 +107,14 @@ class EvaluationHandle(TrialHandle):
                 ) from error
 
     def steps(self) -> Iterator[int]:
-        """No step: a function that trains may be used to evaluate, if it reports after its loop."""
+        """Yield no step. So a training function can evaluate, if it reports after its loop."""
         return iter(())
 
     def reported(self, metric: str) -> Metrics:
-        """What was reported.
+        """The reported metrics.
 
         Raises:
-            ObjectiveError: not the study's metric, or no finite value.
+            ObjectiveError: ``metric`` is not among them, or is not finite.
         """
         if not math.isfinite(self._metrics.get(metric, math.nan)):
             raise ObjectiveError(
@@ -117,8 +125,11 @@ class EvaluationHandle(TrialHandle):
         return dict(self._metrics)
 
 
-def evaluate_models(request: EvaluationRequest, *, timeout: float | None = None) -> list[Evaluated]:
-    """Evaluate models, one after the other, in one process of its own.
+def evaluate_models(request: EvaluationRequest, *, timeout: float | None = None) -> list[Evaluation]:
+    """Evaluate models one after the other in a separate process.
+
+    Args:
+        timeout: seconds for all of them; None: no limit.
 
     Raises:
         ObjectiveError: the function raised, reported no metric, or its process died or took too long.
@@ -126,30 +137,30 @@ def evaluate_models(request: EvaluationRequest, *, timeout: float | None = None)
     with tempfile.TemporaryDirectory(prefix="hpo-evaluation-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         code = _run(request, folder, timeout)
-        out, said = folder / "answer", log_tail(folder / "log")
+        out, log = folder / "answer", log_tail(folder / "log")
         answer = out.read_bytes() if out.exists() else b""
     if not answer and code is None:
         raise ObjectiveError(
             f"Evaluation by {request.function} took longer than {timeout:g} s. Raise the limit, or use fewer data. "
-            f"Its output ended:\n{said}"
+            f"Its output ended:\n{log}"
         )
     if not answer:
         raise ObjectiveError(
             f"The process that evaluates with {request.function} ended with code {code} and no answer. "
-            f"Run the function by hand on one checkpoint. Its output ended:\n{said}"
+            f"Run the function by hand on one checkpoint. Its output ended:\n{log}"
         )
-    found = msgspec.msgpack.decode(answer, type=_Answer)
+    found = msgspec.msgpack.decode(answer, type=_Response)
     if found.error:
         raise ObjectiveError(f"Evaluation by {request.function} failed: {found.error}")
     return list(found.done)
 
 
 def _run(request: EvaluationRequest, folder: Path, timeout: float | None) -> int | None:
-    """The process's exit code; None where it took too long. Whatever it started ends with it.
+    """Exit code of the evaluation process; None where it took too long. What it started ends with it.
 
-    Its output goes to a file, for a helper (of a data loader, say) may keep a pipe open for as long as it lives.
+    Its output goes to a file: a subprocess (of a data loader, say) could keep a pipe open for as long as it lives.
     """
-    asked, mark = folder / "request", uuid.uuid4().hex
+    asked, tag = folder / "request", uuid.uuid4().hex
     asked.write_bytes(msgspec.msgpack.encode(request))
     with asked.open("rb") as stdin, (folder / "log").open("wb") as log:
         process = subprocess.Popen(
@@ -157,7 +168,7 @@ def _run(request: EvaluationRequest, folder: Path, timeout: float | None) -> int
             stdin=stdin,
             stdout=log,
             stderr=log,
-            env=without_private_settings(os.environ) | {MARK: mark},
+            env=without_private_settings(os.environ) | {TAG_VARIABLE: tag},
             start_new_session=True,
         )
     try:
@@ -168,11 +179,11 @@ def _run(request: EvaluationRequest, folder: Path, timeout: float | None) -> int
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        end_marked(mark)
+        kill_tagged(tag)
 
 
-def evaluate_here(request: EvaluationRequest) -> list[Evaluated]:
-    """The same in this process.
+def evaluate_in_process(request: EvaluationRequest) -> list[Evaluation]:
+    """Evaluate models one after the other in this process.
 
     Raises:
         ObjectiveError: the function raised, or reported no metric.
@@ -182,12 +193,12 @@ def evaluate_here(request: EvaluationRequest) -> list[Evaluated]:
     return [_evaluate(function, request, model) for model in request.models]
 
 
-def _evaluate(function: Any, request: EvaluationRequest, model: Model) -> Evaluated:
+def _evaluate(function: Any, request: EvaluationRequest, model: TrainedModel) -> Evaluation:
     at = model.checkpoint.resource
     handle = EvaluationHandle(
         JobRequest(
             study="evaluation",
-            job=Job(model.trial, 0, 0, 0, at, model.params, model.checkpoint),
+            job=Job(model.trial, 0, Rung(0, 0), at, model.params, model.checkpoint),
             objective=request.function,
             metric=request.metric,
             seed=model.seed,
@@ -196,8 +207,8 @@ def _evaluate(function: Any, request: EvaluationRequest, model: Model) -> Evalua
         checkpoints.load(model.folder, model.checkpoint, model.base),
     )
     _seed_all(model.seed)
-    found = function(handle)
-    return Evaluated(handle.reported(request.metric), _thinned(found))
+    losses = function(handle)
+    return Evaluation(handle.reported(request.metric), _losses_per_example(losses))
 
 
 def _seed_all(seed: int) -> None:
@@ -209,7 +220,7 @@ def _seed_all(seed: int) -> None:
         torch.manual_seed(seed)
 
 
-def _thinned(losses: Any) -> tuple[float, ...]:
+def _losses_per_example(losses: Any) -> tuple[float, ...]:
     if losses is None:
         return ()
     if hasattr(losses, "detach"):
@@ -221,21 +232,21 @@ def _thinned(losses: Any) -> tuple[float, ...]:
         raise ObjectiveError(
             "The evaluation function returned losses per example that are not all finite. Clip them, or leave them out."
         )
-    if len(ordered) > MOST_LOSSES:
-        ordered = ordered[numpy.linspace(0, len(ordered) - 1, MOST_LOSSES).round().astype(int)]
+    if len(ordered) > MAX_LOSSES:
+        ordered = ordered[numpy.linspace(0, len(ordered) - 1, MAX_LOSSES).round().astype(int)]
     return tuple(float(value) for value in ordered)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Answer one request."""
-    out, me = Path(arguments[0]), os.getpid()
+    """Answer the request on standard input; ``arguments`` holds the file for the answer."""
+    out, pid = Path(arguments[0]), os.getpid()
     request = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=EvaluationRequest)
     try:
-        answer = _Answer(done=tuple(evaluate_here(request)))
+        answer = _Response(done=tuple(evaluate_in_process(request)))
     except BaseException as error:
-        leave_if_copy(me, error)
-        answer = _Answer(error=f"{type(error).__name__}: {error}\n{traceback_tail(error)}")
-    leave_if_copy(me)
+        exit_if_forked_copy(pid, error)
+        answer = _Response(error=f"{type(error).__name__}: {error}\n{traceback_tail(error)}")
+    exit_if_forked_copy(pid)
     side = out.with_suffix(".part")
     side.write_bytes(msgspec.msgpack.encode(answer))
     side.replace(out)

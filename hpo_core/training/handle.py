@@ -1,4 +1,4 @@
-"""TrialHandle: what a training function sees of the whole system."""
+"""TrialHandle: the ``trial`` that a training function is called with."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.storage import remove
 from hpo_core.model.errors import ObjectiveError, StorageError
 from hpo_core.model.trial import Checkpoint, Metrics, Params, Point
 from hpo_core.security.private_files import private_folder
-from hpo_core.training.child.forked_copies import leave_if_copy
-from hpo_core.training.child.progress_board import Board
+from hpo_core.training.child.forked_copies import exit_if_forked_copy
+from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.curve import Curve
-from hpo_core.training.inherited_state import WarmStart, built_state, describe, is_built_late
+from hpo_core.training.inherited_state import InheritedState, describe, initial_state, is_restored_late
+from hpo_core.training.metric_value import real_number
 from hpo_core.training.random_state import can_track, capture_all, put_state, restore_all, state_of
 from hpo_core.training.request import JobRequest
 
@@ -56,17 +55,17 @@ class TrialHandle:
     resource: int
     """Steps done so far."""
     target: int
-    """Steps to have done at the end (absolute)."""
+    """Steps to have done at the end (absolute: counted from the trial's start)."""
     parent: int | None
-    """The trial whose checkpoint this one starts from, where that is another one (population based training)."""
+    """The trial whose checkpoint this one starts from; None for its own (only population based training has one)."""
     unrestored: tuple[str, ...]
-    """After ``steps()``: what such a start left as it was built, and why; empty elsewhere."""
+    """After ``steps()``, where ``parent`` is set: what was not restored from it, and why."""
 
     def __init__(
         self,
         request: JobRequest,
         state: dict[str, Any] | None = None,
-        board: Board | None = None,
+        progress: SharedProgress | None = None,
     ) -> None:
         job = request.job
         self.number = job.trial
@@ -78,17 +77,19 @@ class TrialHandle:
         self.unrestored = ()
         self._request = request
         self._state = state
-        self._board = board
-        self._original = os.getpid()
-        self._warm = None if state is None or job.parent is None else WarmStart(state, self.params, job.parent)
+        self._progress = progress
+        self._pid = os.getpid()
+        self._inherited = (
+            None if state is None or job.parent is None else InheritedState(state, self.params, job.parent)
+        )
         self._tracked: dict[str, Any] = {}
-        self._built: dict[str, Any] = {}
+        self._initial_states: dict[str, Any] = {}
         self._phase = _Phase.BUILDING
         self._curve = Curve()
         self._metrics: Metrics = {}
-        self._written: Checkpoint | None = None
-        self.unwritten: StorageError | None = None
-        """Why the checkpoint could not be written; for the system."""
+        self._saved: Checkpoint | None = None
+        self.save_error: StorageError | None = None
+        """Why the checkpoint could not be written; None where it was. For the system."""
 
     @property
     def folder(self) -> Path:
@@ -123,13 +124,13 @@ class TrialHandle:
                     "state_dict() and load_state_dict(). Track objects that have both, or a random generator of "
                     "python, numpy or torch."
                 )
-            if self._state is not None and self._warm is None and name not in self._state["tracked"]:
-                raise self._unlike_checkpoint(f"has no {name!r}")
+            if self._state is not None and self._inherited is None and name not in self._state["tracked"]:
+                raise self._mismatch(f"has no {name!r}")
             self._tracked[name] = item
-            if not is_built_late(item):
-                self._built[name] = built_state(item)
-            if self._warm is not None:
-                self._warm.restore_one(name, item)
+            if not is_restored_late(item):
+                self._initial_states[name] = initial_state(item)
+            if self._inherited is not None:
+                self._inherited.restore_early(name, item)
             else:
                 self._load(name, item)
 
@@ -141,9 +142,11 @@ class TrialHandle:
         """
         if self._phase is not _Phase.BUILDING:
             raise ObjectiveError("trial.steps() was called twice; one loop over it trains the whole job.")
-        self._built |= {name: built_state(item) for name, item in self._tracked.items() if is_built_late(item)}
-        if self._warm is not None and self._state is not None:
-            self.unrestored = self._warm.restore(self._tracked)
+        self._initial_states |= {
+            name: initial_state(item) for name, item in self._tracked.items() if is_restored_late(item)
+        }
+        if self._inherited is not None and self._state is not None:
+            self.unrestored = self._inherited.restore(self._tracked)
             if self.unrestored:
                 print(
                     f"Trial {self.number} starts from the checkpoint of trial {self.parent}; left as built:",
@@ -155,24 +158,24 @@ class TrialHandle:
         elif self._state is not None:
             missing = [name for name in self._state["tracked"] if name not in self._tracked]
             if missing:
-                raise self._unlike_checkpoint(f"holds {', '.join(map(repr, missing))}, not tracked now")
+                raise self._mismatch(f"holds {', '.join(map(repr, missing))}, not tracked now")
             for name, item in self._tracked.items():
                 # once more: a schedule built after track(optimizer=...) has reset the learning rate
                 self._load(name, item)
-            self._built = self._state.get("description", {}).get("built", {})
+            self._initial_states = self._state.get("description", {}).get("built", {})
             restore_all(self._state["random"])
         self._phase = _Phase.STEPPING
         return self._loop()
 
     def report(self, **metrics: Any) -> None:
-        """Note metrics of the current step (after the loop: of the target). Calls within a step merge.
+        """Record metrics of the current step (after the loop: of the target). Calls within a step merge.
 
         Raises:
             ObjectiveError: a value is no real number.
         """
         if not metrics:
             raise ObjectiveError("trial.report() got no metric; name at least one: trial.report(val_loss=0.3).")
-        values = {name: _as_float(name, value) for name, value in metrics.items()}
+        values = {name: real_number(name, value) for name, value in metrics.items()}
         if self._phase is _Phase.BUILDING:
             self._metrics.update(values)
         else:
@@ -180,35 +183,49 @@ class TrialHandle:
             self._curve.add(self.resource + 1 if stepping else self.target, values)
 
     def alive(self) -> None:
-        """Tell ``training.stall_timeout`` that the attempt goes on, where one step takes longer than that."""
-        if self._board is not None:
-            self._board.step(self.resource)
+        """Restart the ``training.stall_timeout`` clock; call it within a step that takes longer than that."""
+        if self._progress is not None:
+            self._progress.step(self.resource)
 
     def finish(self) -> tuple[Metrics, tuple[Point, ...], Checkpoint | None]:
-        """Called by the system when the training function has returned: metrics, curve, checkpoint.
+        """Return metrics, learning curve and checkpoint; the system calls it after the training function.
 
         Raises:
             ObjectiveError: the loop was left early, or a metric of the study is missing at the target.
         """
-        leave_if_copy(self._original)
-        if self.unwritten is not None:  # the function caught it and went on
-            raise self.unwritten
+        exit_if_forked_copy(self._pid)
+        if self.save_error is not None:  # the training function caught it and went on
+            raise self.save_error
+        self._check_loop_ended()
+        if self._phase is _Phase.BUILDING:
+            self._curve.add(self.target, self._metrics)
+        metrics = self._curve.at(self.target)
+        if self._state is not None and self._request.job.checkpoint == self._saved:
+            metrics = self._state["metrics"] | metrics  # the job asked for what was reached before
+        self._check_required(metrics)
+        if not self._finite(metrics):
+            self.discard()
+        return metrics, self._curve.downsampled(), self._saved
+
+    def discard(self) -> None:
+        """Remove the checkpoint that this attempt wrote: no later job will continue from it."""
+        if self._saved is not None and self._saved != self._request.job.checkpoint:
+            remove(self._request.folder, self._saved.uri, self._request.checkpoint_base)
+        self._saved = None
+
+    def _check_loop_ended(self) -> None:
         if self._phase is _Phase.STEPPING:
             raise ObjectiveError(
                 f"The training function left the loop over trial.steps() early, after {self.resource} of "
                 f"{self.target} steps. Let the loop run to its end; stopping bad trials early is the study's task."
             )
-        if self._phase is _Phase.BUILDING:
-            if self._tracked:
-                raise ObjectiveError(
-                    f"The training function tracked {', '.join(self._tracked)} but never looped over "
-                    "trial.steps(), "
-                    "so nothing can be saved. Train in `for step in trial.steps():`, or track nothing."
-                )
-            self._curve.add(self.target, self._metrics)
-        metrics = self._curve.at(self.target)
-        if self._state is not None and self._request.job.checkpoint == self._written:
-            metrics = self._state["metrics"] | metrics  # the job asked for what was reached before
+        if self._phase is _Phase.BUILDING and self._tracked:
+            raise ObjectiveError(
+                f"The training function tracked {', '.join(self._tracked)} but never looped over trial.steps(), "
+                "so nothing can be saved. Train in `for step in trial.steps():`, or track nothing."
+            )
+
+    def _check_required(self, metrics: Metrics) -> None:
         missing = [name for name in self._request.metrics if name not in metrics]
         if missing and (self._request.required == "all" or len(missing) == len(self._request.metrics)):
             seen = ", ".join(map(repr, metrics)) or "nothing"
@@ -220,30 +237,21 @@ class TrialHandle:
                 f"{'drop it from metrics' if several else 'set metric.name'} of the study"
                 f"{'.' if several else ' to what is reported.'}"
             )
-        if not self._finite(metrics):
-            self.discard()
-        return metrics, self._curve.thinned(), self._written
-
-    def discard(self) -> None:
-        """Remove the checkpoint this attempt wrote, for nobody will continue from it."""
-        if self._written is not None and self._written != self._request.job.checkpoint:
-            remove(self._request.folder, self._written.uri, self._request.checkpoint_base)
-        self._written = None
 
     def _loop(self) -> Iterator[int]:
         for index in range(self.resource, self.target):
             yield index
             self.resource = index + 1
-            if self._board is not None:
-                self._board.step(self.resource)
+            if self._progress is not None:
+                self._progress.step(self.resource)
         self._save()
         self._phase = _Phase.DONE
 
     def _save(self) -> None:
-        leave_if_copy(self._original)
+        exit_if_forked_copy(self._pid)
         parent = self._request.job.checkpoint
         if parent is not None and parent.resource == self.target and self.parent is None:
-            self._written = parent
+            self._saved = parent
             return
         metrics = self._curve.at(self.target)
         if not self._tracked or not self._finite(metrics):
@@ -254,11 +262,11 @@ class TrialHandle:
             "metrics": metrics,
             "random": capture_all(),
             "tracked": {name: state_of(item) for name, item in self._tracked.items()},
-            "description": describe(self._tracked, self._built, self.params),
+            "description": describe(self._tracked, self._initial_states, self.params),
         }
         try:
-            with self._board.storing(self.target) if self._board is not None else contextlib.nullcontext():
-                self._written = checkpoints.save(
+            with self._progress.storing(self.target) if self._progress is not None else contextlib.nullcontext():
+                self._saved = checkpoints.save(
                     self._request.folder,
                     self._request.checkpoint_path,
                     tree,
@@ -266,7 +274,7 @@ class TrialHandle:
                     parent=parent.uri if parent else None,
                 )
         except StorageError as error:
-            self.unwritten = error
+            self.save_error = error
             raise
 
     def _finite(self, metrics: Metrics) -> bool:
@@ -285,31 +293,10 @@ class TrialHandle:
                 "if the code has changed since, start a new study."
             ) from error
 
-    def _unlike_checkpoint(self, difference: str) -> ObjectiveError:
-        held = ", ".join(map(repr, self._state["tracked"])) if self._state else ""
+    def _mismatch(self, difference: str) -> ObjectiveError:
+        names = ", ".join(map(repr, self._state["tracked"])) if self._state else ""
         uri = self._request.job.checkpoint.uri if self._request.job.checkpoint else ""
         return ObjectiveError(
-            f"The trial's checkpoint {uri} {difference}; it was written with {held}. Track the same names in "
-            "every "
+            f"The trial's checkpoint {uri} {difference}; it was written with {names}. Track the same names in every "
             "attempt; if the code has changed since, start a new study."
         )
-
-
-def _as_float(name: str, value: Any) -> float:
-    torch = sys.modules.get("torch")
-    plain = value
-    arrays = (np.ndarray, np.generic) if torch is None else (np.ndarray, np.generic, torch.Tensor)
-    if isinstance(value, arrays) and value.ndim == 0:
-        plain = value.item()
-    if type(plain) in (int, float):
-        try:
-            return float(plain)
-        except OverflowError:
-            pass
-    shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
-    raise ObjectiveError(
-        f"trial.report({name}=...) got a {type(value).__module__}.{type(value).__qualname__}{shape}; a metric "
-        "is one "
-        "real number: int, float, numpy scalar or tensor without dimensions. Reduce it first, for example with "
-        "float(x) or x.mean()."
-    )

@@ -1,4 +1,4 @@
-"""Find the training function that ``package.module:function`` names."""
+"""Imports the training function that ``package.module:function`` names."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpo_core.model.errors import ObjectiveError, SpecError
-from hpo_core.training.child.attempt import traceback_tail
+from hpo_core.training.error_text import traceback_tail
 
 
 def load_objective(objective: str, pythonpath: Sequence[str] = ()) -> Callable[..., Any]:
-    """Import it, with ``pythonpath`` in front of ``sys.path``.
+    """Import and return the function, with ``pythonpath`` in front of ``sys.path``.
 
     Raises:
         SpecError: there is no such module or function.
@@ -54,7 +54,7 @@ def load_objective(objective: str, pythonpath: Sequence[str] = ()) -> Callable[.
 
 
 def _cuda_is_initialized() -> bool:
-    """By torch or anything else in this process; asks the driver, for torch does not know of all it did itself."""
+    """Whether anything in this process initialized CUDA. Asks the driver: torch does not know of everything."""
     try:
         driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     except OSError:

@@ -1,8 +1,8 @@
 """Optimizers and learning rate schedules of a trial that starts from another one's checkpoint.
 
 Moments come from the parent, parameter by parameter where name and shape match; settings are the child's. A
-schedule is the child's own, brought to the step where the parent's stands, so that from there on every learning
-rate is what the child's parameters say: not the parent's, which ``load_state_dict`` alone would leave in place.
+schedule is the child's own, advanced to the step of the parent's, so that from there on every learning rate follows
+from the child's parameters. ``load_state_dict`` alone would leave the parent's learning rates in place.
 """
 
 from __future__ import annotations
@@ -14,30 +14,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.training.matching import Matching, carried, is_scalar, plain
+from hpo_core.training.matching import Matching, carry_change, is_scalar, plain
 
 Names = list[tuple[str, tuple[int, ...]]]
 
 
 def is_module(item: Any) -> bool:
+    """Whether it is a ``torch.nn.Module``; torch is not imported for the answer."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(item, torch.nn.Module)
 
 
 def is_optimizer(item: Any) -> bool:
-    """torch's, or one that keeps its settings like torch's."""
+    """Whether it is an optimizer of torch, or one that keeps its settings in ``param_groups`` like torch."""
     return not is_module(item) and isinstance(getattr(item, "param_groups", None), list)
 
 
 def is_schedule(item: Any) -> bool:
+    """Whether it is a learning rate schedule of torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(item, torch.optim.lr_scheduler.LRScheduler)
 
 
 def parameter_names(tracked: Mapping[str, Any]) -> dict[str, Names]:
-    """For each tracked optimizer: name and shape of its parameters, in order.
+    """Name and shape of each tracked optimizer's parameters, in order.
 
-    Names come from the tracked modules; a parameter of none of them goes by its place.
+    Names come from the tracked modules; a parameter of none of them is named by group and index.
     """
     names = {
         id(parameter): f"{name}.{path}"
@@ -57,27 +59,27 @@ def parameter_names(tracked: Mapping[str, Any]) -> dict[str, Names]:
 
 
 def describe_optimizers(tracked: Mapping[str, Any]) -> dict[str, Any]:
-    """What a checkpoint says of its optimizers besides their state, as a tree."""
+    """Class and parameters of each optimizer, which a checkpoint holds besides their states."""
     return {
         name: {"kind": type(tracked[name]).__qualname__, "parameters": names}
         for name, names in parameter_names(tracked).items()
     }
 
 
-def advance(schedule: Any, there: dict[str, Any]) -> None:
-    """Bring a schedule as built to the step where ``there`` (another one's state) stands; sets learning rates.
+def advance_schedule(schedule: Any, parent: dict[str, Any]) -> None:
+    """Advance a newly built schedule to the step of ``parent`` (another schedule's state); sets learning rates.
 
     Raises:
         ObjectiveError: the schedule ends before that step.
     """
     torch = sys.modules["torch"]
-    position = _position(there)
+    position = _position(parent)
     steps = position - _position(schedule.state_dict())
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # "step() before optimizer.step()": those steps were the parent's
             if isinstance(schedule, torch.optim.lr_scheduler.CosineAnnealingWarmRestarts):
-                schedule.step(position + there["T_cur"] % 1)  # it may have been stepped by fractions
+                schedule.step(position + parent["T_cur"] % 1)  # it may have been stepped by fractions
             else:
                 for _ in range(steps):
                     schedule.step()
@@ -92,43 +94,46 @@ def _position(state: dict[str, Any]) -> int:
     return int(state["last_epoch"] if "last_epoch" in state else _position(state["_schedulers"][0]))
 
 
-def is_counted(schedule: Any) -> bool:
-    """Whether steps alone drive it; ReduceLROnPlateau looks at a metric."""
+def is_step_based(schedule: Any) -> bool:
+    """Whether it depends on the number of steps alone; ReduceLROnPlateau reads a metric."""
     return not isinstance(schedule, sys.modules["torch"].optim.lr_scheduler.ReduceLROnPlateau)
 
 
 def fit_groups(
     item: Any,
-    there: list[dict[str, Any]],
-    built: list[dict[str, Any]] | None,
+    parent: list[dict[str, Any]],
+    *,
+    initial: list[dict[str, Any]] | None,
     schedules: Mapping[str, Any],
     states: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
-    """The settings (``param_groups``) with which the child's optimizer goes on; advances its schedules.
+    """The settings (``param_groups``) that the child's optimizer continues with; advances its schedules.
 
     Args:
-        there: the parent's groups now.
-        built: the parent's groups before its first step; None where the two trials have the same parameters.
-        schedules: tracked schedules of this optimizer that steps alone drive; ``states`` holds the parent's.
+        item: the child's optimizer, as built.
+        parent: the parent's groups in the checkpoint.
+        initial: the parent's groups before its first step; None where both trials have the same parameters.
+        schedules: tracked schedules of this optimizer that depend on steps alone.
+        states: the parent's states of these schedules.
     """
     own = item.state_dict()["param_groups"]
-    own = [{key: copied(value) for key, value in group.items()} for group in own]
+    own = [{key: clone_value(value) for key, value in group.items()} for group in own]
     for name, schedule in schedules.items():
-        advance(schedule, states[name])
+        advance_schedule(schedule, states[name])
     groups = []
     for i, (group, moved) in enumerate(zip(own, item.state_dict()["param_groups"], strict=True)):
-        now = there[i] if i < len(there) else {}
-        start = built[i] if built is not None and i < len(built) else now
+        now = parent[i] if i < len(parent) else {}
+        before = initial[i] if initial is not None and i < len(initial) else now
         fitted = dict(group)
         for key in group:
             if key in ("params", "param_names"):
                 continue
-            if built is None:
+            if initial is None:
                 fitted[key] = now.get(key, group[key])
             elif schedules and (key == "lr" or not _same(group[key], moved[key])):
                 fitted[key] = now[key] if key in now and _same(moved[key], now[key], 1e-9) else moved[key]
             elif key in now:
-                fitted[key] = carried(group[key], start.get(key, now[key]), now[key], factor=key == "lr")
+                fitted[key] = carry_change(group[key], before.get(key, now[key]), now[key], factor=key == "lr")
         groups.append(fitted)
     return groups
 
@@ -136,52 +141,66 @@ def fit_groups(
 def fit_moments(
     name: str,
     item: Any,
+    *,
     names: Names,
     groups: list[dict[str, Any]],
-    there: dict[str, Any],
+    parent: dict[str, Any],
     described: Any,
-    found: Matching,
+    matching: Matching,
 ) -> dict[int, Any]:
-    """What the optimizer keeps per parameter (momentum, second moments), for parameters that the parent had too."""
+    """State per parameter (momentum, second moments), for parameters that the parent had too.
+
+    Args:
+        name: of the tracked optimizer ``item``, for ``matching.unrestored``.
+        names: name and shape of its parameters, in order.
+        groups: its settings, as :func:`fit_groups` gives them.
+        parent: the parent's state of this optimizer.
+        described: the parent's class and parameters, as :func:`describe_optimizers` gives them.
+    """
     if described["kind"] != type(item).__qualname__:
-        found.left.append(f"{name}: state of {described['kind']} in the checkpoint, {type(item).__qualname__} here")
+        matching.unrestored.append(
+            f"{name}: state of {described['kind']} in the checkpoint, {type(item).__qualname__} here"
+        )
         return {}
-    places = [index for group in there["param_groups"] for index in group["params"]]
+    places = [index for group in parent["param_groups"] for index in group["params"]]
     known = {(path, tuple(shape)): places[i] for i, (path, shape) in enumerate(described["parameters"])}
     state: dict[int, Any] = {}
     remaining = iter(names)
     absent = 0
     for i, group in enumerate(groups):
-        needed = _needed(item, group, there["param_groups"][i]) if i < len(there["param_groups"]) else set()
+        required = _required_keys(item, group, parent["param_groups"][i]) if i < len(parent["param_groups"]) else set()
         for index, key in zip(group["params"], remaining, strict=False):
-            moments = there["state"].get(known.get(key))
-            if key not in known or (moments is not None and not needed <= set(moments)):
+            moments = parent["state"].get(known.get(key))
+            if key not in known or (moments is not None and not required <= set(moments)):
                 absent += 1
             elif moments is not None:
                 state[index] = moments
     if absent:
-        found.left.append(f"{name}: state of {absent} of {len(names)} parameters")
+        matching.unrestored.append(f"{name}: state of {absent} of {len(names)} parameters")
     return state
 
 
-def _needed(item: Any, group: dict[str, Any], there: dict[str, Any]) -> set[Any]:
-    """Keys that each parameter's state must have. Asked where a setting was switched on (amsgrad, momentum), for
-    then the parent's state may lack what the first step would have made; found by one step on a stand-in."""
-    if not any(is_scalar(v) and plain(v) and key in there and not plain(there[key]) for key, v in group.items()):
+def _required_keys(item: Any, group: dict[str, Any], parent: dict[str, Any]) -> set[Any]:
+    """Keys that each parameter's state must have.
+
+    Needed where the child switched a setting on (amsgrad, momentum): the parent's state may then lack what the first
+    step creates. Found by one step of a new optimizer on a dummy parameter.
+    """
+    if not any(is_scalar(v) and plain(v) and key in parent and not plain(parent[key]) for key, v in group.items()):
         return set()
     torch = sys.modules["torch"]
-    stand_in = torch.nn.Parameter(torch.zeros(1))
-    stand_in.grad = torch.zeros(1)
+    dummy = torch.nn.Parameter(torch.zeros(1))
+    dummy.grad = torch.zeros(1)
     try:
-        probe = type(item)([{**{k: v for k, v in group.items() if k != "param_names"}, "params": [stand_in]}])
+        probe = type(item)([{**{k: v for k, v in group.items() if k != "param_names"}, "params": [dummy]}])
         probe.step()
-        return set(probe.state[stand_in])
+        return set(probe.state[dummy])
     except Exception:  # one that needs more than this to make a step is trusted with what it gets
         return set()
 
 
-def copied(value: Any) -> Any:
-    """A setting that does not change with the group's: learning rates may be tensors, changed in place."""
+def clone_value(value: Any) -> Any:
+    """A copy of a setting: learning rates may be tensors, which are changed in place."""
     return value.clone() if hasattr(value, "clone") else value
 
 

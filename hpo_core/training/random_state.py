@@ -1,6 +1,6 @@
-"""Every global random generator a training function may draw from: seed, capture, restore.
+"""Seeds, captures and restores every global random generator that a training function may use.
 
-torch is touched only where somebody has imported it already.
+torch is used only if it has been imported already.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 
 def seed_all(seed: int) -> None:
-    """Seed python, numpy and (where loaded) torch on CPU and every CUDA device."""
+    """Seed python, numpy and, if imported, torch on CPU and every CUDA device."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch = sys.modules.get("torch")
@@ -36,7 +36,7 @@ def capture_all() -> dict[str, Any]:
 
 
 def restore_all(states: dict[str, Any]) -> None:
-    """Inverse of :func:`capture_all`. CUDA states of devices this machine lacks are left out."""
+    """Restore what :func:`capture_all` gave; CUDA states of devices that this machine lacks are ignored."""
     random.setstate(states["python"])
     np.random.set_state(states["numpy"])
     if "torch" in states:
@@ -45,14 +45,14 @@ def restore_all(states: dict[str, Any]) -> None:
         torch.set_rng_state(states["torch"])
         devices = torch.cuda.device_count() if "cuda" in states else 0
         if devices:
-            # else the seed, which torch keeps until CUDA is first used, would come after the state
+            # without it, torch would apply the pending seed on the first use of CUDA and overwrite the state
             torch.cuda.init()  # type: ignore[no-untyped-call]
         for device, state in enumerate(states.get("cuda", ())[:devices]):
             torch.cuda.set_rng_state(state, device)
 
 
 def state_of(item: Any) -> Any:
-    """State of a tracked object or generator; the pair of :func:`put_state`."""
+    """State of a tracked object or generator; :func:`put_state` loads it."""
     if hasattr(item, "state_dict"):
         return item.state_dict()
     if isinstance(item, random.Random):
@@ -77,7 +77,7 @@ def put_state(item: Any, state: Any) -> None:
 
 
 def can_track(item: Any) -> bool:
-    """Whether ``state_of`` and ``put_state`` know what to do with it."""
+    """Whether ``state_of`` and ``put_state`` support it."""
     if callable(getattr(item, "state_dict", None)) and callable(getattr(item, "load_state_dict", None)):
         return True
     if isinstance(item, random.Random | np.random.Generator | np.random.RandomState):

@@ -1,4 +1,4 @@
-"""JobRequest: all that one attempt needs to know, in one value that crosses process borders."""
+"""JobRequest: all that one attempt needs, in one value that can be sent to other processes."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     log_limit: int | None = None
     """Bytes of the attempt's log."""
     grace: float = 5.0
-    """Seconds between SIGTERM and SIGKILL."""
-    patience: float = 60.0
-    """Seconds without a sign of life after which the process that owns the child counts as hung."""
+    """Grace period: seconds between SIGTERM and SIGKILL."""
+    zygote_timeout: float = 60.0
+    """Seconds without an answer after which the zygote, which owns the child process, is killed."""
 
     def __post_init__(self) -> None:
         start = self.job.checkpoint.resource if self.job.checkpoint else 0
@@ -76,7 +76,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_request(request: JobRequest) -> bytes:
-    """MessagePack, so that every float survives exactly."""
+    """Encode as MessagePack, which keeps every float exact."""
     return msgspec.msgpack.encode(request)
 
 
@@ -86,7 +86,7 @@ def decode_request(data: bytes) -> JobRequest:
 
 
 def encode_report(report: Report) -> bytes:
-    """MessagePack, so that NaN and infinite metrics survive."""
+    """Encode as MessagePack, which keeps NaN and infinite metrics."""
     return msgspec.msgpack.encode(report)
 
 

@@ -12,7 +12,7 @@ from bisect import bisect_left, insort
 import msgspec
 
 from hpo_core.model.events import Entry, JobCompleted, JobGranted, TrialAbandoned
-from hpo_core.model.trial import FURTHER
+from hpo_core.model.stage import FURTHER
 from hpo_core.search.halving.pareto_rungs import ParetoRung
 from hpo_core.study import Study
 from hpo_core.views.rung_names import Place, RungNames

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.trial import FURTHER, Params
+from hpo_core.model.stage import FURTHER
+from hpo_core.model.trial import Params
 from hpo_core.study import Study
 from hpo_core.views.front import FrontMember, front_members
 from hpo_core.views.rung_names import RungNames

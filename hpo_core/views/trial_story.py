@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from hpo_core.model.events import AttemptReported, Entry
-from hpo_core.model.trial import FURTHER
+from hpo_core.model.stage import FURTHER
 from hpo_core.state import StudyState
 from hpo_core.views.rung_names import RungNames
 

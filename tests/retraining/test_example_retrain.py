@@ -8,11 +8,12 @@ import torch
 
 from examples.retrain.periods import write
 from examples.retrain.train import train
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job
 from hpo_core.retraining.drift import Drift, check_drift
 from hpo_core.spec import load_spec
-from hpo_core.training.child.attempt import attempt
-from hpo_core.training.evaluation import Evaluated, EvaluationRequest, Model, evaluate_here
+from hpo_core.training.child.attempt import run_attempt
+from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedModel, evaluate_in_process
 from hpo_core.training.request import JobRequest
 
 ROOT = Path(__file__).parents[2]
@@ -25,18 +26,18 @@ def test_the_second_period_is_no_drift_and_the_third_one_is(tmp_path: Path) -> N
     params = {"learning_rate": 0.01, "width": 64}
     assert spec.search_space().complaints(params) == []
     request = JobRequest(
-        study="s", job=Job(0, 0, 0, 0, 18, params), objective=str(spec.objective), metric=spec.metric.name, seed=1,
-        folder=str(tmp_path),
+        study="s", job=Job(0, 0, Rung(0, 0), 18, params), objective=str(spec.objective), metric=spec.metric.name,
+        seed=1, folder=str(tmp_path),
     )  # fmt: skip
-    report = attempt(train, request)
+    report = run_attempt(train, request)
     assert report.checkpoint is not None
 
-    def on(period: int) -> Evaluated:
+    def on(period: int) -> Evaluation:
         data = {"data": str(tmp_path / f"period-{period}.npz")}
-        model = Model(0, params | data, 1, str(tmp_path), report.checkpoint)
-        return evaluate_here(EvaluationRequest("examples.retrain.train:evaluate", (str(ROOT),), "val_loss", (model,)))[
-            0
-        ]
+        model = TrainedModel(0, params | data, 1, str(tmp_path), report.checkpoint)
+        return evaluate_in_process(
+            EvaluationRequest("examples.retrain.train:evaluate", (str(ROOT),), "val_loss", (model,))
+        )[0]
 
     own = on(0)
     assert abs(own.metrics["val_loss"] - report.metrics["val_loss"]) < 1e-6, "training and evaluation agree"

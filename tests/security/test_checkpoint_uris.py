@@ -13,12 +13,13 @@ from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.storage import all_files, files_of, local_path, remove
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.errors import CheckpointError, ObjectiveError, StorageError
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Outcome
 from hpo_core.tracking.mlflow_client import KnownRun
 from hpo_core.tracking.run_artifacts import write_files
 from hpo_core.tracking.study_fold import StudyFold
-from hpo_core.training.child.attempt import attempt
-from hpo_core.training.evaluation import EvaluationRequest, Model, evaluate_models
+from hpo_core.training.child.attempt import run_attempt
+from hpo_core.training.evaluation import EvaluationRequest, TrainedModel, evaluate_models
 from hpo_core.training.request import JobRequest
 from hpo_flows.driver import Bare, Driver
 from tests.conftest import completed, make_spec
@@ -62,9 +63,9 @@ def test_other_places_are_neither_loaded_nor_removed(tmp_path: Path, folder: Pat
     with pytest.raises(CheckpointError, match="does not lie below"):
         checkpoints.load(folder, bad, "checkpoints")
     remove(folder, bad.uri, "checkpoints")
-    job = Job(0, 1, 0, 0, 2, {}, bad)
+    job = Job(0, 1, Rung(0, 0), 2, {}, bad)
     request = JobRequest(study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(folder))
-    report = attempt(lambda trial: None, request)
+    report = run_attempt(lambda trial: None, request)
     assert report.outcome is Outcome.CHECKPOINT_BAD and "does not lie below" in report.message
     assert (tmp_path / "thesis" / "chapter.safetensors").exists()
 
@@ -172,6 +173,6 @@ def test_the_driver_removes_no_file_that_a_journal_names_elsewhere(folder: Path,
 
 def test_an_evaluation_reads_no_file_elsewhere(folder: Path, victim: Checkpoint) -> None:
     bad = msgspec.structs.replace(victim, uri="../../thesis/chapter.safetensors")
-    model = Model(0, {}, 1, str(folder), bad, "checkpoints")
+    model = TrainedModel(0, {}, 1, str(folder), bad, "checkpoints")
     with pytest.raises(ObjectiveError, match="does not lie below"):
         evaluate_models(EvaluationRequest("json:loads", (), "loss", (model,)), timeout=120)

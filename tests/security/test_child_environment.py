@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome
 from hpo_core.training import Trainer
-from hpo_core.training.evaluation import EvaluationRequest, Model, evaluate_models
+from hpo_core.training.evaluation import EvaluationRequest, TrainedModel, evaluate_models
 from hpo_core.training.request import JobRequest
 
 OBJECTIVES = str(Path(__file__).parents[1] / "faults")
@@ -49,7 +50,7 @@ def environment(monkeypatch):
 def request_for(folder, do="notes_environment", checkpoint=None):
     return JobRequest(
         study="s",
-        job=Job(1, 0, 0, 0, 1, {"do": do}, checkpoint),
+        job=Job(1, 0, Rung(0, 0), 1, {"do": do}, checkpoint),
         objective="poison_objectives:dispatch",
         metric="loss",
         seed=1,
@@ -83,7 +84,7 @@ def test_the_process_that_evaluates(tmp_path):
     finally:
         trainer.close()
     assert report.checkpoint is not None, report
-    model = Model(1, {"note": str(tmp_path / "note")}, 1, str(tmp_path), report.checkpoint)
+    model = TrainedModel(1, {"note": str(tmp_path / "note")}, 1, str(tmp_path), report.checkpoint)
     asked = EvaluationRequest("poison_objectives:evaluation_environment", (OBJECTIVES,), "loss", (model,))
     evaluate_models(asked, timeout=120)
     assert_clean(json.loads((tmp_path / "note").read_text()))

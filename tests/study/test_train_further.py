@@ -12,9 +12,10 @@ from safetensors.torch import load_file
 
 from hpo_core import Job, MemoryJournal, Outcome, Study
 from hpo_core.checkpoints.paths import files_of_attempt
+from hpo_core.journal.codec import decode_entry
 from hpo_core.model.errors import HpoError
-from hpo_core.model.events import JobGranted, StudyHalted, TrialExtensionEnded, decode_entry
-from hpo_core.model.trial import FURTHER
+from hpo_core.model.events import JobGranted, StudyHalted, TrialExtensionEnded
+from hpo_core.model.stage import FURTHER
 from hpo_core.replay.audit import audit
 from hpo_core.report import write_report
 from hpo_core.report.compare.contenders import read_contender
@@ -23,7 +24,7 @@ from hpo_core.report.study.series import read_series
 from hpo_core.simulation.past import read_past
 from hpo_core.tracking.run_contents import trial_tags
 from hpo_core.tracking.study_fold import StudyFold
-from hpo_core.training.child.attempt import attempt
+from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.request import JobRequest
 from hpo_core.views.trial_story import trial_story
 from tests.checkpoints.test_checkpoints import Disk
@@ -55,7 +56,7 @@ def trained(study: Study, jobs: list[Job], folder: Path) -> None:
         job = jobs.pop(0)
         seed = spec.training_seed(job.trial)
         request = JobRequest(study="s", job=job, objective="a:b", metric="loss", seed=seed, folder=str(folder))
-        report = attempt(network, request)
+        report = run_attempt(network, request)
         assert report.outcome is Outcome.COMPLETED, report.detail
         jobs += study.tell_report(report)
 

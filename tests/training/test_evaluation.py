@@ -12,7 +12,13 @@ import pytest
 
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.errors import CheckpointError, ObjectiveError, SpecError
-from hpo_core.training.evaluation import MOST_LOSSES, EvaluationRequest, Model, evaluate_here, evaluate_models
+from hpo_core.training.evaluation import (
+    MAX_LOSSES,
+    EvaluationRequest,
+    TrainedModel,
+    evaluate_in_process,
+    evaluate_models,
+)
 from tests.flows.objectives import Weights
 
 FOLDER = str(Path(__file__).parents[2])
@@ -30,7 +36,7 @@ def many(trial: Any) -> Any:
     import torch
 
     trial.report(loss=0)
-    return torch.arange(3 * MOST_LOSSES).reshape(-1, 3)
+    return torch.arange(3 * MAX_LOSSES).reshape(-1, 3)
 
 
 def silent(trial: Any) -> None:
@@ -73,12 +79,12 @@ def request(function: str, folder: Path, count: int = 1) -> EvaluationRequest:
         "weights": {"value": 0.25}, "optimizer": {"lr": 0.1}, "unknown": {},
     }}  # fmt: skip
     saved = checkpoints.save(folder, "c.safetensors", tree, resource=9)
-    models = tuple(Model(k, {"data": k}, 1, str(folder), saved) for k in range(count))
+    models = tuple(TrainedModel(k, {"data": k}, 1, str(folder), saved) for k in range(count))
     return EvaluationRequest(f"tests.training.test_evaluation:{function}", (FOLDER,), "loss", models)
 
 
 def test_models_are_loaded_and_nothing_is_trained_or_written(tmp_path: Path) -> None:
-    found = evaluate_here(request("good", tmp_path, count=2))
+    found = evaluate_in_process(request("good", tmp_path, count=2))
     assert [result.metrics for result in found] == [{"loss": 0.25}, {"loss": 1.25}]
     assert found[0].losses == (1.0, 2.0, 3.0)
     assert [path.name for path in tmp_path.iterdir()] == ["c.safetensors"]
@@ -86,14 +92,14 @@ def test_models_are_loaded_and_nothing_is_trained_or_written(tmp_path: Path) -> 
 
 def test_in_a_process_of_its_own_with_the_same_result(tmp_path: Path) -> None:
     wanted = request("good", tmp_path, count=2)
-    assert evaluate_models(wanted, timeout=100) == evaluate_here(wanted)
+    assert evaluate_models(wanted, timeout=100) == evaluate_in_process(wanted)
 
 
 def test_many_losses_are_thinned_to_their_quantiles(tmp_path: Path) -> None:
-    (found,) = evaluate_here(request("many", tmp_path))
-    assert len(found.losses) == MOST_LOSSES
-    assert (found.losses[0], found.losses[-1]) == (0.0, 3.0 * MOST_LOSSES - 1)
-    assert abs(found.losses[MOST_LOSSES // 2] - 1.5 * MOST_LOSSES) < 4
+    (found,) = evaluate_in_process(request("many", tmp_path))
+    assert len(found.losses) == MAX_LOSSES
+    assert (found.losses[0], found.losses[-1]) == (0.0, 3.0 * MAX_LOSSES - 1)
+    assert abs(found.losses[MAX_LOSSES // 2] - 1.5 * MAX_LOSSES) < 4
 
 
 @pytest.mark.parametrize(
@@ -107,7 +113,7 @@ def test_many_losses_are_thinned_to_their_quantiles(tmp_path: Path) -> None:
 )
 def test_mistakes_are_told(function: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(ObjectiveError, match=says):
-        evaluate_here(request(function, tmp_path))
+        evaluate_in_process(request(function, tmp_path))
 
 
 def test_a_process_that_dies_is_told_with_its_last_words(tmp_path: Path) -> None:
@@ -136,8 +142,8 @@ def test_too_long_is_told_and_ends_all_that_was_started(tmp_path: Path) -> None:
 
 def test_unknown_function_and_damaged_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="has no function 'nothing'"):
-        evaluate_here(request("nothing", tmp_path))
+        evaluate_in_process(request("nothing", tmp_path))
     wanted = request("good", tmp_path)
     (tmp_path / "c.safetensors").write_bytes(b"x" * wanted.models[0].checkpoint.size)
     with pytest.raises(CheckpointError, match="corrupt"):
-        evaluate_here(wanted)
+        evaluate_in_process(wanted)

@@ -14,11 +14,12 @@ import torch
 from examples.pbt import train as example
 from hpo_core import MemoryJournal, Study, StudySpec, load_spec
 from hpo_core.execution.virtual import SimulatedExecutor, VirtualClock
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome
 from hpo_core.report.study.schedule_figure import schedules
 from hpo_core.report.study.series import read_series
 from hpo_core.samplers.recorded_params import RecordedSampler
-from hpo_core.training.child.attempt import attempt
+from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.request import JobRequest
 from hpo_core.views.lineage import read_lineage, schedule_of
 
@@ -53,7 +54,7 @@ class Quadratics:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_optimum_that_no_fixed_setting_of_the_population_reaches(seed: int) -> None:
-    limits = [Quadratics().train(Job(0, 0, 0, 0, 300, {"h0": h0, "h1": 1 - h0})) for h0 in (0, 1)]
+    limits = [Quadratics().train(Job(0, 0, Rung(0, 0), 300, {"h0": h0, "h1": 1 - h0})) for h0 in (0, 1)]
     assert [limit["q"] for limit in limits] == [pytest.approx(0.39, abs=1e-6)] * 2
     spec = StudySpec.from_plain({
         "study": "quadratics", "metric": {"name": "q", "mode": "max"}, "seed": seed,
@@ -99,7 +100,7 @@ def evolved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, MemoryJour
             study=spec.study, job=msgspec.structs.replace(job, checkpoint=start), objective="examples.pbt.train:train",
             metric="val_loss", seed=spec.training_seed(job.trial), folder=folder,
         )  # fmt: skip
-        report = attempt(example.train, request)
+        report = run_attempt(example.train, request)
         assert report.outcome is Outcome.COMPLETED, report.detail
         assert report.unrestored == ()
         files[kept_as(job)] = report.checkpoint

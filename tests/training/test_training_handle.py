@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import CURVE_POINTS, Job, Outcome, Point
-from hpo_core.training.child.attempt import attempt
-from hpo_core.training.child.progress_board import Board
+from hpo_core.training.child.attempt import run_attempt
+from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.request import JobRequest, decode_report, decode_request, encode_report, encode_request
 
 
@@ -20,7 +21,7 @@ def request_of(tmp_path):
     def make(target=3, checkpoint=None, metric="loss", attempt=0, **params):
         return JobRequest(
             study="s",
-            job=Job(5, attempt, 0, 0, target, params, checkpoint),
+            job=Job(5, attempt, Rung(0, 0), target, params, checkpoint),
             objective="a:b",
             metric=metric,
             seed=11,
@@ -50,23 +51,23 @@ def counting(trial):
 
 
 def test_train_and_go_on(request_of):
-    first = attempt(counting, request_of(target=2))
+    first = run_attempt(counting, request_of(target=2))
     assert first.outcome == Outcome.COMPLETED and first.metrics == {"loss": 0.5}
     assert first.checkpoint.uri == "checkpoints/trial-00005/rung-0-attempt-0.safetensors"
     assert (first.checkpoint.resource, first.checkpoint.parent) == (2, None)
-    second = attempt(counting, request_of(target=5, checkpoint=first.checkpoint, attempt=1))
+    second = run_attempt(counting, request_of(target=5, checkpoint=first.checkpoint, attempt=1))
     assert second.curve == (Point(3, {"loss": 1 / 3}), Point(4, {"loss": 1 / 4}), Point(5, {"loss": 1 / 5}))
     assert second.checkpoint.parent == first.checkpoint.uri
 
 
 def test_a_job_whose_target_was_reached_before_is_harmless(request_of):
-    first = attempt(counting, request_of(target=2))
-    again = attempt(counting, request_of(target=2, checkpoint=first.checkpoint, attempt=1))
+    first = run_attempt(counting, request_of(target=2))
+    again = run_attempt(counting, request_of(target=2, checkpoint=first.checkpoint, attempt=1))
     assert (again.outcome, again.metrics, again.checkpoint) == (Outcome.COMPLETED, first.metrics, first.checkpoint)
 
 
 def test_a_target_below_the_checkpoint_is_refused(request_of):
-    first = attempt(counting, request_of(target=2))
+    first = run_attempt(counting, request_of(target=2))
     with pytest.raises(ValueError, match="target = 1 must be at least"):
         request_of(target=1, checkpoint=first.checkpoint)
 
@@ -78,13 +79,13 @@ def test_seeded_before_the_function_starts(request_of):
         seen.append((torch.rand(1).item(), np.random.rand(), trial.seed))
         trial.report(loss=1)
 
-    attempt(train, request_of())
-    attempt(train, request_of())
+    run_attempt(train, request_of())
+    run_attempt(train, request_of())
     assert seen[0] == seen[1]
 
 
 def test_without_steps_one_report_is_enough(request_of):
-    report = attempt(lambda trial: trial.report(loss=trial.target), request_of(target=9))
+    report = run_attempt(lambda trial: trial.report(loss=trial.target), request_of(target=9))
     assert (report.outcome, report.metrics, report.checkpoint) == (Outcome.COMPLETED, {"loss": 9.0}, None)
     assert report.curve == (Point(9, {"loss": 9.0}),)
 
@@ -94,7 +95,7 @@ def test_untracked_training_starts_from_zero_and_saves_nothing(request_of, tmp_p
         for step in trial.steps():
             trial.report(loss=step)
 
-    report = attempt(train, request_of())
+    report = run_attempt(train, request_of())
     assert (report.outcome, report.checkpoint) == (Outcome.COMPLETED, None)
     assert list(tmp_path.iterdir()) == []
 
@@ -106,7 +107,7 @@ def test_reports_merge_within_a_step_and_after_the_loop(request_of):
             trial.report(b=step)
         trial.report(loss=7)
 
-    report = attempt(train, request_of(target=2))
+    report = run_attempt(train, request_of(target=2))
     assert report.metrics == {"a": 1.0, "b": 1.0, "loss": 7.0}
     assert report.curve[0] == Point(1, {"a": 0.0, "b": 0.0})
 
@@ -125,7 +126,7 @@ def test_diverged_keeps_no_checkpoint(request_of, tmp_path, bad):
             trial.report(loss=bad)
 
     for train in (after_the_loop, within):
-        report = attempt(train, request_of())
+        report = run_attempt(train, request_of())
         assert (report.outcome, report.checkpoint) == (Outcome.DIVERGED, None)
         assert "'loss' is" in report.message
         assert not list(tmp_path.rglob("*.safetensors"))
@@ -137,7 +138,7 @@ def test_the_curve_is_thinned_and_keeps_its_ends(request_of):
         for step in trial.steps():
             trial.report(loss=step)
 
-    curve = attempt(train, request_of(target=10_007)).curve
+    curve = run_attempt(train, request_of(target=10_007)).curve
     steps = [point.resource for point in curve]
     gaps = {b - a for a, b in pairwise(steps)}
     assert len(curve) == CURVE_POINTS and (steps[0], steps[-1]) == (1, 10_007)
@@ -146,7 +147,7 @@ def test_the_curve_is_thinned_and_keeps_its_ends(request_of):
 
 @pytest.mark.parametrize("value", [1, 2.5, np.float32(2.5), np.int64(3), torch.tensor(2.5), np.array(1.0), -0.0])
 def test_numbers_that_count(request_of, value):
-    report = attempt(lambda trial: trial.report(loss=value), request_of())
+    report = run_attempt(lambda trial: trial.report(loss=value), request_of())
     assert report.metrics == {"loss": float(value)}
 
 
@@ -165,7 +166,7 @@ def test_numbers_that_count(request_of, value):
     ],
 )
 def test_values_that_are_no_metric(request_of, value, named):
-    report = attempt(lambda trial: trial.report(loss=value), request_of())
+    report = run_attempt(lambda trial: trial.report(loss=value), request_of())
     assert report.outcome == Outcome.ERROR
     with pytest.raises(ObjectiveError, match=rf"trial\.report\(loss=\.\.\.\) got a .*{named}"):
         raise ObjectiveError(report.message)
@@ -235,7 +236,7 @@ def odd_state(trial):
     ],
 )
 def test_broken_contracts_are_explained(request_of, train, told):
-    report = attempt(train, request_of())
+    report = run_attempt(train, request_of())
     assert report.outcome == Outcome.ERROR
     assert told in report.message
     assert "Traceback" in report.detail
@@ -252,11 +253,11 @@ def test_other_names_than_the_checkpoint_holds(request_of):
     def other_shape(trial):
         trial.track(counter=torch.nn.Linear(2, 2))
 
-    first = attempt(counting, request_of(target=1)).checkpoint
+    first = run_attempt(counting, request_of(target=1)).checkpoint
     go_on = request_of(checkpoint=first, attempt=1)
-    assert "holds 'counter', not tracked now" in attempt(fewer, go_on).message
-    assert "has no 'schedule'; it was written with 'counter'" in attempt(more, go_on).message
-    assert "State of 'counter' in the trial's checkpoint does not fit" in attempt(other_shape, go_on).message
+    assert "holds 'counter', not tracked now" in run_attempt(fewer, go_on).message
+    assert "has no 'schedule'; it was written with 'counter'" in run_attempt(more, go_on).message
+    assert "State of 'counter' in the trial's checkpoint does not fit" in run_attempt(other_shape, go_on).message
 
 
 def test_failure_after_the_loop_leaves_no_checkpoint(request_of, tmp_path):
@@ -264,14 +265,14 @@ def test_failure_after_the_loop_leaves_no_checkpoint(request_of, tmp_path):
         counting(trial)
         raise RuntimeError("too late")
 
-    assert attempt(train, request_of()).message == "RuntimeError: too late"
+    assert run_attempt(train, request_of()).message == "RuntimeError: too late"
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
 def test_bad_checkpoint(request_of, tmp_path):
-    first = attempt(counting, request_of(target=1)).checkpoint
+    first = run_attempt(counting, request_of(target=1)).checkpoint
     (tmp_path / first.uri).write_bytes(b"")
-    report = attempt(counting, request_of(checkpoint=first, attempt=1))
+    report = run_attempt(counting, request_of(checkpoint=first, attempt=1))
     assert report.outcome == Outcome.CHECKPOINT_BAD and first.uri in report.message
 
 
@@ -280,12 +281,12 @@ def test_scratch_folder_is_the_trials(request_of, tmp_path):
         (trial.folder / "note").write_text("x")
         trial.report(loss=1)
 
-    attempt(train, request_of())
+    run_attempt(train, request_of())
     assert (tmp_path / "scratch/trial-00005/note").exists()
 
 
 def test_requests_cross_borders_exactly(request_of):
-    first = attempt(counting, request_of(target=2)).checkpoint
+    first = run_attempt(counting, request_of(target=2)).checkpoint
     request = request_of(checkpoint=first, rate=0.1, units=3, name="x", flag=True, none=None)
     assert decode_request(encode_request(request)) == request
 
@@ -293,7 +294,7 @@ def test_requests_cross_borders_exactly(request_of):
 def test_a_long_step_can_say_that_it_goes_on(request_of):
     said = []
 
-    class Noting(Board):
+    class Noting(SharedProgress):
         def step(self, resource):
             super().step(resource)
             said.append(self.read(target=2)[0])
@@ -305,7 +306,7 @@ def test_a_long_step_can_say_that_it_goes_on(request_of):
 
     board = Noting()
     board.begin(0)
-    attempt(train, request_of(target=2), board)
+    run_attempt(train, request_of(target=2), board)
     assert said == [0, 1, 1, 2]
 
 
@@ -324,7 +325,7 @@ def two_objectives(trial):
 def test_one_of_several_metrics_suffices_where_the_study_says_so(request_of, required):
     def ended(**params):
         request = msgspec.structs.replace(request_of(**params), more_metrics=("speed",), required=required)
-        return attempt(two_objectives, decode_request(encode_request(request)))
+        return run_attempt(two_objectives, decode_request(encode_request(request)))
 
     assert ended(loss=1, speed=2.0).outcome is Outcome.COMPLETED
     for params in ({"loss": 1}, {"speed": 2.0}):

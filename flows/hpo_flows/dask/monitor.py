@@ -2,7 +2,7 @@
 
 A worker that gives no sign for ``timeout`` seconds is out: not counted, not used, until it is heard again. A sign is
 a heartbeat that the scheduler got; for a worker that trains, also that the thread goes on which waits for the child.
-Silence is counted by our own clock and only while we could have heard something (:class:`Silence`), so neither a
+Silence is counted by our own clock and only while we could have heard something (:class:`HeartbeatTimer`), so neither a
 machine that slept nor a scheduler that stood still puts everybody out at once.
 """
 
@@ -16,12 +16,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from hpo_core.training.child.heartbeat import Silence
+from hpo_core.training.child.heartbeat_timer import HeartbeatTimer
 
 ASK_SECONDS = 1.0
 ANSWER_SECONDS = 10.0
 METRIC = "hpo_beats"
-"""Name under which workers send :func:`hpo_core.training.worker.beats` with each heartbeat."""
+"""Name under which workers send :func:`hpo_core.training.worker.heartbeats` with each heartbeat."""
 
 
 class Look(NamedTuple):
@@ -33,14 +33,14 @@ class Look(NamedTuple):
     """Of ours: tasks sent to it that it has not answered."""
     executing: list[str]
     """Those of them that a thread of it runs."""
-    beats: dict[str, int]
+    heartbeats: dict[str, int]
 
 
 @dataclass
 class _Worker:
     look: Look
-    silence: Silence
-    trainers: dict[str, Silence] = field(default_factory=dict)
+    silence: HeartbeatTimer
+    trainers: dict[str, HeartbeatTimer] = field(default_factory=dict)
     """By attempt that it runs."""
     out: str = ""
     """Why it is out; empty: it is well."""
@@ -78,8 +78,8 @@ class ClusterWatch:
         self._longest = min(5.0, timeout / 4)
         self._on_out, self._on_overdue, self._on_back = on_out, on_overdue, on_back
         self._workers: dict[str, _Worker] = {}
-        self._running: dict[str, Silence] = {}
-        self._scheduler = Silence(self._longest)
+        self._running: dict[str, HeartbeatTimer] = {}
+        self._scheduler = HeartbeatTimer(self._longest)
         self._task: Any = None
         self._returns: set[asyncio.Task[None]] = set()
         self.looked = threading.Event()
@@ -87,7 +87,7 @@ class ClusterWatch:
 
     def start(self) -> None:
         """Begin; from any thread."""
-        self._scheduler.end()
+        self._scheduler.reset()
         self._task = asyncio.run_coroutine_threadsafe(self._watch(), self._client.loop.asyncio_loop)
 
     def stop(self) -> None:
@@ -111,7 +111,7 @@ class ClusterWatch:
 
     def scheduler_is_silent(self) -> bool:
         """Whether the scheduler has not answered for ``timeout`` seconds. Asked about once a second by one thread."""
-        return self._scheduler.look() >= self._timeout
+        return self._scheduler.elapsed() >= self._timeout
 
     # On the client's loop.
 
@@ -126,7 +126,7 @@ class ClusterWatch:
                 before = False  # nobody could be heard meanwhile
                 logging.getLogger(__name__).debug("asking the scheduler: %s: %s", type(error).__name__, error)
             else:
-                self._scheduler.end()
+                self._scheduler.reset()
                 self._take({address: Look(*look) for address, look in seen.items()}, count=before)
                 before = True
                 self.looked.set()
@@ -136,12 +136,14 @@ class ClusterWatch:
         for address in self._workers.keys() - seen.keys():
             del self._workers[address]
         self._running = {
-            key: self._running.get(key) or Silence(self._longest) for look in seen.values() for key in look.executing
+            key: self._running.get(key) or HeartbeatTimer(self._longest)
+            for look in seen.values()
+            for key in look.executing
         }
         for address, look in seen.items():
             worker = self._workers.get(address)
             if worker is None:
-                worker = self._workers[address] = _Worker(look, Silence(self._longest))
+                worker = self._workers[address] = _Worker(look, HeartbeatTimer(self._longest))
             silent = self._silence_of(worker, look, count)
             worker.look = look
             if silent and not worker.out:
@@ -155,22 +157,22 @@ class ClusterWatch:
     def _silence_of(self, worker: _Worker, look: Look, count: bool) -> str:
         """Why the worker must count as gone; empty where it is well."""
         if look.last_seen != worker.look.last_seen:
-            worker.silence.end()
-        ours = {name: number for name, number in look.beats.items() if name.startswith(f"{self._folder}/")}
-        worker.trainers = {name: worker.trainers.get(name) or Silence(self._longest) for name in ours}
+            worker.silence.reset()
+        ours = {name: number for name, number in look.heartbeats.items() if name.startswith(f"{self._folder}/")}
+        worker.trainers = {name: worker.trainers.get(name) or HeartbeatTimer(self._longest) for name in ours}
         for name, number in ours.items():
-            if number != worker.look.beats.get(name):
-                worker.trainers[name].end()
+            if number != worker.look.heartbeats.get(name):
+                worker.trainers[name].reset()
         if not count:
             for silence in (worker.silence, *worker.trainers.values()):
                 silence.skip()
-        if worker.silence.look() >= self._timeout:
+        if worker.silence.elapsed() >= self._timeout:
             return f"gave no sign of life for {self._timeout:g} s"
         for name, silence in worker.trainers.items():
-            if silence.look() >= self._timeout + self._longest:
+            if silence.elapsed() >= self._timeout + self._longest:
                 return f"does not go on with {name.removeprefix(self._folder + '/')} for {self._timeout:g} s"
         for key in look.executing:
-            if self._limit is not None and self._running[key].look() >= self._limit:
+            if self._limit is not None and self._running[key].elapsed() >= self._limit:
                 return f"did not end {key} in time"
         return ""
 
@@ -178,7 +180,7 @@ class ClusterWatch:
         worker.out = why
         logging.getLogger(__name__).warning("Dask worker %s %s: it counts as gone.", address, why)
         for key in worker.look.executing:
-            if self._limit is not None and (seconds := self._running[key].look()) >= self._limit:
+            if self._limit is not None and (seconds := self._running[key].elapsed()) >= self._limit:
                 self._on_overdue(address, key, seconds)
         self._on_out(address, list(worker.look.keys), why)
 

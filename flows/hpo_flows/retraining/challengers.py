@@ -16,7 +16,7 @@ from hpo_core.retraining.model_card import ModelCard, Repeat, best_of
 from hpo_core.retraining.repeated_studies import DATA, repeats_spec, trials_of_repeats
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.training.evaluation import Evaluated, EvaluationRequest, Model, evaluate_models
+from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedModel, evaluate_models
 from hpo_flows.deployed.permissions import NotAllowedError, Permits
 from hpo_flows.tune import tune
 
@@ -54,7 +54,7 @@ def check_function(evaluate: str) -> None:
 
 
 @task(name="evaluate", task_run_name="evaluate-{label}", cache_policy=NO_CACHE, persist_result=False)
-def evaluate_on(label: str, request: EvaluationRequest, timeout: float) -> list[Evaluated]:
+def evaluate_on(label: str, request: EvaluationRequest, timeout: float) -> list[Evaluation]:
     """Evaluate models in a process of its own."""
     return evaluate_models(request, timeout=timeout)
 
@@ -128,7 +128,7 @@ class Candidates:
         )
         return self.with_losses(card, self.evaluated(name, card, self.home.study_folder(name), None))
 
-    def with_losses(self, card: ModelCard, found: list[Evaluated]) -> ModelCard:
+    def with_losses(self, card: ModelCard, found: list[Evaluation]) -> ModelCard:
         """The card with what an evaluation on its own data came to."""
         losses = [result.metrics[card.metric] * card.sign for result in found]
         reference = found[best_of(losses)].losses
@@ -141,7 +141,7 @@ class Candidates:
         filled = [msgspec.structs.replace(repeat, loss=loss) for repeat, loss in zip(card.repeats, losses, strict=True)]
         return msgspec.structs.replace(card, repeats=tuple(filled), evaluate=self.evaluate, reference=reference)
 
-    def evaluated(self, label: str, card: ModelCard, folder: Path, data: str | None) -> list[Evaluated]:
+    def evaluated(self, label: str, card: ModelCard, folder: Path, data: str | None) -> list[Evaluation]:
         """A card's models, on their own data or on other data."""
         function = self.evaluate
         spec = Study.open(card.study, self.journal, reading=True).spec
@@ -152,7 +152,7 @@ class Candidates:
         trained_here = folder == self.home.study_folder(card.study)
         base = spec.checkpoint_base if trained_here else ""  # else downloaded, and below the folder it was put into
         models = tuple(
-            Model(repeat.trial, repeat.params | changes, repeat.seed, str(folder), repeat.checkpoint, base)
+            TrainedModel(repeat.trial, repeat.params | changes, repeat.seed, str(folder), repeat.checkpoint, base)
             for repeat in card.repeats
         )
         request = EvaluationRequest(function, tuple(self.home.import_folders(spec)), card.metric, models)

@@ -1,4 +1,7 @@
-"""One attempt within this process: load, seed, call, judge. Whatever the user's code does becomes a Report."""
+"""Runs one attempt within this process: loads, seeds, calls the training function, reports.
+
+Whatever the user's code does becomes a Report.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import errno
 import math
 import os
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,9 @@ from typing import Any
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.errors import CheckpointError, StorageError
 from hpo_core.model.trial import Outcome, Report
-from hpo_core.training.child.forked_copies import leave_if_copy
-from hpo_core.training.child.progress_board import Board
+from hpo_core.training.child.forked_copies import exit_if_forked_copy
+from hpo_core.training.child.shared_progress import SharedProgress
+from hpo_core.training.error_text import one_line_message, traceback_tail
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.optuna.trial_adapter import train_objective
 from hpo_core.training.random_state import seed_all
@@ -27,20 +30,23 @@ _OUT_OF_MEMORY = (
     "can't allocate memory",
     "_STATUS_ALLOC_FAILED",  # cuBLAS and its kin, which make their workspace on first use
 )
-MESSAGE_LENGTH = 500
-"""Characters of an exception's text that a report's one-line message keeps; the traceback has the rest."""
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
-_PROBE = 1 << 20
-"""Bytes written to the study's folder to see whether it takes any."""
-
-TRACEBACK_TAIL = 4096
+_PROBE_BYTES = 1 << 20
+"""Bytes written to the study's folder to find out whether its disk is full."""
 
 
-def attempt(function: Callable[[TrialHandle], Any], request: JobRequest, board: Board | None = None) -> Report:
-    """Train as ``request`` says and report; never raises for what ``function`` does."""
+def run_attempt(
+    function: Callable[[TrialHandle], Any], request: JobRequest, progress: SharedProgress | None = None
+) -> Report:
+    """Train as ``request`` says and report; never raises for what ``function`` does.
+
+    Args:
+        function: the training function, or the Optuna objective (``request.style``).
+        progress: where steps done are recorded for the zygote; None where no limit is enforced.
+    """
     started = time.time()
     job = request.job
-    me = os.getpid()
+    pid = os.getpid()
 
     def failed(outcome: Outcome, message: str, detail: str) -> Report:
         return Report(
@@ -58,7 +64,7 @@ def attempt(function: Callable[[TrialHandle], Any], request: JobRequest, board: 
     try:
         state = None
         if job.checkpoint:
-            with board.storing(job.checkpoint.resource) if board is not None else contextlib.nullcontext():
+            with progress.storing(job.checkpoint.resource) if progress is not None else contextlib.nullcontext():
                 state = checkpoints.load(request.folder, job.checkpoint, request.checkpoint_base)
         if state is not None and not {"tracked", "random", "metrics"} <= set(state):
             raise CheckpointError(f"Checkpoint {job.checkpoint} holds no training state of this package.")
@@ -66,7 +72,7 @@ def attempt(function: Callable[[TrialHandle], Any], request: JobRequest, board: 
         return failed(Outcome.CHECKPOINT_BAD, str(error), "")
     except StorageError as error:
         return failed(Outcome.STORAGE, str(error), "")
-    handle = TrialHandle(request, state, board)
+    handle = TrialHandle(request, state, progress)
     try:
         seed_all(request.seed)
         if request.style == "optuna":
@@ -75,11 +81,11 @@ def attempt(function: Callable[[TrialHandle], Any], request: JobRequest, board: 
             function(handle)
         metrics, curve, written = handle.finish()
     except BaseException as error:  # SystemExit and KeyboardInterrupt are the function's doing, too
-        leave_if_copy(me, error)
+        exit_if_forked_copy(pid, error)
         handle.discard()
-        if handle.unwritten is not None:  # whatever the function made of that
-            return failed(Outcome.STORAGE, str(handle.unwritten), traceback_tail(error))
-        return failed(_outcome(error, request.folder), _one_line(error), traceback_tail(error))
+        if handle.save_error is not None:  # whatever the function made of it
+            return failed(Outcome.STORAGE, str(handle.save_error), traceback_tail(error))
+        return failed(_outcome(error, request.folder), one_line_message(error), traceback_tail(error))
     bad = next((name for name in request.metrics if name in metrics and not math.isfinite(metrics[name])), None)
     return Report(
         trial=job.trial,
@@ -96,11 +102,11 @@ def attempt(function: Callable[[TrialHandle], Any], request: JobRequest, board: 
 
 
 def _outcome(error: BaseException, folder: str) -> Outcome:
-    """STORAGE halts the study and blames no trial, so it is for what is ours alone.
+    """The outcome for an exception of user code.
 
-    A full disk that user code meets is the trial's own affair, for it may be any disk (/tmp, /dev/shm, a quota of a
-    data folder), and one such trial must not halt the study at every resume. Only where the study's folder takes no
-    further byte either, so that no other attempt could save anything, it is ours.
+    STORAGE halts the study and blames no trial. A full disk in user code may be any disk (/tmp, /dev/shm, a quota of
+    a data folder), and one such trial must not halt the study at every resume. So it counts as STORAGE only if the
+    study's folder is full as well, where no other attempt could save anything either.
     """
     if isinstance(error, OSError) and error.errno in _DISK_FULL:
         return Outcome.STORAGE if _is_full(folder) else Outcome.ERROR
@@ -108,11 +114,11 @@ def _outcome(error: BaseException, folder: str) -> Outcome:
 
 
 def _is_full(folder: str) -> bool:
-    """Asked by writing: free space says nothing of quotas and of inodes."""
+    """Whether a file cannot be written there. Free space alone says nothing about quotas and inodes."""
     probe = Path(folder) / f".probe-{os.getpid()}"
     try:
         with probe.open("xb") as file:
-            file.write(b"\0" * _PROBE)
+            file.write(b"\0" * _PROBE_BYTES)
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
@@ -124,31 +130,10 @@ def _is_full(folder: str) -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Memory of the host or of a GPU ran out, by whatever name the libraries call it."""
+    """Whether host or GPU memory ran out, by whatever name the libraries call it."""
     if isinstance(error, MemoryError):
         return True
     if any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):
         return True
     text = str(error)
     return isinstance(error, RuntimeError) and any(words in text for words in _OUT_OF_MEMORY)
-
-
-def traceback_tail(error: BaseException) -> str:
-    """The end of the traceback, cut at ``TRACEBACK_TAIL`` characters."""
-    text = _printable("".join(traceback.format_exception(error)))
-    return text if len(text) <= TRACEBACK_TAIL else "..." + text[-TRACEBACK_TAIL:]
-
-
-def _one_line(error: BaseException) -> str:
-    try:
-        text = _printable(" ".join(str(error).split()))
-    except Exception:
-        text = "(its text cannot be shown)"
-    if len(text) > MESSAGE_LENGTH:
-        text = text[:MESSAGE_LENGTH] + "..."
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _printable(text: str) -> str:
-    """Without lone surrogates (file names in unknown encodings), which no journal or message can carry."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,7 +1,7 @@
-"""The file with an attempt's output: all of it, or its two ends where it is longer than the limit.
+"""AttemptLog: the file with an attempt's output, with a limit on its size.
 
 The zygote alone writes it, from a pipe. So the limit holds at every moment, whatever the child and its own processes
-print, and what was dropped is counted exactly.
+print, and dropped bytes are counted exactly.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from pathlib import Path
 
 from hpo_core.model.errors import StorageError
 
+LOG_TAIL_BYTES = 4096
+"""Bytes from the end of an attempt's output that its report repeats."""
+
 
 class AttemptLog:
-    """Appends to ``path``; never more than ``limit`` bytes and one line that says how many were dropped.
+    """Appends to ``path`` at most ``limit`` bytes, plus one line that counts the dropped bytes.
 
-    The first fifth of the limit stays. Once the file is full, the last two fifths are moved up to it, and what was
-    between is dropped: so much of the end at least is always there. Costs two bytes written for each at most.
+    Once the file is full, its first fifth and its last two fifths stay and the middle is dropped. So the beginning
+    and at least the last two fifths of the limit are always there. Each byte is written twice at most.
 
-    A file that exists is continued: attempts of one number have one log.
+    An existing file is continued: attempts of one number have one log.
 
     Raises:
         StorageError: the file cannot be opened.
@@ -31,7 +34,7 @@ class AttemptLog:
         self._head = (limit or 0) // 5
         self._tail = 2 * self._head
         self._dropped = 0
-        self._marker = 0  # bytes of the line that says so
+        self._notice = 0  # bytes of the line that counts them
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -43,11 +46,11 @@ class AttemptLog:
             ) from error
 
     def write(self, data: bytes) -> None:
-        """Append. Output that a full disk does not take is lost, and ends nothing: the checkpoint will tell."""
+        """Append. Output that a full disk refuses is lost without an error: saving the checkpoint will raise it."""
         while data:
-            room = len(data) if self._limit is None else self._limit + self._marker - self._size
+            room = len(data) if self._limit is None else self._limit + self._notice - self._size
             if room <= 0:
-                if not self._drop():
+                if not self._drop_middle():
                     return
                 continue
             try:
@@ -57,25 +60,37 @@ class AttemptLog:
             self._size += written
             data = data[written:]
 
-    def _drop(self) -> bool:
-        """Leave the head, a line, and the tail."""
+    def _drop_middle(self) -> bool:
+        """Keep head, notice and tail; False where the file cannot be rewritten."""
         try:
             tail = os.pread(self._file, self._tail, self._size - self._tail)
-            dropped = self._dropped + self._size - self._head - self._marker - len(tail)
+            dropped = self._dropped + self._size - self._head - self._notice - len(tail)
             line = f"\n[... {dropped:,} bytes of output were dropped here (training.log_limit) ...]\n".encode()
             os.ftruncate(self._file, self._head)
             self._size = self._head
             self._size += os.pwrite(self._file, line + tail, self._size)
         except OSError:
             return False
-        self._dropped, self._marker = dropped, len(line)
+        self._dropped, self._notice = dropped, len(line)
         return True
 
-    def end(self, length: int) -> str:
-        """The last bytes as text."""
+    def tail(self, length: int = LOG_TAIL_BYTES) -> str:
+        """The last ``length`` bytes as text."""
         with contextlib.suppress(OSError):
             return os.pread(self._file, length, max(0, self._size - length)).decode("utf-8", "replace")
         return ""
 
     def close(self) -> None:
+        """Release the descriptor."""
         os.close(self._file)
+
+
+def log_tail(path: str | Path) -> str:
+    """The last ``LOG_TAIL_BYTES`` bytes of a log as text; empty where there is no such file."""
+    try:
+        with Path(path).open("rb") as file:
+            end = file.seek(0, 2)
+            file.seek(max(0, end - LOG_TAIL_BYTES))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,4 +1,4 @@
-"""The life of one forked child: leave the zygote's state behind, train, report, end."""
+"""What a forked child does: leaves the zygote's state behind, trains, reports, ends."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hpo_core.model.trial import Report
-from hpo_core.training.child.attempt import attempt, traceback_tail
-from hpo_core.training.child.forked_copies import leave_if_copy
+from hpo_core.training.child.attempt import run_attempt
+from hpo_core.training.child.forked_copies import exit_if_forked_copy
 from hpo_core.training.child.messages import Done, send
-from hpo_core.training.child.progress_board import Board
+from hpo_core.training.child.shared_progress import SharedProgress
+from hpo_core.training.error_text import traceback_tail
 from hpo_core.training.request import JobRequest
 
 _PR_SET_PDEATHSIG = 1
@@ -27,48 +28,50 @@ _prctl = getattr(ctypes.CDLL(None), "prctl", None)  # looked up before the fork;
 
 
 def open_descriptors() -> frozenset[int]:
-    """Numbers of the descriptors that are open in this process."""
+    """Numbers of the file descriptors that are open in this process."""
     listed = [path.name for path in Path("/proc/self/fd").iterdir()]  # and the one for this listing, closed by now
     return frozenset(int(name) for name in listed if Path("/proc/self/fd", name).is_symlink())
 
 
-def live(
+def run_child(
     function: Callable[..., Any],
     request: JobRequest,
     *,
     result: int,
     output: int,
-    board: Board,
+    progress: SharedProgress,
     parent: int,
-    theirs: Set[int] = frozenset(),
+    keep_open: Set[int] = frozenset(),
 ) -> NoReturn:
-    """Run one attempt and never return.
+    """Run one attempt in this forked process and end it; never returns.
 
     Args:
-        result: descriptor the report goes to.
+        result: descriptor that the report is written to.
         output: descriptor for standard output and standard error.
-        theirs: descriptors that the objective's module has opened; all others of the zygote are closed.
+        progress: page shared with the zygote.
+        parent: process id of the zygote; the child ends with it.
+        keep_open: descriptors that the objective's module opened; all others of the zygote are closed.
     """
-    me = os.getpid()
+    pid = os.getpid()
     try:
         os.setsid()
         if _prctl is not None:
             _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before we could tie our life to it
+        if os.getppid() != parent:  # the zygote died before prctl took effect
             os._exit(1)
         signal.set_wakeup_fd(-1)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        for descriptor in open_descriptors() - theirs - {0, 1, 2, result}:
+        for descriptor in open_descriptors() - keep_open - {0, 1, 2, result}:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
-        report = _report(function, request, board)
-        leave_if_copy(me)
+        report = _train_and_report(function, request, progress)
+        exit_if_forked_copy(pid)
         send(result, Done(report))
         os.close(result)
-        _end_like_a_program()
+        _run_exit_functions()
     except BaseException as error:
-        leave_if_copy(me, error)
+        exit_if_forked_copy(pid, error)
         with contextlib.suppress(BaseException):
             sys.stderr.write(traceback_tail(error))
             sys.stderr.flush()
@@ -76,11 +79,11 @@ def live(
     os._exit(0)
 
 
-def _report(function: Callable[..., Any], request: JobRequest, board: Board) -> Report:
+def _train_and_report(function: Callable[..., Any], request: JobRequest, progress: SharedProgress) -> Report:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     _restore_signals()
-    report = attempt(function, request, board)
+    report = run_attempt(function, request, progress)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -91,14 +94,14 @@ def _restore_signals() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     faulthandler.enable(file=2)
-    # SIGTERM ends the process as ever, but leaves in the log where it stood: what a hung attempt was doing
+    # SIGTERM still ends the process, but first writes the stack to the log: what a hung attempt was doing
     faulthandler.register(signal.SIGTERM, file=2, chain=True)
 
 
-def forget_exit_functions() -> None:
-    """Called in the zygote after its imports: of exit functions and finalizers a child must run its own only.
+def clear_exit_functions() -> None:
+    """Remove the exit functions and finalizers that the zygote's imports registered.
 
-    Else the first child to end would, say, delete a temporary folder that the objective's module made.
+    Otherwise the first child to end would, for example, delete a temporary folder of the objective's module.
     """
     atexit._clear()
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]
@@ -109,7 +112,7 @@ def forget_exit_functions() -> None:
         atexit.register(util._exit_function)
 
 
-def _end_like_a_program() -> None:
+def _run_exit_functions() -> None:
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

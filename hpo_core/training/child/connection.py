@@ -1,4 +1,4 @@
-"""Connection: the trainer's end of the socket to its zygote. No call waits for ever."""
+"""Connection: the trainer's end of the socket to its zygote. Every call has a time limit."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from collections import deque
 from hpo_core.training.child.messages import Inbox, MalformedMessageError, Message, frame
 
 SEND_SECONDS = 60.0
-"""How long a zygote may take to read what is sent to it; it reads between any two things it does."""
+"""How long a zygote may take to read a message; it reads between any two things it does."""
 
 
 class Connection:
-    """Whole messages in both directions; ``read`` is for one thread, the rest for any."""
+    """Sends and receives whole messages; ``read`` is for one thread, the rest for any thread."""
 
     def __init__(self, end: socket.socket) -> None:
         end.settimeout(SEND_SECONDS)
         self._socket = end
         self._lock = threading.Lock()
         self._inbox = Inbox()
-        self._arrived: deque[Message] = deque()
+        self._received: deque[Message] = deque()
 
-    def say(self, message: Message) -> None:
-        """Send it; a zygote that is gone, or reads nothing, shows where its answer is awaited."""
+    def send(self, message: Message) -> None:
+        """Send a message. A dead or blocked zygote raises nothing here: ``read`` will notice it."""
         with self._lock:
             try:
                 self._socket.sendall(frame(message))
             except TimeoutError:
-                self.shut()  # half a message may be on its way, and nothing can follow it
+                self.shut_down()  # half a message may be on its way, and nothing can follow it
             except OSError:
                 pass
 
     def read(self, seconds: float) -> Message | None:
-        """The next message; None once none can come any more.
+        """Return the next message, or None once no further one can come.
 
         Raises:
-            TimeoutError: none came within these seconds.
+            TimeoutError: no message came within ``seconds``.
         """
         deadline = time.monotonic() + seconds
-        while not self._arrived:
+        while not self._received:
             try:
                 ready = select.poll()
                 ready.register(self._socket, select.POLLIN)
@@ -56,17 +56,17 @@ class Connection:
             if not data:
                 return None
             try:
-                self._arrived.extend(self._inbox.feed(data))
+                self._received.extend(self._inbox.feed(data))
             except MalformedMessageError:  # what follows cannot be understood either
                 return None
-        return self._arrived.popleft()
+        return self._received.popleft()
 
-    def shut(self) -> None:
-        """End it in both directions: wakes a thread that reads, which ``close`` alone does not."""
+    def shut_down(self) -> None:
+        """End both directions. This wakes a thread in ``read``, which ``close`` alone does not."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Shut it and give its descriptor back."""
-        self.shut()
+        """Shut down and release the descriptor."""
+        self.shut_down()
         self._socket.close()

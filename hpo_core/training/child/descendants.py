@@ -1,8 +1,8 @@
-"""Processes that a training function started and left: found and ended with its attempt. Linux only.
+"""Finds and ends processes that a training function started and left running. Linux only.
 
-While the zygote lives, every orphan below it becomes its child (it is a *subreaper*), in whatever session or group, so
-ending its children again and again until there are none ends all. Where the zygote itself was killed, they are found
-by an environment variable that the zygote was started with: whoever cleared that before exec is missed then.
+While the zygote lives, it is a *subreaper*: every orphan below it becomes its child, in whatever session or group, so
+killing its children until there are none ends all of them. If the zygote itself was killed, they are found by an
+environment variable that the zygote was started with; a process that cleared it before exec is missed then.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import time
 from collections.abc import Container
 from pathlib import Path
 
-MARK = "HPO_ZYGOTE"
-"""Environment variable with a value of its own for each zygote."""
+TAG_VARIABLE = "HPO_ZYGOTE"
+"""Environment variable whose value is unique to each zygote and inherited by its descendants."""
 _PR_SET_CHILD_SUBREAPER = 36
-_SECONDS = 10.0
-"""A killed process that is still there by then waits for a disk; nobody can wait for it."""
+_MAX_SECONDS = 10.0
+"""A killed process that still exists after that waits for a disk; nobody can wait for it."""
 
 
-def adopt_orphans() -> None:
-    """From now on, orphans below this process become its children."""
+def become_subreaper() -> None:
+    """Make orphans below this process its children from now on."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def children() -> list[int]:
-    """Processes whose parent is this one, zombies included."""
+    """Ids of the processes whose parent is this one, zombies included."""
     try:
         found = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
     except OSError:  # a thread ended meanwhile
@@ -39,16 +39,16 @@ def children() -> list[int]:
 
 
 def reap(spare: Container[int] = ()) -> None:
-    """Take note of children that have ended, except some."""
+    """Collect the exit status of children that have ended, except ``spare``."""
     for pid in children():
         if pid not in spare:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
 
 
-def end_children(spare: Container[int] = ()) -> None:
-    """Kill all children but some, and what becomes our child thereby, until there are none."""
-    deadline = time.monotonic() + _SECONDS
+def kill_children(spare: Container[int] = ()) -> None:
+    """Kill all children except ``spare``, and the orphans that become children thereby, until none is left."""
+    deadline = time.monotonic() + _MAX_SECONDS
     while (left := [pid for pid in children() if pid not in spare]) and time.monotonic() < deadline:
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -57,10 +57,10 @@ def end_children(spare: Container[int] = ()) -> None:
         time.sleep(0.001)
 
 
-def end_marked(mark: str) -> None:
-    """Kill all processes of this machine whose environment has this :data:`MARK`, until there are none."""
-    wanted = f"{MARK}={mark}".encode()
-    deadline = time.monotonic() + _SECONDS
+def kill_tagged(tag: str) -> None:
+    """Kill all processes on this machine whose :data:`TAG_VARIABLE` is ``tag``, until none is left."""
+    wanted = f"{TAG_VARIABLE}={tag}".encode()
+    deadline = time.monotonic() + _MAX_SECONDS
     while time.monotonic() < deadline:
         left = [pid for pid in _processes() if wanted in _environment(pid)]
         if not left:
@@ -72,12 +72,13 @@ def end_marked(mark: str) -> None:
 
 
 def _processes() -> list[int]:
+    """Ids of all processes of this machine but this one."""
     found = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
     return [pid for pid in found if pid != os.getpid()]
 
 
 def _environment(pid: int) -> list[bytes]:
-    """Empty for zombies, and for processes of others."""
+    """Environment entries of a process; empty for zombies and for processes of other users."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:

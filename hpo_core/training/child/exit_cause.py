@@ -1,4 +1,4 @@
-"""How a process that gave no report came to its end, in the words of outcomes."""
+"""Outcome and message for a training process that ended without a report."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 
 from hpo_core.model.trial import Outcome
 
-LOG_TAIL = 4096
 
+def outcome_of_exit(code: int, *, status: int, oom_kills: int) -> tuple[Outcome, str]:
+    """Outcome and message for an exit as ``waitid`` describes it.
 
-def judge(code: int, *, status: int, oom_kills: int) -> tuple[Outcome, str]:
-    """Outcome and message for what ``waitid`` gave as ``si_code`` and ``si_status``.
-
-    ``oom_kills`` counts the kernel's out-of-memory kills in our control group meanwhile.
+    Args:
+        code: ``si_code``.
+        status: ``si_status``: exit code or signal number.
+        oom_kills: the kernel's out-of-memory kills in our control group while the process ran.
     """
     if code == os.CLD_EXITED:
         return Outcome.CRASHED, (
@@ -39,21 +40,10 @@ def judge(code: int, *, status: int, oom_kills: int) -> tuple[Outcome, str]:
 
 
 def oom_kill_count() -> int:
-    """Kills for want of memory in our control group so far; 0 where that is not known."""
+    """Out-of-memory kills in our control group so far; 0 where the kernel does not tell."""
     try:
         group = Path("/proc/self/cgroup").read_text().rpartition("0::")[2].split("\n", 1)[0].strip("/")
         events = Path("/sys/fs/cgroup", group, "memory.events").read_text()
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in events.splitlines() if line.startswith("oom_kill ")), 0)
-
-
-def log_tail(path: str | Path) -> str:
-    """The last ``LOG_TAIL`` bytes of an attempt's output; empty where there is none."""
-    try:
-        with Path(path).open("rb") as file:
-            end = file.seek(0, 2)
-            file.seek(max(0, end - LOG_TAIL))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""

@@ -1,4 +1,4 @@
-"""Copies of a training process that user code made by ``os.fork()``."""
+"""Ends copies of a training process that user code made with ``os.fork()``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import sys
 import traceback
 
 
-def leave_if_copy(original: int, error: BaseException | None = None) -> None:
-    """End this process if it is not ``original``, as a script that got to its end (or to ``error``) would.
+def exit_if_forked_copy(original_pid: int, error: BaseException | None = None) -> None:
+    """End this process, as a script would, if it is not process ``original_pid``.
 
-    A copy that came back from the user's code would write the checkpoint, the report and whatever exit functions
-    write once more.
+    A copy that returned from user code would write the checkpoint, the report and exit-function output a second time.
+
+    Args:
+        error: the exception that user code ended with; decides the exit code, as in a script.
     """
-    if os.getpid() == original:
+    if os.getpid() == original_pid:
         return
     code = 0 if error is None else 1
     if isinstance(error, SystemExit):

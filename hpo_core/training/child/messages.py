@@ -1,4 +1,4 @@
-"""What trainer, zygote and child say to each other: frames of MessagePack over file descriptors."""
+"""Messages between trainer, zygote and child: MessagePack frames over file descriptors."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ class _Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Prepare(_Message, frozen=True):
-    """Trainer to zygote, first of all: import this."""
+    """Trainer to zygote, first message: import this objective."""
 
     objective: str
     pythonpath: tuple[str, ...]
 
 
 class Ready(_Message, frozen=True):
-    """Zygote to trainer: imported, or why not."""
+    """Zygote to trainer: the objective was imported, or the error."""
 
     error: str = ""
     spec: bool = False
-    """Whether the error is one of the study's description rather than of the user's code."""
+    """Whether the error is in the study's description (SpecError), not in the user's code (ObjectiveError)."""
 
 
 class Run(_Message, frozen=True):
-    """Trainer to zygote: fork a child for this."""
+    """Trainer to zygote: fork a child for this request."""
 
     request: JobRequest
 
 
 class Started(_Message, frozen=True):
-    """Zygote to trainer: the child's process (and group)."""
+    """Zygote to trainer: the process id (and process group) of the child."""
 
     pid: int
 
 
 class Cancel(_Message, frozen=True):
-    """Trainer to zygote: end this attempt, if it is the one that runs."""
+    """Trainer to zygote: end this attempt, if it is running."""
 
     trial: int
     attempt: int
 
 
 class Ping(_Message, frozen=True):
-    """Trainer to zygote: do you answer?"""
+    """Trainer to zygote: a heartbeat request."""
 
 
 class Pong(_Message, frozen=True):
-    """Zygote to trainer: yes."""
+    """Zygote to trainer: the heartbeat."""
 
     ending: bool = False
-    """Whether the child should be dead by now, or within its grace."""
+    """Whether a child was told to end and is still there."""
 
 
 class Done(_Message, frozen=True):
@@ -66,12 +66,12 @@ class Done(_Message, frozen=True):
     report: Report
 
 
-LONGEST = 1 << 26
-"""Bytes of one message at most; a longer one is none of ours."""
+MAX_MESSAGE_BYTES = 1 << 26
+"""A longer message cannot be one of these."""
 
 
 class MalformedMessageError(ValueError):
-    """What came is no message: user code wrote to a descriptor of ours."""
+    """Received bytes are no message: user code wrote to a descriptor of ours."""
 
 
 Message = Prepare | Ready | Run | Started | Cancel | Ping | Pong | Done
@@ -80,35 +80,35 @@ _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
 def frame(message: Message) -> bytes:
-    """A message as it is written: its length, then its body."""
+    """Encode a message: 4 bytes of length, then the body."""
     body = _encoder.encode(message)
     return len(body).to_bytes(4, "little") + body
 
 
 def send(descriptor: int, message: Message) -> None:
-    """Write one message, whole."""
+    """Write one whole message to a file descriptor."""
     view = memoryview(frame(message))
     while view:
         view = view[os.write(descriptor, view) :]
 
 
 class Inbox:
-    """Collects bytes until messages are complete, so that half a frame of a dying process blocks nobody."""
+    """Collects bytes until messages are complete. Half a frame of a dying process blocks nobody."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Add bytes; yield every message that is complete now.
+        """Add bytes and yield every message that is complete now.
 
         Raises:
-            MalformedMessageError: they are none. Nothing that comes after can be understood.
+            MalformedMessageError: the bytes are no message; nothing after them can be understood.
         """
         self._data += data
         while len(self._data) >= 4:
             end = 4 + int.from_bytes(self._data[:4], "little")
-            if end > 4 + LONGEST:
-                raise MalformedMessageError(f"a message of {end - 4:,} bytes, longer than {LONGEST:,}")
+            if end > 4 + MAX_MESSAGE_BYTES:
+                raise MalformedMessageError(f"a message of {end - 4:,} bytes, longer than {MAX_MESSAGE_BYTES:,}")
             if len(self._data) < end:
                 return
             try:

@@ -21,8 +21,8 @@ from hpo_core.model.trial import Outcome, Report
 from hpo_core.security.credentials import without_private_settings
 from hpo_core.security.masking import masked_report
 from hpo_core.training.child.connection import Connection
-from hpo_core.training.child.descendants import MARK, end_marked
-from hpo_core.training.child.heartbeat import Silence
+from hpo_core.training.child.descendants import TAG_VARIABLE, kill_tagged
+from hpo_core.training.child.heartbeat_timer import HeartbeatTimer
 from hpo_core.training.child.messages import Cancel, Done, Message, Ping, Pong, Prepare, Ready, Run, Started
 from hpo_core.training.request import JobRequest
 
@@ -35,15 +35,22 @@ _ENVIRONMENT = {
 }
 """Defaults for the zygote; what the worker's environment sets already stays."""
 PING_SECONDS = 5.0
-"""A zygote that says nothing is asked so often whether it answers."""
-_END_SECONDS = 5.0
+"""Seconds between two pings to a zygote that sends nothing."""
+_EXIT_SECONDS = 5.0
+"""Seconds a zygote may take to exit before it is killed."""
 
 
 class Trainer:
-    """Runs jobs of one objective, each in a fresh process forked from a zygote that imported it once.
+    """Runs jobs of one objective, each in a fresh process forked from a zygote.
 
-    ``run`` is called from one thread; ``cancel`` and ``close`` from any. The zygote enforces an attempt's limits, and
-    the trainer that the zygote does: one that does not answer, or cannot get rid of its child, is killed.
+    The zygote imports the objective once. ``run`` is called from one thread; ``cancel`` and ``close`` from any. The
+    zygote enforces an attempt's limits. The trainer watches the zygote: one that does not answer, or cannot get rid
+    of its child, is killed.
+
+    Args:
+        objective: training function as ``package.module:function``.
+        pythonpath: folders put in front of ``sys.path`` before the import.
+        import_timeout: seconds that the import of the objective may take.
     """
 
     def __init__(self, objective: str, pythonpath: Sequence[str] = (), *, import_timeout: float = 600.0) -> None:
@@ -52,16 +59,16 @@ class Trainer:
         self._import_timeout = import_timeout
         self._zygote: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
-        self._group = 0
+        self._child_group = 0
         self._lock = threading.Lock()
         self._cancelled: tuple[int, int] | None = None
-        self._mark = uuid.uuid4().hex
+        self._tag = uuid.uuid4().hex
         self.closed = False
-        self.beats = 0
-        """Grows every few seconds while ``run`` goes on; one that stays as it is says that its thread hangs."""
+        self.heartbeats = 0
+        """Grows every few seconds while ``run`` is active; a constant value means that its thread hangs."""
 
     def prepare(self) -> None:
-        """Start the zygote and import the objective; nothing to do where that was done.
+        """Start the zygote and import the objective, unless a running zygote has done so.
 
         Raises:
             SpecError: there is no such module or function.
@@ -70,32 +77,14 @@ class Trainer:
         if self._zygote is not None and self._zygote.poll() is None:
             return
         self._end_zygote()
-        ours, theirs = socket.socketpair()
-        package_root = str(Path(__file__).parents[2])
-        environment = {**_ENVIRONMENT, **without_private_settings(os.environ), MARK: self._mark}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
-        with theirs:
-            zygote = subprocess.Popen(
-                [sys.executable, "-m", "hpo_core.training.child.zygote", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                env=environment,
-                start_new_session=True,  # Ctrl-C is for the controller; it tells us what to do
-            )
-        connection = Connection(ours)
-        with self._lock:
-            self._zygote, self._connection = zygote, connection
-            closed = self.closed
-        if closed:  # by somebody who found no zygote to end yet
-            self._end_zygote()
-        connection.say(Prepare(self.objective, self.pythonpath))
+        zygote, connection = self._spawn_zygote()
+        connection.send(Prepare(self.objective, self.pythonpath))
         try:
-            answer = self._answer(connection)
+            answer = self._wait_until_imported(connection)
         except TimeoutError:
             _kill(zygote)
             answer = Ready(
-                f"objective = {self.objective!r}: its import took longer than {self._import_timeout:g} s. Move "
-                "what "
+                f"objective = {self.objective!r}: its import took longer than {self._import_timeout:g} s. Move what "
                 "takes so long into the training function, or raise the limit."
             )
         if isinstance(answer, Ready) and not answer.error:
@@ -104,28 +93,51 @@ class Trainer:
         if isinstance(answer, Ready):
             raise (SpecError if answer.spec else ObjectiveError)(answer.error)
         raise ObjectiveError(
-            f"objective = {self.objective!r}: the process that imports it ended with {_exit_text(zygote)}. Its "
-            "output "
+            f"objective = {self.objective!r}: the process that imports it ended with {_exit_text(zygote)}. Its output "
             "is in the worker's; try `python -c 'import ...'` in the worker's environment."
         )
 
-    def _answer(self, connection: Connection) -> Message | None:
-        """What the zygote says once it has imported; it can answer nothing before.
+    def _spawn_zygote(self) -> tuple[subprocess.Popen[bytes], Connection]:
+        own_end, zygote_end = socket.socketpair()
+        package_root = str(Path(__file__).parents[3])
+        environment = {**_ENVIRONMENT, **without_private_settings(os.environ), TAG_VARIABLE: self._tag}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
+        with zygote_end:
+            zygote = subprocess.Popen(
+                [sys.executable, "-m", "hpo_core.training.child.zygote", str(zygote_end.fileno())],
+                pass_fds=(zygote_end.fileno(),),
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for the controller, which tells the trainers what to do
+            )
+        connection = Connection(own_end)
+        with self._lock:
+            self._zygote, self._connection = zygote, connection
+            closed = self.closed
+        if closed:  # close() ran before there was a zygote that it could end
+            self._end_zygote()
+        return zygote, connection
+
+    def _wait_until_imported(self, connection: Connection) -> Message | None:
+        """Return the zygote's first message; it cannot answer before the import has ended.
 
         Raises:
-            TimeoutError: it takes longer than ``import_timeout``.
+            TimeoutError: the import takes longer than ``import_timeout``.
         """
-        waited = Silence(longest=2 * PING_SECONDS)
-        while (left := self._import_timeout - waited.look()) > 0:
-            self.beats += 1
+        timer = HeartbeatTimer(max_gap=2 * PING_SECONDS)
+        while (left := self._import_timeout - timer.elapsed()) > 0:
+            self.heartbeats += 1
             with contextlib.suppress(TimeoutError):
                 return connection.read(min(1.0, left))
         raise TimeoutError
 
     def run(self, request: JobRequest) -> Report:
-        """Train, and report whatever happens; raises only for a request that is not this trainer's.
+        """Train, and report whatever happens.
 
-        A zygote that died is replaced before the next job; the attempt it died under is lost.
+        A zygote that died is replaced before the next job; the attempt during which it died is LOST.
+
+        Raises:
+            ValueError: the request is for another objective or ``pythonpath`` than this trainer's.
         """
         try:
             return masked_report(self._run(request))  # here the secrets are known; the child is not given them
@@ -142,53 +154,56 @@ class Trainer:
         try:
             self.prepare()
         except HpoError as error:
-            # this worker's fault, not the trial's: another one may be able to import it
-            return self._stamped(_ended(request, Outcome.LOST, f"{type(error).__name__}: {error}", started))
-        fence = (request.job.trial, request.job.attempt)
-        self._group = 0
-        self._say(Run(request))
-        if self._cancelled == fence:
-            self._say(Cancel(*fence))
-        report, why = self._wait(request)
+            # a fault of this worker, not of the trial: another one may be able to import the objective
+            message = f"{type(error).__name__}: {error}"
+            return _with_worker_name(_report_without_child(request, Outcome.LOST, message, started=started))
+        attempt = (request.job.trial, request.job.attempt)
+        self._child_group = 0
+        self._send(Run(request))
+        if self._cancelled == attempt:
+            self._send(Cancel(*attempt))
+        report, reason = self._wait_for_report(request)
         if report is not None:
-            return self._stamped(report)
-        self._kill_group()
+            return _with_worker_name(report)
+        self._kill_child_group()
         if self.closed:
-            text = "The trainer was closed while the attempt ran."
-            return self._stamped(_ended(request, Outcome.PREEMPTED, text, started))
+            message = "The trainer was closed while the attempt ran."
+            return _with_worker_name(_report_without_child(request, Outcome.PREEMPTED, message, started=started))
         zygote = self._zygote
-        how = _exit_text(zygote) if zygote else "an unknown code"
-        text = f"{why or f'The zygote process ended with {how}'}; it is started anew for the next job."
+        exit_text = _exit_text(zygote) if zygote else "an unknown code"
+        reason = reason or f"The zygote process ended with {exit_text}"
         self._end_zygote()
-        return self._stamped(_ended(request, Outcome.LOST, text, started))
+        message = f"{reason}; it is started anew for the next job."
+        return _with_worker_name(_report_without_child(request, Outcome.LOST, message, started=started))
 
-    def _wait(self, request: JobRequest) -> tuple[Report | None, str]:
-        """The child's report; or None, and why the zygote was killed (nothing: it ended by itself)."""
-        fence = (request.job.trial, request.job.attempt)
-        ping = min(PING_SECONDS, request.patience / 4)
-        silence, ending = Silence(longest=2 * ping), Silence(longest=2 * ping)
+    def _wait_for_report(self, request: JobRequest) -> tuple[Report | None, str]:
+        """The child's report; or None and why the zygote was killed (empty: it ended by itself)."""
+        attempt = (request.job.trial, request.job.attempt)
+        ping_seconds = min(PING_SECONDS, request.zygote_timeout / 4)
+        since_answer = HeartbeatTimer(max_gap=2 * ping_seconds)
+        since_stop = HeartbeatTimer(max_gap=2 * ping_seconds)
         while (connection := self._connection) is not None:
-            self.beats += 1
+            self.heartbeats += 1
             try:
-                message = connection.read(ping)
+                message = connection.read(ping_seconds)
             except TimeoutError:
-                if silence.look() >= request.patience:
+                if since_answer.elapsed() >= request.zygote_timeout:
                     self._kill_zygote()
-                    return None, f"The zygote process did not answer for {request.patience:g} s and was killed"
-                connection.say(Ping())
+                    return None, f"The zygote process did not answer for {request.zygote_timeout:g} s and was killed"
+                connection.send(Ping())
                 continue
-            silence.end()
+            since_answer.reset()
             if isinstance(message, Done):
-                if (message.report.trial, message.report.attempt) != fence:
+                if (message.report.trial, message.report.attempt) != attempt:
                     continue  # user code wrote it
-                self._group = 0
+                self._child_group = 0
                 return message.report, ""
             if isinstance(message, Started):
-                self._group = message.pid
+                self._child_group = message.pid
             elif isinstance(message, Pong):
                 if not message.ending:
-                    ending.end()
-                elif ending.look() >= request.grace + request.patience:
+                    since_stop.reset()
+                elif since_stop.elapsed() >= request.grace + request.zygote_timeout:
                     self._kill_zygote()
                     return None, "The training process outlived its SIGKILL; the zygote process was killed, too"
             else:
@@ -202,20 +217,20 @@ class Trainer:
             _kill(zygote)
 
     def cancel(self, trial: int, attempt: int) -> None:
-        """End that attempt if it runs here (SIGTERM, grace, SIGKILL) or is about to; its report is PREEMPTED."""
+        """End that attempt (SIGTERM, grace period, SIGKILL) if it runs here or is about to; it reports PREEMPTED."""
         self._cancelled = (trial, attempt)
-        self._say(Cancel(trial, attempt))
+        self._send(Cancel(trial, attempt))
 
     def close(self) -> None:
         """End the zygote and whatever it runs. The trainer cannot be used again."""
         self.closed = True
         self._end_zygote()
 
-    def _say(self, message: Message) -> None:
+    def _send(self, message: Message) -> None:
         with self._lock:
             connection = self._connection
         if connection is not None:
-            connection.say(message)
+            connection.send(message)
 
     def _end_zygote(self) -> None:
         with self._lock:
@@ -226,33 +241,34 @@ class Trainer:
         if zygote is None:
             return
         try:
-            zygote.wait(_END_SECONDS)
+            zygote.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
-            self._kill_group()
+            self._kill_child_group()
             _kill(zygote)
             with contextlib.suppress(subprocess.TimeoutExpired):  # in a system call that SIGKILL cannot interrupt
-                zygote.wait(_END_SECONDS)
-        end_marked(self._mark)
+                zygote.wait(_EXIT_SECONDS)
+        kill_tagged(self._tag)
 
-    def _kill_group(self) -> None:
-        """The child dies with the zygote (Linux); this is for its own children."""
-        if self._group:
+    def _kill_child_group(self) -> None:
+        """Kill what the child started. The child itself dies with the zygote (Linux)."""
+        if self._child_group:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._group, signal.SIGKILL)
+                os.killpg(self._child_group, signal.SIGKILL)
 
-    @staticmethod
-    def _stamped(report: Report) -> Report:
-        return msgspec.structs.replace(report, worker=f"{socket.gethostname()}:{os.getpid()}")
+
+def _with_worker_name(report: Report) -> Report:
+    return msgspec.structs.replace(report, worker=f"{socket.gethostname()}:{os.getpid()}")
 
 
 def _kill(zygote: subprocess.Popen[bytes]) -> None:
-    """SIGKILL to it, stopped or not, and to what its import of the objective started."""
+    """Send SIGKILL to the zygote, stopped or not, and to what its import of the objective started."""
     zygote.kill()
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(zygote.pid, signal.SIGKILL)
 
 
-def _ended(request: JobRequest, outcome: Outcome, message: str, started: float) -> Report:
+def _report_without_child(request: JobRequest, outcome: Outcome, message: str, *, started: float) -> Report:
+    """Report of an attempt whose child sent none; the message's first line is its summary."""
     first, _, rest = message.partition("\n")
     return Report(
         trial=request.job.trial,

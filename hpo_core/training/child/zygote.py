@@ -1,7 +1,7 @@
-"""The zygote: a small loop in its own process that imports the objective once and forks a child per job.
+"""Zygote: the process that imports the objective once and forks a child per job.
 
-One thread, one job at a time. It owns the child's life: limits, ending it, judging how it ended. When the
-trainer's end of the control socket closes (the worker died), it kills the child's group and exits.
+One thread, one job at a time. It owns the child process: enforces its limits, ends it, reports how it ended. When the
+trainer's end of the control socket closes (the worker died), it kills the child's process group and exits.
 Started as ``python -m hpo_core.training.child.zygote DESCRIPTOR``.
 """
 
@@ -23,8 +23,8 @@ import safetensors.numpy  # noqa: F401  (before the fork, so that no child impor
 from hpo_core.model.errors import ObjectiveError, SpecError, StorageError
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.training.child import child_process as process
-from hpo_core.training.child.descendants import adopt_orphans, children, end_children, reap
-from hpo_core.training.child.huge_pages import gather_memory
+from hpo_core.training.child.descendants import become_subreaper, children, kill_children, reap
+from hpo_core.training.child.huge_pages import use_huge_pages
 from hpo_core.training.child.messages import (
     Cancel,
     Done,
@@ -38,28 +38,32 @@ from hpo_core.training.child.messages import (
     Started,
     send,
 )
-from hpo_core.training.child.progress_board import Board
 from hpo_core.training.child.running_child import RunningChild
+from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.objective import load_objective
 from hpo_core.training.random_state import capture_all, seed_all
 from hpo_core.training.request import JobRequest
 
-_LONGEST_WAIT = 3600.0
-"""Seconds; poll() takes no larger number than fits into its milliseconds, a limit of the user's may be one."""
+_MAX_WAIT_SECONDS = 3600.0
+"""Longest wait of one poll(): the user may set a limit whose milliseconds do not fit into its argument."""
 
 
 class Zygote:
-    """The loop. ``control`` is the descriptor of the socket to the trainer."""
+    """The zygote's event loop.
+
+    Args:
+        control: descriptor of the socket to the trainer.
+    """
 
     def __init__(self, control: int) -> None:
         self._control = control
         self._inbox = Inbox()
         self._function: Callable[..., Any] | None = None
         self._child: RunningChild | None = None
-        self._board = Board()
-        self._theirs: frozenset[int] = frozenset()  # descriptors that the objective's module opened
-        self._helpers: frozenset[int] = frozenset()  # processes that it started
-        adopt_orphans()
+        self._progress = SharedProgress()
+        self._objective_descriptors: frozenset[int] = frozenset()
+        self._objective_processes: frozenset[int] = frozenset()  # opened or started by its import
+        become_subreaper()
         self._wakeup, wakeup_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wakeup_in)
@@ -68,10 +72,10 @@ class Zygote:
         self._selector.register(self._wakeup, selectors.EVENT_READ, self._on_signal)
 
     def serve(self) -> NoReturn:
-        """Until the trainer goes away."""
+        """Answer the trainer until it goes away; then exit."""
         while True:
             deadline = self._child.next_deadline() if self._child else None
-            timeout = None if deadline is None else min(max(0.0, deadline - time.monotonic()), _LONGEST_WAIT)
+            timeout = None if deadline is None else min(max(0.0, deadline - time.monotonic()), _MAX_WAIT_SECONDS)
             for key, _ in self._selector.select(timeout):
                 key.data()
             if self._child is not None:
@@ -94,57 +98,53 @@ class Zygote:
             elif isinstance(message, Run):
                 self._start(message.request)
             elif isinstance(message, Ping):
-                self._say(Pong(self._child is not None and self._child.ending))
+                self._send(Pong(self._child is not None and self._child.ending))
             elif isinstance(message, Cancel) and self._child is not None:
                 job = self._child.request.job
                 if (job.trial, job.attempt) == (message.trial, message.attempt):
                     self._child.stop(Outcome.PREEMPTED, "The attempt was ended on purpose (cancel or shutdown).")
 
     def _prepare(self, message: Prepare) -> None:
-        ours = process.open_descriptors()
+        own_descriptors = process.open_descriptors()
         try:
             self._function = load_objective(message.objective, message.pythonpath)
         except (SpecError, ObjectiveError) as error:
-            self._say(Ready(str(error), isinstance(error, SpecError)))
+            self._send(Ready(str(error), isinstance(error, SpecError)))
             self._exit()
-        _warm_up()
-        self._theirs = process.open_descriptors() - ours
-        self._helpers = frozenset(children())
-        process.forget_exit_functions()
+        _import_for_children()
+        self._objective_descriptors = process.open_descriptors() - own_descriptors
+        self._objective_processes = frozenset(children())
+        process.clear_exit_functions()
         gc.collect()
         gc.freeze()  # a child's collector must not touch, and so copy, the pages it shares with us
-        gather_memory()
-        self._say(Ready())
+        use_huge_pages()
+        self._send(Ready())
 
     def _start(self, request: JobRequest) -> None:
         assert self._function is not None and self._child is None
         try:
-            child = RunningChild(request, self._board)
+            child = RunningChild(request, self._progress)
         except StorageError as error:
-            now = time.time()
-            job = request.job
-            self._say(
-                Done(
-                    Report(
-                        trial=job.trial, attempt=job.attempt, outcome=Outcome.STORAGE, message=str(error),
-                        started=now, ended=now,
-                    )
-                )
-            )  # fmt: skip
+            self._send(Done(_storage_report(request, error)))
             return
         parent = os.getpid()
         child.pid = os.fork()
         if child.pid == 0:
-            process.live(
-                self._function, request, result=child.result_in, output=child.output_in, board=self._board,
-                parent=parent, theirs=self._theirs,
-            )  # fmt: skip
+            process.run_child(
+                self._function,
+                request,
+                result=child.result_in,
+                output=child.output_in,
+                progress=self._progress,
+                parent=parent,
+                keep_open=self._objective_descriptors,
+            )
         os.close(child.result_in)
         os.close(child.output_in)
         self._child = child
         self._selector.register(child.result, selectors.EVENT_READ, self._on_result)
         self._selector.register(child.output, selectors.EVENT_READ, self._on_output)
-        self._say(Started(child.pid))
+        self._send(Started(child.pid))
 
     def _on_result(self) -> None:
         if self._child is not None and not self._child.read_result():
@@ -160,25 +160,25 @@ class Zygote:
         child = self._child
         if child is None:
             return
-        # left unreaped until its group is gone: so long nobody else can get its number
+        # it stays unreaped until its group is gone: until then no other process can get its number
         ended = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
-            reap({child.pid, *self._helpers})  # orphans that became our children and ended
+            reap({child.pid, *self._objective_processes})  # orphans that became our children and ended
             return
         child.kill()
         os.waitpid(child.pid, 0)
         child.reaped = True
-        end_children(self._helpers)
-        child.read_rest()
+        kill_children(self._objective_processes)
+        child.drain()
         for descriptor in (child.result, child.output):
             with contextlib.suppress(KeyError):
                 self._selector.unregister(descriptor)
         self._child = None
-        done = Done(child.judged(ended.si_code, ended.si_status))
+        done = Done(child.final_report(ended.si_code, ended.si_status))
         child.close()
-        self._say(done)
+        self._send(done)
 
-    def _say(self, message: Ready | Started | Pong | Done) -> None:
+    def _send(self, message: Ready | Started | Pong | Done) -> None:
         try:
             send(self._control, message)
         except (BrokenPipeError, ConnectionError):
@@ -188,15 +188,28 @@ class Zygote:
         if self._child is not None:
             self._child.kill()
             os.waitpid(self._child.pid, 0)
-        end_children()
+        kill_children()
         os._exit(0)
 
 
-def _warm_up() -> None:
-    """Import what every child would import for itself on first use."""
+def _storage_report(request: JobRequest, error: StorageError) -> Report:
+    """Report of an attempt whose log cannot be written; no child is forked for it."""
+    now = time.time()
+    return Report(
+        trial=request.job.trial,
+        attempt=request.job.attempt,
+        outcome=Outcome.STORAGE,
+        message=str(error),
+        started=now,
+        ended=now,
+    )
+
+
+def _import_for_children() -> None:
+    """Import what every child would otherwise import for itself on first use."""
     if "torch" in sys.modules:
-        # the first optimizer imports torch._dynamo: a second, in each child. A step of one would initialize CUDA
-        # even for tensors on the CPU (it looks whether a graph is captured), and no child could use a GPU
+        # The first optimizer imports torch._dynamo, which takes a second in each child. Only import it here: a step
+        # of an optimizer would initialize CUDA (it checks for graph capture), and then no child could use a GPU.
         importlib.import_module("torch._dynamo")
         importlib.import_module("safetensors.torch")
     seed_all(0)

@@ -1,0 +1,124 @@
+"""TrainerPool: the trainers of one worker process, one for each thread that trains."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from hpo_core.model.trial import Report
+from hpo_core.training.child.trainer import Trainer
+from hpo_core.training.request import JobRequest
+
+_MAX_IDLE = 8
+_Attempt = tuple[str, int, int]
+"""Folder of the study, trial, attempt: unique on a worker that serves several studies."""
+
+
+class TrainerPool:
+    """Lends a trainer to each running job and keeps idle ones for the next job of their objective.
+
+    All methods may be called from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[Trainer] = []
+        self._running: dict[_Attempt, Trainer] = {}
+        self._cancelled: deque[_Attempt] = deque(maxlen=1000)
+        """Attempts cancelled before they began: their job may still be on its way to this worker."""
+
+    def run(self, request: JobRequest) -> Report:
+        """Run one job in the calling thread."""
+        attempt = (request.folder, request.job.trial, request.job.attempt)
+        trainer = self._take(request.objective, request.pythonpath)
+        with self._lock:
+            self._running[attempt] = trainer
+            was_cancelled = attempt in self._cancelled
+        if was_cancelled:
+            trainer.cancel(request.job.trial, request.job.attempt)
+        try:
+            return trainer.run(request)
+        finally:
+            with self._lock:
+                self._running.pop(attempt, None)
+            self._give_back(trainer)
+
+    def cancel(self, trial: int, attempt: int, folder: str | None = None) -> bool:
+        """End an attempt that runs here or is on its way; return whether it was running.
+
+        Args:
+            folder: the study's folder; None matches every study, but only attempts that are running already.
+        """
+        with self._lock:
+            trainers = [
+                trainer
+                for (study_folder, *numbers), trainer in self._running.items()
+                if numbers == [trial, attempt] and folder in (None, study_folder)
+            ]
+            if not trainers and folder is not None:
+                self._cancelled.append((folder, trial, attempt))
+        for trainer in trainers:
+            trainer.cancel(trial, attempt)
+        return bool(trainers)
+
+    def cancel_study(self, folder: str) -> int:
+        """End every running attempt of the study in ``folder``; return how many there were."""
+        with self._lock:
+            found = [(attempt, trainer) for attempt, trainer in self._running.items() if attempt[0] == folder]
+        for (_, trial, attempt), trainer in found:
+            trainer.cancel(trial, attempt)
+        return len(found)
+
+    def heartbeats(self) -> dict[str, int]:
+        """``FOLDER/trial-T/attempt-A`` of every running attempt and the heartbeat count of its trainer."""
+        with self._lock:
+            return {
+                f"{folder}/trial-{trial}/attempt-{attempt}": trainer.heartbeats
+                for (folder, trial, attempt), trainer in self._running.items()
+            }
+
+    def prepare(self, objective: str, pythonpath: tuple[str, ...]) -> None:
+        """Replace the idle trainers of an objective by one that has imported it afresh.
+
+        Raises:
+            SpecError: there is no such module or function.
+            ObjectiveError: it cannot be imported.
+        """
+        self.close_idle(objective, pythonpath)
+        trainer = Trainer(objective, pythonpath)
+        trainer.prepare()
+        self._give_back(trainer)
+
+    def close_idle(self, objective: str, pythonpath: tuple[str, ...]) -> None:
+        """End the idle trainers of an objective."""
+        key = (objective, pythonpath)
+        with self._lock:
+            closing = [trainer for trainer in self._idle if (trainer.objective, trainer.pythonpath) == key]
+            self._idle = [trainer for trainer in self._idle if trainer not in closing]
+        for trainer in closing:
+            trainer.close()
+
+    def close_all(self) -> None:
+        """End every trainer, idle or not; running attempts report PREEMPTED."""
+        with self._lock:
+            trainers = [*self._idle, *self._running.values()]
+            self._idle = []
+        for trainer in trainers:
+            trainer.close()
+
+    def _take(self, objective: str, pythonpath: tuple[str, ...]) -> Trainer:
+        with self._lock:
+            for trainer in reversed(self._idle):
+                if (trainer.objective, trainer.pythonpath) == (objective, pythonpath):
+                    self._idle.remove(trainer)
+                    return trainer
+        return Trainer(objective, pythonpath)
+
+    def _give_back(self, trainer: Trainer) -> None:
+        with self._lock:
+            if not trainer.closed:
+                self._idle.append(trainer)
+            surplus = self._idle[:-_MAX_IDLE]
+            self._idle = self._idle[-_MAX_IDLE:]
+        for old in surplus:
+            old.close()
