@@ -45,6 +45,12 @@ def test_core_never_imports_prefect_dask_or_flows(name: str) -> None:
         ("hpo_core/training/", ["study", "state", "journal", "search", "tracking", "report"]),
         ("hpo_core/simulation/", ["training", "tracking", "report", "journal.sql"]),
         ("hpo_core/report/", ["training", "tracking", "journal.sql"]),
+        ("hpo_core/report/study/", ["simulation", "retraining"]),
+        ("hpo_core/report/compare/", ["simulation", "retraining"]),
+        ("hpo_core/tracking/", ["retraining", "report", "search"]),
+        ("hpo_core/retraining/", ["report"]),
+        ("hpo_core/views/", ["tracking", "report", "training", "simulation", "retraining", "cli"]),
+        ("hpo_core/state/", ["views"]),
     ],
 )
 def test_walls(room: str, never: list[str]) -> None:
