@@ -16,19 +16,9 @@ from hpo_core.tracking.mlflow_links import compare_url, reason_of, run_url, show
 from hpo_core.tracking.projection import DivergedError
 from hpo_core.tracking.projection_lock import ProcessLock
 from hpo_core.tracking.run_artifacts import write_files, write_tables
-from hpo_core.tracking.run_contents import (
-    CURSOR,
-    DIGEST,
-    identity,
-    study_params,
-    study_run_status,
-    study_tags,
-    trial_name,
-    trial_params,
-    trial_run_status,
-    trial_tags,
-)
+from hpo_core.tracking.run_contents import study_params, study_run_status, trial_name, trial_params, trial_run_status
 from hpo_core.tracking.run_location import ProjectionPlace, write_place
+from hpo_core.tracking.run_tags import CURSOR, DIGEST, identity, study_tags, trial_tags
 from hpo_core.tracking.study_fold import StudyFold
 
 CHUNK = 500

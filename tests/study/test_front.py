@@ -20,7 +20,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.report.study.front_figure import front_figure, front_table
 from hpo_core.report.study.series import read_series
 from hpo_core.report.study.study_page import render
-from hpo_core.tracking.run_contents import study_tags, trial_tags
+from hpo_core.tracking.run_tags import study_tags, trial_tags
 from hpo_core.tracking.study_fold import StudyFold
 from hpo_core.views.front import front_members, front_rows
 from tests.conftest import fresh, make_spec

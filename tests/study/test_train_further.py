@@ -22,7 +22,7 @@ from hpo_core.report.compare.contenders import read_contender
 from hpo_core.report.study.bracket_tables import course
 from hpo_core.report.study.series import read_series
 from hpo_core.simulation.past import read_past
-from hpo_core.tracking.run_contents import trial_tags
+from hpo_core.tracking.run_tags import trial_tags
 from hpo_core.tracking.study_fold import StudyFold
 from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.request import JobRequest
