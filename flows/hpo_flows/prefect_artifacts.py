@@ -1,7 +1,7 @@
 """What the Prefect UI shows of a study while it runs: progress, rungs or generations, best trial; at its end, links.
 
-Each artifact is made once and then changed in place: a new version for every change would bury the timeline under
-dots. Changes are sent by a thread of their own, so an API that is slow, or gone, costs the picture and not the study.
+Each artifact is made once and then changed in place: a new version for every change would fill the timeline with
+dots. A thread of its own sends the changes, so that a slow or unreachable API delays the artifacts and not the study.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hpo_core.study import Study
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.front import front_members, front_rows
 from hpo_core.views.rung_names import RungNames, halt_words
-from hpo_core.views.rungs import bracket_views, entrances, folded, rung_rows
+from hpo_core.views.rungs import bracket_views, entry_levels, grouped_brackets, rung_rows
 from hpo_core.views.summary import best_result
 from hpo_flows.live_progress import Pace, remaining_units
 
@@ -73,11 +73,11 @@ def _front_table(study: Study) -> list[str]:
 
 def _about_rungs(study: Study) -> str:
     lines = [f"Rungs of {study.name}"]
-    if enter := entrances(study.spec):
+    if enter := entry_levels(study.spec):
         places = ", ".join(f"{level} (bracket {bracket})" for bracket, level in enter.items())
         lines.append(f"All brackets share these rungs; their trials enter at {places}.")
     names = RungNames(study.spec)
-    lines += [f"- {names.raised(event)}" for event in study.state.ceilings]
+    lines += [f"- {names.ceiling_line(event)}" for event in study.state.ceilings]
     return "\n\n".join(lines)
 
 
@@ -134,7 +134,7 @@ class StudyArtifacts:
     def _shown(self, more: str = "") -> dict[str, tuple[str, Any, str]]:
         """What the artifacts should hold now: type, data, description by the end of their keys."""
         study = self._study
-        rows = rung_rows(study, folded(bracket_views(study, details=True)))
+        rows = rung_rows(study, grouped_brackets(bracket_views(study, details=True)))
         shown: dict[str, tuple[str, Any, str]] = {
             "rungs": ("table", json.dumps(rows), _about_rungs(study)),
             "best": ("markdown", f"{best_markdown(study)}\n\n{self._words()}{more}", f"Best trial of {study.name}"),

@@ -24,7 +24,7 @@ from hpo_core.views.extension import Extension
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.front import FrontMember, front_rows
 from hpo_core.views.rung_names import RungNames, halt_words
-from hpo_core.views.rungs import BracketView, bracket_views, entrances, folded, rung_rows
+from hpo_core.views.rungs import BracketView, bracket_views, entry_levels, grouped_brackets, rung_rows
 from hpo_core.views.summary import BestResult, summarize
 from hpo_core.views.trial_story import trial_story, unrestored_lines
 
@@ -152,7 +152,7 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, tria
         return
     views = bracket_views(study, details=True)
     names = RungNames(study.spec)
-    ceilings = [names.raised(event) for event in state.ceilings]
+    ceilings = [names.ceiling_line(event) for event in state.ceilings]
     summary = summarize(study)
     status = status_word(study, info) if at is None else summary.status
     if as_json:
@@ -175,17 +175,17 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, tria
         out.print(Text(halted, style="yellow"), soft_wrap=True)
     out.print(Text(f"best: {best_line(study)}"))
     _print_front(name, summary.front)
-    if enter := entrances(study.spec):
+    if enter := entry_levels(study.spec):
         places = ", ".join(f"{level} (bracket {bracket})" for bracket, level in enter.items())
         out.print(Text(f"all brackets share these rungs; their trials enter at {places}"))
-    out.print(table_of(without_repeats(rung_rows(study, folded(views)), "bracket", "state")))
+    out.print(table_of(without_repeats(rung_rows(study, grouped_brackets(views)), "bracket", "state")))
     for line in ceilings:
         out.print(Text(f"ceiling: {line}"), soft_wrap=True)
     for wanted in state.extended.values():
         if wanted.trial not in state.running:
             out.print(Text(f"to be trained further: trial {wanted.trial} to {wanted.target}"))
     for job in state.wanted():
-        rung = names.words(job.bracket, job.rung)
+        rung = names.label(job.bracket, job.rung)
         out.print(Text(f"running: trial {job.trial} to {job.target} ({rung}, attempt {job.attempt})"))
 
 

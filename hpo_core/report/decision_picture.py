@@ -1,4 +1,4 @@
-"""One picture of a decision: a dot per seed, a line per mean. Plain SVG, so that any page can show it."""
+"""The picture of a retraining's decision: a dot for each seed, a line for each mean. Plain SVG, for any page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files at the study's run: promotions, best parameters, the report, the best checkpoint."""
+"""Files of the study's run: promotions, best parameters, front, report, best checkpoint."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from hpo_core.state import TrialRecord
 from hpo_core.tracking.mlflow_names import legal_key, param_value
 from hpo_core.tracking.study_fold import StudyFold
 from hpo_core.views.rung_names import halt_words
-from hpo_core.views.rungs import entrances
+from hpo_core.views.rungs import entry_levels
 
 _LONGEST_LIST = 250
 
@@ -41,7 +41,7 @@ def trial_params(spec: StudySpec, trial: TrialRecord) -> dict[str, str]:
     return shown
 
 
-def trial_run_status(fold: StudyFold, number: int, *, driven: bool) -> tuple[str, float | None]:
+def trial_run_status(fold: StudyFold, number: int, *, has_controller: bool) -> tuple[str, float | None]:
     """MLflow status of a trial's run, and when it last ended (None: never)."""
     trial, notes = fold.state.trials[number], fold.trials[number]
     status = trial.status
@@ -49,21 +49,21 @@ def trial_run_status(fold: StudyFold, number: int, *, driven: bool) -> tuple[str
         return "FAILED", notes.ended
     if status in ("paused", "stopped"):
         return "FINISHED", notes.ended
-    if not driven:
+    if not has_controller:
         return "KILLED", fold.time
     if status != "running" and fold.state.halted is not None:
         return "KILLED", notes.ended or fold.time
     return "RUNNING", notes.ended
 
 
-def study_run_status(fold: StudyFold, *, driven: bool) -> tuple[str, str]:
+def study_run_status(fold: StudyFold, *, has_controller: bool) -> tuple[str, str]:
     """MLflow status of the study's run, and our own word for it."""
     status = fold.status
     if status == "finished":
         return "FINISHED", status
     if status == "halted":
         return "KILLED", status
-    return ("RUNNING", status) if driven else ("KILLED", "interrupted")
+    return ("RUNNING", status) if has_controller else ("KILLED", "interrupted")
 
 
 def study_params(spec: StudySpec) -> dict[str, str]:
@@ -105,10 +105,10 @@ def description(fold: StudyFold, status: str) -> str:
             f"- Pareto front: {len(state.front)} results of {len(numbers)} trials (tag `hpo.pareto` = `front`, file "
             "`front.json`)"
         )
-    if enter := entrances(spec):
+    if enter := entry_levels(spec):
         places = ", ".join(f"bracket {bracket} at {level}" for bracket, level in enter.items())
         lines.append(f"- all brackets share their rungs; trials enter them by bracket: {places}")
-    lines += [f"- {fold.names.raised(event)}" for event in state.ceilings]
+    lines += [f"- {fold.names.ceiling_line(event)}" for event in state.ceilings]
     if state.halted is not None:
         lines.append(f"- halted: {markdown_text(halt_words(spec, state.halted))}")
     lines += [

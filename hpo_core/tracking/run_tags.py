@@ -47,7 +47,7 @@ TRIAL_TAGS: dict[str, Callable[[_Trial], object]] = {
     "hpo.failure": lambda trial: trial.notes.failure,
     "hpo.nonfinite": lambda trial: trial.notes.nonfinite,
     "hpo.pareto": lambda trial: _pareto(trial.fold, trial.record),
-    "hpo.stopped": lambda trial: trial.record.stopped and trial.fold.names.stopped(trial.record.stopped),
+    "hpo.stopped": lambda trial: trial.record.stopped and trial.fold.names.stop_line(trial.record.stopped),
     "hpo.trained_further": lambda trial: trial.record.further[-1].resource if trial.record.further else None,
     "hpo.abandoned": lambda trial: trial.record.abandoned and trial.record.abandoned.reason,
 }

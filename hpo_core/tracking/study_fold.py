@@ -1,4 +1,4 @@
-"""Entries folded into what a tracker shows: curves, rung sizes, incumbents, promotions. Pure; no tracker here.
+"""What a tracker shows of a study, followed entry by entry: curves, rung sizes, best values. Pure.
 
 Every point and every time is a function of the entries alone, so a second projection repeats the first.
 """
@@ -73,15 +73,15 @@ class TrialNotes(msgspec.Struct):
     ended: float | None = None
     """When its run last ended (result, abandoned, halted)."""
     fresh: bool = True
-    """Created since the last :meth:`StudyFold.settle`."""
+    """Created since the last :meth:`StudyFold.clear_changes`."""
     points: list[MetricPoint] = []
-    """Since the last :meth:`StudyFold.settle`."""
+    """Since the last :meth:`StudyFold.clear_changes`."""
 
 
 class StudyFold:
-    """A study as of the last entry added, and what changed since the last :meth:`settle`.
+    """A study as of the last entry added, and what changed since the last :meth:`clear_changes`.
 
-    The study itself is replayed once, by :class:`~hpo_core.study.Study`; an entry is looked at after that.
+    The study itself is replayed once, by :class:`~hpo_core.study.Study`; each entry is read after it was replayed.
     """
 
     def __init__(self) -> None:
@@ -150,8 +150,8 @@ class StudyFold:
             return f"rung_{rung}"
         return f"bracket_{self._first_of.setdefault(base, bracket)}_rung_{rung}"
 
-    def settle(self) -> None:
-        """Forget what changed: it was written."""
+    def clear_changes(self) -> None:
+        """Forget what changed, for it was written."""
         for number in self.touched:
             notes = self.trials[number]
             notes.fresh = False

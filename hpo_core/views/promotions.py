@@ -1,4 +1,4 @@
-"""Who went on to a higher rung, and from which rank.
+"""The promotions of a study: which trial went on to a higher rung, and from which rank.
 
 A grant does not record the rank, and a rerun's method follows recorded grants without ranking anything. So ranks are
 found here, once for all who show them: O(log n) comparisons a result with one objective.

@@ -1,4 +1,4 @@
-"""What a study came to so far: status, counts, best result, front, jobs under way. Typed, and taken once."""
+"""The summary of a study: status, counts, best result, front, running jobs."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def trial_story(state: StudyState, number: int) -> list[str]:
     trial, names = state.trials[number], RungNames(state.spec)
     lines = [f"trial {number} created in bracket {trial.bracket}: {trial.params}"]
     lines += [
-        f"{'' if r.rung == FURTHER else 'reached '}{names.words(r.bracket, r.rung)} ({r.resource} units) in "
+        f"{'' if r.rung == FURTHER else 'reached '}{names.label(r.bracket, r.rung)} ({r.resource} units) in "
         f"attempt {r.attempt}: loss {r.loss}"
         for r in trial.all_results
     ]
@@ -27,10 +27,10 @@ def trial_story(state: StudyState, number: int) -> list[str]:
         for r in trial.removed
     ]
     if trial.stopped is not None:
-        lines.append(names.stopped(trial.stopped))
+        lines.append(names.stop_line(trial.stopped))
     if (abandoned := trial.abandoned) is not None:
         where = "at" if trial.is_at(abandoned) else "on the way to"
-        lines.append(f"abandoned {where} {names.words(abandoned.bracket, abandoned.rung)}: {abandoned.reason}")
+        lines.append(f"abandoned {where} {names.label(abandoned.bracket, abandoned.rung)}: {abandoned.reason}")
     lines += [f"not trained further to {ended.target}: {ended.reason}" for ended in trial.given_up]
     if (wanted := state.extended.get(number)) is not None:
         start = "scratch" if wanted.checkpoint is None else f"its checkpoint at {wanted.checkpoint.resource}"

@@ -93,7 +93,7 @@ def test_a_stopped_trial_is_finished_and_says_where() -> None:
         tags = trial_tags(fold, trial.number, "run")
         assert tags["hpo.state"] == "stopped"
         assert tags["hpo.stopped"] == f"stopped at rung {stop.rung} (place {stop.rank} of {stop.results})"
-        assert trial_run_status(fold, trial.number, driven=True)[0] == "FINISHED"
+        assert trial_run_status(fold, trial.number, has_controller=True)[0] == "FINISHED"
 
 
 def test_the_ceiling_is_a_metric() -> None:

@@ -118,7 +118,7 @@ def test_tags_follow_trials_into_the_front_and_out_of_it() -> None:
             before, tags[number] = tags.get(number), trial_tags(fold, number, "run").get("hpo.pareto")
             left += before == "front" and tags[number] == "dominated"
         last = {point.key: point.value for point in fold.points}
-        fold.settle()
+        fold.clear_changes()
         if "front_size" in last:
             assert last["front_size"] == len(fold.state.front)
         if "best_speed" in last:

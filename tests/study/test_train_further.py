@@ -257,7 +257,7 @@ def test_pictures_and_copies_of_a_study_with_it(tmp_path: Path) -> None:
         fold.add(entry)
         for number in fold.touched:
             steps.setdefault(number, []).extend(p.step for p in fold.trials[number].points if p.key == "loss")
-        fold.settle()
+        fold.clear_changes()
     assert fold.status == "finished"
     assert 40 in steps[3] and steps[3] == sorted(set(steps[3])), "a step was logged twice"
     tags = trial_tags(fold, 3, "parent")

@@ -1,4 +1,4 @@
-"""Studies as they stand side by side: each with its figures, repeats of one search over several seeds together."""
+"""The studies of a comparison; repeats over several seeds form a group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What simulations came to, in words and numbers: one column per scenario."""
+"""What simulations came to as a table: one column for each scenario."""
 
 from __future__ import annotations
 

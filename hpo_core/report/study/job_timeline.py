@@ -1,4 +1,4 @@
-"""Jobs over time, per worker."""
+"""Attempts over time, one row for each worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning curves by rung, and the incumbent over time."""
+"""Learning curves by rung, and the best value over time."""
 
 from __future__ import annotations
 

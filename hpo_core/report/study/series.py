@@ -1,4 +1,4 @@
-"""What the pictures need beside the study's state: when, where and along which curve. One pass over the journal.
+"""Times, attempts and learning curves of a study, read in one pass over its journal together with its state.
 
 Time here is *active* time: seconds since the first grant, without the stretches in which no controller ran,
 so that a study stopped overnight is not drawn as a night of nothing.
@@ -114,7 +114,7 @@ class Series:
     @property
     def brackets(self) -> bool:
         """Whether there are several brackets, with rungs of their own or shared ones."""
-        return self.bands.several or bool(self.bands.entrances) or len(self.bands.ladders[0].numbers) > 1
+        return self.bands.several or bool(self.bands.entry_levels) or len(self.bands.ladders[0].numbers) > 1
 
     @property
     def trials(self) -> list[TrialRecord]:
@@ -150,7 +150,7 @@ class Series:
         """Smallest finite loss of a trial; infinite where there is none."""
         return min((r.loss for r in trial.all_results if r.loss is not None), default=math.inf)
 
-    def standing(self) -> list[TrialRecord]:
+    def ranked_trials(self) -> list[TrialRecord]:
         """Trials with a finite result, best first."""
         ranked = [(self.best_loss(trial), trial.number, trial) for trial in self.trials if trial.results]
         return [trial for loss, _, trial in sorted(ranked, key=lambda item: item[:2]) if loss < math.inf]

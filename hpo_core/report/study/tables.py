@@ -1,4 +1,4 @@
-"""The numbers and tables of the page, as HTML. Every word that came from outside is escaped here."""
+"""Head, tiles and tables of the page as HTML; every word from outside is escaped."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def head(series: Series, links: Mapping[str, str]) -> str:
 
 
 def _search(series: Series) -> str:
-    """The search method and its brackets, as short as it can be told."""
+    """The search method and its brackets, in a few words."""
     search = series.study.spec.search
     words: str = search.method
     if search.method == "asha":
@@ -158,7 +158,7 @@ def best_parameters(series: Series) -> str:
 
 
 def value(item: Any) -> str:
-    """A parameter's value, as short as it can be told."""
+    """A parameter's value, floats with six digits."""
     return f"{item:.6g}" if isinstance(item, float) else str(item)
 
 
@@ -181,7 +181,7 @@ def _cell(item: object, most: int) -> str:
 
 def top_trials(series: Series) -> str:
     """The best trials with all their parameters."""
-    ranked = series.standing()[:TOP]
+    ranked = series.ranked_trials()[:TOP]
     if not ranked:
         return ""
     names = list(series.study.spec.space)
@@ -211,12 +211,12 @@ def failure_rows(series: Series) -> list[tuple[float, tuple[str, str, str, str]]
             time,
             (
                 "trial abandoned",
-                f"{gone.trial}",
-                f"{_where(series, gone)} {names.words(gone.bracket, gone.rung)}",
-                gone.reason,
+                f"{abandoned.trial}",
+                f"{_where(series, abandoned)} {names.label(abandoned.bracket, abandoned.rung)}",
+                abandoned.reason,
             ),
         )
-        for time, gone in series.abandoned
+        for time, abandoned in series.abandoned
     ]
     rows += [
         (time, ("report ignored", f"{late.trial}", f"attempt {late.attempt}", late.reason))
@@ -225,8 +225,8 @@ def failure_rows(series: Series) -> list[tuple[float, tuple[str, str, str, str]]
     return sorted(rows, key=lambda row: row[0])
 
 
-def _where(series: Series, gone: TrialAbandoned) -> str:
-    return "at" if series.trials[gone.trial].is_at(gone) else "on the way to"
+def _where(series: Series, abandoned: TrialAbandoned) -> str:
+    return "at" if series.trials[abandoned.trial].is_at(abandoned) else "on the way to"
 
 
 def failures(series: Series) -> str:

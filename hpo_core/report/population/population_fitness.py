@@ -1,4 +1,4 @@
-"""How fit the population was, generation by generation."""
+"""The fitness of a population by generation."""
 
 from __future__ import annotations
 

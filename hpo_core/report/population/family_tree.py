@@ -1,4 +1,4 @@
-"""The family tree: who went on from whom, who lives on in the last generation, and how the winner came about."""
+"""The family tree of a population: who continued whose training, and the path to the winner."""
 
 from __future__ import annotations
 
