@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import importlib.util
 import pkgutil
 import re
 import subprocess
@@ -153,6 +154,21 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         if not target.startswith(("http://", "https://")):
             assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+NAMES_PATHS = [*GUIDE, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+
+
+@pytest.mark.parametrize("page", NAMES_PATHS, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_files_and_modules_named_exist(page: Path) -> None:
+    rooms = "hpo_core|flows|tests|examples|deployments|benchmarks"
+    text = page.read_text()
+    for path in re.findall(rf"[`(](?:\.\./)*((?:{rooms})/[\w./-]+)", text):
+        assert (ROOT / path).exists(), f"{page}: {path}"
+    for name in re.findall(r"`((?:hpo_core|hpo_flows)\.[\w.]+)[`(]", text):
+        module, _, last = name.rpartition(".")
+        if importlib.util.find_spec(module) and not hasattr(importlib.import_module(module), last):
+            assert importlib.util.find_spec(name), f"{page}: {name}"
 
 
 def test_every_package_has_a_readme() -> None:
