@@ -89,7 +89,7 @@ def test_every_package_is_named_by_the_architecture() -> None:
     text = (DOCS / "architecture.md").read_text()
     for folder in (ROOT / "hpo_core", ROOT / "flows" / "hpo_flows"):
         for package in folder.glob("*/__init__.py"):
-            assert f"| `{package.parent.name}` |" in text, package.parent
+            assert f"`{package.parent.name}`" in text, package.parent
 
 
 def test_version_is_the_same_in_both_places() -> None:
