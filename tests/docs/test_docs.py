@@ -9,6 +9,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,19 @@ def test_optuna_objective_runs_as_written(tmp_path: Path, monkeypatch: pytest.Mo
     assert full
     for trial in full:
         assert trial.results[-1].loss == objective(optuna.trial.FixedTrial(trial.params))
+
+
+def test_study_runs_in_process_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "train", raising=False)
+    write_files(tmp_path, "train.py", "study.yaml")
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    (snippet,) = re.findall(r"<!-- runs in a folder with study.yaml -->\n +```python\n(.*?)```", page, re.DOTALL)
+    exec(textwrap.dedent(snippet), {})
+    assert "Incumbent(trial=" in capsys.readouterr().out
 
 
 def test_simulation_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
