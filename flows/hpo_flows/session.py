@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Literal
 
 import msgspec
@@ -165,11 +166,6 @@ class Session:
 
     # Start.
 
-    @property
-    def given_spec(self) -> dict[str, object] | None:
-        """The new study as plain data, for the flow run's parameters."""
-        return None if self._given is None else self._given.plain()
-
     def add_observer(self, make: ObserverFactory) -> None:
         """Have another observer made once the study is open."""
         self._observers.append(make)
@@ -259,6 +255,13 @@ class Session:
         uri = self.home.tracking_uri(self.spec)
         if uri is None:
             return
+        if find_spec("mlflow") is None:
+            log.warning(
+                "study %r is not shown in MLflow, which is not installed: `pip install 'hpo-core[mlflow]'`, then "
+                "`hpo project %s` catches up; or set tracking.mlflow to off.",
+                self.name, self.name,
+            )  # fmt: skip
+            return
         arguments = [
             sys.executable, "-m", "hpo_core.tracking.follower",
             "--study", self.name,
@@ -267,12 +270,12 @@ class Session:
         ]  # fmt: skip
         if location := self.home.artifact_location(self.spec):
             arguments += ["--artifact-location", location]
-        with open_private(self.folder / "mlflow.log", "ab") as log:
+        with open_private(self.folder / "mlflow.log", "ab") as output:
             self._follower = subprocess.Popen(
                 arguments,
                 stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
                 env=without_foreign_credentials(os.environ, uri)
                 | {

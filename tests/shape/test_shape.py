@@ -28,7 +28,7 @@ def touches(path: Path, *rooms: str) -> set[str]:
     return {name for name in imports(path) if any(name == room or name.startswith(room + ".") for room in rooms)}
 
 
-@pytest.mark.parametrize("name", sorted(set(CORE) - {"hpo_core/cli/app.py"}))
+@pytest.mark.parametrize("name", sorted(CORE))
 def test_core_never_imports_prefect_dask_or_flows(name: str) -> None:
     assert not touches(CORE[name], "prefect", "dask", "distributed", "hpo_flows")
 
