@@ -11,11 +11,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Literal
 
 import msgspec
 
 from hpo_core.checkpoints.storage import local_path
+from hpo_core.execution.dispatch import Dispatcher
+from hpo_core.execution.loop import Loop, Observer, Takeover
+from hpo_core.execution.sweeper import CheckpointSweeper
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import PatientJournal
@@ -39,7 +43,6 @@ from hpo_core.tracking.follower import FINISH
 from hpo_core.tracking.run_location import ProjectionPlace, in_trouble, read_place
 from hpo_core.views.rungs import is_unlimited
 from hpo_flows.dask.executor import DaskExecutor
-from hpo_flows.driver import Driver, Observer, Wrapper
 
 log = logging.getLogger("hpo.session")
 JOB_GRAIN_LIMIT = 300
@@ -160,11 +163,6 @@ class Session:
 
     # Start.
 
-    @property
-    def given_spec(self) -> dict[str, object] | None:
-        """The new study as plain data, for the flow run's parameters."""
-        return None if self._given is None else self._given.plain()
-
     def add_observer(self, make: ObserverFactory) -> None:
         """Have another observer made once the study is open."""
         self._observers.append(make)
@@ -195,26 +193,24 @@ class Session:
 
     # Drive.
 
-    def run(self, make_wrapper: Callable[[Study, DaskExecutor], Wrapper]) -> tuple[Study, Summary]:
+    def run(self, make_dispatcher: Callable[[Study, DaskExecutor], Dispatcher]) -> tuple[Study, Summary]:
         """Drive the study until nothing is left to run, then write its report."""
         began = time.monotonic()
         self.wait_for_cluster()
         study = self._open()
         self._start_follower()
         observers = [make(study) for make in self._observers]
-        wrapper = make_wrapper(study, self.executor)
-        driver = Driver(
+        dispatcher = make_dispatcher(study, self.executor)
+        loop = Loop(
             study,
             self.executor,
-            wrapper,
+            dispatcher=dispatcher,
+            checkpoints=CheckpointSweeper(study, self.folder),
             observers=observers,
-            folder=self.folder,
-            owner=self.owner,
-            extend=self._extend,
-            train=self.train,
+            takeover=Takeover(owner=self.owner, extend=self._extend, train=self.train),
         )
         try:
-            status = driver.run()
+            status = loop.run()
         finally:
             for observer in observers:
                 observer.close()
@@ -232,7 +228,7 @@ class Session:
             time.monotonic() - began,
             report,
             links,
-            wrapper.task_runs,
+            dispatcher.task_runs,
         )
         return study, self.summary
 
@@ -256,6 +252,13 @@ class Session:
         uri = self.home.tracking_uri(self.spec)
         if uri is None:
             return
+        if find_spec("mlflow") is None:
+            log.warning(
+                "study %r is not shown in MLflow, which is not installed: `pip install 'hpo-core[mlflow]'`, then "
+                "`hpo project %s` catches up; or set tracking.mlflow to off.",
+                self.name, self.name,
+            )  # fmt: skip
+            return
         arguments = [
             sys.executable, "-m", "hpo_core.tracking.follower",
             "--study", self.name,
@@ -264,12 +267,12 @@ class Session:
         ]  # fmt: skip
         if location := self.home.artifact_location(self.spec):
             arguments += ["--artifact-location", location]
-        with open_private(self.folder / "mlflow.log", "ab") as log:
+        with open_private(self.folder / "mlflow.log", "ab") as output:
             self._follower = subprocess.Popen(
                 arguments,
                 stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
                 env=without_foreign_credentials(os.environ, uri)
                 | {
