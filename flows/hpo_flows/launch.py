@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import msgspec
@@ -69,6 +70,11 @@ def launch(
         err.print(Text(notice, style="yellow"), soft_wrap=True)
     board = out.is_terminal and not as_json
     try:
+        if shown and find_spec("prefect") is None:
+            raise HpoError(
+                "Prefect is not installed, and the study is to be shown in it. Install it with `pip install "
+                "'hpo-core[all]'`, or run the study without it: --no-prefect."
+            )
         if shown:
             server = _find_api(home, prefect_timeout or session.spec.prefect.start_timeout)
         session.start_cluster()
@@ -84,7 +90,7 @@ def launch(
         if dashboard := session.executor.dashboard:
             _say(as_json, f"Dask dashboard: {dashboard}")
         _show_in_terminal(session, board, as_json)
-        summary = _run_flow(session, action, as_json, home, force, extend) if shown else _run_bare(session)
+        summary = _run_flow(session, action, as_json) if shown else _run_bare(session)
         warning = session.finish_tracking()
         if warning:
             err.print(warning, style="yellow")
@@ -147,22 +153,12 @@ def _run_bare(session: Session) -> dict[str, Any]:
     return dict(msgspec.to_builtins(summary))
 
 
-def _run_flow(session: Session, action: str, as_json: bool, home: Home, force: bool, extend: int) -> dict[str, Any]:
+def _run_flow(session: Session, action: str, as_json: bool) -> dict[str, Any]:
     from hpo_flows.liveness.api_watch import leave, look
-    from hpo_flows.tune import run_prepared
+    from hpo_flows.tune import run_in_flow
 
     try:
-        summary = run_prepared(
-            session,
-            action=action,
-            spec=session.given_spec,
-            extend=extend,
-            trial=None if session.train is None else session.train[0],
-            to=None if session.train is None else session.train[1],
-            force=force,
-            home=str(home.folder),
-            journal=str(session.journal),
-        )
+        summary = run_in_flow(session, action)
     except HpoError:
         raise
     except Exception as error:
