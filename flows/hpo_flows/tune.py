@@ -31,7 +31,7 @@ from hpo_flows.deployed.form import (
     filled_in,
     with_changes,
 )
-from hpo_flows.deployed.permissions import Permits
+from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.deployed.study_runs import begin, dated_name, this_flow_run
 from hpo_flows.flow_run import drive
 from hpo_flows.session import Session
@@ -100,13 +100,14 @@ def tune(
     """
     if (opened := _opened.get()) is not None:
         return opened.run()
-    permits = Permits.of_environment()
+    permissions = Permissions.of_environment()
     run = this_flow_run()
     described = filled_in(
-        permits, objective=objective, metric=metric, numbers=numbers, choices=choices, method=method, sampler=sampler,
-        limits=limits, training=training, experiment=experiment, journal_retry_seconds=journal_retry_seconds,
+        permissions, objective=objective, metric=metric, numbers=numbers, choices=choices, method=method,
+        sampler=sampler, limits=limits, training=training, experiment=experiment,
+        journal_retry_seconds=journal_retry_seconds,
     )  # fmt: skip
-    spec = with_changes(described, name or dated_name("study", run), permits, seed=seed, cluster=cluster)
+    spec = with_changes(described, name or dated_name("study", run), permissions, seed=seed, cluster=cluster)
     return begin("tune", run, spec)
 
 

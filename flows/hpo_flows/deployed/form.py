@@ -36,7 +36,7 @@ from hpo_core.spec import (
 from hpo_core.spec.plain_data import check_plain
 from hpo_core.spec.study_file import read_yaml
 from hpo_core.spec.validation_errors import explain
-from hpo_flows.deployed.permissions import Permits
+from hpo_flows.deployed.permissions import Permissions
 
 _METHODS: dict[str, tuple[str, type[BaseModel]]] = {
     "asha": ("ASHA", AshaSearch),
@@ -199,13 +199,13 @@ class Choice(_Form):
 
 
 StudyFile = Annotated[
-    str, Offered(lambda: Permits.of_environment().study_files(), otherwise="(HPO_STUDY_FOLDER holds none)")
+    str, Offered(lambda: Permissions.of_environment().study_files(), otherwise="(HPO_STUDY_FOLDER holds none)")
 ]
-Objective = Annotated[str, Offered(lambda: Permits.of_environment().known_objectives())]
+Objective = Annotated[str, Offered(lambda: Permissions.of_environment().known_objectives())]
 ClusterAddress = Annotated[
     str,
     Offered(
-        lambda: [c for c in Permits.of_environment().clusters if "://" in c],
+        lambda: [c for c in Permissions.of_environment().clusters if "://" in c],
         otherwise="(HPO_ALLOWED_CLUSTERS lists none)",
     ),
 ]
@@ -324,7 +324,12 @@ Cluster = Annotated[LocalWorkers | DaskScheduler | None, AsTabs()]
 
 
 def with_changes(
-    spec: StudySpec, name: str, permits: Permits, *, seed: int | None, cluster: LocalWorkers | DaskScheduler | None
+    spec: StudySpec,
+    name: str,
+    permissions: Permissions,
+    *,
+    seed: int | None,
+    cluster: LocalWorkers | DaskScheduler | None,
 ) -> StudySpec:
     """A study under another name, and perhaps with another seed and on another cluster.
 
@@ -339,11 +344,11 @@ def with_changes(
     elif cluster is not None:
         changes["cluster"] = {"kind": "address"} | cluster.model_dump()
     made = StudySpec.from_plain(spec.plain() | changes, "form")
-    permits.check(made)
+    permissions.check(made)
     return made
 
 
-def filled_in(permits: Permits, **fields: Any) -> StudySpec:
+def filled_in(permissions: Permissions, **fields: Any) -> StudySpec:
     """The study that the fields of a form describe (see :class:`FilledIn`), by the name ``study``.
 
     Raises:
@@ -355,7 +360,7 @@ def filled_in(permits: Permits, **fields: Any) -> StudySpec:
         plain = FilledIn.model_validate(plain_fields).plain()
     except ValidationError as error:
         raise SpecError(explain(error, "form", plain_fields, {})) from None
-    folders = [str(folder) for folder in permits.import_folders]
+    folders = [str(folder) for folder in permissions.import_folders]
     return StudySpec.from_plain(plain | {"study": "study", "pythonpath": folders}, "form")
 
 
