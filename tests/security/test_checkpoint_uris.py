@@ -11,7 +11,7 @@ import pytest
 from hpo_core import Study
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.storage import all_files, files_of, local_path, remove
-from hpo_core.journal.protocol import Owner
+from hpo_core.execution.sweeper import CheckpointSweeper
 from hpo_core.model.errors import CheckpointError, ObjectiveError, StorageError
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Outcome
@@ -21,7 +21,6 @@ from hpo_core.tracking.study_fold import StudyFold
 from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.evaluation import EvaluationRequest, TrainedModel, evaluate_models
 from hpo_core.training.request import JobRequest
-from hpo_flows.driver import Bare, Driver
 from tests.conftest import completed, make_spec
 
 TREE = {"tracked": {}, "random": {}, "metrics": {}, "weights": np.arange(3.0)}
@@ -122,10 +121,8 @@ def test_links_on_the_way_are_not_followed(tmp_path: Path, folder: Path, where: 
     assert all_files(folder, "checkpoints") == files_of(folder, "checkpoints", 0, 0) == []
     remove(folder, uri, "checkpoints")
     study = Study.create(make_spec())
-    driver = Driver(
-        study, None, Bare(None), observers=[], folder=folder, owner=Owner("h", 1, 0.0),  # type: ignore[arg-type]
-    )  # fmt: skip
-    driver.sweep()
+    sweeper = CheckpointSweeper(study, folder)
+    sweeper.sweep()
     assert (theirs / uri).exists()
 
 
@@ -157,9 +154,7 @@ def test_the_driver_removes_no_file_that_a_journal_names_elsewhere(folder: Path,
     """`../..` in the checkpoint of a result deleted a file once a better one made it superfluous."""
     thesis = folder / "../../thesis/chapter.safetensors"
     study = Study.create(make_spec(search={"method": "random", "configs": 9}))
-    driver = Driver(
-        study, None, Bare(None), observers=[], folder=folder, owner=Owner("h", 1, 0.0),  # type: ignore[arg-type]
-    )  # fmt: skip
+    sweeper = CheckpointSweeper(study, folder)
     study.checkpoints.take_dead()
     for loss in (0.5, 0.4, 0.3):
         job = study.ask()
@@ -167,7 +162,7 @@ def test_the_driver_removes_no_file_that_a_journal_names_elsewhere(folder: Path,
         bad = msgspec.structs.replace(victim, uri="../../thesis/chapter.safetensors" if loss == 0.5 else f"{loss}")
         study.tell_report(completed(job, loss, checkpoint=bad))
     assert "../../thesis/chapter.safetensors" not in study.checkpoints
-    driver._reconcile()
+    sweeper.remove_dead()
     assert thesis.exists()
 
 

@@ -13,12 +13,13 @@ import torch
 
 from examples.pbt import train as example
 from hpo_core import MemoryJournal, Study, StudySpec, load_spec
-from hpo_core.execution.virtual import SimulatedExecutor, VirtualClock
+from hpo_core.checkpoints.paths import checkpoint_path
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome
 from hpo_core.report.study.schedule_figure import schedules
 from hpo_core.report.study.series import read_series
 from hpo_core.samplers.recorded_params import RecordedSampler
+from hpo_core.simulation import Simulation, VirtualClock
 from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.request import JobRequest
 from hpo_core.views.lineage import read_lineage, schedule_of
@@ -29,13 +30,13 @@ ROOT = Path(__file__).parents[2]
 def play(spec: StudySpec, train: Callable[[Job], Metrics], **more: Any) -> tuple[Study, MemoryJournal]:
     clock, journal = VirtualClock(), MemoryJournal()
     study = Study.create(spec, journal, clock=clock, sampler=more.pop("sampler", None))
-    SimulatedExecutor(study, clock, train=train, seconds=lambda job: 1.0, **more).run()
+    Simulation(study, clock, train=train, seconds=lambda job: 1.0, **more).run()
     study.check()
     return study, journal
 
 
 def kept_as(job: Job) -> str:
-    return f"checkpoints/trial-{job.trial:05d}/rung-{job.rung}-attempt-{job.attempt}"
+    return checkpoint_path(job)
 
 
 class Quadratics:

@@ -95,10 +95,10 @@ class ApiWatch:
         self._asked = time.monotonic()
         self._thread: threading.Thread | None = None
 
-    def told(self, report: Report, granted: list[Job]) -> None:
+    def on_report(self, report: Report, granted: list[Job]) -> None:
         """Results change nothing here."""
 
-    def tick(self) -> None:
+    def on_tick(self) -> None:
         now = time.monotonic()
         if now - self._asked >= ASK_SECONDS and (self._thread is None or not self._thread.is_alive()):
             self._asked = now
