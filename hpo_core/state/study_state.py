@@ -256,9 +256,7 @@ class StudyState:
 
     def _created(self, event: StudyCreated) -> None:
         self.spec = StudySpec.from_journal(event.spec)
-        search = self.spec.search
-        again = search.method == "recorded" and any(grant.initiator is not None for grant in search.grants)
-        self.has_members = search.method == "pbt" or again
+        self.has_members = self.spec.search.outline().members
 
     def _controller_changed(self, event: ControllerChanged) -> None:
         self.controller = event.controller

@@ -34,8 +34,9 @@ from hpo_core.model.events import (
 from hpo_core.model.stage import FURTHER
 from hpo_core.model.trial import Metrics, Report
 from hpo_core.search.halving.pareto_rungs import ParetoRung
-from hpo_core.search.method import Done, SearchMethod, create_method
+from hpo_core.search.method import Done, SearchMethod
 from hpo_core.spec import StudySpec
+from hpo_core.spec.assembly import create_method
 from hpo_core.state import StudyState, TrialRecord
 from hpo_core.views.rung_names import RungNames
 

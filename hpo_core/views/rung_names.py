@@ -15,18 +15,9 @@ class RungNames:
     """
 
     def __init__(self, spec: StudySpec) -> None:
-        search = spec.search
-        self.shared = search.method == "asha" and search.rung_system == "shared" and len(search.brackets) > 1
-        self.several = False
-        """Whether there are several brackets with rungs of their own from the start."""
-        if search.method == "asha":
-            self.several = len(search.brackets) > 1 and not self.shared
-        elif search.method == "sha":
-            self.several = search.rounds > 1
-        elif search.method == "hyperband":
-            self.several = len(search.levels()) * search.rounds > 1
-        elif search.method == "recorded":
-            self.several = len({grant.bracket for grant in search.grants}) > 1
+        outline = spec.search.outline()
+        self.shared = outline.shared_rungs
+        self.several = outline.several_brackets
 
     def place(self, bracket: int, rung: int) -> tuple[int | None, int]:
         """(bracket, or None where rungs are shared; place in its ladder)."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hpo_core.model.stage import FURTHER
-from hpo_core.search.halving.rungs import Ladder
 from hpo_core.search.method import RungStatus
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
@@ -85,21 +84,17 @@ class BracketView:
 
 def is_unlimited(spec: StudySpec) -> bool:
     """Whether only a stop rule ends the study: no number of configurations was given."""
-    return spec.search.method in ("asha", "pasha", "random") and spec.search.configs is None
+    return spec.search.outline().endless
 
 
 def is_stopping(spec: StudySpec) -> bool:
     """Whether trials go on at once or never, instead of waiting for promotion."""
-    return spec.search.method == "asha" and spec.search.variant == "stopping"
+    return spec.search.outline().stopping
 
 
 def entrances(spec: StudySpec) -> dict[int, int]:
     """Bracket to the level at which its trials enter the rungs that all brackets share; empty where none are shared."""
-    search = spec.search
-    if search.method != "asha" or not RungNames(spec).shared:
-        return {}
-    ladder = Ladder(search.levels(), search.reduction_factor, endless=search.max_resource is None)
-    return {bracket: ladder.level(bracket) for bracket in search.brackets}
+    return dict(spec.search.outline().entrances)
 
 
 def bracket_views(study: Study, *, details: bool = False) -> list[BracketView]:

@@ -15,7 +15,7 @@ from hpo_core.model.trial import Checkpoint, Job, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.search.halving.promotion_chance import first_passage, hypergeometric_tail
-from hpo_core.search.random_grid import Straight
+from hpo_core.search.random import Straight
 from hpo_core.state import StudyState
 from tests.conftest import World, completed, failed, fresh, make_spec
 from tests.laws.test_laws import snapshot

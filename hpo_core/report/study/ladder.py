@@ -99,14 +99,13 @@ def climbing(series: Series) -> Figure | None:
 
 
 def _caption(series: Series) -> str:
-    method = series.study.spec.search.method
     if is_stopping(series.study.spec):
         words = (
             "Each line is one trial: it rises while it trains. At each rung it goes on at once, or is stopped for "
             "good: its line ends there. "
         )
     else:
-        until = " until all of its bracket are there" if method in ("sha", "hyperband") else ""
+        until = " until all of its bracket are there" if series.study.spec.search.outline().barriers else ""
         words = (
             f"Each line is one trial: it rises while it trains, lies flat while it waits at a rung{until}, and ends "
             "where it was not promoted. "

@@ -154,7 +154,9 @@ def read_series(entries: Sequence[Entry]) -> Series:
     resources = {result.resource for trial in study.state.trials for result in trial.all_results}
     targets = {event.target for entry in entries for event in entry.events if type(event) is JobGranted}
     series.levels = sorted(resources | targets | {band.rung.level for band in series.bands.all})
-    if study.spec.search.method == "pbt" or any(trial.parent is not None for trial in study.state.trials):
+    if study.spec.search.outline().population is not None or any(
+        trial.parent is not None for trial in study.state.trials
+    ):
         series.lineage = Lineage()
     fold = _Fold(series)
     for entry in entries:

@@ -11,6 +11,7 @@ from typing import Any
 from hpo_core.model.events import TrialAbandoned
 from hpo_core.report.study.series import Series
 from hpo_core.report.style import duration, number, text
+from hpo_core.search.search_settings import Progress
 from hpo_core.spec import notices
 from hpo_core.views.rung_names import halt_words
 
@@ -27,9 +28,8 @@ def next_command(series: Series) -> str:
     """What a person would type now."""
     name = series.study.name
     found = status(series)
-    if found == "finished" and series.study.spec.search.method != "recorded":
-        search = series.study.spec.search
-        more = search.population if search.method == "pbt" else max(1, len(series.trials))
+    if found == "finished" and series.study.spec.search.record() is None:
+        more = series.study.spec.search.outline().population or max(1, len(series.trials))
         return f"hpo extend {name} --configs {more}"
     return f"hpo show {name}" if found in ("running", "finished") else f"hpo resume {name}"
 
@@ -59,13 +59,13 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
 
 
 def _resource(series: Series) -> list[tuple[str, str, str]]:
-    state, search = series.study.state, series.study.spec.search
+    state, outline = series.study.state, series.study.spec.search.outline()
     if not state.resource_used:
         return []
     if series.lineage is not None:  # each trial is a session of a longer training
         planned = state.resource_used + sum(rung.units for rung in series.study.method.rungs())
         return [("resource used", f"{state.resource_used:,}", f"of {planned:,} planned")]
-    full = len(state.trials) * (search.max_resource or 0)
+    full = len(state.trials) * (outline.max_resource or 0)
     ratio = full / state.resource_used
     small = f"of {full:,} for training all in full" if full else "without an upper limit for each trial"
     tiles = [("resource used", f"{state.resource_used:,}", small)]
@@ -108,27 +108,12 @@ def head(series: Series, links: Mapping[str, str]) -> str:
 
 def _search(series: Series) -> str:
     """The search method and its brackets, as short as it can be told."""
-    search = series.study.spec.search
-    words: str = search.method
-    if search.method == "asha":
-        words += f" ({search.variant})"
-        if len(search.brackets) > 1:
-            rungs = "shared rungs" if series.bands.names.shared else "rungs of their own"
-            words += f", {len(search.brackets)} brackets with {rungs}"
-        if search.max_resource is None:
-            words += ", no maximum resource"
-    elif search.method == "pasha":
-        ceiling = max(band.rung.level for band in series.bands.all if band.kind != "closed")
-        words += f", ceiling {ceiling:,} of {search.max_resource:,}"
-    elif search.method == "pbt":
-        begun = series.lineage.generations() if series.lineage is not None else 0
-        words += (
-            f" ({search.selection}), population {search.population:,}, generation {begun:,} of {search.generations:,}"
-        )
-    elif search.method in ("sha", "hyperband"):
-        count = sum(len(ladder.numbers) for ladder in series.bands.ladders)
-        words += f", {count} bracket{'' if count == 1 else 's'}"
-    return words
+    progress = Progress(
+        brackets=sum(len(ladder.numbers) for ladder in series.bands.ladders),
+        level=max((band.rung.level for band in series.bands.all if band.kind != "closed"), default=0),
+        generation=series.lineage.generations() if series.lineage is not None else 0,
+    )
+    return series.study.spec.search.summary(progress)
 
 
 def _links(links: Mapping[str, str]) -> str:
