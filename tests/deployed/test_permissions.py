@@ -13,14 +13,13 @@ from pydantic import TypeAdapter, ValidationError
 from hpo_core.model.errors import SpecError
 from hpo_core.spec import AddressClusterSpec, LocalClusterSpec, StudySpec, TrainingSpec
 from hpo_flows.deployed.form import (
-    DEFAULT_METHOD,
     Attempts,
     DaskScheduler,
     LocalWorkers,
-    Method,
     filled_in,
     with_changes,
 )
+from hpo_flows.deployed.form_schema import DEFAULT_METHOD, Method
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.tune import tune
 from tests.conftest import make_spec

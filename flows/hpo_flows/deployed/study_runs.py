@@ -23,8 +23,8 @@ from hpo_core.views.rung_names import halt_words
 from hpo_flows.deployed.permissions import Permissions, refuse_relative_places
 from hpo_flows.deployed.run_marker import RunMarker, read_marker, run_of, write_marker
 from hpo_flows.deployed.suspend import Suspension
-from hpo_flows.flow_run import drive
-from hpo_flows.session import Session, Summary
+from hpo_flows.study_run.flow_run import drive
+from hpo_flows.study_run.session import Session, Summary
 
 
 def train_further(study: str, run: UUID, take_over: bool, trial: int | None, to: int) -> State[Any]:

@@ -18,7 +18,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedModel, evaluate_models
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
-from hpo_flows.session import Session
+from hpo_flows.study_run.session import Session
 from hpo_flows.tune import run_in_flow
 
 

@@ -17,8 +17,8 @@ from hpo_flows.live_progress import ResultLines
 from hpo_flows.liveness.api_watch import ApiWatch, api_is_unreachable, end_process_soon, wait_for_return
 from hpo_flows.liveness.parent_watch import end_with_worker
 from hpo_flows.prefect_artifacts import StudyArtifacts
-from hpo_flows.session import ObserverFactory, Session, Summary, grain
-from hpo_flows.tasks import TaskPerJob, TaskPerRung
+from hpo_flows.study_run.session import ObserverFactory, Session, Summary, grain
+from hpo_flows.study_run.tasks import TaskPerJob, TaskPerRung
 
 
 class DecisionLog:

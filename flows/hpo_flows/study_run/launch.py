@@ -36,7 +36,7 @@ from hpo_flows.prefect_api.connection import (
     settle,
 )
 from hpo_flows.prefect_api.shared_server import SharedServer
-from hpo_flows.session import Session
+from hpo_flows.study_run.session import Session
 
 HALTED = 7
 INTERRUPTED = 130
