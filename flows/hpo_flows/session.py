@@ -34,9 +34,9 @@ from hpo_core.model.errors import (
 )
 from hpo_core.model.events import StudyExtended
 from hpo_core.replay.past_results import with_past
-from hpo_core.search.method import create_method
 from hpo_core.security.private_files import open_private
 from hpo_core.spec import StudySpec
+from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
 from hpo_core.tracking.credential_scope import without_foreign_credentials
 from hpo_core.tracking.follower import FINISH
@@ -150,11 +150,8 @@ class Session:
                 f"`hpo extend {self.name} --configs N` asks for more; or give the new one another name."
             )
         spec = Study.open(self.name, self.journal, at=0).spec
-        if self._extend and spec.search.method == "recorded":
-            raise SpecError(
-                f"Study {self.name!r} trains again along the record of {spec.search.source!r} and has no "
-                f"configurations of its own; extend {spec.search.source!r} instead."
-            )
+        if self._extend and (refusal := spec.search.refuse_extension(self.name)):
+            raise SpecError(refusal)
         if train is not None:
             self.train = (Study.open(self.name, self.journal, reading=True).trial_to_train(*train), train[1])
         if not self._force:
@@ -334,7 +331,7 @@ class Session:
             except CheckpointError as error:
                 links["Checkpoint"] = f"not linked: {error}"
         links["Study folder"] = str(self.folder)
-        path = write_report(list(self.journal.entries(self.name)), self.home.report_path(self.name), links=links)
+        path = write_report(self.journal.entries(self.name), self.home.report_path(self.name), links=links)
         links["Report"] = path.as_uri()
         return links
 

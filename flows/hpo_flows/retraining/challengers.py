@@ -158,9 +158,9 @@ class Candidates:
     def search_behind(self, name: str) -> str:
         """A rerun has no search to begin anew; the study whose record it trained along has."""
         search = Study.open(name, self.journal, at=0).spec.search
-        while search.method == "recorded":
+        while (record := search.record()) is not None:
             try:
-                found = Study.open(search.source, self.journal, at=0).spec
+                found = Study.open(record.source, self.journal, at=0).spec
             except StudyNotFoundError:
                 break
             name, search = found.study, found.search
