@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from hpo_core.checkpoints.storage import all_files, files_of, remove
+from hpo_core.checkpoints.storage import all_files, attempt_files, remove
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import PatientJournal
 from hpo_core.model.errors import HpoError
@@ -189,7 +189,7 @@ class Driver:
         """Of an attempt that failed or came too late, files may be left that no result names."""
         base = self.study.spec.checkpoint_base
         if report.checkpoint is None or report.checkpoint.uri not in self.study.checkpoints:
-            for uri in files_of(self._folder, base, report.trial, report.attempt):
+            for uri in attempt_files(self._folder, base, report.trial, report.attempt):
                 if uri not in self.study.checkpoints:
                     remove(self._folder, uri, base)
 

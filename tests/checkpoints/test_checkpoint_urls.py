@@ -8,7 +8,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from hpo_core.checkpoints import files as checkpoints
-from hpo_core.checkpoints.storage import all_files, files_of, remove
+from hpo_core.checkpoints.storage import all_files, attempt_files, remove
 from hpo_core.model.errors import CheckpointError, SpecError, StorageError
 from hpo_core.model.trial import Job, Outcome
 from hpo_core.training.child.attempt import run_attempt
@@ -44,8 +44,8 @@ def test_read_back_and_the_same_bytes_as_in_a_folder(saved, base, tmp_path):
 
 
 def test_listed_under_the_name_that_results_have_and_removed(saved, base, tmp_path):
-    assert files_of(tmp_path, base, 1, 2) == all_files(tmp_path, base) == [saved.uri]
-    assert files_of(tmp_path, base, 1, 3) == files_of(tmp_path, base, 0, 2) == []
+    assert attempt_files(tmp_path, base, 1, 2) == all_files(tmp_path, base) == [saved.uri]
+    assert attempt_files(tmp_path, base, 1, 3) == attempt_files(tmp_path, base, 0, 2) == []
     remove(tmp_path, saved.uri, base)
     remove(tmp_path, saved.uri, base)
     assert all_files(tmp_path, base) == []

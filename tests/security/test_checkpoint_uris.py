@@ -10,7 +10,7 @@ import pytest
 
 from hpo_core import Study
 from hpo_core.checkpoints import files as checkpoints
-from hpo_core.checkpoints.storage import all_files, files_of, local_path, remove
+from hpo_core.checkpoints.storage import all_files, attempt_files, local_path, remove
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.errors import CheckpointError, ObjectiveError, StorageError
 from hpo_core.model.trial import Checkpoint, Job, Outcome
@@ -118,7 +118,7 @@ def test_links_on_the_way_are_not_followed(tmp_path: Path, folder: Path, where: 
         checkpoints.load(folder, saved, "checkpoints")
     with pytest.raises(StorageError, match="is a symbolic link"):
         checkpoints.save(folder, uri, TREE, resource=1)
-    assert all_files(folder, "checkpoints") == files_of(folder, "checkpoints", 0, 0) == []
+    assert all_files(folder, "checkpoints") == attempt_files(folder, "checkpoints", 0, 0) == []
     remove(folder, uri, "checkpoints")
     study = Study.create(make_spec())
     driver = Driver(

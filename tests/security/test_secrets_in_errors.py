@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from hpo_core.model.errors import HpoError, JournalError
 from hpo_core.model.trial import Outcome, Report
-from hpo_core.security.masking import known_secrets, mask_logs, masked, masked_errors, masked_report, remember
+from hpo_core.security.masking import add_secrets_of, known_secrets, mask_logs, masked, masked_errors, masked_report
 from hpo_core.tracking.mlflow_links import reason_of
 from tests.flows.conftest import Runner
 
@@ -140,7 +140,7 @@ def test_logs_and_their_tracebacks_are_masked(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_errors_of_libraries_are_raised_without_secrets() -> None:
-    remember("postgresql+psycopg://hpo:urlPl4nted@127.0.0.1:9/hpo")
+    add_secrets_of("postgresql+psycopg://hpo:urlPl4nted@127.0.0.1:9/hpo")
     with pytest.raises(HpoError) as caught, masked_errors():
         sa.create_engine("nodatabase://hpo:urlPl4nted@127.0.0.1:9/hpo")
         raise sa.exc.OperationalError("SELECT 'urlPl4nted'", {}, Exception("no pg_hba.conf entry for urlPl4nted"))

@@ -11,7 +11,7 @@ from hpo_core import StudySpec
 from hpo_core.cli.app import app
 from hpo_core.model.errors import ObjectiveError, SpecError
 from hpo_core.model.space import Parameter, SearchSpace
-from hpo_core.training.optuna.dry_call import MOST_CALLS, find_space
+from hpo_core.training.optuna.space_discovery import MAX_CALLS, find_space
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,7 +74,7 @@ def test_a_rule_that_a_few_draws_suggest_is_checked():
 
     found = find_space(objective)
     names = [name for name in found.space if name.startswith("x")]
-    assert len(names) > 4 and found.unclear == names and found.calls <= MOST_CALLS
+    assert len(names) > 4 and found.unclear == names and found.calls <= MAX_CALLS
 
 
 def test_what_three_decide_is_found_by_draws_and_named():
@@ -141,13 +141,13 @@ def test_the_limit_of_calls_is_kept_and_what_is_left_is_said():
             trial.suggest_categorical(f"c{k}", list(range(20)))
 
     found = find_space(objective)
-    assert 150 <= found.calls <= MOST_CALLS and len(found.space) == 30
+    assert 150 <= found.calls <= MAX_CALLS and len(found.space) == 30
     assert any(gap.startswith("some values of c") for gap in found.gaps)
     assert any("pairs of values" in gap for gap in found.gaps)
 
 
 def test_calls_without_end_stop_in_time(monkeypatch):
-    monkeypatch.setattr("hpo_core.training.optuna.dry_call.MOST_SECONDS", 0.0)
+    monkeypatch.setattr("hpo_core.training.optuna.space_discovery.MAX_SECONDS", 0.0)
     found = find_space(layers)
     assert len(found.space) == 8 and "anything more after 0 s" in found.gaps
 
