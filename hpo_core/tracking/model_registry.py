@@ -216,7 +216,7 @@ def _inside(folder: Path, uri: str) -> Path:
 
 @contextlib.contextmanager
 def _on_this_machine(folder: Path, uri: str, base: str) -> Iterator[Path]:
-    """A checkpoint's file, local_copy where it lies at a URL."""
+    """A checkpoint's file, downloaded where it lies at a URL."""
     local = local_path(folder, uri, base)
     if local is not None:
         yield local
