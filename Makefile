@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint setup lock clean
+.PHONY: demo test test-slow lint docs setup lock clean
 
 setup: $(READY)
 
@@ -29,8 +29,11 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(READY)  ## the documentation site, in site/ (open site/index.html, or for its search: mkdocs serve)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 lock:  ## pin what is installed now (the +cpu of a local torch build is no version others can install)
 	$(BIN)/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/^\(torch==[0-9.]*\)+.*/\1/' > requirements.lock
 
 clean:
-	rm -rf $(VENV) .hpo .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .hpo site .mypy_cache .ruff_cache .pytest_cache

@@ -114,7 +114,7 @@ def played(
         study.looks = []
     if rule is not None:
         assert study._checkpoints is not None
-        study._budget = rule(study.spec.checkpoints, study._checkpoints)
+        study._budget = study._grants._budget = rule(study.spec.checkpoints, study._checkpoints)
     SimulatedExecutor(study, clock, workers=WORKERS, train=table.train, seconds=table.cost).run()
     assert study.status == "finished", study.state.halted
     return study

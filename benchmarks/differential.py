@@ -33,6 +33,7 @@ from their_rules import Borrowed, TheirPasha, plug
 
 from hpo_core.model.events import CeilingRaised, Event, JobCompleted, JobGranted, TrialCreated
 from hpo_core.model.rng import Stream
+from hpo_core.model.stage import Rung
 from hpo_core.search.asha import Asha
 from hpo_core.search.asha_stopping import AshaStopping
 from hpo_core.search.halving.brackets import hyperband_size
@@ -187,7 +188,7 @@ class Comparison:
         curve = tuple((epoch, losses[epoch - 1]) for epoch in range(self.reached[trial] + 1, level + 1))
         bracket = self.bracket_of[trial]
         rung = self.case["levels"].index(level) - bracket
-        event = JobCompleted(trial, 0, bracket, rung, level, losses[level - 1], {}, None, "", 0.0, 0.0, (), curve)
+        event = JobCompleted(trial, 0, Rung(bracket, rung), level, losses[level - 1], {}, None, "", 0.0, 0.0, (), curve)
         self.reached[trial] = level
         for one in self.followers:
             if isinstance(one.method, Borrowed) and tolerance is not None:
@@ -206,7 +207,7 @@ class Comparison:
 
     def grant(self, trial: int, level: int) -> None:
         bracket = self.bracket_of[trial]
-        self.apply(JobGranted(trial, 0, bracket, self.case["levels"].index(level) - bracket, level, None))
+        self.apply(JobGranted(trial, 0, Rung(bracket, self.case["levels"].index(level) - bracket), level, None))
 
     def apply(self, event: Event) -> None:
         for one in self.followers:

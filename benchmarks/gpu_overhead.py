@@ -71,6 +71,7 @@ def stages(called: float, returned: float, metrics: dict[str, float]) -> dict[st
 
 def measure(jobs: int, megabytes: int, saved: bool) -> dict[str, dict[str, Any]]:
     """Medians of new jobs, and of jobs that go on from theirs."""
+    from hpo_core.model.stage import Rung
     from hpo_core.model.trial import Checkpoint, Job
     from hpo_core.training import Trainer
     from hpo_core.training.request import JobRequest
@@ -80,7 +81,7 @@ def measure(jobs: int, megabytes: int, saved: bool) -> dict[str, dict[str, Any]]
     trainer.prepare()
 
     def run(folder: str, trial: int, rung: int, checkpoint: Checkpoint | None) -> tuple[dict[str, float], Any]:
-        job = Job(trial, 0, 0, rung, STEPS * (rung + 1), {"megabytes": megabytes, "saved": saved}, checkpoint)
+        job = Job(trial, 0, Rung(0, rung), STEPS * (rung + 1), {"megabytes": megabytes, "saved": saved}, checkpoint)
         request = JobRequest(
             study="gpu", job=job, objective=OBJECTIVE, metric="loss", seed=1, folder=folder, pythonpath=where
         )

@@ -44,6 +44,7 @@ from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.events import Entry, JobCompleted, Reproduced
 from hpo_core.model.rng import Stream
 from hpo_core.model.schedule import Schedule
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome
 from hpo_core.samplers.recorded_params import RecordedSampler
 from hpo_core.samplers.sampler import Sampler
@@ -123,7 +124,7 @@ def toy(seeds: int) -> dict[str, Any]:
     fixed, lines = [], []
     for h0, h1 in ((1.0, 0.0), (0.0, 1.0)):
         world = Quadratics()
-        job = Job(0, 0, 0, 0, 4 * generations, {"h0": h0, "h1": h1})
+        job = Job(0, 0, Rung(0, 0), 4 * generations, {"h0": h0, "h1": h1})
         fixed.append(world.train(job)["q"])
         lines.append(world.path(Checkpoint(kept_as(job), "", 0, 0)))
     draw_toy(paths[0], lines, record.RESULTS / "pbt-toy.png")

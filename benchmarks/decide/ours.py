@@ -96,6 +96,7 @@ def _fsync(path: Path, times: int = 200) -> float:
 def bare(results: int) -> dict[str, Any]:
     """The method alone: one result applied, the next action asked for and applied."""
     from hpo_core.model.events import JobCompleted, JobGranted, TrialCreated
+    from hpo_core.model.stage import Rung
     from hpo_core.search.asha import Asha
     from hpo_core.search.method import Promote, Sample
     from hpo_core.spec import AshaSearch
@@ -122,12 +123,12 @@ def bare(results: int) -> dict[str, Any]:
             trial, start = action.trial, LEVELS[action.rung - 1]
         else:
             return []
-        method.apply(JobGranted(trial, action.rung, 0, action.rung, action.target, None))
+        method.apply(JobGranted(trial, action.rung, Rung(0, action.rung), action.target, None))
         return [Job(trial, start, action.target, action.rung)]
 
     def tell(job: Job, loss: float) -> list[Job]:
         rung = job.payload
-        method.apply(JobCompleted(job.trial, rung, 0, rung, job.target, loss, {}, None, "", 0.0, 0.0))
+        method.apply(JobCompleted(job.trial, rung, Rung(0, rung), job.target, loss, {}, None, "", 0.0, 0.0))
         return grant()
 
     spent = play(lambda: [grant()[0] for _ in range(SLOTS)], tell, results)

@@ -19,6 +19,7 @@ from typing import Any
 from slots import SLOTS, answer
 
 from hpo_core.journal.sql import current_owner, open_journal
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Report
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
@@ -45,7 +46,7 @@ def spec(objective: str, jobs: int) -> StudySpec:
 
 
 def job(number: int) -> Job:
-    return Job(number, 0, 0, 0, 1, {"x": 0.5})
+    return Job(number, 0, Rung(0, 0), 1, {"x": 0.5})
 
 
 def by_child(objective: str, jobs: int, folder: Path) -> list[Report]:

@@ -72,7 +72,7 @@ def launch(
             server = _find_api(home, prefect_timeout or session.spec.prefect.start_timeout)
         session.start_cluster()
         services = ", Prefect API" if shown else ""
-        _say(as_json, f"starting: {_cluster_words(session)}{services}, MLflow projection ...")
+        _say(as_json, f"starting: {session.spec.cluster.title}{services}, MLflow projection ...")
         if shown:
             _import_flow()
         session.wait_for_cluster()
@@ -190,13 +190,6 @@ def _as_said(error: Exception, name: str, look: Callable[[], bool]) -> Exception
 
 def _as_interrupt(_signal: int, _frame: Any) -> None:
     raise KeyboardInterrupt
-
-
-def _cluster_words(session: Session) -> str:
-    cluster = session.spec.cluster
-    if cluster.kind == "local":
-        return f"{cluster.workers} local Dask workers"
-    return f"Dask cluster {cluster.address}" if cluster.kind == "address" else f"Dask workers ({cluster.kind})"
 
 
 def _say(as_json: bool, line: str) -> None:

@@ -21,7 +21,8 @@ from prefect.futures import PrefectFuture, wait
 from prefect.logging import get_run_logger
 from prefect.states import Completed, Crashed, Failed
 
-from hpo_core.model.trial import FURTHER, RESULTS, Job, Outcome, Report
+from hpo_core.model.stage import FURTHER, Further, Generation, Rung
+from hpo_core.model.trial import RESULTS, Job, Outcome, Report
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_flows.driver import Executor
 from hpo_flows.liveness.api_watch import gone, look
@@ -50,44 +51,54 @@ def final_state(report: Report, metric: str) -> State[Any]:
 def job_name(job: Job) -> str:
     """Sorts by trial, then rung; in a population by generation, then member."""
     again = f" attempt-{job.attempt}" if job.retry else ""
-    if job.rung == FURTHER:
-        return f"trial-{job.trial:05d}/further/to-{job.target}{again}"
-    if job.member is not None:
-        return f"generation-{job.rung:03d}/member-{job.member:03d}/trial-{job.trial:05d}{again}"
-    return f"trial-{job.trial:05d}/rung-{job.rung}/to-{job.target}{again}"
+    match job.stage:
+        case Further():
+            return f"trial-{job.trial:05d}/further/to-{job.target}{again}"
+        case Generation(member, generation):
+            return f"generation-{generation:03d}/member-{member:03d}/trial-{job.trial:05d}{again}"
+        case Rung(rung=rung):
+            return f"trial-{job.trial:05d}/rung-{rung}/to-{job.target}{again}"
 
 
 def job_tags(job: Job) -> list[str]:
     """Bracket, rung and target; generation and member in a population. The trial is in the name alone: Prefect asks
     its API for a concurrency slot per set of tags, and a set of its own for every trial doubled the cost of a task run
     (213 to 77 ms, two cores)."""
-    if job.member is not None and job.rung != FURTHER:
-        return [f"generation-{job.rung}", f"member-{job.member}"]
+    if isinstance(job.stage, Generation):
+        return [*rung_tags(job), f"member-{job.stage.member}"]
     return rung_tags(job)
 
 
 def rung_tags(job: Job) -> list[str]:
     """What all jobs of one rung, or of one generation, have in common."""
-    if job.rung == FURTHER:
-        return ["further", f"target-{job.target}"]
-    if job.member is not None:
-        return [f"generation-{job.rung}"]
-    return [f"bracket-{job.bracket}", f"rung-{job.rung}", f"target-{job.target}"]
+    match job.stage:
+        case Further():
+            return ["further", f"target-{job.target}"]
+        case Generation(generation=generation):
+            return [f"generation-{generation}"]
+        case Rung(bracket, rung):
+            return [f"bracket-{bracket}", f"rung-{rung}", f"target-{job.target}"]
 
 
 def rung_name(job: Job) -> str:
     """Of the one task run for all jobs of a rung or generation, or for all of trials that are trained further."""
-    if job.rung == FURTHER:
-        return "further"
-    if job.member is not None:
-        return f"generation-{job.rung:03d}"
-    return f"bracket-{job.bracket}/rung-{job.rung}/to-{job.target}"
+    match job.stage:
+        case Further():
+            return "further"
+        case Generation(generation=generation):
+            return f"generation-{generation:03d}"
+        case Rung(bracket, rung):
+            return f"bracket-{bracket}/rung-{rung}/to-{job.target}"
 
 
 def _kind(job: Job, of_rung: str, of_population: str) -> str:
-    if job.rung == FURTHER:
-        return "further-training"
-    return of_rung if job.member is None else of_population
+    match job.stage:
+        case Further():
+            return "further-training"
+        case Generation():
+            return of_population
+        case Rung():
+            return of_rung
 
 
 class TaskPerJob:
@@ -181,13 +192,13 @@ class TaskPerRung:
         return len(self._futures)
 
     def dispatch(self, job: Job, done: Callable[[Job, Report], None]) -> None:
-        key = (0 if job.rung == FURTHER else job.bracket, job.rung)
+        key = (0 if isinstance(job.stage, Further) else job.bracket, job.rung)
         if key not in self._rungs:
             if gone():
                 self._executor.submit(job, done)
                 return
             self._make_room()
-            if job.member is not None and job.rung != FURTHER:
+            if isinstance(job.stage, Generation):
                 self._end_generations_before(job)
             self._rungs[key] = _Rung()
             self._futures.append(self._open(job, self._rungs[key].reports))

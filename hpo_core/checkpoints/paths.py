@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hpo_core.model.trial import FURTHER, Job
+from hpo_core.model.stage import FURTHER
+from hpo_core.model.trial import Job
 
 CHECKPOINTS = "checkpoints"
 """Folder of checkpoints within the study's folder, unless ``checkpoints.folder`` names another one."""

@@ -371,7 +371,7 @@ def audit_study(name: Name, home: HomeOption = None, journal: JournalOption = No
 @app.command()
 def export(name: Name, home: HomeOption = None, journal: JournalOption = None) -> None:
     """Write the journal as JSON lines, one entry a line."""
-    from hpo_core.model.events import encode_entry
+    from hpo_core.journal.codec import encode_entry
 
     for entry in Home(home, journal).read_journal().entries(name):
         sys.stdout.write(json_text(encode_entry(entry)) + "\n")

@@ -18,7 +18,7 @@ from hpo_core.journal.damage import damage_named
 from hpo_core.journal.protocol import Journal, StudyInfo
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import AttemptReported, Entry
-from hpo_core.model.trial import FURTHER
+from hpo_core.model.stage import FURTHER
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_core.views.front import front_facts, front_rows

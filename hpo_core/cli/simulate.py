@@ -19,6 +19,7 @@ from hpo_core.execution.virtual_workers import make_workers
 from hpo_core.home import Home
 from hpo_core.journal.damage import damage_named
 from hpo_core.model.errors import SpecError
+from hpo_core.model.short_text import shown
 from hpo_core.report.simulation.answers import SPREADS, Simulated, endings, table
 from hpo_core.report.simulation.simulation_page import write_simulated
 from hpo_core.simulation.analytic import AnalyticCurves
@@ -27,10 +28,6 @@ from hpo_core.simulation.past_curves import RULES, PastCurves
 from hpo_core.simulation.repeats import Scenario, World, expected_jobs, play
 from hpo_core.simulation.statistics import Answer, Spread, common_target
 from hpo_core.spec import (
-    AddressClusterSpec,
-    KubernetesClusterSpec,
-    LocalClusterSpec,
-    SlurmClusterSpec,
     StopSpec,
     StudySpec,
     limits,
@@ -38,7 +35,6 @@ from hpo_core.spec import (
     notices,
 )
 from hpo_core.spec.overrides import changed, settings_of, split_change
-from hpo_core.spec.plain_data import shown
 from hpo_core.study import Study
 
 MOST_SCENARIOS = 24
@@ -228,10 +224,9 @@ def _spec(question: Question, past: PastStudy | None, changes: Sequence[str]) ->
 
 
 def _own_workers(spec: StudySpec) -> int:
-    if isinstance(spec.cluster, LocalClusterSpec | SlurmClusterSpec | KubernetesClusterSpec):
-        return spec.cluster.workers
-    where = spec.cluster.address if isinstance(spec.cluster, AddressClusterSpec) else "the GPUs of a machine"
-    raise SpecError(f"Study {spec.study!r} runs on {where}; say how many workers with --workers.")
+    if spec.cluster.size is not None:
+        return spec.cluster.size
+    raise SpecError(f"Study {spec.study!r} runs on {spec.cluster.place}; say how many workers with --workers.")
 
 
 def _short(change: str) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import msgspec
 
 from hpo_core.model.errors import SpecError
+from hpo_core.model.short_text import shown
 from hpo_core.spec import limits
-from hpo_core.spec.plain_data import shown
 
 
 class Worker(msgspec.Struct, frozen=True):

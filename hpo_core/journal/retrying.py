@@ -18,9 +18,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from hpo_core.journal.codec import encode_entry
 from hpo_core.journal.protocol import Journal, Owner, StudyInfo
 from hpo_core.model.errors import FencedError, JournalUnavailableError, StudyExistsError
-from hpo_core.model.events import Entry, encode_entry
+from hpo_core.model.events import Entry
 
 RETRY_SECONDS = 60.0
 """Default of ``journal.retry_seconds`` of a study."""

@@ -19,6 +19,7 @@ import msgspec
 import psutil
 import sqlalchemy as sa
 
+from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.journal.protocol import Owner, StudyInfo
 from hpo_core.journal.read_only import is_read_only, reading_side
 from hpo_core.model.errors import (
@@ -30,7 +31,7 @@ from hpo_core.model.errors import (
     StudyExistsError,
     StudyNotFoundError,
 )
-from hpo_core.model.events import Entry, decode_entry, encode_entry
+from hpo_core.model.events import Entry
 from hpo_core.security.credentials import without_secret_arguments
 from hpo_core.security.private_files import private_database
 

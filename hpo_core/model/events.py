@@ -1,22 +1,21 @@
-"""What was noticed (stimuli), what is now so (events), both as an atom (entries), and their codec.
+"""What was noticed (stimuli), what is now so (events), and both as an atom (entries).
 
 The union is closed: a journal that holds another tag was written by a newer version and is refused
-with that explanation, never guessed at. A new shape gets a new ``FORMAT`` and an upcaster in
-:func:`decode_entry`, and a golden journal in ``tests/golden`` in the same commit.
+with that explanation, never guessed at. A new shape gets a new ``FORMAT``, an upcaster in
+``hpo_core.journal.older_formats``, and a golden journal in ``tests/golden`` in the same commit.
 """
 
 from __future__ import annotations
 
-import json
-import math
 from typing import Any
 
 import msgspec
 
-from hpo_core.model.errors import HpoError, JournalError
-from hpo_core.model.trial import FURTHER, Checkpoint, Metrics, Outcome, Params, Report
+from hpo_core.model.inventory import ONE_SLOT, Demand, Inventory
+from hpo_core.model.stage import Further, Stage
+from hpo_core.model.trial import Checkpoint, Metrics, Outcome, Params, Report
 
-FORMAT = 2
+FORMAT = 3
 
 
 class _Fact(msgspec.Struct, frozen=True, tag_field="is", tag=True, gc=False):
@@ -41,9 +40,9 @@ class ControllerStarted(_Fact, frozen=True, omit_defaults=True):
 
 
 class CapacityNoticed(_Fact, frozen=True):
-    """So many jobs can run at once now."""
+    """What jobs can run on now."""
 
-    slots: int
+    inventory: Inventory
 
 
 class JobAsked(_Fact, frozen=True):
@@ -110,7 +109,7 @@ class ControllerChanged(_Fact, frozen=True):
 
 
 class CapacityChanged(_Fact, frozen=True):
-    slots: int
+    inventory: Inventory
 
 
 class TrialCreated(_Fact, frozen=True):
@@ -138,31 +137,42 @@ class Reproduced(_Fact, frozen=True):
     """From 0; trials without this event are of generation 0."""
 
 
-class JobGranted(_Fact, frozen=True):
+class _JobFact(_Fact, frozen=True):
+    """What a fact about one attempt begins with."""
+
+    trial: int
+    attempt: int
+    stage: Stage
+
+    @property
+    def bracket(self) -> int:
+        """Of its stage."""
+        return self.stage.bracket
+
+    @property
+    def rung(self) -> int:
+        """Of its stage; the generation in a population."""
+        return self.stage.rung
+
+
+class JobGranted(_JobFact, frozen=True, omit_defaults=True):
     """The study wants ``trial`` trained to ``target``.
 
     ``retry`` is true where an earlier attempt at the same target failed; such a grant is no promotion.
     """
 
-    trial: int
-    attempt: int
-    bracket: int
-    rung: int
     target: int
     checkpoint: Checkpoint | None
     retry: bool = False
+    demand: Demand = ONE_SLOT
 
 
-class JobCompleted(_Fact, frozen=True):
+class JobCompleted(_JobFact, frozen=True):
     """The target was reached.
 
     ``loss`` is the (first) metric with ``mode: max`` flipped; None if any objective is not finite.
     """
 
-    trial: int
-    attempt: int
-    bracket: int
-    rung: int
     resource: int
     loss: float | None
     metrics: Metrics
@@ -176,12 +186,9 @@ class JobCompleted(_Fact, frozen=True):
     """(resource, loss) on the way to the target, for methods that read curves (PASHA); else empty."""
 
 
-class AttemptFailed(_Fact, frozen=True):
+class AttemptFailed(_JobFact, frozen=True):
     """An attempt ended without a result; the job is wanted again unless the trial is abandoned."""
 
-    trial: int
-    attempt: int
-    rung: int
     target: int
     outcome: Outcome
     message: str
@@ -260,7 +267,7 @@ class StudyExtended(_Fact, frozen=True):
 class TrialExtended(_Fact, frozen=True):
     """The trial is to be trained to ``target`` (absolute) beyond the search, once that is over or halted.
 
-    Its grants and results have rung :data:`~hpo_core.model.trial.FURTHER`.
+    The stage of its jobs is :class:`~hpo_core.model.stage.Further`.
     """
 
     trial: int
@@ -314,7 +321,7 @@ Event = (
 
 def concerns_search(event: Event) -> bool:
     """Whether search method and sampler are told: not of the jobs of :class:`TrialExtended`."""
-    return getattr(event, "rung", 0) != FURTHER
+    return type(getattr(event, "stage", None)) is not Further
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -329,76 +336,3 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     stimulus: Stimulus
     events: tuple[Event, ...]
     format: int = FORMAT
-
-
-def encode_entry(entry: Entry) -> str:
-    """Strict JSON on one line; NaN and infinities become the strings NaN, Infinity, -Infinity."""
-    plain = msgspec.to_builtins(entry)
-    try:
-        return json.dumps(plain, allow_nan=False, separators=(",", ":"))
-    except ValueError:
-        return json.dumps(_spell_non_finite(plain), allow_nan=False, separators=(",", ":"))
-
-
-def decode_entry(text: str | bytes) -> Entry:
-    """Inverse of :func:`encode_entry`.
-
-    Raises:
-        JournalError: the text is no entry, or was written by a newer format.
-    """
-    try:
-        entry = msgspec.json.decode(text, type=Entry, strict=False)
-        if entry.format > FORMAT:
-            raise _too_new(entry.format)
-        return entry if entry.format == FORMAT else _upcast(entry)
-    except HpoError:
-        raise
-    except Exception as error:  # whatever a damaged text makes a decoder raise, too deep a nesting among it
-        written = _format_of(text)
-        if written is not None and written > FORMAT:
-            raise _too_new(written) from error
-        shown = text[:200].decode("utf-8", "replace") if isinstance(text, bytes) else str(text)[:200]
-        raise JournalError(
-            f"Journal entry cannot be read ({error}): {shown!r}. Restore the journal from a backup; "
-            "entries before it are intact and `hpo show NAME --at SEQ` still reads them."
-        ) from error
-
-
-def _too_new(written: int) -> JournalError:
-    return JournalError(
-        f"Journal entry has format {written}; this version reads up to {FORMAT}. "
-        "Upgrade this package to the version that wrote the study."
-    )
-
-
-def _upcast(entry: Entry) -> Entry:
-    """An entry of an older format as this version would have written it."""
-    if isinstance(entry.stimulus, StudyRequested):
-        spec = _spec_of_format_1(entry.stimulus.spec) if entry.format < 2 else entry.stimulus.spec
-        events = tuple(StudyCreated(spec) if isinstance(event, StudyCreated) else event for event in entry.events)
-        return msgspec.structs.replace(entry, stimulus=StudyRequested(spec), events=events)
-    return entry
-
-
-def _spec_of_format_1(spec: dict[str, Any]) -> dict[str, Any]:
-    """Format 1 knew one bracket; its specs leave out what chooses others now."""
-    search = spec.get("search", {})
-    return spec | {"search": search | {"brackets": [0]}} if search.get("method") == "asha" else spec
-
-
-def _format_of(text: str | bytes) -> int | None:
-    try:
-        value = json.loads(text).get("format")
-    except (ValueError, AttributeError, TypeError, RecursionError):
-        return None
-    return value if isinstance(value, int) else None
-
-
-def _spell_non_finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-    if isinstance(value, dict):
-        return {key: _spell_non_finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_spell_non_finite(item) for item in value]
-    return value

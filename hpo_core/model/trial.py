@@ -7,6 +7,9 @@ from typing import Any
 
 import msgspec
 
+from hpo_core.model.inventory import ONE_SLOT, Demand
+from hpo_core.model.stage import Stage
+
 Params = dict[str, Any]
 """Name to value; values are float, int, str, bool or None. Inactive conditional parameters are absent."""
 
@@ -57,10 +60,6 @@ class Checkpoint(msgspec.Struct, frozen=True, gc=False):
     """``uri`` of the checkpoint this attempt started from."""
 
 
-FURTHER = -1
-"""``rung`` of a job that a person asked for beyond the search (``Study.train_further``); no search method ranks it."""
-
-
 class Job(msgspec.Struct, frozen=True, gc=False):
     """Train trial ``trial`` *to* ``target`` (absolute), starting from ``checkpoint``.
 
@@ -69,8 +68,8 @@ class Job(msgspec.Struct, frozen=True, gc=False):
 
     trial: int
     attempt: int
-    bracket: int
-    rung: int
+    stage: Stage
+    """What it means to the search: a rung of a bracket, a generation of a population, or training beyond the search."""
     target: int
     params: Params
     checkpoint: Checkpoint | None = None
@@ -78,8 +77,23 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     """Whether an earlier attempt at the same target failed."""
     parent: int | None = None
     """The trial whose checkpoint this is, where it is another one (PBT: warm start); None: its own, or none."""
-    member: int | None = None
-    """Its place in the population (PBT); ``rung`` is the generation then."""
+    demand: Demand = ONE_SLOT
+    """What it needs of a device."""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """(trial, attempt)."""
+        return self.trial, self.attempt
+
+    @property
+    def bracket(self) -> int:
+        """Of its stage."""
+        return self.stage.bracket
+
+    @property
+    def rung(self) -> int:
+        """Of its stage; the generation in a population."""
+        return self.stage.rung
 
 
 class Point(msgspec.Struct, frozen=True, gc=False):

@@ -93,16 +93,18 @@ def audit(entries: Iterable[Entry], *, check_invariants: bool = True, limit: int
             study.notice(entry.stimulus, entry.time)
             for event in study.decide(entry.stimulus):
                 decided.append(event)
-                told = next(recorded, None)
-                if told is None or not _same(event, told):
+                fact = next(recorded, None)
+                if fact is not None:
+                    fact = study.state.present_shape(fact)
+                if fact is None or not _same(event, fact):
                     differs = True
-                    if told is not None:
-                        study._apply(told)
+                    if fact is not None:
+                        study._apply(fact)
                     break
-                study._apply(told)
-            for told in recorded:
+                study._apply(fact)
+            for fact in recorded:
                 differs = True
-                study._apply(told)
+                study._apply(fact)
         except HpoError:
             raise
         except Exception as error:

@@ -13,7 +13,7 @@ from hpo_core.journal.damage import damage_named
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
-from hpo_core.model.space import CategoricalParameter, SearchSpace, same_scalar
+from hpo_core.model.space import ListedParameter, SearchSpace, same_scalar
 from hpo_core.model.trial import Params
 from hpo_core.spec import PastTrial, StudySpec
 from hpo_core.state import StudyState, TrialRecord
@@ -80,16 +80,16 @@ def _trials(spec: StudySpec, name: str, journal: Journal, space: SearchSpace) ->
 
 def _fitted(params: Params, space: SearchSpace) -> Params | None:
     fixed: dict[str, Any] = {
-        name: parameter.choices[0]
+        name: parameter.listed()[0]
         for name, parameter in space.parameters.items()
-        if isinstance(parameter, CategoricalParameter) and len(parameter.choices) == 1
+        if isinstance(parameter, ListedParameter) and len(parameter.listed()) == 1
     }
     joined = params | fixed
     kept = {name: joined[name] for name in space.order if name in joined and space.is_active(name, joined)}
     for name, value in kept.items():  # 1 for 1.0 and the like: as the space has them
         parameter = space.parameters[name]
-        if isinstance(parameter, CategoricalParameter):
-            kept[name] = next((choice for choice in parameter.choices if same_scalar(choice, value)), value)
+        if isinstance(parameter, ListedParameter):
+            kept[name] = next((choice for choice in parameter.listed() if same_scalar(choice, value)), value)
     return None if space.complaints(kept) else kept
 
 

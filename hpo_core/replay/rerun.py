@@ -7,7 +7,7 @@ from typing import Any
 
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Entry, JobGranted, Reproduced, StudyCreated, TrialCreated
-from hpo_core.model.trial import FURTHER
+from hpo_core.model.stage import FURTHER
 from hpo_core.spec import StudySpec
 from hpo_core.spec.plain_data import check_plain
 

@@ -33,17 +33,12 @@ from statistics import median
 from typing import Any
 
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from hpo_core.model.events import Event, JobCompleted, TrialAbandoned, TrialCreated
 from hpo_core.model.rng import Stream, derive_seed
-from hpo_core.model.space import CategoricalParameter, FloatParameter, IntParameter, Parameter
+from hpo_core.model.space import PARAMETER_TYPES, ParameterType
 from hpo_core.model.trial import Params
 from hpo_core.spec import StudySpec
 
@@ -198,7 +193,7 @@ class OptunaSampler:
         values: Params = {}
         for name in self._space.order:
             if self._space.is_active(name, values):
-                values[name] = _suggest(trial, name, self._space.parameters[name])
+                values[name] = self._space.parameters[name].suggest(trial, name)
         return values
 
     def apply(self, event: Event) -> None:
@@ -323,31 +318,8 @@ class CounterRandomSampler(optuna.samplers.BaseSampler):
         return parameter.draw(Stream(self._seed, f"params/{param_name}", trial.number))
 
 
-def _suggest(trial: optuna.Trial, name: str, parameter: Parameter) -> Any:
-    if isinstance(parameter, FloatParameter):
-        return trial.suggest_float(name, parameter.low, parameter.high, log=parameter.log, step=parameter.step)
-    if isinstance(parameter, IntParameter):
-        return trial.suggest_int(name, parameter.low, parameter.high, log=parameter.log, step=parameter.step)
-    return trial.suggest_categorical(name, parameter.choices)
-
-
-def _parameter(distribution: BaseDistribution) -> Parameter:
-    if isinstance(distribution, FloatDistribution):
-        return FloatParameter(
-            type="float",
-            low=distribution.low,
-            high=distribution.high,
-            log=distribution.log,
-            step=distribution.step,
-        )
-    if isinstance(distribution, IntDistribution):
-        return IntParameter(
-            type="int",
-            low=distribution.low,
-            high=distribution.high,
-            log=distribution.log,
-            step=distribution.step,
-        )
-    if isinstance(distribution, CategoricalDistribution):
-        return CategoricalParameter(type="categorical", choices=list(distribution.choices))
+def _parameter(distribution: BaseDistribution) -> ParameterType:
+    for parameter_type in PARAMETER_TYPES:
+        if (found := parameter_type.of_distribution(distribution)) is not None:
+            return found
     raise TypeError(f"CounterRandomSampler knows float, int and categorical, not {distribution!r}.")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
+from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
-from hpo_core.model.space import FloatParameter, IntParameter, Parameter
+from hpo_core.model.short_text import shown, some
 from hpo_core.model.trial import Params
 from hpo_core.search.grid_points import Points, TooEntangledError
-from hpo_core.spec import GridSearch, StudySpec, limits
-from hpo_core.spec.plain_data import shortened, shown, some
+from hpo_core.spec import GridSearch, StudySpec
 
 LARGEST = limits.GRID_POINTS
 
@@ -50,7 +48,7 @@ class Grid:
                     f"(random: [{above[0]}, {name}]), or neither."
                 )
         values = {
-            name: grid_values(name, self._space.parameters[name], settings.points.get(name))
+            name: self._space.parameters[name].grid_values(name, settings.points.get(name))
             for name in self._space.order
             if name not in self._drawn
         }
@@ -102,68 +100,3 @@ class Grid:
     def size(self) -> int:
         """Points of the grid."""
         return self._points.size
-
-
-def grid_values(name: str, parameter: Parameter, points: int | list[Any] | None) -> list[Any]:
-    """The values of one parameter, in the grid's order.
-
-    Raises:
-        SpecError: see :class:`Grid`.
-    """
-    if isinstance(points, list):
-        bad = [value for value in points if isinstance(value, list | dict) or not parameter.contains(value)]
-        if bad or not points or len(set(map(repr, points))) < len(points):
-            raise SpecError(
-                f"search.grid.points.{name} = {_listed(points)}: {shown(bad[0]) if bad else 'the list'} "
-                f"{'lies outside the parameter' if bad else 'is empty or holds a value twice'}; mend the list."
-            )
-        return list(points)
-    if not isinstance(parameter, FloatParameter | IntParameter):
-        if points is not None and points != len(parameter.choices):
-            raise SpecError(
-                f"search.grid.points.{name} = {points}: it has {len(parameter.choices)} choices; leave it out, or "
-                "give the list of those you want."
-            )
-        return list(parameter.choices)
-    if points is None:
-        return _all_values(name, parameter)
-    return _spread(parameter, points)
-
-
-def _listed(points: list[Any]) -> str:
-    return shortened(str(points[:20])) if len(points) <= 20 else f"a list of {len(points):,}"
-
-
-def _all_values(name: str, parameter: FloatParameter | IntParameter) -> list[Any]:
-    step = parameter.step or (1 if isinstance(parameter, IntParameter) else None)
-    if step is None or parameter.log:
-        raise SpecError(
-            f"search.grid: parameter {name!r} is continuous{' on a log scale' if parameter.log else ''}; "
-            f"say how many points it has (points: {{{name}: 5}}) or draw it (random: [{name}])."
-        )
-    steps = (parameter.high - parameter.low) / step + 1e-9
-    if steps >= LARGEST:
-        raise SpecError(
-            f"search.grid: parameter {name!r} has more than {LARGEST:,} values; say how many (points: {{{name}: 5}})."
-        )
-    total = int(steps) + 1
-    values = [parameter.low + i * step for i in range(total)]
-    return [round(v) for v in values] if isinstance(parameter, IntParameter) else [float(v) for v in values]
-
-
-def _spread(parameter: FloatParameter | IntParameter, points: int) -> list[Any]:
-    low, high = float(parameter.low), float(parameter.high)
-    ratio = 0.0
-    if parameter.log:
-        ratio = math.log(high / low) if high / low < math.inf else math.log(high) - math.log(low)
-    found: list[Any] = []
-    for i in range(points):
-        share = i / (points - 1) if points > 1 else 0.5
-        value = math.exp(math.log(low) + share * ratio) if parameter.log else low + share * (high - low)
-        if parameter.step:
-            value = low + round((value - low) / parameter.step) * parameter.step
-        value = min(max(value, low), high)
-        found.append(
-            min(max(round(value), parameter.low), parameter.high) if isinstance(parameter, IntParameter) else value
-        )
-    return list(dict.fromkeys(found))

@@ -9,7 +9,6 @@ from typing import Any
 
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
-from hpo_core.model.space import FloatParameter, IntParameter
 from hpo_core.model.trial import Job, Metrics, Params, Point
 from hpo_core.spec import StudySpec
 
@@ -119,11 +118,9 @@ class AnalyticCurves:
     def _place(self, name: str, value: Any) -> float:
         """A value's place in its range, from 0 to 1."""
         parameter = self._space.get(name)
-        if isinstance(parameter, FloatParameter | IntParameter):
-            low, high, at = parameter.low, parameter.high, value
-            if parameter.log:
-                low, high, at = math.log(low), math.log(high), math.log(at)
-            return (at - low) / (high - low) if high > low else 0.5
+        share = None if parameter is None else parameter.share(value)
+        if share is not None:
+            return share
         return Stream(self._seed, f"choice/{name}/{value!r}", 0).uniform()
 
 

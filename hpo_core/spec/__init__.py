@@ -4,13 +4,14 @@ Unknown keys, wrong types and impossible ranges are refused here, once, with the
 everything behind this package may trust what it gets.
 """
 
+from hpo_core.model import limits
 from hpo_core.model.settings import (
     MetricSpec,
 )
-from hpo_core.spec import limits
 from hpo_core.spec.clusters import (
     AddressClusterSpec,
     Cluster,
+    ClusterSettings,
     KubernetesClusterSpec,
     LocalClusterSpec,
     LocalCudaClusterSpec,
@@ -56,6 +57,7 @@ __all__ = [
     "AshaSearch",
     "CheckpointSpec",
     "Cluster",
+    "ClusterSettings",
     "GridSearch",
     "HyperbandSearch",
     "JournalSpec",

@@ -1,17 +1,20 @@
-"""Where jobs train: one class for each kind of cluster, told apart by ``kind``."""
+"""Where jobs train: one settings class for each kind of cluster, told apart by ``kind``.
+
+How a kind is started is in ``hpo_flows/dask/clusters``; the core never imports Dask.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from hpo_core.model.settings import Part
 
 
-class _Workers(Part):
-    """What all kinds of clusters have in common."""
+class ClusterSettings(Part):
+    """What all kinds of clusters have in common, and what others ask of a kind."""
 
     worker_timeout: float = Field(
         default=60.0,
@@ -19,6 +22,44 @@ class _Workers(Part):
         description="Seconds without a heartbeat after which a worker counts as gone: its jobs are lost and granted "
         "again. The scheduler, and the process of a worker that starts trainings, may be silent as long.",
     )
+    kind: str
+
+    @property
+    def size(self) -> int | None:
+        """Workers with one slot each that the study asks for; None: as many as there are."""
+        return getattr(self, "workers", None)
+
+    @property
+    def place(self) -> str:
+        """Where it runs, in words."""
+        return f"a cluster of kind {self.kind}"
+
+    @property
+    def title(self) -> str:
+        """What a person reads at the start of a study."""
+        return f"Dask workers ({self.kind})"
+
+    @property
+    def permission(self) -> str | None:
+        """The word that ``HPO_ALLOWED_CLUSTERS`` must hold for a deployment to use it; None: it needs none.
+
+        By default the kind: settings may hold shell lines, container images and other people's machines.
+        """
+        return self.kind
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether scheduler, workers and client talk TLS."""
+        return True
+
+    @property
+    def named(self) -> str:
+        """The setting that says where jobs train, for messages."""
+        return f"cluster.kind = {self.kind!r}"
+
+    def beside(self, folder: Path) -> Self:
+        """With paths that are relative to the study file's folder made absolute."""
+        return self
 
 
 _DASHBOARD = (
@@ -27,15 +68,25 @@ _DASHBOARD = (
 )
 
 
-class LocalClusterSpec(_Workers):
+class LocalClusterSpec(ClusterSettings):
     """Dask workers on this machine, started for the study and ended with it."""
 
     kind: Literal["local"] = "local"
     workers: int = Field(default=2, ge=1, le=1024, description="Jobs at once; one process each.")
     dashboard: bool = Field(default=False, description=_DASHBOARD)
 
+    @property
+    def title(self) -> str:
+        """What a person reads at the start of a study."""
+        return f"{self.workers} local Dask workers"
 
-class AddressClusterSpec(_Workers):
+    @property
+    def permission(self) -> None:
+        """None: it stays on the machine of the study."""
+        return None
+
+
+class AddressClusterSpec(ClusterSettings):
     """A Dask scheduler that runs already; every worker thread is one slot.
 
     Behind ``tls://`` scheduler and client know each other by certificates: those of the files named here, or else of
@@ -64,7 +115,7 @@ class AddressClusterSpec(_Workers):
         return {name: path for name, path in files.items() if path is not None}
 
     @model_validator(mode="after")
-    def _check_files(self) -> AddressClusterSpec:
+    def _check_files(self) -> Self:
         files = self.tls_files
         if not files:
             return self
@@ -79,7 +130,32 @@ class AddressClusterSpec(_Workers):
                 raise ValueError(f"{name} holds a certificate or a key; the journal keeps it, so name its file instead")
         return self
 
-    def beside(self, folder: Path) -> AddressClusterSpec:
+    @property
+    def place(self) -> str:
+        """The scheduler's address."""
+        return self.address
+
+    @property
+    def title(self) -> str:
+        """What a person reads at the start of a study."""
+        return f"Dask cluster {self.address}"
+
+    @property
+    def permission(self) -> str:
+        """The address: whoever answers there is sent code."""
+        return self.address
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the address says so."""
+        return self.address.startswith("tls://")
+
+    @property
+    def named(self) -> str:
+        """The setting that says where jobs train, for messages."""
+        return f"cluster.address = {self.address!r}"
+
+    def beside(self, folder: Path) -> Self:
         """With paths that are relative to the study file's folder made absolute."""
         settled = {name: str(folder / Path(path).expanduser()) for name, path in self.tls_files.items()}
         return self.model_copy(update=settled)
@@ -88,7 +164,7 @@ class AddressClusterSpec(_Workers):
 _WAIT = "Seconds to wait for the first worker: the queue decides when it comes."
 
 
-class SlurmClusterSpec(_Workers):
+class SlurmClusterSpec(ClusterSettings):
     """Slurm jobs, submitted for the study and ended with it (dask-jobqueue); each is one worker with one slot.
 
     The home folder and the Python environment must be on storage that all nodes see. A worker that ended, for
@@ -112,7 +188,7 @@ class SlurmClusterSpec(_Workers):
     dashboard: bool = Field(default=False, description=_DASHBOARD)
 
 
-class KubernetesClusterSpec(_Workers):
+class KubernetesClusterSpec(ClusterSettings):
     """Pods of the Dask operator, made for the study and removed with it (dask-kubernetes); one slot each.
 
     The controller and the pods must see the home folder under the same path: ``volume_claim`` is mounted there.
@@ -132,14 +208,19 @@ class KubernetesClusterSpec(_Workers):
     )
     wait: float = Field(default=600.0, gt=0, description=_WAIT)
 
+    @property
+    def encrypted(self) -> bool:
+        """Never: dask-kubernetes knows no TLS."""
+        return False
+
     @model_validator(mode="after")
-    def _check(self) -> KubernetesClusterSpec:
+    def _check(self) -> Self:
         if (self.volume_claim is None) != (self.mount_path is None):
             raise ValueError("volume_claim and mount_path belong together; give both or none")
         return self
 
 
-class LocalCudaClusterSpec(_Workers):
+class LocalCudaClusterSpec(ClusterSettings):
     """One Dask worker for each NVIDIA GPU of this machine, which alone it sees, as device 0."""
 
     kind: Literal["local_cuda"] = "local_cuda"
@@ -148,8 +229,23 @@ class LocalCudaClusterSpec(_Workers):
     )
     dashboard: bool = Field(default=False, description=_DASHBOARD)
 
+    @property
+    def place(self) -> str:
+        """Where it runs, in words."""
+        return "the GPUs of a machine"
+
+    @property
+    def permission(self) -> None:
+        """None: it stays on the machine of the study."""
+        return None
+
 
 Cluster = Annotated[
-    LocalClusterSpec | AddressClusterSpec | SlurmClusterSpec | KubernetesClusterSpec | LocalCudaClusterSpec,
+    LocalClusterSpec
+    | AddressClusterSpec
+    | SlurmClusterSpec
+    | KubernetesClusterSpec
+    | LocalCudaClusterSpec,
     Field(discriminator="kind"),
-]
+]  # fmt: skip
+"""The registry of kinds: a further kind is a further line."""

@@ -6,9 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any, get_args
 
+from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
-from hpo_core.spec import Search, limits
-from hpo_core.spec.plain_data import shortened, shown
+from hpo_core.model.short_text import shortened, shown
+from hpo_core.spec.search import Search
 
 _DECIDE_BRACKETS = ("preset", "max_resource", "min_resource", "reduction_factor")
 

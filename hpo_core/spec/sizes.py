@@ -1,4 +1,4 @@
-"""Refuses new descriptions whose parts are valid and together too large (see :mod:`hpo_core.spec.limits`).
+"""Refuses new descriptions whose parts are valid and together too large (see :mod:`hpo_core.model.limits`).
 
 What is checked here is cheap to reckon and dear to build: rungs of all brackets, sizes of Hyperband's brackets,
 axes of a grid, steps of a range. Errors are ValueErrors, which the spec's validator turns into a SpecError.
@@ -10,10 +10,10 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from hpo_core.model import limits
+from hpo_core.model.limit_checks import as_number, at_most
 from hpo_core.model.settings import Part
-from hpo_core.model.space import FloatParameter, IntParameter, Parameter
-from hpo_core.spec import limits
-from hpo_core.spec.plain_data import shown
+from hpo_core.model.short_text import shown
 from hpo_core.spec.search import AshaSearch, GridSearch, HyperbandSearch, PashaSearch, PbtSearch, ShaSearch
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ def check_sizes(spec: StudySpec) -> None:
     Raises:
         ValueError: place, value, limit and cure.
     """
-    _at_most("space", len(spec.space), limits.PARAMETERS, "parameters; drop some")
+    at_most("space", len(spec.space), limits.PARAMETERS, "parameters; drop some")
     for name, parameter in spec.space.items():
         _check_name("space", name)
-        _check_parameter(f"space.{name}", parameter)
-    _at_most("metrics", len(spec.metrics), limits.METRICS, "metrics; drop some")
+        parameter.check_size(f"space.{name}")
+    at_most("metrics", len(spec.metrics), limits.METRICS, "metrics; drop some")
     for metric in (spec.metric, *spec.metrics):
         _check_name("metric", metric.name)
     for where, part in (("training", spec.training), ("cluster", spec.cluster), ("stop", spec.stop)):
@@ -47,22 +47,11 @@ def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
     for argument, most in limits.SAMPLER_ARGUMENTS.items():
         value = arguments.get(argument)
         if isinstance(value, int | float):
-            _at_most(f"sampler.{argument}", value, most, "; lower it")
+            at_most(f"sampler.{argument}", value, most, "; lower it")
     grid = arguments.get("search_space")
     if name == "GridSampler" and isinstance(grid, Mapping):
         points = math.prod(len(values) for values in grid.values() if isinstance(values, list | tuple))
-        _at_most("sampler.search_space", points, limits.GRID_VALUES, "points; use search: {method: grid} with fewer")
-
-
-def _at_most(where: str, value: float, most: float, words: str) -> None:
-    if value > most:
-        raise ValueError(f"{where} = {_number(value)} is too large: at most {_number(most)} {words}".replace(" ;", ";"))
-
-
-def _number(value: float) -> str:
-    if not isinstance(value, int):
-        return f"{value:,.6g}"
-    return f"{value:,}" if abs(value) < 10**30 else shown(value) if value.bit_length() > 1000 else f"{float(value):.3g}"
+        at_most("sampler.search_space", points, limits.GRID_VALUES, "points; use search: {method: grid} with fewer")
 
 
 def _check_name(where: str, name: str) -> None:
@@ -70,52 +59,39 @@ def _check_name(where: str, name: str) -> None:
         raise ValueError(f"{where}: the name {shown(name)} has {len(name):,} characters; names have 1 to {limits.NAME}")
 
 
-def _check_parameter(where: str, parameter: Parameter) -> None:
-    for other, wanted in parameter.conditions().items():
-        _at_most(f"{where}.when.{other}", len(wanted), limits.CHOICES, "values; name fewer")
-    if not isinstance(parameter, FloatParameter | IntParameter):
-        _at_most(f"{where}.choices", len(parameter.choices), limits.CHOICES, "choices; use a number with low and high")
-    elif isinstance(parameter, FloatParameter) and parameter.step is not None:
-        steps = (parameter.high - parameter.low) / parameter.step
-        if steps > limits.STEPS:
-            raise ValueError(
-                f"{where}.step = {parameter.step} makes more than {limits.STEPS:,} values; raise it, or leave it out"
-            )
-
-
 def _check_seconds(where: str, part: Part) -> None:
     for name, value in part:
         if isinstance(value, float) and not (where == "stop" and name == "target"):
-            _at_most(f"{where}.{name}", value, limits.SECONDS, "seconds; lower it, or leave it out")
+            at_most(f"{where}.{name}", value, limits.SECONDS, "seconds; lower it, or leave it out")
 
 
 def _check_search(spec: StudySpec) -> None:
     search = spec.search
     configs = getattr(search, "configs", None)
     if configs is not None:
-        _at_most("search.configs", configs, limits.CONFIGS, "configurations; lower it")
+        at_most("search.configs", configs, limits.CONFIGS, "configurations; lower it")
     if isinstance(search, AshaSearch | PashaSearch | ShaSearch | HyperbandSearch):
         rungs = len(search.levels())
-        _at_most("rungs", rungs, limits.RUNGS, "in one bracket; raise reduction_factor or min_resource")
+        at_most("rungs", rungs, limits.RUNGS, "in one bracket; raise reduction_factor or min_resource")
     if isinstance(search, ShaSearch):
         rounds, planned = search.rounds, len(search.levels()) - search.early_stopping_rate
-        _at_most("search.rounds", rounds, limits.PLANNED_RUNGS // planned, f"rounds of {planned} rungs each; lower it")
-        _at_most("configs * rounds", search.configs * rounds, limits.CONFIGS, "configurations; lower one of them")
+        at_most("search.rounds", rounds, limits.PLANNED_RUNGS // planned, f"rounds of {planned} rungs each; lower it")
+        at_most("configs * rounds", search.configs * rounds, limits.CONFIGS, "configurations; lower one of them")
     elif isinstance(search, HyperbandSearch):
         _check_hyperband(search)
     elif isinstance(search, PbtSearch):
-        _at_most("search.generations", search.generations, limits.PLANNED_RUNGS, "generations; lower it")
+        at_most("search.generations", search.generations, limits.PLANNED_RUNGS, "generations; lower it")
         trials = search.population * search.generations
-        _at_most("population * generations", trials, limits.CONFIGS, "trials; lower one of them")
-        _at_most("generations * steps_per_generation", search.max_resource, limits.RESOURCE, "units; lower one of them")
+        at_most("population * generations", trials, limits.CONFIGS, "trials; lower one of them")
+        at_most("generations * steps_per_generation", search.max_resource, limits.RESOURCE, "units; lower one of them")
     elif isinstance(search, GridSearch):
         axes = sum(
-            _axis(parameter, search.points.get(name))
+            parameter.grid_size(search.points.get(name))
             for name, parameter in spec.space.items()
             if name not in search.random
         )
-        _at_most("values on all axes of the grid", axes, limits.GRID_VALUES, "; give fewer points, or draw parameters")
-        _at_most("search.repeats", search.repeats, limits.CONFIGS, "; lower it")
+        at_most("values on all axes of the grid", axes, limits.GRID_VALUES, "; give fewer points, or draw parameters")
+        at_most("search.repeats", search.repeats, limits.CONFIGS, "; lower it")
 
 
 def _check_hyperband(search: HyperbandSearch) -> None:
@@ -124,20 +100,10 @@ def _check_hyperband(search: HyperbandSearch) -> None:
     rungs = len(search.levels())
     planned = rungs * (rungs + 1) // 2
     most = limits.PLANNED_RUNGS // planned
-    _at_most("search.rounds", search.rounds, most, f"rounds of {planned:,} rungs each; lower it")
+    at_most("search.rounds", search.rounds, most, f"rounds of {planned:,} rungs each; lower it")
     configs = search.rounds * sum(hyperband_size(s, rungs, search.reduction_factor) for s in range(rungs))
     if configs > limits.CONFIGS:
         raise ValueError(
-            f"search: {rungs} brackets in {search.rounds:,} rounds plan {_number(configs)} configurations, and there "
+            f"search: {rungs} brackets in {search.rounds:,} rounds plan {as_number(configs)} configurations, and there "
             f"may be {limits.CONFIGS:,}; raise min_resource, or lower max_resource or rounds"
         )
-
-
-def _axis(parameter: Parameter, points: int | list[Any] | None) -> float:
-    """Values of one parameter in a grid, at most; none where it would be refused, or is drawn."""
-    if points is not None:
-        return len(points) if isinstance(points, list) else points
-    if not isinstance(parameter, FloatParameter | IntParameter):
-        return len(parameter.choices)
-    step = parameter.step or (1 if isinstance(parameter, IntParameter) else None)
-    return 0 if step is None or parameter.log else (parameter.high - parameter.low) / step + 1

@@ -11,10 +11,9 @@ from typing import Any
 
 import yaml
 
+from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
-from hpo_core.spec import limits
-from hpo_core.spec.clusters import AddressClusterSpec
-from hpo_core.spec.plain_data import shown
+from hpo_core.model.short_text import shown
 from hpo_core.spec.study_spec import StudySpec
 
 
@@ -56,8 +55,7 @@ def _with_places(spec: StudySpec, folder: Path) -> StudySpec:
         database = folder / Path(spec.tracking.mlflow.removeprefix("sqlite:///")).expanduser()
         tracking = spec.tracking.model_copy(update={"mlflow": f"sqlite:///{database}"})
         spec = spec.model_copy(update={"tracking": tracking})
-    if isinstance(spec.cluster, AddressClusterSpec):
-        spec = spec.model_copy(update={"cluster": spec.cluster.beside(folder)})
+    spec = spec.model_copy(update={"cluster": spec.cluster.beside(folder)})
     searched = [str((folder / Path(entry).expanduser()).resolve()) for entry in spec.pythonpath] or [
         str(folder),
         str(Path.cwd()),

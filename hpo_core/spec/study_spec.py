@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError, ValidationInfo, model_validator
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import derive_seed
 from hpo_core.model.settings import RECORDED, MetricSpec, Part, is_recorded
-from hpo_core.model.space import FloatParameter, IntParameter, Parameter, SearchSpace
+from hpo_core.model.space import Parameter, SearchSpace
 from hpo_core.spec.clusters import Cluster, LocalClusterSpec
 from hpo_core.spec.older_journals import with_later_settings
 from hpo_core.spec.plain_data import check_plain
@@ -123,14 +123,12 @@ class StudySpec(Part):
     def _check_bounds(self, search: PbtSearch) -> None:
         for name, (low, high) in search.bounds.items():
             parameter = self.space.get(name)
-            if not isinstance(parameter, FloatParameter | IntParameter):
-                kind = "no parameter of the space" if parameter is None else f"a {parameter.type} parameter"
-                raise ValueError(f"search.bounds.{name}: {name!r} is {kind}; bounds are for float and int parameters")
-            if not parameter.low <= low <= high <= parameter.high:
+            if parameter is None:
                 raise ValueError(
-                    f"search.bounds.{name} = [{low}, {high}] must ascend and lie within the parameter's range "
-                    f"[{parameter.low}, {parameter.high}]; narrow the one or widen the other"
+                    f"search.bounds.{name}: {name!r} is no parameter of the space; "
+                    "bounds are for float and int parameters"
                 )
+            parameter.check_bounds(name, (low, high))
 
     @property
     def objectives(self) -> tuple[MetricSpec, ...]:

@@ -7,9 +7,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from hpo_core.model import limits
 from hpo_core.model.settings import Part
-from hpo_core.spec import limits
-from hpo_core.spec.plain_data import cut, line_of, named, shown
+from hpo_core.model.short_text import cut, shown
+from hpo_core.spec.plain_data import line_of, named
 
 _TAGS = {
     "asha", "sha", "hyperband", "pasha", "pbt", "grid", "random", "recorded",

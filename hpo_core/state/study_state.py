@@ -32,8 +32,10 @@ from hpo_core.model.events import (
     TrialExtensionEnded,
     TrialStopped,
 )
+from hpo_core.model.inventory import EMPTY, Inventory
 from hpo_core.model.pareto_front import dominates, enter
-from hpo_core.model.trial import FURTHER, Checkpoint, Job, Metrics, Outcome, Params
+from hpo_core.model.stage import Further, Generation, Rung, Stage
+from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Params
 from hpo_core.spec import StudySpec
 from hpo_core.state.worker_losses import Losses
 from hpo_core.views.rung_names import RungNames
@@ -171,7 +173,10 @@ class StudyState:
         """Grants that await a report, by trial, oldest first."""
         self.waiting: deque[int] = deque()
         """Trials whose last attempt failed and whose job is wanted again, oldest first."""
+        self.inventory: Inventory = EMPTY
+        """What jobs can run on."""
         self.capacity = 0
+        """Its slots: jobs that can run at once."""
         self.extra_configs = 0
         self.controller = ""
         self.halted: StudyHalted | None = None
@@ -227,8 +232,27 @@ class StudyState:
 
     def apply(self, event: Event) -> None:
         """Take over one fact. Total: a recorded fact is never refused."""
+        event = self.present_shape(event)
         self._appliers[type(event)](event)  # type: ignore[operator]
         self.losses.apply(event)
+
+    def present_shape(self, event: Event) -> Event:
+        """The event as this version records it: older ones say less about the stage of their job than the study knows.
+
+        See :mod:`hpo_core.journal.older_formats`. Changes nothing in an event of the present format.
+        """
+        if isinstance(event, AttemptFailed):
+            grant = self.running.get(event.trial)
+            if grant is not None and grant.stage != event.stage:
+                return msgspec.structs.replace(event, stage=grant.stage)
+        elif self.has_members and isinstance(event, JobGranted | JobCompleted) and isinstance(event.stage, Rung):
+            return msgspec.structs.replace(event, stage=Generation(self.member_of(event.trial), event.stage.rung))
+        return event
+
+    def member_of(self, trial: int) -> int:
+        """The trial's place in the population (PBT); trials of the first generation are numbered by theirs."""
+        born = self.reproduced.get(trial)
+        return trial if born is None else born.member
 
     def _created(self, event: StudyCreated) -> None:
         self.spec = StudySpec.from_journal(event.spec)
@@ -240,7 +264,8 @@ class StudyState:
         self.controller = event.controller
 
     def _capacity_changed(self, event: CapacityChanged) -> None:
-        self.capacity = event.slots
+        self.inventory = event.inventory
+        self.capacity = event.inventory.slots
 
     def _trial_created(self, event: TrialCreated) -> None:
         base = 0 if event.parent is None else self.trials[event.parent].searched
@@ -257,31 +282,32 @@ class StudyState:
         trial.granted = event
         trial.running = True
         self.running[event.trial] = event
-        self.resource_running += self._units(event.trial, event.rung, event.target)
-        if event.rung == FURTHER:
-            self.further_running += self._units(event.trial, event.rung, event.target)
+        units = self._units(event.trial, event.stage, event.target)
+        self.resource_running += units
+        if type(event.stage) is Further:
+            self.further_running += units
 
-    def _units(self, number: int, rung: int, target: int) -> int:
+    def _units(self, number: int, stage: Stage, target: int) -> int:
         """What a job to ``target`` trains that was not trained before."""
         trial = self.trials[number]
-        return target - (trial.resource if rung == FURTHER else trial.searched)
+        return target - (trial.resource if type(stage) is Further else trial.searched)
 
-    def _no_longer_runs(self, number: int, rung: int, target: int) -> int:
+    def _no_longer_runs(self, number: int, stage: Stage, target: int) -> int:
         """Returns the units of the job."""
-        units = self._units(number, rung, target)
+        units = self._units(number, stage, target)
         del self.running[number]
         self.trials[number].running = False
         self.resource_running -= units
-        if rung == FURTHER:
+        if type(stage) is Further:
             self.further_running -= units
         return units
 
     def _job_completed(self, event: JobCompleted) -> None:
         trial = self.trials[event.trial]
-        units = self._no_longer_runs(event.trial, event.rung, event.resource)
+        units = self._no_longer_runs(event.trial, event.stage, event.resource)
         trial.failures = ()
         self.resource_used += units
-        if event.rung == FURTHER:
+        if type(event.stage) is Further:
             self.further_used += units
             trial.further += (event,)
         else:
@@ -303,9 +329,9 @@ class StudyState:
 
     def _attempt_failed(self, event: AttemptFailed) -> None:
         trial = self.trials[event.trial]
-        self._no_longer_runs(event.trial, event.rung, event.target)
+        self._no_longer_runs(event.trial, event.stage, event.target)
         trial.failures += (event,)
-        if event.rung != FURTHER:
+        if type(event.stage) is not Further:
             self.waiting.append(event.trial)
         self.failed_attempts += 1
 
@@ -323,7 +349,7 @@ class StudyState:
         trial.stopped = event
         if trial.running:
             assert trial.granted is not None
-            self._no_longer_runs(event.trial, trial.granted.rung, trial.granted.target)
+            self._no_longer_runs(event.trial, trial.granted.stage, trial.granted.target)
         if event.trial in self.waiting:
             self.waiting.remove(event.trial)
 
@@ -392,15 +418,14 @@ class StudyState:
 
     def job(self, grant: JobGranted) -> Job:
         """The job behind a grant."""
-        parent = member = None
+        parent = None
         if grant.checkpoint is not None and self.trials[grant.trial].parent is not None:
             owner = self.owner_of(grant.trial, grant.checkpoint)
             parent = owner if owner != grant.trial else None
-        if self.has_members:
-            member = self.reproduced[grant.trial].member if grant.trial in self.reproduced else grant.trial
+        params = self.trials[grant.trial].params
         return Job(
-            grant.trial, grant.attempt, grant.bracket, grant.rung, grant.target,
-            self.trials[grant.trial].params, grant.checkpoint, grant.retry, parent, member,
+            grant.trial, grant.attempt, grant.stage, grant.target,
+            params, grant.checkpoint, grant.retry, parent, grant.demand,
         )  # fmt: skip
 
     def wanted(self) -> list[Job]:
@@ -439,11 +464,11 @@ class StudyState:
             for results in (trial.results, trial.further):
                 attempts = [result.attempt for result in results]
                 assert attempts == sorted(set(attempts)), f"trial {i} counts an attempt twice: {attempts}"
-            assert all((result.rung == FURTHER) == (result in trial.further) for result in trial.all_results)
+            assert all((type(result.stage) is Further) == (result in trial.further) for result in trial.all_results)
             assert not (trial.running and trial.abandoned), f"trial {i} runs although abandoned"
             if trial.running:
                 assert trial.granted is not None
-                further_job = trial.granted.rung == FURTHER
+                further_job = type(trial.granted.stage) is Further
                 assert trial.granted.target > (trial.resource if further_job else trial.searched)
                 assert not further_job or i in self.extended
                 assert trial.granted.attempt == trial.attempts - 1
@@ -452,7 +477,7 @@ class StudyState:
         assert (self.front[0] if self.front else None) == self.incumbent
         self._check_front()
         running = [t for t in self.trials if t.running and t.granted is not None]
-        jobs = [(t.granted.target, t.granted.rung == FURTHER, t) for t in running if t.granted is not None]
+        jobs = [(t.granted.target, type(t.granted.stage) is Further, t) for t in running if t.granted is not None]
         assert self.further_running == sum(target - t.resource for target, further, t in jobs if further)
         searching = sum(target - t.searched for target, further, t in jobs if not further)
         assert self.resource_running - self.further_running == searching
@@ -481,7 +506,7 @@ class StudyState:
         trial, names = self.trials[number], RungNames(self.spec)
         lines = [f"trial {number} created in bracket {trial.bracket}: {trial.params}"]
         lines += [
-            f"{'' if r.rung == FURTHER else 'reached '}{names.words(r.bracket, r.rung)} ({r.resource} units) in "
+            f"{'' if type(r.stage) is Further else 'reached '}{names.words(r.bracket, r.rung)} ({r.resource} units) in "
             f"attempt {r.attempt}: loss {r.loss}"
             for r in trial.all_results
         ]

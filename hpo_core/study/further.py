@@ -1,7 +1,7 @@
 """Training beyond the search: which trial a person may have trained further, and which of them is next.
 
 After a search its winner is trained for longer than any rung (Li et al. 2020, A.3; Li et al. 2019, 4.3.2). Such a job
-has rung :data:`~hpo_core.model.trial.FURTHER`; ``Study.train_further`` states the rules.
+has the stage :class:`~hpo_core.model.stage.Further`; ``Study.train_further`` states the rules.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
-from hpo_core.model.space import FloatParameter, IntParameter
-from hpo_core.model.trial import FURTHER
+from hpo_core.model.space import NumberParameter
+from hpo_core.model.stage import FURTHER
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_core.spec import StudySpec
 from hpo_core.state import TrialRecord
@@ -43,7 +43,7 @@ def trial_params(spec: StudySpec, trial: TrialRecord) -> dict[str, str]:
     shown = {legal_key(name): param_value(value) for name, value in trial.params.items()}
     for name, value in trial.params.items():
         parameter = spec.space.get(name)
-        if not isinstance(parameter, FloatParameter | IntParameter) or not parameter.log:
+        if not isinstance(parameter, NumberParameter) or not parameter.log:
             continue
         if isinstance(value, int | float) and value > 0:
             shown.setdefault(legal_key(f"log10_{name}"), repr(round(math.log10(value), 6)))

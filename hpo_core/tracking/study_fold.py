@@ -31,7 +31,8 @@ from hpo_core.model.events import (
     TrialStopped,
     concerns_search,
 )
-from hpo_core.model.trial import FURTHER, Metrics, Report
+from hpo_core.model.stage import FURTHER
+from hpo_core.model.trial import Metrics, Report
 from hpo_core.search.halving.pareto_rungs import ParetoRung
 from hpo_core.search.method import Done, SearchMethod, create_method
 from hpo_core.spec import StudySpec

@@ -23,6 +23,7 @@ import msgspec
 
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Params
 from hpo_core.security.credentials import without_private_settings
 from hpo_core.training.child.attempt_log import log_tail
@@ -197,7 +198,7 @@ def _evaluate(function: Any, request: EvaluationRequest, model: TrainedModel) ->
     handle = EvaluationHandle(
         JobRequest(
             study="evaluation",
-            job=Job(model.trial, 0, 0, 0, at, model.params, model.checkpoint),
+            job=Job(model.trial, 0, Rung(0, 0), at, model.params, model.checkpoint),
             objective=request.function,
             metric=request.metric,
             seed=model.seed,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpo_core.model.events import CeilingRaised, StudyHalted, TrialStopped
-from hpo_core.model.trial import FURTHER
+from hpo_core.model.stage import FURTHER
 from hpo_core.spec import StudySpec
 
 

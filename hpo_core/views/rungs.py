@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hpo_core.model.trial import FURTHER
+from hpo_core.model.stage import FURTHER
 from hpo_core.search.halving.rungs import Ladder
 from hpo_core.search.method import RungStatus
 from hpo_core.spec import StudySpec

@@ -10,6 +10,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.storage import all_files, attempt_files, remove
 from hpo_core.model.errors import CheckpointError, SpecError, StorageError
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome
 from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.request import JobRequest
@@ -84,7 +85,7 @@ def test_a_trial_goes_on_from_it(base, tmp_path):
             trial.report(loss=float("nan") if counter.value > 5 else counter.value)
 
     def run(target, checkpoint):
-        job = Job(5, target, 0, 0, target, {}, checkpoint)
+        job = Job(5, target, Rung(0, 0), target, {}, checkpoint)
         return run_attempt(train, JobRequest(
             study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path), checkpoint_base=base,
         ))  # fmt: skip

@@ -10,7 +10,8 @@ import pytest
 from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.checkpoints.live import Hold, LiveCheckpoints
 from hpo_core.model.events import CheckpointRemoved, JobCompleted, JobGranted, StudyCreated, StudyHalted, TrialCreated
-from hpo_core.model.trial import FURTHER, Checkpoint, Job, Report
+from hpo_core.model.stage import FURTHER, Rung
+from hpo_core.model.trial import Checkpoint, Job, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.search.halving.promotion_chance import first_passage, hypergeometric_tail
@@ -194,16 +195,16 @@ def test_a_child_of_another_trial_pins_the_checkpoint_it_loads() -> None:
 
     def train(trial: int, loss: float, uri: str) -> list[Any]:
         written = Checkpoint(uri, "", 1, 10)
-        result = JobCompleted(trial, 0, 0, 0, 1, loss, {}, written, "", 0, 1)
-        return [TrialCreated(trial, 0, {}), JobGranted(trial, 0, 0, 0, 1, None), result]
+        result = JobCompleted(trial, 0, Rung(0, 0), 1, loss, {}, written, "", 0, 1)
+        return [TrialCreated(trial, 0, {}), JobGranted(trial, 0, Rung(0, 0), 1, None), result]
 
     apply(*train(0, 0.5, "parent"), *train(1, 0.1, "best"))
     assert live.why("parent") is Hold.RESTING
-    apply(TrialCreated(2, 0, {}, parent=0), JobGranted(2, 0, 0, 1, 2, Checkpoint("parent", "", 1, 10)))
+    apply(TrialCreated(2, 0, {}, parent=0), JobGranted(2, 0, Rung(0, 1), 2, Checkpoint("parent", "", 1, 10)))
     method.ruled_out.append(0)
     apply(TrialCreated(3, 0, {}))
     assert live.why("parent") is Hold.PINNED, "a running child loads it, though its own trial has no use for it"
-    apply(JobCompleted(2, 0, 0, 1, 2, 0.7, {}, Checkpoint("child", "", 2, 10), "", 0, 1))
+    apply(JobCompleted(2, 0, Rung(0, 1), 2, 0.7, {}, Checkpoint("child", "", 2, 10), "", 0, 1))
     assert live.take_dead() == ["parent"] and live.uris == {"best", "child"}
 
 

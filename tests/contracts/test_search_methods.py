@@ -20,7 +20,7 @@ from hpo_core.model.events import (
     TrialExtensionEnded,
     concerns_search,
 )
-from hpo_core.model.trial import FURTHER
+from hpo_core.model.stage import FURTHER
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.search.method import RungStatus

@@ -28,34 +28,51 @@ PAGES = [ROOT / name for name in subprocess.run(
     ["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True
 ).stdout.split()]  # fmt: skip
 
+GUIDE = [ROOT / "README.md", *(page for page in PAGES if page.is_relative_to(ROOT / "docs"))]
+"""What a user reads: the README and the pages of the site."""
+
 __all__ = ["prefect_api"]
 
 
 def blocks(language: str) -> list[tuple[str, str]]:
-    """(file name or '', text) of the README's code blocks."""
+    """(file name or '', text) of the code blocks of all pages."""
     pattern = rf"(?:<!-- file: (\S+) -->\n)?```{language}\n(.*?)```"
-    return [(found[1] or "", found[2]) for found in re.finditer(pattern, README, re.DOTALL)]
+    found = [match for page in GUIDE for match in re.finditer(pattern, page.read_text(), re.DOTALL)]
+    return [(match[1] or "", match[2]) for match in found]
+
+
+def write_files(folder: Path, *names: str) -> None:
+    """Write the files that the pages show into a folder; all of them if none is named."""
+    for language in ("python", "yaml"):
+        for name, text in blocks(language):
+            if name and (not names or name in names):
+                (folder / name).write_text(text)
+
+
+def test_file_shown_twice_is_the_same() -> None:
+    texts: dict[str, set[str]] = {}
+    for name, text in [*blocks("python"), *blocks("yaml")]:
+        texts.setdefault(name, set()).add(text)
+    assert {"train.py", "study.yaml", "objective.py", "optuna.yaml"} <= texts.keys()
+    assert not [name for name, shown in texts.items() if name and len(shown) > 1]
 
 
 def test_main_loop_by_hand_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    loop = next(text for name, text in blocks("python") if not name)
+    (loop,) = {text for name, text in blocks("python") if '"by-hand"' in text and not name}
     assert len(loop.strip().splitlines()) <= 12
     exec(loop, {})
     assert "Incumbent(trial=" in capsys.readouterr().out
 
 
 def test_several_objectives_by_hand_run(capsys: pytest.CaptureFixture[str]) -> None:
-    (loop,) = [text for name, text in blocks("python") if "metrics" in text and not name]
+    (loop,) = [text for name, text in blocks("python") if '"trade-off"' in text and not name]
     exec(loop, {})
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 2 and all("'error'" in line and "'speed'" in line for line in lines)
 
 
 def test_example_runs_as_written(tmp_path: Path, prefect_api: dict[str, str]) -> None:
-    for language in ("python", "yaml"):
-        for name, text in blocks(language):
-            if name:
-                (tmp_path / name).write_text(text)
+    write_files(tmp_path)
     facts = Runner(tmp_path, prefect_api).json("tune", tmp_path / "study.yaml")
     assert facts["status"] == "finished" and facts["trials"] == 30
     assert facts["best"]["value"] < 0.3
@@ -63,10 +80,7 @@ def test_example_runs_as_written(tmp_path: Path, prefect_api: dict[str, str]) ->
 
 def test_optuna_objective_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    for language in ("python", "yaml"):
-        for name, text in blocks(language):
-            if name in ("objective.py", "optuna.yaml"):
-                (tmp_path / name).write_text(text)
+    write_files(tmp_path, "objective.py", "optuna.yaml")
     study = Study.create(load_spec(tmp_path / "optuna.yaml"))
     spec, objective = study.spec, importlib.import_module("objective").objective
     fixed: dict[str, Any] = {
@@ -88,12 +102,12 @@ def test_optuna_objective_runs_as_written(tmp_path: Path, monkeypatch: pytest.Mo
 def test_simulation_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
-    for name, text in blocks("yaml"):
-        Path(name).write_text(text)
-    (command,) = re.findall(r"\$ hpo (simulate .*)", README)
+    write_files(tmp_path, "study.yaml")
+    page = (ROOT / "docs" / "simulate.md").read_text()
+    (command,) = re.findall(r"\$ hpo (simulate .*)", page)
     done = subprocess.run([sys.executable, "-m", "hpo_core.cli.app", *command.split()], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    shown = re.search(r"```\n( +2 workers .*?)```", README, re.DOTALL)
+    shown = re.search(r"```\n( +2 workers .*?)```", page, re.DOTALL)
     assert shown
     for line in shown[1].splitlines():
         assert line.strip() in done.stdout
@@ -103,8 +117,12 @@ def test_commands_named_exist() -> None:
     from hpo_core.cli.app import app
 
     known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
-    named = set(re.findall(r"`hpo (\w+)", README))
-    assert named == known
+    table = (ROOT / "docs" / "commands.md").read_text()
+    assert set(re.findall(r"`hpo (\w+)", table)) == known
+    for page in GUIDE:
+        named = set(re.findall(r"`hpo (\w+)", page.read_text()))
+        named |= set(re.findall(r"^\$ hpo (\w+)", page.read_text(), re.MULTILINE))
+        assert named <= known, page
 
 
 def test_exit_codes_named_are_those_of_the_code() -> None:
@@ -116,10 +134,13 @@ def test_exit_codes_named_are_those_of_the_code() -> None:
                        ("StorageError", 6), ("JournalError", 6)):  # fmt: skip
         assert getattr(errors, kind).exit_code == code
     assert (launch.HALTED, cli.AUDIT_DIFFERS, launch.INTERRUPTED) == (7, 8, 130)
+    listed = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "commands.md").read_text(), re.MULTILINE)
+    assert listed == ["0", "1", "2", "3", "4", "5", "6", "7", "8", "130"]
 
 
-def test_searches_of_the_readme_are_valid() -> None:
-    table = README.split("<!-- searches -->")[1].split("\n\n")[0]
+def test_searches_of_the_table_are_valid() -> None:
+    page = (ROOT / "docs" / "search-methods.md").read_text()
+    table = page.split("<!-- searches -->")[1].split("\n\n")[0]
     found = re.findall(r"`(\{method: .*?\})` \|", table)
     assert len(found) >= 10
     for text in found:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome
 from hpo_core.training import cancel_job, close_all, decode_report, encode_request, train_job
 from hpo_core.training.request import JobRequest
@@ -21,7 +22,7 @@ OBJECTIVES = str(ROOT / "tests/training")
 def request_for(folder, trial=4):
     return JobRequest(
         study="s",
-        job=Job(trial, 0, 0, 0, 1, {"do": "deaf"}),
+        job=Job(trial, 0, Rung(0, 0), 1, {"do": "deaf"}),
         objective="test_training_objectives:dispatch",
         metric="loss",
         seed=1,

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from hpo_core import Study
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome
 from hpo_core.replay.audit import audit
 from hpo_core.training import Trainer
@@ -38,7 +39,7 @@ class Bench:
     def request(self, do, *, trial=0, attempt=0, target=1, checkpoint=None, params=None, **limits):
         return JobRequest(
             study="s",
-            job=Job(trial, attempt, 0, 0, target, {"do": do, **(params or {})}, checkpoint),
+            job=Job(trial, attempt, Rung(0, 0), target, {"do": do, **(params or {})}, checkpoint),
             objective=OBJECTIVE,
             metric="loss",
             seed=3,

@@ -19,18 +19,18 @@ import yaml
 
 from hpo_core import StudySpec
 from hpo_core.model.errors import SpecError
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.spec import KubernetesClusterSpec, SlurmClusterSpec
-from hpo_flows.dask.cluster_kinds import (
+from hpo_flows.dask.clusters import cluster_of
+from hpo_flows.dask.clusters.kubernetes import (
     KUBERNETES_SCHEDULER,
     KUBERNETES_WORKER,
     kubernetes_name,
     kubernetes_resource,
-    local_cuda_cluster,
-    slurm_cluster,
-    start_cluster,
-    visible_devices,
 )
+from hpo_flows.dask.clusters.local_cuda import visible_devices
+from hpo_flows.dask.clusters.slurm import SlurmJobs
 from hpo_flows.dask.executor import DaskExecutor
 from tests.conftest import make_spec
 
@@ -58,7 +58,7 @@ def test_a_missing_package_is_said_with_its_extra(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(SpecError, match=rf"cluster.kind = '{extra}' needs .*pip install 'hpo-core\[{extra}\]'"):
-        start_cluster(study(**cluster), str(tmp_path))
+        cluster_of(study(**cluster), str(tmp_path)).connect()
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_wrong_settings_are_refused(cluster: dict[str, Any], message: str) -> No
 
 def test_slurm_script_asks_for_what_the_study_says(tmp_path: Path) -> None:
     pytest.importorskip("dask_jobqueue", reason="extra 'slurm' is not installed")
-    cluster = slurm_cluster(SlurmClusterSpec.model_validate(SLURM), "digits", str(tmp_path))
+    cluster = SlurmJobs(SlurmClusterSpec.model_validate(SLURM), "digits", str(tmp_path)).scheduler()
     try:
         script = cluster.job_script()
     finally:
@@ -131,7 +131,7 @@ def test_slurm_workers_train_and_one_that_ended_is_submitted_again(tmp_path: Pat
             process.kill()
         wait_until(lambda: len(sbatch.read_text().split()) == 2 if executor.slots() == 0 else False)
         wait_until(lambda: executor.slots() == 1)
-        executor.submit(Job(0, 0, 0, 0, 2, {"x": 0.5}), lambda job, report: reports.put(report))
+        executor.submit(Job(0, 0, Rung(0, 0), 2, {"x": 0.5}), lambda job, report: reports.put(report))
         report = reports.get(timeout=60)
         assert report.outcome is Outcome.COMPLETED, report
         assert report.worker.startswith("tls://"), "what runs between nodes is encrypted"
@@ -211,7 +211,8 @@ def test_every_gpu_has_a_worker_that_sees_it_alone() -> None:
     """What CUDA itself makes of it is not tested here."""
     import distributed
 
-    with local_cuda_cluster([0, 3]) as cluster, distributed.Client(cluster, set_as_default=False) as client:
+    gpus = cluster_of(study(kind="local_cuda", devices=[0, 3]), "/nowhere")
+    with gpus.create() as cluster, distributed.Client(cluster, set_as_default=False) as client:
         client.wait_for_workers(2, timeout=30)
         seen = client.run(lambda: (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["CUDA_DEVICE_ORDER"]))
         threads = client.nthreads()

@@ -12,6 +12,7 @@ from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.paths import files_of_attempt
 from hpo_core.journal.protocol import Owner
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Report
 from hpo_flows.driver import Bare, Driver
 from tests.conftest import completed, failed, make_spec
@@ -83,7 +84,7 @@ def test_files_stay_below_the_limit_whatever_attempts_leave_behind(method: str, 
 def test_the_pattern_of_an_attempt_names_its_files_and_no_others(tmp_path: Path) -> None:
     for attempt in (1, 11):
         for end in ("", ".part"):
-            path = tmp_path / (NAME.format(Job(7, attempt, 0, 2, 9, {})) + end)
+            path = tmp_path / (NAME.format(Job(7, attempt, Rung(0, 2), 9, {})) + end)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
     assert sorted(path.name for path in tmp_path.glob(files_of_attempt(7, 1))) == [

@@ -9,7 +9,8 @@ import json
 from pathlib import Path
 
 from hpo_core import Job, MemoryJournal, Outcome, Study
-from hpo_core.model.events import FORMAT, encode_entry
+from hpo_core.journal.codec import encode_entry
+from hpo_core.model.events import FORMAT
 from hpo_core.model.trial import Checkpoint
 from tests.conftest import World, completed, failed, fresh, make_spec
 from tests.methods import spec_of

@@ -8,9 +8,11 @@ from typing import get_args
 
 import pytest
 
-from hpo_core import Study
+from hpo_core import MemoryJournal, Study
+from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import JournalError
-from hpo_core.model.events import FORMAT, Event, Stimulus, decode_entry, encode_entry
+from hpo_core.model.events import FORMAT, Event, Stimulus
+from hpo_core.model.stage import Stage
 from hpo_core.replay.audit import audit
 from tests.golden.make import FOLDER, METHODS, studies, summary
 
@@ -70,3 +72,28 @@ def test_audit_finds_what_was_tampered_with() -> None:
     entries[at] = decode_entry(json.dumps(forged))
     report = audit(entries, check_invariants=False)
     assert [finding.seq for finding in report.findings][:1] == [at]
+
+
+def test_every_stage_of_a_job_is_in_the_journals_of_the_present_format() -> None:
+    text = "".join(path.read_text() for path in JOURNALS if path.stem.endswith(f"-format-{FORMAT}"))
+    for stage in get_args(Stage):
+        assert f'"stage":{{"is":"{stage.__name__}"' in text
+
+
+def test_a_study_of_format_2_goes_on_in_the_present_format() -> None:
+    for name in ("pbt-format-2", "asha-brackets-format-2", "further-format-2"):
+        old = [decode_entry(line) for line in (FOLDER / f"{name}.jsonl").read_text().splitlines()]
+        for cut in (len(old) // 3, len(old) // 2, len(old) - 1):
+            journal = MemoryJournal()
+            journal.create("golden", old[0])
+            for entry in old[1:cut]:
+                journal.append("golden", entry)
+            study = Study.open("golden", journal)
+            study.recover("later:1")
+            study.set_capacity(3)
+            study.check()
+            entries = list(journal.entries("golden"))
+            assert {entry.format for entry in entries} == {2, FORMAT}
+            assert audit(entries).clean
+            lines = [encode_entry(entry) for entry in entries]
+            assert summary(Study.from_entries(map(decode_entry, lines))) == summary(study)

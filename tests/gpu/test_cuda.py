@@ -13,6 +13,7 @@ import torch
 
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome
 from hpo_core.training import Trainer
 from hpo_core.training.request import JobRequest
@@ -34,7 +35,7 @@ class Bench:
     folder: Path
 
     def run(self, do, *, trial=0, attempt=0, rung=0, target=1, checkpoint=None, seed=3, **params):
-        job = Job(trial, attempt, 0, rung, target, {"do": do, **params}, checkpoint)
+        job = Job(trial, attempt, Rung(0, rung), target, {"do": do, **params}, checkpoint)
         request = JobRequest(
             study="s",
             job=job,
@@ -218,7 +219,7 @@ def test_what_an_objective_may_do_at_import(tmp_path):
     )
     request = JobRequest(
         study="s",
-        job=Job(0, 0, 0, 0, 1, {}),
+        job=Job(0, 0, Rung(0, 0), 1, {}),
         objective="mine:train",
         metric="loss",
         seed=1,

@@ -197,7 +197,7 @@ def test_the_front_of_a_study_is_what_nothing_dominates(given: list[Losses | Non
         kept = losses or ()
         several = kept if len(kept) > 1 else ()
         loss = kept[0] if several else None
-        state.apply(JobCompleted(trial, 0, 0, 0, 1, loss, {}, None, "", 0.0, 0.0, several))
+        state.apply(JobCompleted(trial, 0, Rung(0, 0), 1, loss, {}, None, "", 0.0, 0.0, several))
     wanted = dict(reversed(finite))  # of equal ones the earliest
     wanted = {k: t for k, t in wanted.items() if not any(dominates(other, k) for other in wanted)}
     assert [(m.losses, m.trial) for m in state.front] == sorted(wanted.items())

@@ -8,6 +8,7 @@ import torch
 
 from examples.retrain.periods import write
 from examples.retrain.train import train
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job
 from hpo_core.retraining.drift import Drift, check_drift
 from hpo_core.spec import load_spec
@@ -25,8 +26,8 @@ def test_the_second_period_is_no_drift_and_the_third_one_is(tmp_path: Path) -> N
     params = {"learning_rate": 0.01, "width": 64}
     assert spec.search_space().complaints(params) == []
     request = JobRequest(
-        study="s", job=Job(0, 0, 0, 0, 18, params), objective=str(spec.objective), metric=spec.metric.name, seed=1,
-        folder=str(tmp_path),
+        study="s", job=Job(0, 0, Rung(0, 0), 18, params), objective=str(spec.objective), metric=spec.metric.name,
+        seed=1, folder=str(tmp_path),
     )  # fmt: skip
     report = run_attempt(train, request)
     assert report.checkpoint is not None

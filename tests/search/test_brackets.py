@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from hpo_core import Study, StudySpec
+from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import SpecError
-from hpo_core.model.events import decode_entry, encode_entry
 from hpo_core.replay.audit import audit
 from hpo_core.search.halving.brackets import Assignment, average_budget, hyperband_size, split_width
 from hpo_core.spec.overrides import changed

@@ -25,7 +25,7 @@ def told(estimate: NoiseEstimate, trial: int, curve: Callable[[int], float], res
     for rung, (points, level) in enumerate(((resources[:1], resources[0]), (resources[1:], resources[-1]))):
         points_of = tuple((at, curve(at)) for at in points)
         loss = points_of[-1][1] if math.isfinite(points_of[-1][1]) else None
-        estimate.add(JobCompleted(trial, 0, 0, rung, level, loss, {}, None, "", 0.0, 0.0, (), points_of))
+        estimate.add(JobCompleted(trial, 0, Rung(0, rung), level, loss, {}, None, "", 0.0, 0.0, (), points_of))
 
 
 def new_estimate() -> NoiseEstimate:
@@ -100,7 +100,9 @@ def test_a_job_from_scratch_gives_the_same_reading() -> None:
         told(resumed, trial, losses.__getitem__, (1, 2, 3))
         curve = ((1, losses[1]), (2, losses[2]), (3, losses[3]))
         for rung, level in ((0, 1), (1, 3)):
-            event = JobCompleted(trial, 0, 0, rung, level, losses[level], {}, None, "", 0.0, 0.0, (), curve[:level])
+            event = JobCompleted(
+                trial, 0, Rung(0, rung), level, losses[level], {}, None, "", 0.0, 0.0, (), curve[:level]
+            )
             scratch.add(event)
     assert resumed.of_difference(1) == scratch.of_difference(1) > 0
 

@@ -21,8 +21,8 @@ from typing import Any
 from hpo_core import Study, StudySpec, load_spec
 from hpo_core.cli.simulate import Question, simulate
 from hpo_core.home import Home
+from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import SpecError
-from hpo_core.model.events import decode_entry, encode_entry
 from hpo_core.report import write_report
 from hpo_core.spec import limits, notices
 from hpo_core.spec.overrides import changed

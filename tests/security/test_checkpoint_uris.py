@@ -13,6 +13,7 @@ from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.storage import all_files, attempt_files, local_path, remove
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.errors import CheckpointError, ObjectiveError, StorageError
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Outcome
 from hpo_core.tracking.mlflow_client import KnownRun
 from hpo_core.tracking.run_artifacts import write_files
@@ -62,7 +63,7 @@ def test_other_places_are_neither_loaded_nor_removed(tmp_path: Path, folder: Pat
     with pytest.raises(CheckpointError, match="does not lie below"):
         checkpoints.load(folder, bad, "checkpoints")
     remove(folder, bad.uri, "checkpoints")
-    job = Job(0, 1, 0, 0, 2, {}, bad)
+    job = Job(0, 1, Rung(0, 0), 2, {}, bad)
     request = JobRequest(study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(folder))
     report = run_attempt(lambda trial: None, request)
     assert report.outcome is Outcome.CHECKPOINT_BAD and "does not lie below" in report.message

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome
 from hpo_core.training import Trainer
 from hpo_core.training.evaluation import EvaluationRequest, TrainedModel, evaluate_models
@@ -49,7 +50,7 @@ def environment(monkeypatch):
 def request_for(folder, do="notes_environment", checkpoint=None):
     return JobRequest(
         study="s",
-        job=Job(1, 0, 0, 0, 1, {"do": do}, checkpoint),
+        job=Job(1, 0, Rung(0, 0), 1, {"do": do}, checkpoint),
         objective="poison_objectives:dispatch",
         metric="loss",
         seed=1,

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpo_core import Study, StudySpec, load_spec
+from hpo_core.journal.codec import encode_entry
 from hpo_core.model.errors import SpecError
-from hpo_core.model.events import encode_entry
 from hpo_core.spec import limits
 from hpo_core.spec.overrides import changed
 from hpo_core.spec.study_file import read_yaml

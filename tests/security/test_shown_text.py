@@ -15,8 +15,9 @@ from rich.text import Text
 
 from hpo_core.cli.output import SafeConsole, table_of
 from hpo_core.home import Home
+from hpo_core.journal.codec import encode_entry
 from hpo_core.journal.protocol import Journal
-from hpo_core.model.events import Entry, encode_entry
+from hpo_core.model.events import Entry
 from hpo_core.model.trial import Outcome
 from hpo_core.report import write_report
 from hpo_core.report.compare.comparison_page import Comparison, write_comparison

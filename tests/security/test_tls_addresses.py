@@ -18,8 +18,9 @@ from hpo_core import StudySpec
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import JobCompleted
 from hpo_core.spec import AddressClusterSpec, load_spec
-from hpo_flows.dask.certificates import security_of
-from hpo_flows.dask.executor import ClusterError, _connected
+from hpo_flows.dask.clusters.address import RunningScheduler
+from hpo_flows.dask.clusters.certificates import security_of
+from hpo_flows.dask.clusters.kind import ClusterError
 from hpo_flows.deployed.permissions import NotAllowedError, Permits
 from tests.conftest import make_spec
 from tests.faults.test_real_study import ROOT, Real
@@ -79,14 +80,15 @@ def test_a_study_trains_on_a_scheduler_behind_tls(scheduler: tuple[str, dict[str
 def test_a_scheduler_behind_tls_takes_nobody_else(
     scheduler: tuple[str, dict[str, str]], tmp_path: Path, shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpo_flows.dask.executor._CONNECT_SECONDS", 6.0)  # it tries again and again for so long
+    monkeypatch.setattr("hpo_flows.dask.clusters.address.CONNECT_SECONDS", 6.0)  # it tries again and again for so long
     address, _ = scheduler
     if shown == "none":
         with pytest.raises((ClusterError, SpecError), match="needs certificates"):
-            _connected(AddressClusterSpec(address=address))
+            RunningScheduler(AddressClusterSpec(address=address), "study", str(tmp_path)).connect()
         return
     with pytest.raises(ClusterError, match="or the certificates"):
-        _connected(AddressClusterSpec(address=address, **certificate(tmp_path / "other")))
+        stranger = AddressClusterSpec(address=address, **certificate(tmp_path / "other"))
+        RunningScheduler(stranger, "study", str(tmp_path)).connect()
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from hpo_core import Job, MemoryJournal, Outcome, Study
+from hpo_core.journal.codec import encode_entry
 from hpo_core.model.errors import HpoError, SpecError
-from hpo_core.model.events import AttemptFailed, CapacityChanged, Entry, JobCompleted, TrialAbandoned, encode_entry
+from hpo_core.model.events import AttemptFailed, CapacityChanged, Entry, JobCompleted, TrialAbandoned
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Metrics, Report
 from hpo_core.replay.audit import audit
 from hpo_core.simulation import AnalyticCurves, Faults, SimulatedExecutor, VirtualClock, Worker, make_workers
@@ -83,7 +85,10 @@ def test_workers_join_and_leave_and_capacity_follows() -> None:
     lost = played.events(AttemptFailed)[0]
     assert (lost.outcome, lost.worker) == (Outcome.LOST, "worker-1")
     changed = [
-        (e.time, event.slots) for e in played.entries for event in e.events if isinstance(event, CapacityChanged)
+        (e.time, event.inventory.slots)
+        for e in played.entries
+        for event in e.events
+        if isinstance(event, CapacityChanged)
     ]
     assert changed == [(0, 1), (1, 2), (3, 1)]
     assert (played.executor.offered_seconds, played.executor.lost_seconds, played.executor.utilization) == (10, 2, 1)
@@ -118,7 +123,7 @@ def test_stragglers_take_one_plus_z_times_as_long() -> None:
 @pytest.mark.parametrize("stragglers", [0.0, 1.0])
 def test_a_job_survives_a_time_unit_with_one_minus_p(stragglers: float) -> None:
     faults = Faults(drops=0.1, time_unit=2.0, stragglers=stragglers, seed=5)
-    jobs = [Job(trial, 0, 0, 0, 1, {}) for trial in range(4000)]
+    jobs = [Job(trial, 0, Rung(0, 0), 1, {}) for trial in range(4000)]
     survived = sum(faults.dropped_after(job) > 2.0 * 5 for job in jobs)
     assert survived == pytest.approx(4000 * 0.9**5, abs=4 * math.sqrt(4000 * 0.59 * 0.41))
 
@@ -245,7 +250,7 @@ def best_of(losses: list[float], count: int) -> list[int]:
 def test_made_up_curves_follow_from_parameters_alone() -> None:
     curves, again = (AnalyticCurves(make_spec(), 3, cost_spread=0.5) for _ in range(2))
     for job in jobs_of(20, 27):
-        other = Job(job.trial + 100, 3, 0, 1, 27, job.params)
+        other = Job(job.trial + 100, 3, Rung(0, 1), 27, job.params)
         assert curves.train(job) == again.train(other) and curves.seconds(job) == again.seconds(other)
         assert [point.resource for point in curves.curve(job)] == list(range(1, 28))
         assert curves.curve(job)[-1].metrics == curves.train(job)

@@ -11,6 +11,7 @@ import pytest
 from hpo_core import Job, MemoryJournal, Outcome, Study, StudySpec
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Entry
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Point
 from hpo_core.simulation import AnalyticCurves, Faults, SimulatedExecutor, VirtualClock, make_workers
 from hpo_core.simulation.past import PastStudy, read_past
@@ -60,7 +61,7 @@ def test_overhead_and_cost_are_told_apart(past: PastStudy) -> None:
     assert past.overhead == pytest.approx(4.0)
     curves = AnalyticCurves(make_spec(), 1, seconds_per_unit=2.0, cost_spread=0.6)
     for number, trial in enumerate(past.trials):
-        wanted = curves.seconds(Job(number, 0, 0, 0, 1, trial.params))
+        wanted = curves.seconds(Job(number, 0, Rung(0, 0), 1, trial.params))
         assert trial.seconds_per_unit == pytest.approx(wanted)
 
 
@@ -119,7 +120,7 @@ def hand_made(curves: dict[int, dict[int, float]], **changes: Any) -> PastStudy:
 
 
 def job(trial: int, target: int) -> Job:
-    return Job(trial, 0, 0, 0, target, {})
+    return Job(trial, 0, Rung(0, 0), target, {})
 
 
 def against(past: PastStudy, seed: int = 0, **search: Any) -> PastCurves:

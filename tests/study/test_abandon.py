@@ -12,9 +12,10 @@ import pytest
 
 from hpo_core import Job, MemoryJournal, Outcome, Study
 from hpo_core.home import Home
+from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.journal.sql import current_owner
 from hpo_core.model.errors import HpoError
-from hpo_core.model.events import AttemptFailed, StudyHalted, TrialAbandoned, decode_entry, encode_entry
+from hpo_core.model.events import AttemptFailed, StudyHalted, TrialAbandoned
 from hpo_core.replay.audit import audit
 from tests.conftest import World, failed, fresh, make_spec
 from tests.methods import facts

@@ -19,6 +19,7 @@ from hpo_core.model.events import (
     TrialAbandoned,
     TrialCreated,
 )
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job
 from tests.conftest import World, completed, failed, fresh, make_spec
 
@@ -260,10 +261,11 @@ def test_a_gap_in_the_journal_is_refused() -> None:
 
 
 def test_report_with_curve_survives_the_codec() -> None:
-    from hpo_core.model.events import AttemptReported, decode_entry, encode_entry
+    from hpo_core.journal.codec import decode_entry, encode_entry
+    from hpo_core.model.events import AttemptReported
     from hpo_core.model.trial import Point
 
-    job = Job(0, 0, 0, 0, 1, {})
+    job = Job(0, 0, Rung(0, 0), 1, {})
     report = Report(
         trial=job.trial, attempt=0, outcome=Outcome.DIVERGED, metrics={"a": math.inf, "b": -math.inf, "c": 0.1},
         curve=(Point(1, {"a": 1.0}),),

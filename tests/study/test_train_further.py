@@ -12,9 +12,10 @@ from safetensors.torch import load_file
 
 from hpo_core import Job, MemoryJournal, Outcome, Study
 from hpo_core.checkpoints.paths import files_of_attempt
+from hpo_core.journal.codec import decode_entry
 from hpo_core.model.errors import HpoError
-from hpo_core.model.events import JobGranted, StudyHalted, TrialExtensionEnded, decode_entry
-from hpo_core.model.trial import FURTHER
+from hpo_core.model.events import JobGranted, StudyHalted, TrialExtensionEnded
+from hpo_core.model.stage import FURTHER
 from hpo_core.replay.audit import audit
 from hpo_core.report import write_report
 from hpo_core.report.compare.contenders import read_contender

@@ -9,6 +9,7 @@ transformers = pytest.importorskip("transformers", reason="extra 'huggingface' i
 pytest.importorskip("accelerate", reason="extra 'huggingface' is not installed")
 
 from hpo_core.integrations.huggingface import train_to_target  # noqa: E402
+from hpo_core.model.stage import Rung  # noqa: E402
 from hpo_core.model.trial import Job, Outcome  # noqa: E402
 from hpo_core.training.child.attempt import run_attempt  # noqa: E402
 from hpo_core.training.request import JobRequest  # noqa: E402
@@ -44,7 +45,7 @@ def train(trial, **settings):
 
 def run(folder, target, after=None, function=train):
     checkpoint = after.checkpoint if after is not None else None
-    job = Job(5, target, 0, 0, target, {"rate": 0.01}, checkpoint)
+    job = Job(5, target, Rung(0, 0), target, {"rate": 0.01}, checkpoint)
     request = JobRequest(study="s", job=job, objective="a:b", metric="eval_loss", seed=7, folder=str(folder))
     return run_attempt(function, request)
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler as schedules
 
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import UNRESTORED_LINES, Job, Outcome
 from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.handle import TrialHandle
@@ -56,7 +57,13 @@ def run(tmp_path):
     def run(train, number, target, start=None, **params):
         parent = None if start is None or start.trial == number else start.trial
         job = Job(
-            number, 0 if start is None else 1, 0, target, target, params, start and start.checkpoint, parent=parent
+            number,
+            0 if start is None else 1,
+            Rung(0, target),
+            target,
+            params,
+            start and start.checkpoint,
+            parent=parent,
         )
         request = decode_request(encode_request(JobRequest(
             study="s", job=job, objective="a:b", metric="loss", seed=100 + number, folder=str(tmp_path),
@@ -277,7 +284,7 @@ def test_a_schedule_too_short_for_the_parents_steps_says_so(run, tmp_path):
             trial.report(loss=1)
 
     start = run(make, 0, 5, total=20)
-    job = Job(1, 0, 0, 1, 6, {"total": 3}, start.checkpoint, parent=0)
+    job = Job(1, 0, Rung(0, 1), 6, {"total": 3}, start.checkpoint, parent=0)
     request = JobRequest(study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path))
     report = run_attempt(make, request)
     assert report.outcome is Outcome.ERROR
@@ -464,7 +471,7 @@ def test_names_that_differ_are_told_and_only_here(run, tmp_path, capfd):
     report = run(train(["a", "c"]), 1, 2, start, x=1)
     assert report.unrestored == ("c: not in the checkpoint", "b: not tracked here")
     assert "Trial 1 starts from the checkpoint of trial 0; left as built:\n  c: not" in capfd.readouterr().err
-    job = Job(0, 1, 0, 2, 2, {}, start.checkpoint)
+    job = Job(0, 1, Rung(0, 2), 2, {}, start.checkpoint)
     own = JobRequest(study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path))
     assert "has no 'c'" in run_attempt(train(["a", "c"]), own).message, "a trial's own checkpoint must fit exactly"
 
@@ -498,7 +505,7 @@ def test_an_object_that_refuses_is_named_with_the_cure(run, tmp_path):
             trial.report(loss=1)
 
     start = run(train, 0, 1, size=2)
-    job = Job(1, 0, 0, 2, 2, {"size": 3}, start.checkpoint, parent=0)
+    job = Job(1, 0, Rung(0, 2), 2, {"size": 3}, start.checkpoint, parent=0)
     request = JobRequest(study="s", job=job, objective="a:b", metric="loss", seed=1, folder=str(tmp_path))
     report = run_attempt(train, request)
     assert report.outcome is Outcome.ERROR and "'table' refuses the state" in report.message

@@ -8,6 +8,7 @@ import torch
 pl = pytest.importorskip("pytorch_lightning", reason="extra 'lightning' is not installed")
 
 from hpo_core.integrations.lightning import TrialCallback  # noqa: E402
+from hpo_core.model.stage import Rung  # noqa: E402
 from hpo_core.model.trial import Job, Outcome  # noqa: E402
 from hpo_core.training.child.attempt import run_attempt  # noqa: E402
 from hpo_core.training.request import JobRequest  # noqa: E402
@@ -53,7 +54,7 @@ def train(trial, **settings):
 
 def run(folder, target, after=None, function=train):
     checkpoint = after.checkpoint if after is not None else None
-    job = Job(5, target, 0, 0, target, {"rate": 0.05}, checkpoint)
+    job = Job(5, target, Rung(0, 0), target, {"rate": 0.05}, checkpoint)
     request = JobRequest(study="s", job=job, objective="a:b", metric="val_loss", seed=7, folder=str(folder))
     return run_attempt(function, request)
 

@@ -8,6 +8,7 @@ import pytest
 
 from hpo_core import StudySpec
 from hpo_core.model.errors import SpecError
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome
 from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.request import JobRequest, decode_request, encode_request
@@ -33,7 +34,7 @@ def job(tmp_path):
         checkpoint = after.checkpoint if after is not None else None
         request = JobRequest(
             study="s",
-            job=Job(5, 0 if after is None else after.attempt + 1, 0, 0, target, params, checkpoint),
+            job=Job(5, 0 if after is None else after.attempt + 1, Rung(0, 0), target, params, checkpoint),
             objective="a:b",
             metric="loss",
             more_metrics=more,

@@ -14,6 +14,7 @@ import torch
 from examples.pbt import train as example
 from hpo_core import MemoryJournal, Study, StudySpec, load_spec
 from hpo_core.execution.virtual import SimulatedExecutor, VirtualClock
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome
 from hpo_core.report.study.schedule_figure import schedules
 from hpo_core.report.study.series import read_series
@@ -53,7 +54,7 @@ class Quadratics:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_optimum_that_no_fixed_setting_of_the_population_reaches(seed: int) -> None:
-    limits = [Quadratics().train(Job(0, 0, 0, 0, 300, {"h0": h0, "h1": 1 - h0})) for h0 in (0, 1)]
+    limits = [Quadratics().train(Job(0, 0, Rung(0, 0), 300, {"h0": h0, "h1": 1 - h0})) for h0 in (0, 1)]
     assert [limit["q"] for limit in limits] == [pytest.approx(0.39, abs=1e-6)] * 2
     spec = StudySpec.from_plain({
         "study": "quadratics", "metric": {"name": "q", "mode": "max"}, "seed": seed,

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import CURVE_POINTS, Job, Outcome, Point
 from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.child.shared_progress import SharedProgress
@@ -20,7 +21,7 @@ def request_of(tmp_path):
     def make(target=3, checkpoint=None, metric="loss", attempt=0, **params):
         return JobRequest(
             study="s",
-            job=Job(5, attempt, 0, 0, target, params, checkpoint),
+            job=Job(5, attempt, Rung(0, 0), target, params, checkpoint),
             objective="a:b",
             metric=metric,
             seed=11,

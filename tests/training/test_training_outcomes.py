@@ -14,6 +14,7 @@ import pytest
 from safetensors.torch import load_file
 
 from hpo_core.model.errors import ObjectiveError, SpecError
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome
 from hpo_core.training import (
     Trainer,
@@ -43,7 +44,7 @@ class Bench:
     folder: Path
 
     def request(self, do, *, trial=0, attempt=0, rung=0, target=1, checkpoint=None, params=None, **limits):
-        job = Job(trial, attempt, 0, rung, target, {"do": do, **(params or {})}, checkpoint)
+        job = Job(trial, attempt, Rung(0, rung), target, {"do": do, **(params or {})}, checkpoint)
         return JobRequest(
             study="s",
             job=job,
@@ -256,7 +257,7 @@ def test_an_objective_without_torch_never_loads_it(tmp_path):
     (tmp_path / "plain.py").write_text(code)
     request = JobRequest(
         study="s",
-        job=Job(0, 0, 0, 0, 1, {}),
+        job=Job(0, 0, Rung(0, 0), 1, {}),
         objective="plain:train",
         metric="loss",
         seed=1,

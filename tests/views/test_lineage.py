@@ -11,6 +11,7 @@ from hpo_core import MemoryJournal, Study, StudySpec
 from hpo_core.execution.virtual import SimulatedExecutor, VirtualClock
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import Entry, JobCompleted, JobGranted, Reproduced, TrialCreated
+from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Outcome, Report
 from hpo_core.views.lineage import Lineage, ancestry, read_lineage, schedule_of
 
@@ -124,8 +125,8 @@ def session(
     trial: int, attempt: int, start: Checkpoint | None, end: int, keep: bool = True
 ) -> tuple[object, object, Checkpoint]:
     kept = Checkpoint(f"t{trial}a{attempt}", "", end, 0)
-    granted = JobGranted(trial, attempt, 0, 0, end, start)
-    done = JobCompleted(trial, attempt, 0, 0, end, 1.0, {}, kept if keep else None, "", 0.0, 0.0)
+    granted = JobGranted(trial, attempt, Rung(0, 0), end, start)
+    done = JobCompleted(trial, attempt, Rung(0, 0), end, 1.0, {}, kept if keep else None, "", 0.0, 0.0)
     return granted, done, kept
 
 
@@ -137,7 +138,7 @@ def test_what_was_trained_and_lost_is_not_in_the_schedule() -> None:
         TrialCreated(0, 0, {"lr": 1.0}), *zero[:2],
         TrialCreated(1, 0, {"lr": 2.0}, 0), Reproduced(1, 0, None, 0, 0, 1), *one[:2],
         TrialCreated(2, 0, {"lr": 3.0}, 1), Reproduced(2, 1, None, 1, 0, 2),
-        JobGranted(2, 0, 0, 2, 6, one[2]), *two[:2],
+        JobGranted(2, 0, Rung(0, 2), 6, one[2]), *two[:2],
     )  # fmt: skip
     assert lineage.ancestry(2) == [0, 1, 2]
     assert [tuple(segment) for segment in lineage.schedule(2).segments] == [

@@ -33,7 +33,7 @@ class Look(NamedTuple):
     """Of ours: tasks sent to it that it has not answered."""
     executing: list[str]
     """Those of them that a thread of it runs."""
-    beats: dict[str, int]
+    heartbeats: dict[str, int]
 
 
 @dataclass
@@ -158,10 +158,10 @@ class ClusterWatch:
         """Why the worker must count as gone; empty where it is well."""
         if look.last_seen != worker.look.last_seen:
             worker.silence.reset()
-        ours = {name: number for name, number in look.beats.items() if name.startswith(f"{self._folder}/")}
+        ours = {name: number for name, number in look.heartbeats.items() if name.startswith(f"{self._folder}/")}
         worker.trainers = {name: worker.trainers.get(name) or HeartbeatTimer(self._longest) for name in ours}
         for name, number in ours.items():
-            if number != worker.look.beats.get(name):
+            if number != worker.look.heartbeats.get(name):
                 worker.trainers[name].reset()
         if not count:
             for silence in (worker.silence, *worker.trainers.values()):

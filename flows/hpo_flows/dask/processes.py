@@ -20,14 +20,14 @@ class LocalProcesses:
         self._before = set(_workers())
         self._seen: set[psutil.Process] = set()
 
-    def look(self) -> None:
+    def remember(self) -> None:
         """Remember who is there: a descendant whose parent has ended is not found below us any more."""
         for worker in set(_workers()) - self._before:
             self._seen |= _tree(worker)
 
     def kill(self) -> None:
         """SIGKILL to all that were seen and still live."""
-        self.look()
+        self.remember()
         kill(self._seen)
 
 

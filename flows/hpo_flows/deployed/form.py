@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchem
 from pydantic_core import CoreSchema
 
 from hpo_core.model.errors import SpecError
+from hpo_core.model.short_text import some
 from hpo_core.spec import (
     AshaSearch,
     GridSearch,
@@ -32,7 +33,7 @@ from hpo_core.spec import (
     TrainingSpec,
     limits,
 )
-from hpo_core.spec.plain_data import check_plain, some
+from hpo_core.spec.plain_data import check_plain
 from hpo_core.spec.study_file import read_yaml
 from hpo_core.spec.validation_errors import explain
 from hpo_flows.deployed.permissions import Permits

@@ -29,10 +29,7 @@ from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.retraining.repeated_studies import DATA
 from hpo_core.security.credentials import without_credentials
 from hpo_core.spec import (
-    AddressClusterSpec,
-    KubernetesClusterSpec,
     RecordedSearch,
-    SlurmClusterSpec,
     StudySpec,
     load_spec,
 )
@@ -198,22 +195,7 @@ class Permits:
         for entry in spec.pythonpath:
             self._check_import_folder(entry)
         self._check_data(spec)
-        if isinstance(spec.cluster, AddressClusterSpec) and spec.cluster.address not in self.clusters:
-            raise NotAllowedError(
-                f"cluster.address = {spec.cluster.address!r} is not allowed here. Allowed: "
-                f"{', '.join(self.clusters) or 'none'}. Whoever runs the worker can add it to HPO_ALLOWED_CLUSTERS."
-            )
-        if self.require_tls:
-            _check_encrypted(spec)
-        # their settings hold shell lines, container images and other people's machines
-        if (
-            isinstance(spec.cluster, SlurmClusterSpec | KubernetesClusterSpec)
-            and spec.cluster.kind not in self.clusters
-        ):
-            raise NotAllowedError(
-                f"cluster.kind = {spec.cluster.kind!r} is not allowed here. Whoever runs the worker can add "
-                f"{spec.cluster.kind!r} to HPO_ALLOWED_CLUSTERS, beside the addresses of schedulers."
-            )
+        self._check_cluster(spec)
         place = spec.checkpoints.folder
         if place is not None and place not in self.checkpoint_folders:  # files are removed there, too
             raise NotAllowedError(
@@ -223,6 +205,24 @@ class Permits:
             )
 
         self.check_tracking(spec)
+
+    def _check_cluster(self, spec: StudySpec) -> None:
+        cluster = spec.cluster
+        if cluster.permission is not None and cluster.permission not in self.clusters:
+            if cluster.permission == cluster.kind:
+                raise NotAllowedError(
+                    f"{cluster.named} is not allowed here. Whoever runs the worker can add {cluster.kind!r} to "
+                    "HPO_ALLOWED_CLUSTERS, beside the addresses of schedulers."
+                )
+            raise NotAllowedError(
+                f"{cluster.named} is not allowed here. Allowed: {', '.join(self.clusters) or 'none'}. Whoever runs the "
+                "worker can add it to HPO_ALLOWED_CLUSTERS."
+            )
+        if self.require_tls and not cluster.encrypted:
+            raise NotAllowedError(
+                f"{cluster.named} is not encrypted, and whoever runs the worker requires that (HPO_REQUIRE_TLS). Use a "
+                "scheduler behind tls://HOST:PORT, or local workers."
+            )
 
     def check_tracking(self, spec: StudySpec) -> None:
         """Refuse a study that names an MLflow other than the worker's own: what it is sent, and where it writes.
@@ -253,17 +253,6 @@ class Permits:
                 f"{' or '.join(map(str, self.import_folders)) or 'installed packages alone'}. Whoever runs the worker "
                 "can add it to HPO_IMPORT_FOLDERS."
             )
-
-
-def _check_encrypted(spec: StudySpec) -> None:
-    cluster = spec.cluster
-    plain = isinstance(cluster, AddressClusterSpec) and not cluster.address.startswith("tls://")
-    if plain or isinstance(cluster, KubernetesClusterSpec):
-        what = f"cluster.address = {cluster.address!r}" if cluster.kind == "address" else "cluster.kind = 'kubernetes'"
-        raise NotAllowedError(
-            f"{what} is not encrypted, and whoever runs the worker requires that (HPO_REQUIRE_TLS). Use a scheduler "
-            "behind tls://HOST:PORT, or local workers."
-        )
 
 
 def home_here() -> Home:

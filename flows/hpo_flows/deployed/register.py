@@ -16,7 +16,7 @@ from hpo_flows.deployed.permissions import NotAllowedError, Permits
 from hpo_flows.liveness.heartbeat_monitor import HEARTBEAT_SECONDS, make_automation
 from hpo_flows.prefect_api.connection import check_api, configured_api
 
-DEPLOYMENTS = Path(__file__).resolve().parents[1] / "deployments" / "prefect.yaml"
+DEPLOYMENTS = Path(__file__).resolve().parents[3] / "deployments" / "prefect.yaml"
 POOL_TEMPLATE = DEPLOYMENTS.with_name("process-pool.json")
 POOL = "hpo"
 

@@ -32,6 +32,8 @@ from typing import NamedTuple
 
 import psutil
 
+import hpo_core
+import hpo_flows
 from hpo_flows.prefect_api.connection import PrefectServerError
 
 START_TIMEOUT = 300.0
@@ -268,7 +270,7 @@ class SharedServer:
 
     def _environment(self) -> dict[str, str]:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(_OWN)}
-        code = [str(Path(__file__).parents[1]), *filter(None, [inherited.get("PYTHONPATH")])]
+        code = [*_code_folders(), *filter(None, [inherited.get("PYTHONPATH")])]
         return inherited | {
             "PYTHONPATH": os.pathsep.join(code),
             "PYTHONUNBUFFERED": "1",
@@ -381,3 +383,9 @@ def _unusable(path: Path, error: OSError) -> str:
         "another home with --home or HPO_HOME, name a running server in PREFECT_API_URL, or run without Prefect: "
         "--no-prefect."
     )
+
+
+def _code_folders() -> list[str]:
+    """Where this code is imported from: one folder once installed, two in a checkout."""
+    places = (Path(hpo_flows.__file__).parents[1], Path(hpo_core.__file__).parents[1])
+    return list(dict.fromkeys(str(place) for place in places))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpo_core.model.space import CategoricalParameter, FloatParameter, Parameter
+from hpo_core.model.space import ListedParameter, NumberParameter, Parameter
 from hpo_core.report.scale import scale
 from hpo_core.report.study.importance import Importances
 from hpo_core.report.study.parameters import marks, position
@@ -73,13 +73,13 @@ def panels(series: Series, found: Importances) -> Figure | None:
 
 def _across(name: str, parameter: Parameter) -> dict[str, Any]:
     ticks, words, low, high, log = marks(parameter)
-    discrete = isinstance(parameter, CategoricalParameter)
+    discrete = isinstance(parameter, ListedParameter)
     pad = 0.4 if discrete else 0.07 * (high - low)
     if len(ticks) > 5 and not discrete:
         every = -(-len(ticks) // 5)
         ticks, words = ticks[::every], words[::every]
     drawn = axis(f"<b>{text(name, 30)}</b>", range=[low - pad, high + pad])
-    if isinstance(parameter, FloatParameter) and not log:
+    if isinstance(parameter, NumberParameter) and not parameter.whole and not log:
         drawn["nticks"] = 5
     else:
         drawn |= {"tickvals": ticks, "ticktext": words}
@@ -97,7 +97,7 @@ def _dots(
     listed: bool,
 ) -> dict[str, Any]:
     log = marks(parameter)[4]
-    discrete = isinstance(parameter, CategoricalParameter)
+    discrete = isinstance(parameter, ListedParameter)
     xs = []
     for trial, _ in here:
         # Equal choices lie on top of each other: spread them by a fixed amount that follows the trial's number.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hpo_core.model.space import CategoricalParameter, Parameter
+from hpo_core.model.space import ListedParameter, NumberParameter, Parameter
 from hpo_core.report.scale import log_ticks, round_ticks, scale, ticks_with_ends
 from hpo_core.report.study.series import Series
 from hpo_core.report.style import Figure, layout, number, rounded, text
@@ -80,11 +80,12 @@ def _dimension(name: str, parameter: Parameter, trials: Sequence[TrialRecord]) -
 
 def marks(parameter: Parameter) -> tuple[list[float], list[str], float, float, bool]:
     """Ticks, their words, ends of the axis, and whether positions are logarithms."""
-    if isinstance(parameter, CategoricalParameter):
-        last = len(parameter.choices) - 1
+    if isinstance(parameter, ListedParameter):
+        last = len(parameter.listed()) - 1
         places = [float(k) for k in range(last + 1)]
-        words = [text(choice, 16) for choice in parameter.choices]
+        words = [text(choice, 16) for choice in parameter.listed()]
         return places, words, 0.0 if last else -0.5, last or 0.5, False
+    assert isinstance(parameter, NumberParameter)
     low, high = float(parameter.low), float(parameter.high)
     if low == high:
         return [low], [number(low)], low - 0.5, high + 0.5, False
@@ -94,15 +95,15 @@ def marks(parameter: Parameter) -> tuple[list[float], list[str], float, float, b
         ticks = ticks_with_ends(first, last_, places)
         return ticks, [number(float(f"{10**tick:.6g}")) for tick in ticks], first, last_, True
     ticks = round_ticks(low, high)
-    if parameter.type == "int":
+    if parameter.whole:
         ticks = [tick for tick in ticks if tick.is_integer()] or [low, high]
     ticks = ticks_with_ends(low, high, ticks)
     return ticks, [number(tick) for tick in ticks], low, high, False
 
 
 def position(parameter: Parameter, value: Any, log: bool) -> float:
-    if isinstance(parameter, CategoricalParameter):
+    if isinstance(parameter, ListedParameter):
         # True is not 1 here: a space may hold both.
-        same = [isinstance(item, bool) == isinstance(value, bool) and item == value for item in parameter.choices]
+        same = [isinstance(item, bool) == isinstance(value, bool) and item == value for item in parameter.listed()]
         return float(same.index(True)) if True in same else 0.0
     return math.log10(value) if log else float(value)

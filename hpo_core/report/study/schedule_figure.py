@@ -6,7 +6,7 @@ from typing import Any
 
 from hpo_core.model.errors import HpoError
 from hpo_core.model.schedule import Schedule
-from hpo_core.model.space import CategoricalParameter, Parameter
+from hpo_core.model.space import ListedParameter, Parameter
 from hpo_core.report.scale import log_ticks, round_ticks
 from hpo_core.report.study.parameters import marks, position
 from hpo_core.report.study.series import Series
@@ -66,7 +66,7 @@ def _up(
         return position(parameter, value, log)
 
     pad = 0.4
-    if not isinstance(parameter, CategoricalParameter):
+    if not isinstance(parameter, ListedParameter):
         places = [place(trial.params[name]) for trial in shown] + [place(value) for _, _, value in found.values(name)]
         low, high = min(places), max(places)
         pad = 0.08 * (high - low) or 0.5

@@ -28,7 +28,8 @@ from hpo_core.model.events import (
     TrialExtended,
     TrialExtensionEnded,
 )
-from hpo_core.model.trial import FURTHER, Outcome
+from hpo_core.model.stage import FURTHER
+from hpo_core.model.trial import Outcome
 from hpo_core.report.study.rung_bands import Bands
 from hpo_core.samplers.recorded_params import RecordedSampler
 from hpo_core.state import TrialRecord
@@ -194,7 +195,7 @@ class _Fold:
                 self._end(entry, event, event.outcome, None)
                 series.failures.append((self.active(entry.time), event))
             elif isinstance(event, CapacityChanged):
-                self.slots = event.slots
+                self.slots = event.inventory.slots
             elif isinstance(event, TrialAbandoned):
                 series.abandoned.append((self.active(entry.time), event))
             elif isinstance(event, ReportIgnored):

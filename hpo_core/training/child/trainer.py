@@ -99,7 +99,7 @@ class Trainer:
 
     def _spawn_zygote(self) -> tuple[subprocess.Popen[bytes], Connection]:
         own_end, zygote_end = socket.socketpair()
-        package_root = str(Path(__file__).parents[2])
+        package_root = str(Path(__file__).parents[3])
         environment = {**_ENVIRONMENT, **without_private_settings(os.environ), TAG_VARIABLE: self._tag}
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
         with zygote_end:

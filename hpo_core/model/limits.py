@@ -1,4 +1,4 @@
-"""How large a description may be.
+"""How large a study's description may be.
 
 Whatever a study file, a mapping, the command line or a form says is accepted or refused within about a second and
 300 MB; these limits see to that. They hold for new descriptions. A journal written before a limit existed replays.

@@ -1,0 +1,52 @@
+"""Cluster kind ``address``: a Dask scheduler that runs already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import distributed
+
+from hpo_core.spec import AddressClusterSpec
+from hpo_flows.dask.clusters.certificates import security_of
+from hpo_flows.dask.clusters.kind import ClusterError, ClusterKind
+
+CONNECT_SECONDS = 30.0
+
+
+class RunningScheduler(ClusterKind[AddressClusterSpec]):
+    """Joins a scheduler; scheduler and workers belong to others and are never ended or replaced."""
+
+    def create(self) -> Any:
+        """Nothing is started."""
+        return None
+
+    def connect(self) -> Any:
+        """Connect to the scheduler, with certificates behind ``tls://``.
+
+        Raises:
+            ClusterError: no scheduler answers.
+            SpecError: the certificates cannot be used.
+        """
+        security = security_of(self.settings)
+        try:
+            return distributed.Client(  # type: ignore[no-untyped-call]
+                self.settings.address, timeout=CONNECT_SECONDS, set_as_default=False, security=security
+            )
+        except (OSError, TimeoutError) as error:
+            cure = "" if security is None else ", or the certificates"
+            raise ClusterError(
+                f"No Dask scheduler answers at {self.settings.address} ({error}). Start one with `dask scheduler` and "
+                f"`dask worker`, or mend cluster.address in the study{cure}."
+            ) from error
+
+    @property
+    def dashboard(self) -> bool:
+        """Whoever started the scheduler decides; its address is shown."""
+        return True
+
+    def no_workers(self, seconds: float) -> ClusterError:
+        """The error for a scheduler without any worker after so many seconds."""
+        return ClusterError(
+            f"The Dask scheduler at {self.settings.address} has no workers after {seconds:.0f} s; start some "
+            "with `dask worker`."
+        )

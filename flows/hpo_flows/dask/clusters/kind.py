@@ -1,0 +1,154 @@
+"""Base class of a cluster kind: what the executor asks of a Dask cluster."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from abc import ABC, abstractmethod
+from typing import Any, Generic, TypeVar
+
+import distributed
+
+from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.spec import ClusterSettings
+
+Settings = TypeVar("Settings", bound=ClusterSettings)
+
+LOOPBACK = "127.0.0.1"
+NO_PAGES: dict[str, list[str]] = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
+"""Dask's settings for web servers without pages: they listen whatever one says."""
+
+CLOSE_SECONDS = 10.0
+_RESTART_SECONDS = 30.0
+
+
+class ClusterError(HpoError):
+    """The Dask cluster cannot be started or reached."""
+
+
+class ClusterKind(ABC, Generic[Settings]):
+    """Starts, keeps and ends the Dask cluster of one study.
+
+    Each kind is a subclass in a file of its own. Only :meth:`create` has to be written; the other methods say what
+    holds for most kinds.
+
+    Whoever reaches a port of Dask runs code: scheduler, nannies and workers that a kind starts should talk TLS, with a
+    certificate made for the study. Every worker should have one thread, for a thread is a slot.
+
+    Args:
+        settings: ``spec.cluster``.
+        study: name of the study.
+        folder: absolute study folder; logs and keys of a cluster go below it.
+    """
+
+    def __init__(self, settings: Settings, study: str, folder: str) -> None:
+        self.settings = settings
+        self.study = study
+        self.folder = folder
+        self.cluster: Any = None
+        """What :meth:`create` returned; None before, after the end, and for a scheduler that others started."""
+
+    @abstractmethod
+    def create(self) -> Any:
+        """Start the cluster and return Dask's object for it; its workers come when they come.
+
+        Raises:
+            SpecError: the package that starts such clusters is not installed, or the settings do not fit this machine.
+        """
+
+    @property
+    def dask_settings(self) -> dict[str, Any]:
+        """Dask configuration for as long as the study runs, beyond the executor's own."""
+        return {} if self.dashboard else {key: list(routes) for key, routes in NO_PAGES.items()}
+
+    @property
+    def dashboard(self) -> bool:
+        """Whether Dask's dashboard is served; not by a kind without that setting."""
+        return bool(getattr(self.settings, "dashboard", False))
+
+    @property
+    def starting_workers(self) -> int:
+        """Slots that the start waits for, for :attr:`wait_seconds` at most."""
+        return 1
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long the start waits for workers."""
+        return float(getattr(self.settings, "wait", 60.0))
+
+    @property
+    def may_hold_attempts(self) -> bool:
+        """Whether workers may still train what an earlier controller of the study granted."""
+        return True
+
+    def connect(self) -> Any:
+        """Start the cluster and return a client of its scheduler.
+
+        Raises:
+            ClusterError: it cannot be started.
+        """
+        try:
+            self.cluster = self.create()
+        except RuntimeError as error:  # Dask's own: a worker died while it came up, or took too long
+            causes: list[BaseException] = [error]
+            while (cause := causes[-1].__cause__) is not None:
+                causes.append(cause)
+            raise ClusterError(
+                f"The {self.settings.kind} cluster of study {self.study!r} could not be started "
+                f"({'; '.join(str(cause) for cause in causes)}). A worker was killed, or the machine is very busy: "
+                "start again, with fewer workers if that does not help."
+            ) from error
+        return distributed.Client(self.cluster, set_as_default=False)  # type: ignore[no-untyped-call]
+
+    def no_workers(self, seconds: float) -> ClusterError:
+        """The error for a cluster without any worker after so many seconds."""
+        return ClusterError(
+            f"The {self.settings.kind} cluster has no workers after {seconds:.0f} s; see its own logs and queue."
+        )
+
+    def abandon_start(self) -> None:
+        """Make a :meth:`connect` that another thread is in end soon. By default there is nothing to do."""
+
+    def keep_size(self, slots: int) -> None:
+        """Start what is missing, given the slots there are now. By default the cluster does that by itself."""
+
+    async def replace_worker(self, client: Any, address: str) -> None:
+        """End a worker that counts as gone; its nanny starts another one. Runs on the client's loop."""
+        await client.restart_workers([address], timeout=_RESTART_SECONDS, raise_for_error=False)
+
+    def remember_processes(self) -> None:
+        """Note which processes there are, before they are asked to end. Only kinds on this machine can."""
+
+    def close(self) -> None:
+        """End the cluster; safe to call twice, and before anything was started."""
+        if self.cluster is None:
+            return
+        # A cancelled flow run's workers got the signal too: their nannies, busy starting others, miss the time.
+        for name in ("distributed.nanny", "distributed.scheduler"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        try:
+            self.cluster.close(timeout=CLOSE_SECONDS)
+        except Exception as error:
+            logging.getLogger(__name__).debug("closing the cluster: %s: %s", type(error).__name__, error)
+            self.cluster.shutdown_on_close = False  # tried; not again when the interpreter ends
+        self.cluster = None
+
+
+def scheduler_options(dashboard: bool) -> dict[str, Any]:
+    """Options of a scheduler in this process: its web server listens on the loopback address only."""
+    return {"dashboard": dashboard, "dashboard_address": f"{LOOPBACK}:0"}
+
+
+def optional_package(module: str, kind: str, extra: str) -> Any:
+    """Import the package that starts clusters of a kind.
+
+    Raises:
+        SpecError: it is not installed; names the extra that holds it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise SpecError(
+            f"cluster.kind = {kind!r} needs a package that is not installed here ({error}). Install it with "
+            f"`pip install 'hpo-core[{extra}]'`, or use another kind of cluster."
+        ) from None

@@ -1,0 +1,60 @@
+"""Functions that run on a Dask worker, or on the scheduler, for the executor.
+
+Coroutines run in a worker's event loop, which sends its heartbeats: whatever may take time goes to a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import distributed
+
+from hpo_core.training.worker import (
+    cancel_job,
+    cancel_study,
+    close_all,
+    close_idle,
+    heartbeats,
+    prepare_worker,
+    train_job,
+)
+from hpo_flows.dask.monitor import METRIC
+
+
+def train(request: bytes) -> tuple[bytes, str]:
+    """Train one job; the answer is small, whatever was trained."""
+    worker = distributed.get_worker()
+    worker.metrics[METRIC] = lambda _: heartbeats()  # goes out with each heartbeat
+    return train_job(request), worker.address
+
+
+async def cancel_attempts(folder: str, running: list[tuple[int, int]]) -> None:
+    """End these attempts (trial, attempt) of the study in this folder."""
+    for trial, attempt in running:
+        await asyncio.to_thread(cancel_job, trial, attempt, folder)
+
+
+async def cancel_attempts_of(folder: str) -> None:
+    """End every attempt of the study in this folder."""
+    await asyncio.to_thread(cancel_study, folder)
+
+
+async def close_all_children() -> None:
+    """End every child process of this worker."""
+    await asyncio.to_thread(close_all)
+
+
+async def close_idle_children(objective: str, pythonpath: tuple[str, ...]) -> None:
+    """End the processes that start trainings of this objective, where no study uses them."""
+    await asyncio.to_thread(close_idle, objective, pythonpath)
+
+
+async def prepare(objective: str, pythonpath: tuple[str, ...]) -> None:
+    """Import the objective, which may take minutes."""
+    await asyncio.to_thread(prepare_worker, objective, pythonpath)
+
+
+def forbid_repeats(dask_scheduler: Any = None) -> None:
+    """Make the scheduler give up a job whose worker died; runs on the scheduler."""
+    dask_scheduler.allowed_failures = 0

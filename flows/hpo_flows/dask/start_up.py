@@ -1,0 +1,102 @@
+"""The start of a cluster: wait for its workers, import the objective on each."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+import time
+from typing import Any
+
+from hpo_core.model.errors import HpoError
+from hpo_flows.dask.clusters.kind import ClusterError, ClusterKind
+from hpo_flows.dask.connection import Connection
+from hpo_flows.dask.monitor import ClusterWatch
+from hpo_flows.dask.on_worker import prepare
+
+IMPORT_SECONDS = 720.0
+"""An import may take 600 s (``Trainer``), and its process then has to be ended."""
+
+
+class StartUp:
+    """Waits for workers and prepares them, until another thread gives the start up.
+
+    Args:
+        kind: the cluster that starts.
+        connection: to its scheduler.
+        watch: of its workers, started.
+        abandoned: set where the start is given up.
+    """
+
+    def __init__(
+        self, kind: ClusterKind[Any], connection: Connection, *, watch: ClusterWatch, abandoned: threading.Event
+    ) -> None:
+        self._kind = kind
+        self._connection = connection
+        self._watch = watch
+        self._abandoned = abandoned
+
+    def wait_for_workers(self) -> None:
+        """Return when there are as many workers as the kind wants, or some after its time.
+
+        Raises:
+            ClusterError: there is none.
+        """
+        seconds = self._kind.wait_seconds
+        deadline = time.monotonic() + seconds
+        while self._watch.slots() < self._kind.starting_workers:
+            self._stop_if_abandoned()
+            if time.monotonic() >= deadline:
+                if self._watch.slots() == 0:
+                    raise self._kind.no_workers(seconds)
+                return
+            time.sleep(0.05)
+
+    def prepare_workers(self, objective: str, pythonpath: tuple[str, ...]) -> None:
+        """Import the objective on every worker.
+
+        Raises:
+            ClusterError: a worker cannot run studies, or none answers.
+            ObjectiveError: the objective cannot be imported.
+        """
+        waiting = {address: self._prepared(address, objective, pythonpath) for address in self._watch.well()}
+        deadline = time.monotonic() + IMPORT_SECONDS
+        try:
+            while waiting and time.monotonic() < deadline:
+                self._stop_if_abandoned()
+                for address in [address for address, answer in waiting.items() if answer.done()]:
+                    _check_prepared(address, waiting.pop(address))
+                for address in waiting.keys() & set(self._watch.out()):
+                    waiting.pop(address).cancel()
+                time.sleep(0.01)
+        finally:
+            for answer in waiting.values():
+                answer.cancel()
+        if not self._watch.well():
+            raise ClusterError(
+                f"No Dask worker of {self._connection.address} answers. Look at their processes and logs."
+            )
+
+    def _prepared(self, address: str, objective: str, pythonpath: tuple[str, ...]) -> concurrent.futures.Future[Any]:
+        client = self._connection.client
+
+        async def ask() -> Any:
+            found = await client.run(prepare, objective, pythonpath, workers=[address], on_error="return")
+            return found.get(address)
+
+        return asyncio.run_coroutine_threadsafe(ask(), client.loop.asyncio_loop)
+
+    def _stop_if_abandoned(self) -> None:
+        if self._abandoned.is_set():
+            raise ClusterError("The start of the cluster was given up.")
+
+
+def _check_prepared(address: str, answer: concurrent.futures.Future[Any]) -> None:
+    problem = answer.exception() or answer.result()
+    if isinstance(problem, HpoError):
+        raise problem
+    if isinstance(problem, BaseException):
+        raise ClusterError(
+            f"Dask worker {address} cannot run studies ({type(problem).__name__}: {problem}). Install this "
+            "package and the objective's requirements in the workers' environment."
+        )

@@ -1,0 +1,62 @@
+"""What jobs can run on (devices and their slots), and what one job needs of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Demand(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What a job needs. Every job needs one slot, so there is nothing to say yet."""
+
+
+ONE_SLOT = Demand()
+
+
+class Device(msgspec.Struct, frozen=True, gc=False):
+    """A place where jobs run: a worker, a GPU, or a whole cluster that places jobs by itself.
+
+    Raises:
+        ValueError: ``slots`` is negative.
+    """
+
+    name: str
+    slots: int = 1
+    """Jobs that can run here at once."""
+
+    def __post_init__(self) -> None:
+        if self.slots < 0:
+            raise ValueError(f"Device {self.name!r}: slots = {self.slots} must be 0 or more.")
+
+
+class Inventory(msgspec.Struct, frozen=True):
+    """All devices that are there now.
+
+    >>> Inventory.of(3).slots, Inventory((Device("gpu-0", 2), Device("gpu-1"))).slots, Inventory().slots
+    (3, 3, 0)
+    """
+
+    devices: tuple[Device, ...] = ()
+
+    @classmethod
+    def of(cls, slots: int, name: str = "") -> Inventory:
+        """One device with so many slots; none for 0."""
+        return cls((Device(name, slots),)) if slots else cls()
+
+    @property
+    def slots(self) -> int:
+        """Jobs that can run at once."""
+        return sum(device.slots for device in self.devices)
+
+
+EMPTY = Inventory()
+
+
+class Slot(msgspec.Struct, frozen=True, order=True, gc=False):
+    """One place for one job."""
+
+    device: int
+    """Place of the device in the inventory's order."""
+    number: int
+    """From 0 on that device."""
+    name: str
+    """Name of the device."""

@@ -1,0 +1,74 @@
+"""Parameters whose values stand in a list."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hpo_core.model import limits
+from hpo_core.model.errors import SpecError
+from hpo_core.model.limit_checks import at_most
+from hpo_core.model.rng import Stream
+from hpo_core.model.space.parameter import Change, ParameterType, Scalar, same_scalar
+
+if TYPE_CHECKING:
+    from optuna import Trial
+    from optuna.distributions import BaseDistribution
+
+
+class ListedParameter(ParameterType):
+    """One of several values; a subclass says which."""
+
+    @abstractmethod
+    def listed(self) -> Sequence[Scalar]:
+        """All values, in the order in which people see them."""
+
+    def draw(self, stream: Stream) -> Scalar:
+        return stream.choice(self.listed())
+
+    def contains(self, value: Any) -> bool:
+        return any(same_scalar(value, choice) for choice in self.listed())
+
+    def distribution(self) -> BaseDistribution:
+        from optuna.distributions import CategoricalDistribution
+
+        return CategoricalDistribution(self.listed())
+
+    def suggest(self, trial: Trial, name: str) -> Any:
+        return trial.suggest_categorical(name, self.listed())
+
+    def draw_changed(self, stream: Stream, change: Change) -> Scalar:
+        return self.draw(stream)
+
+    def changed(self, value: Any, stream: Stream, change: Change) -> Scalar:
+        """Drawn anew; types whose order means something move to a neighbour instead."""
+        return self.draw(stream)
+
+    def neighbour(self, value: Any, stream: Stream) -> Scalar:
+        """The next lower or the next higher value; at an end the only one there is."""
+        choices = self.listed()
+        at = next(i for i, choice in enumerate(choices) if same_scalar(choice, value))
+        near = [i for i in (at - 1, at + 1) if 0 <= i < len(choices)]
+        return choices[stream.choice(near)] if near else value
+
+    def share(self, value: Any) -> float | None:
+        return None
+
+    def grid_size(self, points: int | list[Any] | None) -> float:
+        if points is not None:
+            return len(points) if isinstance(points, list) else points
+        return len(self.listed())
+
+    def _grid_values(self, name: str, points: int | None) -> list[Any]:
+        count = len(self.listed())
+        if points is not None and points != count:
+            raise SpecError(
+                f"search.grid.points.{name} = {points}: it has {count} choices; leave it out, or "
+                "give the list of those you want."
+            )
+        return list(self.listed())
+
+    def check_size(self, where: str) -> None:
+        super().check_size(where)
+        at_most(f"{where}.choices", len(self.listed()), limits.CHOICES, "choices; use a number with low and high")

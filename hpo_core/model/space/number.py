@@ -1,0 +1,122 @@
+"""Numbers in a range: what float and int parameters share."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from hpo_core.model import limits
+from hpo_core.model.errors import SpecError
+from hpo_core.model.rng import Stream
+from hpo_core.model.space.parameter import Change, ParameterType
+
+
+class NumberParameter(ParameterType):
+    """A number in [low, high]; a subclass has these four fields."""
+
+    whole: ClassVar[bool] = False
+    """Whether values are integers."""
+
+    if TYPE_CHECKING:
+        low: float
+        high: float
+        log: bool
+        step: float | None
+
+    def draw_changed(self, stream: Stream, change: Change) -> float | int:
+        return self._clip(self.draw(stream), change)
+
+    def changed(self, value: Any, stream: Stream, change: Change) -> float | int:
+        """``value * factor`` inside the range; 0, which no factor moves, goes by that share of the range.
+
+        Where that rounds back to the same value, it is the next one in that direction.
+        """
+        factor = stream.choice(change.factors)
+        width = self.high - self.low
+        wanted = value * factor if value else value + (factor - 1) * width
+        changed = self._clip(wanted, change)
+        step = self.step
+        if change.floats_may_stay and not self.whole:
+            step = None
+        if step is not None and abs(changed - value) < step / 2 and factor != 1:
+            up = (wanted > value) if value else factor > 1
+            changed = self._clip(value + (step if up else -step), change)
+        return changed
+
+    def _clip(self, value: float, change: Change) -> float | int:
+        low, high = change.bounds or (self.low, self.high)
+        value = min(max(value, low), high)
+        if self.step is not None and not (self.whole and self.log):
+            value = self.low + round((value - self.low) / self.step) * self.step
+            while value > high:
+                value -= self.step
+            while value < low:
+                value += self.step
+        if self.whole:
+            return round(value)
+        return float(min(max(value, self.low), self.high))
+
+    def share(self, value: Any) -> float:
+        low, high, at = self.low, self.high, value
+        if self.log:
+            low, high, at = math.log(low), math.log(high), math.log(at)
+        return (at - low) / (high - low) if high > low else 0.5
+
+    def grid_size(self, points: int | list[Any] | None) -> float:
+        if points is not None:
+            return len(points) if isinstance(points, list) else points
+        return 0 if self.step is None or self.log else (self.high - self.low) / self.step + 1
+
+    def _grid_values(self, name: str, points: int | None) -> list[Any]:
+        return self._all_values(name) if points is None else self._spread(points)
+
+    def _all_values(self, name: str) -> list[Any]:
+        if self.step is None or self.log:
+            raise SpecError(
+                f"search.grid: parameter {name!r} is continuous{' on a log scale' if self.log else ''}; "
+                f"say how many points it has (points: {{{name}: 5}}) or draw it (random: [{name}])."
+            )
+        steps = (self.high - self.low) / self.step + 1e-9
+        if steps >= limits.GRID_POINTS:
+            raise SpecError(
+                f"search.grid: parameter {name!r} has more than {limits.GRID_POINTS:,} values; say how many "
+                f"(points: {{{name}: 5}})."
+            )
+        values = [self.low + i * self.step for i in range(int(steps) + 1)]
+        return [round(v) for v in values] if self.whole else [float(v) for v in values]
+
+    def _spread(self, points: int) -> list[Any]:
+        """Evenly spaced values, on a log scale where the parameter is."""
+        low, high = float(self.low), float(self.high)
+        ratio = 0.0
+        if self.log:
+            ratio = math.log(high / low) if high / low < math.inf else math.log(high) - math.log(low)
+        found: list[Any] = []
+        for i in range(points):
+            share = i / (points - 1) if points > 1 else 0.5
+            value = math.exp(math.log(low) + share * ratio) if self.log else low + share * (high - low)
+            if self.step:
+                value = low + round((value - low) / self.step) * self.step
+            value = min(max(value, low), high)
+            found.append(min(max(round(value), self.low), self.high) if self.whole else value)
+        return list(dict.fromkeys(found))
+
+    def check_bounds(self, name: str, bounds: tuple[float, float]) -> None:
+        low, high = bounds
+        if not self.low <= low <= high <= self.high:
+            raise ValueError(
+                f"search.bounds.{name} = [{low}, {high}] must ascend and lie within the parameter's range "
+                f"[{self.low}, {self.high}]; narrow the one or widen the other"
+            )
+
+
+def check_range(low: float, high: float, log: bool) -> None:
+    """Refuse a range that holds nothing, or no logarithm.
+
+    Raises:
+        ValueError: values, rule and cure.
+    """
+    if low > high:
+        raise ValueError(f"low = {low} is larger than high = {high}; swap them")
+    if log and low <= 0:
+        raise ValueError(f"log: true needs low > 0, got low = {low}; raise low above zero or use a linear range")

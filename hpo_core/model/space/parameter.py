@@ -1,0 +1,154 @@
+"""ParameterType: what every type of parameter answers.
+
+A type is one pydantic model in a file of its own, so that YAML, Python and a form fill in the same fields. It derives
+from :class:`~hpo_core.model.space.number.NumberParameter` (a range) or from
+:class:`~hpo_core.model.space.listed.ListedParameter` (a list of values), which answer most of this.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from hpo_core.model import limits
+from hpo_core.model.errors import SpecError
+from hpo_core.model.limit_checks import at_most
+from hpo_core.model.rng import Stream
+from hpo_core.model.short_text import shortened, shown
+
+if TYPE_CHECKING:
+    from optuna import Trial
+    from optuna.distributions import BaseDistribution
+
+Scalar = bool | int | float | str | None
+
+
+class Change(msgspec.Struct, frozen=True):
+    """How PBT changes a value (Li et al. 2019, 3.5.2)."""
+
+    factors: tuple[float, ...]
+    """A number is multiplied by one of them."""
+    bounds: tuple[float, float] | None = None
+    """A range for changed numbers that is narrower than the parameter's."""
+    floats_may_stay: bool = False
+    """Whether a float with a step stays where its step rounds the change away (studies of older rules)."""
+
+
+class ParameterType(BaseModel, ABC):
+    """One parameter of a search space; each type is a subclass, told apart by ``type``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    when: dict[str, Scalar | list[Scalar]] = Field(
+        default_factory=dict,
+        description="Active only where the named parameters have (one of) these values.",
+    )
+    static: bool = Field(default=False, description="Fixed once drawn: PBT never mutates it.")
+
+    if TYPE_CHECKING:
+        type: str
+
+    def conditions(self) -> dict[str, list[Scalar]]:
+        """``when`` with every right side as a list."""
+        return {name: wanted if isinstance(wanted, list) else [wanted] for name, wanted in self.when.items()}
+
+    @model_validator(mode="after")
+    def _check_conditions(self) -> Self:
+        for name, wanted in self.when.items():
+            if wanted == []:
+                raise ValueError(f"when: {name} lists no value, so the parameter could never be active; name some")
+        return self
+
+    @abstractmethod
+    def draw(self, stream: Stream) -> Any:
+        """A value at random."""
+
+    @abstractmethod
+    def contains(self, value: Any) -> bool:
+        """Whether the parameter can have this value."""
+
+    @abstractmethod
+    def distribution(self) -> BaseDistribution:
+        """The Optuna distribution that equals it."""
+
+    @abstractmethod
+    def suggest(self, trial: Trial, name: str) -> Any:
+        """Ask an Optuna trial for a value."""
+
+    @classmethod
+    def of_distribution(cls, distribution: BaseDistribution) -> Self | None:
+        """The parameter that equals an Optuna distribution; None where this type has no such one."""
+        return None
+
+    @abstractmethod
+    def draw_changed(self, stream: Stream, change: Change) -> Any:
+        """A value drawn anew for a child of PBT."""
+
+    @abstractmethod
+    def changed(self, value: Any, stream: Stream, change: Change) -> Any:
+        """A parent's value, changed for its child (PBT)."""
+
+    @abstractmethod
+    def share(self, value: Any) -> float | None:
+        """The place of a value in the range, from 0 to 1; None where values have no such place."""
+
+    @abstractmethod
+    def grid_size(self, points: int | list[Any] | None) -> float:
+        """At most so many values in a grid; 0 where :meth:`grid_values` would refuse."""
+
+    def grid_values(self, name: str, points: int | list[Any] | None) -> list[Any]:
+        """The values in a grid, in order.
+
+        Args:
+            name: of the parameter, for messages.
+            points: their number or list, as the study gives it.
+
+        Raises:
+            SpecError: no such values can be had.
+        """
+        if not isinstance(points, list):
+            return self._grid_values(name, points)
+        bad = [value for value in points if isinstance(value, list | dict) or not self.contains(value)]
+        if bad or not points or len(set(map(repr, points))) < len(points):
+            few = shortened(str(points[:20])) if len(points) <= 20 else f"a list of {len(points):,}"
+            raise SpecError(
+                f"search.grid.points.{name} = {few}: {shown(bad[0]) if bad else 'the list'} "
+                f"{'lies outside the parameter' if bad else 'is empty or holds a value twice'}; mend the list."
+            )
+        return list(points)
+
+    @abstractmethod
+    def _grid_values(self, name: str, points: int | None) -> list[Any]:
+        """See :meth:`grid_values`; ``points`` is a number, or None: all values."""
+
+    def check_bounds(self, name: str, bounds: tuple[float, float]) -> None:
+        """Refuse bounds of PBT that this parameter cannot have.
+
+        Raises:
+            ValueError: place, value, rule and cure.
+        """
+        raise ValueError(
+            f"search.bounds.{name}: {name!r} is a {self.type} parameter; bounds are for float and int parameters"
+        )
+
+    def check_size(self, where: str) -> None:
+        """Refuse more values than a new study may have.
+
+        Raises:
+            ValueError: place, value, limit and cure.
+        """
+        for other, wanted in self.conditions().items():
+            at_most(f"{where}.when.{other}", len(wanted), limits.CHOICES, "values; name fewer")
+
+
+def same_scalar(a: Any, b: Any) -> bool:
+    """Equality that keeps True apart from 1 (YAML users mean different things)."""
+    return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
+
+
+def scalar_key(value: Any) -> tuple[bool, Any]:
+    """Equal for what :func:`same_scalar` calls equal; to be looked up."""
+    return isinstance(value, bool), value

@@ -1,0 +1,175 @@
+"""All policy of a study: the facts that follow from what was noticed. Pure but for the draws of the sampler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hpo_core.checkpoints.live import LiveCheckpoints
+from hpo_core.model.events import (
+    AbandonRequested,
+    AttemptFailed,
+    AttemptReported,
+    CapacityChanged,
+    CapacityNoticed,
+    ClockTicked,
+    ControllerChanged,
+    ControllerStarted,
+    Event,
+    ExtensionRequested,
+    JobAsked,
+    JobCompleted,
+    JobGranted,
+    ReportIgnored,
+    Stimulus,
+    StopRequested,
+    StudyCreated,
+    StudyExtended,
+    StudyHalted,
+    StudyReopened,
+    StudyRequested,
+    TrainingRequested,
+    TrialAbandoned,
+    TrialExtended,
+)
+from hpo_core.model.inventory import EMPTY
+from hpo_core.model.stage import Further
+from hpo_core.model.trial import Outcome, Report
+from hpo_core.search.method import SearchMethod
+from hpo_core.spec import StudySpec
+from hpo_core.state import StudyState
+from hpo_core.study.failures import FailureRules
+from hpo_core.study.grants import Grants
+
+
+class Decider:
+    """Answers every stimulus with facts. Each must be applied before the next one is drawn from the iterator."""
+
+    def __init__(
+        self,
+        spec: StudySpec,
+        state: StudyState,
+        *,
+        method: SearchMethod,
+        grants: Grants,
+        checkpoints: Callable[[], LiveCheckpoints],
+    ) -> None:
+        self._spec = spec
+        self._state = state
+        self._method = method
+        self._grants = grants
+        self._failures = FailureRules(spec, state)
+        self._checkpoints = checkpoints
+        self._objectives = [(metric.name, metric.sign) for metric in spec.objectives]
+        self._deciders: dict[type, Callable[[Any], Iterator[Event]]] = {
+            StudyRequested: self._on_study_requested,
+            ControllerStarted: self._on_controller_started,
+            CapacityNoticed: self._on_capacity,
+            JobAsked: self._on_asked,
+            AttemptReported: self._on_report,
+            ExtensionRequested: self._on_extension,
+            TrainingRequested: self._on_training,
+            StopRequested: self._on_stop,
+            AbandonRequested: self._on_abandon,
+            ClockTicked: self._on_tick,
+        }
+
+    def decide(self, stimulus: Stimulus) -> Iterator[Event]:
+        """The facts that follow from a stimulus."""
+        return self._deciders[type(stimulus)](stimulus)
+
+    def _on_study_requested(self, stimulus: StudyRequested) -> Iterator[Event]:
+        yield StudyCreated(stimulus.spec)
+
+    def _on_controller_started(self, stimulus: ControllerStarted) -> Iterator[Event]:
+        yield ControllerChanged(stimulus.controller)
+        yield CapacityChanged(EMPTY)
+        if self._state.halted is not None and not stimulus.keep_halt:
+            yield StudyReopened()
+        for grant in list(self._state.running.values()):
+            lost = Report(
+                trial=grant.trial,
+                attempt=grant.attempt,
+                outcome=Outcome.LOST,
+                message="the controller that ran this attempt is gone",
+            )
+            yield from self._failures.decide(grant, lost)
+
+    def _on_capacity(self, stimulus: CapacityNoticed) -> Iterator[Event]:
+        if stimulus.inventory != self._state.inventory:
+            yield CapacityChanged(stimulus.inventory)
+        yield from self._grants.fill()
+
+    def _on_asked(self, _: JobAsked) -> Iterator[Event]:
+        yield from self._grants.one()
+        yield from self._grants.stop_if_due()
+
+    def _on_extension(self, stimulus: ExtensionRequested) -> Iterator[Event]:
+        yield StudyExtended(stimulus.configs)
+        if self._state.halted is not None:
+            yield StudyReopened()
+        yield from self._grants.fill()
+
+    def _on_training(self, stimulus: TrainingRequested) -> Iterator[Event]:
+        start = self._checkpoints().further_start(stimulus.trial)
+        yield TrialExtended(stimulus.trial, stimulus.target, start)
+        yield from self._grants.fill()
+
+    def _on_stop(self, stimulus: StopRequested) -> Iterator[Event]:
+        if self._state.halted is None or (self._state.extended and not self._state.further_held):
+            yield StudyHalted(stimulus.reason)
+
+    def _on_abandon(self, stimulus: AbandonRequested) -> Iterator[Event]:
+        trial = self._state.trials[stimulus.trial]
+        grant, reason = trial.granted, "a person abandoned it"
+        assert grant is not None
+        if trial.running:
+            yield AttemptFailed(grant.trial, grant.attempt, grant.stage, grant.target, Outcome.PREEMPTED, reason)
+        # where it was heading for, or where its result stands; training beyond the search is at no rung
+        rung = trial.rung if type(grant.stage) is Further else grant.rung
+        yield TrialAbandoned(trial.number, grant.bracket, rung, reason)
+        yield from self._verdicts()
+
+    def _on_tick(self, _: ClockTicked) -> Iterator[Event]:
+        yield from self._grants.stop_if_due()
+        if self._state.extended:
+            yield from self._grants.fill()
+
+    def _on_report(self, stimulus: AttemptReported) -> Iterator[Event]:
+        report = stimulus.report
+        grant = self._state.running.get(report.trial)
+        if grant is None or grant.attempt != report.attempt:
+            current = "none is running" if grant is None else f"attempt {grant.attempt} is running"
+            yield ReportIgnored(report.trial, report.attempt, f"late: {current}")
+            return
+        if report.outcome in (Outcome.COMPLETED, Outcome.DIVERGED):
+            yield self._result(report, grant)
+        else:
+            yield from self._failures.decide(grant, report)
+        yield from self._verdicts()
+        yield from self._grants.stop_if_due()
+        yield from self._grants.make_room(0)
+        yield from self._grants.fill()
+
+    def _verdicts(self) -> Iterator[Event]:
+        """What follows from the results besides grants: trials stopped, a ceiling raised."""
+        while (fact := self._method.verdict()) is not None:
+            yield fact
+
+    def _result(self, report: Report, grant: JobGranted) -> JobCompleted:
+        losses = tuple(report.metrics.get(name, math.nan) * sign for name, sign in self._objectives)
+        there = [loss for (name, _), loss in zip(self._objectives, losses, strict=True) if name in report.metrics]
+        finite = bool(there) and all(map(math.isfinite, there))
+        if len(there) < len(losses) and not self._spec.any_metric:
+            finite = False
+        curve: tuple[tuple[int, float], ...] = ()
+        if self._method.reads_curves and type(grant.stage) is not Further:
+            name, sign = self._objectives[0]
+            curve = tuple((p.resource, p.metrics[name] * sign) for p in report.curve if name in p.metrics)
+        return JobCompleted(
+            report.trial, report.attempt, grant.stage, grant.target,
+            losses[0] if finite and losses[0] == losses[0] else None,
+            report.metrics, report.checkpoint, report.worker, report.started, report.ended,
+            losses if finite and len(losses) > 1 else (), curve,
+        )  # fmt: skip

@@ -1,0 +1,95 @@
+"""What follows from an attempt without a result: another attempt, a trial that is given up, or a halt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpo_core.model.events import (
+    AttemptFailed,
+    CheckpointCondemned,
+    Event,
+    JobGranted,
+    StudyHalted,
+    TrialAbandoned,
+    TrialExtensionEnded,
+)
+from hpo_core.model.stage import Further
+from hpo_core.model.trial import Outcome, Report
+from hpo_core.spec import StudySpec
+from hpo_core.state import StudyState, TrialRecord, retries_left
+
+
+class FailureRules:
+    """Decides what becomes of a trial whose attempt failed. Holds no state of its own."""
+
+    def __init__(self, spec: StudySpec, state: StudyState) -> None:
+        self._name = spec.study
+        self._training = spec.training
+        self._state = state
+
+    def decide(self, grant: JobGranted, report: Report) -> Iterator[Event]:
+        """The facts that follow from ``report``, which ends the attempt of ``grant``."""
+        trial = self._state.trials[grant.trial]
+        yield AttemptFailed(
+            grant.trial, grant.attempt, grant.stage, grant.target,
+            report.outcome, report.message, report.worker, report.started, report.ended,
+        )  # fmt: skip
+        if report.outcome is Outcome.CHECKPOINT_BAD and grant.checkpoint is not None:
+            yield CheckpointCondemned(self._state.owner_of(grant.trial, grant.checkpoint), grant.checkpoint.resource)
+        if type(grant.stage) is Further:
+            yield from self._beyond_search(trial, report)
+        elif report.outcome is Outcome.STORAGE:
+            if self._state.halted is None:
+                yield StudyHalted(report.message)
+        elif report.outcome is Outcome.LOST and self._training.max_lost is not None:
+            if report.worker:
+                yield from self._lost_worker(grant, report, self._training.max_lost)
+        elif retries_left(self._state, trial, report.outcome):
+            pass
+        elif report.outcome is Outcome.LOST:  # an attempt's fate, never a trial's: a person must look
+            if self._state.halted is None:
+                yield StudyHalted(
+                    f"trial {grant.trial} lost its worker {len(trial.failures)} times at {grant.target}, the last "
+                    f"time with: {report.message}"
+                )
+        else:
+            times = _times(sum(failure.outcome == report.outcome for failure in trial.failures))
+            yield from self._abandon(grant, f"{report.outcome} {times}: {report.message}", report.message)
+
+    def _lost_worker(self, grant: JobGranted, report: Report, most: int) -> Iterator[Event]:
+        """A trial lost its worker; the rule is that of :mod:`hpo_core.state.worker_losses`."""
+        losses = self._state.losses
+        count, allowed = losses.count(grant.trial), self._training.allowed(Outcome.LOST)
+        ended, lost = losses.others(grant.trial)
+        if losses.is_at_fault(grant.trial, most):
+            yield from self._abandon(
+                grant,
+                f"its worker or zygote died {_times(count)} while it ran; of the other trials meanwhile {ended} ended "
+                f"by themselves and {lost} lost theirs: {report.message}",
+                report.message,
+            )
+        elif count > allowed and self._state.halted is None:
+            yield StudyHalted(
+                f"trial {grant.trial} lost its worker {count} times at {grant.target}, and other trials did no better; "
+                f"the last time with: {report.message} If the trial itself is at fault: "
+                f"hpo abandon {self._name} --trial {grant.trial}"
+            )
+
+    def _abandon(self, grant: JobGranted, reason: str, message: str) -> Iterator[Event]:
+        yield TrialAbandoned(grant.trial, grant.bracket, grant.rung, reason)
+        limit, state = self._training.fail_fast, self._state
+        if limit and not state.completed_jobs and state.abandoned_trials >= limit and not state.halted:
+            yield StudyHalted(f"{state.abandoned_trials} trials failed before any succeeded, the last with: {message}")
+
+    def _beyond_search(self, trial: TrialRecord, report: Report) -> Iterator[Event]:
+        """A job beyond the search that is given up costs the trial nothing that it had."""
+        if report.outcome is Outcome.STORAGE:
+            yield StudyHalted(report.message)  # also where it is halted: this holds the job back as well
+        elif not retries_left(self._state, trial, report.outcome):
+            times = _times(sum(failure.outcome == report.outcome for failure in trial.failures))
+            target = self._state.extended[trial.number].target
+            yield TrialExtensionEnded(trial.number, target, f"{report.outcome} {times}: {report.message}")
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

@@ -1,0 +1,225 @@
+"""Which job is granted next: one to be tried again, one of the search, or one beyond it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from hpo_core.checkpoints.budget import Budget
+from hpo_core.checkpoints.live import LiveCheckpoints
+from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.model.events import Event, JobGranted, Reproduced, StudyHalted, TrialCreated, TrialExtended
+from hpo_core.model.stage import Further, Generation, Rung, Stage
+from hpo_core.model.trial import Checkpoint, Params
+from hpo_core.samplers.sampler import Sampler
+from hpo_core.search.method import WAIT, Action, Done, Promote, Reproduce, Sample, SearchMethod
+from hpo_core.spec import StudySpec
+from hpo_core.state import StudyState, TrialRecord
+from hpo_core.state.worker_losses import MOST_DEFERRED
+from hpo_core.study.further import next_in_turn, recorded_training
+from hpo_core.study.stop_rules import StopRules
+
+
+class Grants:
+    """Decides which job a free slot gets. Holds no state of its own.
+
+    Args:
+        checkpoints: which are live; asked for training beyond the search only.
+        budget: of the study's checkpoints; None: not limited.
+    """
+
+    def __init__(
+        self,
+        spec: StudySpec,
+        state: StudyState,
+        *,
+        method: SearchMethod,
+        sampler: Sampler,
+        rules: StopRules,
+        checkpoints: Callable[[], LiveCheckpoints],
+        budget: Budget | None,
+    ) -> None:
+        self._spec = spec
+        self._state = state
+        self._method = method
+        self._sampler = sampler
+        self._rules = rules
+        self._checkpoints = checkpoints
+        self._budget = budget
+        self._limits_resource = spec.stop.total_resource is not None
+        self._rungs: dict[tuple[int, int], Rung] = {}
+
+    # What is asked for.
+
+    def fill(self) -> Iterator[Event]:
+        """Grant jobs until every slot has one, or there is none to grant."""
+        state = self._state
+        while len(state.running) < state.capacity:
+            before = len(state.running)
+            yield from self.one()
+            if len(state.running) == before:
+                return
+            if self._limits_resource:
+                yield from self.stop_if_due()
+
+    def one(self) -> Iterator[Event]:
+        """Grant one job, whatever the capacity."""
+        running = len(self._state.running)
+        yield from self._by_search()
+        if len(self._state.running) == running:
+            yield from self._beyond_search()
+
+    def make_room(self, more: int, turn: int | None = None) -> Iterator[Event]:
+        """Remove checkpoints until ``more`` jobs fit into the budget for them, or nothing can go."""
+        while self._budget is not None and (removal := self._budget.removal(more, turn)) is not None:
+            yield removal
+
+    def stop_if_due(self) -> Iterator[Event]:
+        """Halt the search where a stop rule is met."""
+        searching = self._state.halted is None and not self.trains_further
+        due = self._rules.due(self._state) if searching else None
+        if due is not None:
+            yield StudyHalted(due[1], due[0])
+
+    # Questions.
+
+    @property
+    def searching(self) -> bool:
+        """Whether the search may go on by itself."""
+        state = self._state
+        if state.halted is not None:
+            return False
+        running = any(type(grant.stage) is not Further for grant in state.running.values())
+        return running or bool(state.waiting) or not isinstance(self._method.next_action(), Done)
+
+    @property
+    def trains_further(self) -> bool:
+        """Whether a job beyond the search runs."""
+        return self._state.further_running > 0
+
+    def next_further(self) -> int | None:
+        """The trial whose training beyond the search can be granted now; None: there is none."""
+        state = self._state
+        if not state.extended or state.further_held or self.searching:
+            return None
+        return next_in_turn(state)
+
+    def next_again(self) -> tuple[int | None, Action]:
+        """The trial to be tried again now, or None, and what the method wants instead.
+
+        Failed ones come first, but those that keep losing their workers let other work go before them.
+        """
+        waiting = self._state.waiting
+        if not waiting:
+            return None, self._method.next_action()
+        most, losses = self._spec.training.max_lost, self._state.losses
+        if most is None:
+            return waiting[0], WAIT
+        ready = next((number for number in waiting if not losses.defers(number, most)), None)
+        if ready is None and len(waiting) <= MOST_DEFERRED:
+            action = self._method.next_action()
+            if self._state.running or isinstance(action, Sample | Promote | Reproduce):
+                return None, action
+        return (waiting[0] if ready is None else ready), WAIT
+
+    def check(self) -> None:
+        """Assert that no slot is idle although a job could run."""
+        state, budget = self._state, self._budget
+        if state.capacity <= len(state.running):
+            return
+        if (further := self.next_further()) is not None:
+            full = budget is not None and bool(state.running) and budget.over(1)
+            assert full, f"a slot is idle although trial {further} is to be trained further"
+        if state.halted is None:
+            again, action = self.next_again()
+            idle = again is None and not isinstance(action, Sample | Promote | Reproduce)
+            idle = idle or (budget is not None and bool(state.running) and budget.over(1))
+            idle = idle or (isinstance(action, Promote) and state.trials[action.trial].running)
+            assert idle, f"a slot is idle although {action} could run"
+
+    # The search.
+
+    def _by_search(self) -> Iterator[Event]:
+        state = self._state
+        if state.halted is not None:
+            return
+        again, action = self.next_again()
+        if self._budget is not None and (again is not None or isinstance(action, Sample | Promote | Reproduce)):
+            loaded = action.trial if isinstance(action, Promote) else getattr(action, "parent", None)
+            yield from self.make_room(1, loaded)
+            if self._budget.over(1):
+                if not state.running:
+                    yield StudyHalted(self._budget.shortage())
+                return
+        if again is not None:
+            trial = state.trials[again]
+            failed = trial.granted
+            assert failed is not None
+            start = self._start_of(trial)
+            yield JobGranted(trial.number, trial.attempts, failed.stage, failed.target, start, True, failed.demand)
+        elif isinstance(action, Promote):
+            trial = state.trials[action.trial]
+            if trial.running:
+                return  # a person has it trained further meanwhile, and a trial has one job at a time
+            stage = self._rung(action.trial, action.bracket, action.rung)
+            yield JobGranted(action.trial, trial.attempts, stage, action.target, state.start_of(action.trial))
+        elif isinstance(action, Sample):
+            number = len(state.trials)
+            yield TrialCreated(number, action.bracket, self._propose(number))
+            yield JobGranted(number, 0, self._rung(number, action.bracket, action.rung), action.target, None)
+        elif isinstance(action, Reproduce):
+            number = len(state.trials)
+            params = self._propose(number) if action.params is None else action.params
+            yield TrialCreated(number, 0, params, action.parent)
+            yield Reproduced(number, action.initiator, action.opponent, action.parent, action.member, action.generation)
+            stage = Generation(action.member, action.generation)
+            yield JobGranted(number, 0, stage, action.target, self._start_of(state.trials[number]))
+
+    def _rung(self, trial: int, bracket: int, rung: int) -> Stage:
+        """Rungs are few and grants many: one value each."""
+        if self._state.has_members:
+            return Generation(self._state.member_of(trial), rung)
+        found = self._rungs.get((bracket, rung))
+        if found is None:
+            found = self._rungs[bracket, rung] = Rung(bracket, rung)
+        return found
+
+    def _propose(self, number: int) -> Params:
+        try:
+            return self._sampler.propose(number)
+        except HpoError:
+            raise
+        except Exception as error:
+            raise SpecError(
+                f"Study {self._spec.study!r}: sampler {self._spec.sampler.name} cannot propose trial {number}: "
+                f"{type(error).__name__}: {error}. Nothing was recorded for it; mend the sampler's arguments or "
+                "choose another one."
+            ) from error
+
+    def _start_of(self, trial: TrialRecord) -> Checkpoint | None:
+        """Ancestors are asked only where trial and parent have nothing to load; the oldest ones are removed already."""
+        parent = None if trial.parent is None else self._state.trials[trial.parent]
+        if trial.checkpoint() is not None or parent is None or parent.checkpoint() is not None:
+            return self._state.start_of(trial.number)
+        return self._state.start_of(trial.number, set(self._method.ruled_out))
+
+    # Beyond the search.
+
+    def _beyond_search(self) -> Iterator[Event]:
+        """A job beyond the search, where there is nothing left to grant for the search."""
+        state = self._state
+        recorded = recorded_training(self._spec, state) if state.halted is None and not self.searching else None
+        if recorded is not None:
+            yield TrialExtended(*recorded, self._checkpoints().further_start(recorded[0]))
+        number = self.next_further()
+        if number is None:
+            return
+        if self._budget is not None:
+            yield from self.make_room(1)
+            if self._budget.over(1):
+                if not state.running:
+                    yield StudyHalted(self._budget.shortage())
+                return
+        trial, target = state.trials[number], state.extended[number].target
+        again = bool(trial.failures) and trial.granted is not None and trial.granted.target == target
+        start = self._checkpoints().further_start(number)
+        yield JobGranted(number, trial.attempts, Further(trial.bracket), target, start, again)
