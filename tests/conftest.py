@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hpo_core import Study, StudySpec
+from hpo_core.journal.protocol import Journal
 from hpo_core.testing.fake_training import FakeTraining, completed, example_spec, failed, new_study
 
 __all__ = ["World", "completed", "failed", "fresh", "make_spec"]
@@ -36,7 +37,11 @@ def make_spec(**changes: Any) -> StudySpec:
 
 
 World = FakeTraining
-fresh = new_study
+
+
+def fresh(spec: StudySpec, journal: Journal | None = None, world: World | None = None) -> Study:
+    """A new study on the virtual clock of ``world``."""
+    return new_study(spec, journal, world)
 
 
 @pytest.fixture
