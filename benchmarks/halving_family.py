@@ -14,7 +14,7 @@ configurations in the same order per seed; where a method wants more than the ta
   tables won, tied and lost against its promotion variant by mean regret, and Wilcoxon's p over tables.
 - ``used``: share of the budget's worker time in which jobs ran; below 1 where a method is done before the budget ends.
 
-Writes results/halving_family.json and .md, and pictures: halving_family.png (mean), halving_family-tables.png (each table).
+Writes results/halving_family.json, .md, .png (mean over tables) and halving_family-tables.png (each table).
 """
 
 from __future__ import annotations
