@@ -32,7 +32,7 @@ from hpo_core.checkpoints.budget import Budget
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.events import JobGranted
 from hpo_core.model.trial import Job, Report
-from hpo_core.simulation import CurveTable, SimulatedExecutor, TableSampler, VirtualClock
+from hpo_core.simulation import CurveTable, Simulation, TableSampler, VirtualClock
 from hpo_core.study import Study
 
 WORKERS, CONFIGS = 4, 200
@@ -115,7 +115,7 @@ def played(
     if rule is not None:
         assert study._checkpoints is not None
         study._budget = study._grants._budget = rule(study.spec.checkpoints, study._checkpoints)
-    SimulatedExecutor(study, clock, workers=WORKERS, train=table.train, seconds=table.cost).run()
+    Simulation(study, clock, workers=WORKERS, train=table.train, seconds=table.cost).run()
     assert study.status == "finished", study.state.halted
     return study
 

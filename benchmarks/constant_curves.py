@@ -10,7 +10,7 @@ from typing import Any
 
 from hpo_core.execution.faults import NO_FAULTS
 from hpo_core.model.trial import Job
-from hpo_core.simulation import Faults, SimulatedExecutor, VirtualClock
+from hpo_core.simulation import Faults, Simulation, VirtualClock
 from hpo_core.study import Study
 
 NO_END = 10_000_000
@@ -40,7 +40,7 @@ class Search:
             },
             clock=self.clock,
         )
-        self.executor = SimulatedExecutor(
+        self.executor = Simulation(
             self.study, self.clock, workers=workers, train=self._train, seconds=self._seconds,
             checkpoints=resume, faults=faults,
         )  # fmt: skip

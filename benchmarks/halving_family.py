@@ -38,7 +38,7 @@ from hpo_core.model.events import JobCompleted
 from hpo_core.model.rng import derive_seed
 from hpo_core.model.trial import Params
 from hpo_core.search.halving.rungs import rung_levels
-from hpo_core.simulation import CurveTable, SimulatedExecutor, TableSampler, VirtualClock
+from hpo_core.simulation import CurveTable, Simulation, TableSampler, VirtualClock
 from hpo_core.study import Study
 
 LOOKS = {
@@ -100,7 +100,7 @@ def play(table: CurveTable, method: str, seed: int, *, until: float, workers: in
         "seed": seed,
     }
     study = Study.create(spec, sampler=Shuffled(rows, seed), clock=clock)
-    executor = SimulatedExecutor(
+    executor = Simulation(
         study, clock, workers=workers, train=table.train, seconds=table.cost,
         curve=table.curve if study.method.reads_curves else None,
     )  # fmt: skip

@@ -24,7 +24,7 @@ import numpy as np
 import result_file
 from scipy.stats import wilcoxon
 
-from hpo_core.simulation import CurveTable, SimulatedExecutor, TableSampler, VirtualClock
+from hpo_core.simulation import CurveTable, Simulation, TableSampler, VirtualClock
 from hpo_core.study import Study
 
 ETA, WORKERS, FULL_RUNS = 3, 9, 20
@@ -57,9 +57,7 @@ def play(table: CurveTable, seed: int, noise: float | str | None, budget: int | 
         "seed": seed,
     }  # fmt: skip
     study = Study.create(spec, sampler=TableSampler(rows, seed), clock=clock)
-    executor = SimulatedExecutor(
-        study, clock, workers=WORKERS, train=table.train, seconds=table.cost, curve=table.curve
-    )
+    executor = Simulation(study, clock, workers=WORKERS, train=table.train, seconds=table.cost, curve=table.curve)
     path: list[tuple[int, float]] = []
     best = None
     while not study.finished and (budget is None or study.state.resource_used < budget):

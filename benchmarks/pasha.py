@@ -25,7 +25,7 @@ import plot_style
 import result_file
 from scipy.stats import wilcoxon
 
-from hpo_core.simulation import CurveTable, SimulatedExecutor, TableSampler, VirtualClock
+from hpo_core.simulation import CurveTable, Simulation, TableSampler, VirtualClock
 from hpo_core.study import Study
 
 ETAS, WORKERS, MOST = (3, 2), 9, 256
@@ -61,9 +61,7 @@ def play(table: CurveTable, method: str, seed: int, eta: int, configs: int, max_
         "seed": seed,
     }
     study = Study.create(spec, sampler=TableSampler(rows, seed), clock=clock)
-    executor = SimulatedExecutor(
-        study, clock, workers=WORKERS, train=table.train, seconds=table.cost, curve=table.curve
-    )
+    executor = Simulation(study, clock, workers=WORKERS, train=table.train, seconds=table.cost, curve=table.curve)
     path: list[tuple[int, float]] = []
     best = None
     while not study.finished:

@@ -40,6 +40,7 @@ import plot_style
 import result_file
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from hpo_core.checkpoints.paths import checkpoint_path
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.events import Entry, JobCompleted, Reproduced
 from hpo_core.model.rng import Stream
@@ -48,7 +49,7 @@ from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome
 from hpo_core.samplers.recorded_params import RecordedSampler
 from hpo_core.samplers.sampler import Sampler
-from hpo_core.simulation import SimulatedExecutor, VirtualClock
+from hpo_core.simulation import Simulation, VirtualClock
 from hpo_core.spec import StudySpec, load_spec
 from hpo_core.study import Study
 from hpo_core.training.child.attempt import run_attempt
@@ -63,7 +64,7 @@ Train = Callable[[Job], Metrics | Outcome]
 
 def kept_as(job: Job) -> str:
     """Name that the simulated cluster gives to the checkpoint a job leaves."""
-    return f"checkpoints/trial-{job.trial:05d}/rung-{job.rung}-attempt-{job.attempt}"
+    return checkpoint_path(job)
 
 
 def play(
@@ -76,7 +77,7 @@ def play(
     """A study on virtual workers: itself, its journal, and virtual seconds."""
     clock, journal = VirtualClock(), MemoryJournal()
     study = Study.create(spec, journal, clock=clock, sampler=sampler)
-    SimulatedExecutor(study, clock, workers=workers, train=train, seconds=seconds).run()
+    Simulation(study, clock, workers=workers, train=train, seconds=seconds).run()
     study.check()
     return study, list(journal.entries(spec.study)), clock.now
 

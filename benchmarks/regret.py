@@ -25,7 +25,7 @@ import numpy as np
 import result_file
 from scipy.stats import wilcoxon
 
-from hpo_core.simulation import CurveTable, SimulatedExecutor, TableSampler, VirtualClock
+from hpo_core.simulation import CurveTable, Simulation, TableSampler, VirtualClock
 from hpo_core.study import Study
 
 METHODS = ("asha", "random")
@@ -48,7 +48,7 @@ def play(table: CurveTable, method: str, seed: int, *, until: float, workers: in
         "seed": seed,
     }
     study = Study.create(spec, sampler=TableSampler(rows, seed), clock=clock)
-    SimulatedExecutor(study, clock, workers=workers, train=table.train, seconds=table.cost).run(until=until)
+    Simulation(study, clock, workers=workers, train=table.train, seconds=table.cost).run(until=until)
     return study
 
 

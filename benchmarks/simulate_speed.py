@@ -71,7 +71,7 @@ def spec_of(name: str, trials: int) -> dict[str, Any]:
 
 def bare(name: str, trials: int, workers: int) -> dict[str, Any]:
     from hpo_core import Job, MemoryJournal, Study, StudySpec
-    from hpo_core.simulation import SimulatedExecutor, VirtualClock
+    from hpo_core.simulation import Simulation, VirtualClock
 
     spec = StudySpec.from_plain(spec_of(name, trials))
 
@@ -84,7 +84,7 @@ def bare(name: str, trials: int, workers: int) -> dict[str, Any]:
     def run() -> dict[str, Any]:
         clock, journal = VirtualClock(), MemoryJournal()
         study = Study.create(spec, journal, clock=clock)
-        SimulatedExecutor(study, clock, workers=workers, train=train, seconds=seconds).run()
+        Simulation(study, clock, workers=workers, train=train, seconds=seconds).run()
         state = study.state
         return {"trials": len(state.trials), "reports": state.completed_jobs, "virtual": clock.now}
 

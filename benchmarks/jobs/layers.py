@@ -12,13 +12,15 @@ import queue
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from slots import SLOTS, answer
 
+from hpo_core.execution.loop import Loop, Takeover
+from hpo_core.execution.sweeper import CheckpointSweeper
 from hpo_core.journal.sql import current_owner, open_journal
+from hpo_core.model.inventory import Slot
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Report
 from hpo_core.spec import StudySpec
@@ -26,7 +28,6 @@ from hpo_core.study import Study
 from hpo_core.training.request import JobRequest, decode_report, encode_request
 from hpo_core.training.worker import close_all, prepare_worker, train_job
 from hpo_flows.dask.executor import DaskExecutor
-from hpo_flows.driver import Driver
 
 HERE = str(Path(__file__).resolve().parent)
 
@@ -85,39 +86,26 @@ def by_dask(objective: str, jobs: int, folder: Path) -> list[Report]:
     reports: list[Report] = []
     try:
         for number in range(SLOTS):
-            executor.submit(job(number), lambda _, report: ended.put(report))
+            executor.submit(job(number), Slot(0, 0, "dask"), lambda _, report: ended.put(report))
         submitted = SLOTS
         while len(reports) < jobs:
             reports.append(ended.get())
             if submitted < jobs:
-                executor.submit(job(submitted), lambda _, report: ended.put(report))
+                executor.submit(job(submitted), Slot(0, 0, "dask"), lambda _, report: ended.put(report))
                 submitted += 1
     finally:
         executor.close()
     return reports
 
 
-class _Direct:
-    """No Prefect around the jobs."""
-
-    def __init__(self, executor: DaskExecutor) -> None:
-        self._executor = executor
-
-    def dispatch(self, job: Job, done: Callable[[Job, Report], None]) -> None:
-        self._executor.submit(job, done)
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 class _Watch:
     def __init__(self) -> None:
         self.reports: list[Report] = []
 
-    def told(self, report: Report, _granted: list[Job]) -> None:
+    def on_report(self, report: Report, _granted: list[Job]) -> None:
         self.reports.append(report)
 
-    def tick(self) -> None:
+    def on_tick(self) -> None:
         """Not needed."""
 
     def close(self) -> None:
@@ -143,7 +131,13 @@ def by_driver(objective: str, jobs: int, folder: Path) -> tuple[list[Report], di
 
     study.tell_report = timed  # type: ignore[method-assign]
     try:
-        Driver(study, executor, _Direct(executor), observers=[watch], folder=folder, owner=owner).run()
+        Loop(
+            study,
+            executor,
+            checkpoints=CheckpointSweeper(study, folder),
+            observers=[watch],
+            takeover=Takeover(owner=owner),
+        ).run()
     finally:
         executor.close()
     return watch.reports, {"decision_and_journal_ms": round(sum(spent) / len(spent) * 1e3, 3)}

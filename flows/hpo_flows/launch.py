@@ -16,6 +16,7 @@ import typer
 from rich.text import Text
 
 from hpo_core.cli.output import err, out, print_json, print_summary, trained_further
+from hpo_core.execution.dispatch import DirectDispatcher
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError
 from hpo_core.security.untrusted_text import terminal_text
@@ -23,7 +24,6 @@ from hpo_core.spec import StudySpec, notices
 from hpo_core.study import Study
 from hpo_core.tracking.run_location import read_place
 from hpo_core.views.front import front_facts
-from hpo_flows.driver import Bare
 from hpo_flows.prefect_api.connection import (
     PrefectServerError,
     check_access,
@@ -142,7 +142,7 @@ def _show_in_terminal(session: Session, board: bool, as_json: bool) -> None:
 
 
 def _run_bare(session: Session) -> dict[str, Any]:
-    _, summary = session.run(lambda _study, executor: Bare(executor))
+    _, summary = session.run(lambda _study, executor: DirectDispatcher(executor))
     return dict(msgspec.to_builtins(summary))
 
 

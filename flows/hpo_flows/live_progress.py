@@ -144,21 +144,21 @@ class PlainLines:
         self._pace = Pace(study)
         self._lines = ResultLines(study)
 
-    def told(self, report: Report, granted: list[Job]) -> None:
+    def on_report(self, report: Report, granted: list[Job]) -> None:
         state = self._study.state
         self._write(
             f"[{state.completed_jobs} done, {len(state.running)} running, best {best_line(self._study)}, "
             f"ETA {duration(self._pace.eta())}] {self._lines.line(report, granted)}"
         )
-        self.tick()
+        self.on_tick()
 
-    def tick(self) -> None:
+    def on_tick(self) -> None:
         """Results are told as they come; a halt may come by itself."""
         if news := self._lines.news():
             self._write(news)
 
     def close(self) -> None:
-        self.tick()
+        self.on_tick()
 
 
 class LiveBoard:
@@ -173,12 +173,12 @@ class LiveBoard:
         self._live = Live(self.board(), console=console, refresh_per_second=4, transient=True)
         self._live.start()
 
-    def told(self, report: Report, granted: list[Job]) -> None:
+    def on_report(self, report: Report, granted: list[Job]) -> None:
         self._last = self._lines.line(report, granted)
         if time.monotonic() - self._drawn >= REDRAW_SECONDS:
-            self.tick()
+            self.on_tick()
 
-    def tick(self) -> None:
+    def on_tick(self) -> None:
         self._drawn = time.monotonic()
         self._live.update(self.board())
 

@@ -101,10 +101,10 @@ class StudyArtifacts:
         self._due = 0.0
         self._sending: threading.Thread | None = None
 
-    def told(self, report: Report, granted: list[Job]) -> None:
+    def on_report(self, report: Report, granted: list[Job]) -> None:
         """Artifacts follow the clock, not the number of reports."""
 
-    def tick(self) -> None:
+    def on_tick(self) -> None:
         if time.monotonic() >= self._due and (self._sending is None or not self._sending.is_alive()):
             self._due = time.monotonic() + min(LATEST, max(SOONEST, self._pace.elapsed() / 60))
             shown = self._shown()

@@ -16,6 +16,9 @@ from typing import Literal
 import msgspec
 
 from hpo_core.checkpoints.storage import local_path
+from hpo_core.execution.dispatch import Dispatcher
+from hpo_core.execution.loop import Loop, Observer, Takeover
+from hpo_core.execution.sweeper import CheckpointSweeper
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import PatientJournal
@@ -39,7 +42,6 @@ from hpo_core.tracking.follower import FINISH
 from hpo_core.tracking.run_location import ProjectionPlace, in_trouble, read_place
 from hpo_core.views.rungs import is_unlimited
 from hpo_flows.dask.executor import DaskExecutor
-from hpo_flows.driver import Driver, Observer, Wrapper
 
 log = logging.getLogger("hpo.session")
 JOB_GRAIN_LIMIT = 300
@@ -198,26 +200,24 @@ class Session:
 
     # Drive.
 
-    def run(self, make_wrapper: Callable[[Study, DaskExecutor], Wrapper]) -> tuple[Study, Summary]:
+    def run(self, make_dispatcher: Callable[[Study, DaskExecutor], Dispatcher]) -> tuple[Study, Summary]:
         """Drive the study until nothing is left to run, then write its report."""
         began = time.monotonic()
         self.wait_for_cluster()
         study = self._open()
         self._start_follower()
         observers = [make(study) for make in self._observers]
-        wrapper = make_wrapper(study, self.executor)
-        driver = Driver(
+        dispatcher = make_dispatcher(study, self.executor)
+        loop = Loop(
             study,
             self.executor,
-            wrapper,
+            dispatcher=dispatcher,
+            checkpoints=CheckpointSweeper(study, self.folder),
             observers=observers,
-            folder=self.folder,
-            owner=self.owner,
-            extend=self._extend,
-            train=self.train,
+            takeover=Takeover(owner=self.owner, extend=self._extend, train=self.train),
         )
         try:
-            status = driver.run()
+            status = loop.run()
         finally:
             for observer in observers:
                 observer.close()
@@ -235,7 +235,7 @@ class Session:
             time.monotonic() - began,
             report,
             links,
-            wrapper.task_runs,
+            dispatcher.task_runs,
         )
         return study, self.summary
 

@@ -11,7 +11,6 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from prefect import Task
@@ -21,10 +20,11 @@ from prefect.futures import PrefectFuture, wait
 from prefect.logging import get_run_logger
 from prefect.states import Completed, Crashed, Failed
 
+from hpo_core.execution.executor import Executor, OnReport
+from hpo_core.model.inventory import Slot
 from hpo_core.model.stage import FURTHER, Further, Generation, Rung
 from hpo_core.model.trial import RESULTS, Job, Outcome, Report
 from hpo_core.security.untrusted_text import terminal_text
-from hpo_flows.driver import Executor
 from hpo_flows.liveness.api_watch import gone, look
 
 _REPORT_SECONDS = 10.0
@@ -115,9 +115,9 @@ class TaskPerJob:
         """How many task runs were started."""
         return len(self._futures)
 
-    def dispatch(self, job: Job, done: Callable[[Job, Report], None]) -> None:
+    def dispatch(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         if gone():
-            self._executor.submit(job, done)
+            self._executor.submit(job, slot, on_report)
             return
         answer: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self._unanswered[job.trial, job.attempt] = (job, answer)
@@ -132,7 +132,7 @@ class TaskPerJob:
         def ended(job: Job, report: Report) -> None:
             self._unanswered.pop((job.trial, job.attempt), None)
             answer.put(report)
-            done(job, report)
+            on_report(job, report)
 
         shown: Any = Task(
             rung_job,
@@ -144,7 +144,7 @@ class TaskPerJob:
             cache_policy=NO_CACHE,
         )
         self._futures.append(shown.submit())
-        self._executor.submit(job, ended)
+        self._executor.submit(job, slot, ended)
 
     def close(self) -> None:
         """Wait until every task run has its final state.
@@ -191,11 +191,11 @@ class TaskPerRung:
         """How many task runs were started."""
         return len(self._futures)
 
-    def dispatch(self, job: Job, done: Callable[[Job, Report], None]) -> None:
+    def dispatch(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         key = (0 if isinstance(job.stage, Further) else job.bracket, job.rung)
         if key not in self._rungs:
             if gone():
-                self._executor.submit(job, done)
+                self._executor.submit(job, slot, on_report)
                 return
             self._make_room()
             if isinstance(job.stage, Generation):
@@ -210,9 +210,9 @@ class TaskPerRung:
             with self._lock:
                 rung.under_way -= 1
                 rung.reports.put((job, report))
-            done(job, report)
+            on_report(job, report)
 
-        self._executor.submit(job, ended)
+        self._executor.submit(job, slot, ended)
 
     def _make_room(self) -> None:
         if len(self._rungs) < OPEN_RUNGS:

@@ -10,13 +10,13 @@ from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from hpo_core.execution.dispatch import Dispatcher
 from hpo_core.home import Home
 from hpo_core.model.trial import Job, Report
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.spec import StudySpec, notices
 from hpo_core.study import Study
 from hpo_flows.dask.executor import DaskExecutor
-from hpo_flows.driver import Wrapper
 from hpo_flows.live_progress import ResultLines
 from hpo_flows.liveness.api_watch import ApiWatch, gone, leave, wait_for_return
 from hpo_flows.liveness.parent_watch import end_with_worker
@@ -37,11 +37,11 @@ class DecisionLog:
         for notice in notices(study.spec, study.state.extra_configs):
             self._logger.warning(notice)
 
-    def told(self, report: Report, granted: list[Job]) -> None:
+    def on_report(self, report: Report, granted: list[Job]) -> None:
         self._logger.info(self._lines.line(report, granted))
-        self.tick()
+        self.on_tick()
 
-    def tick(self) -> None:
+    def on_tick(self) -> None:
         """A stop rule may end the study between two reports."""
         if news := self._lines.news():
             self._logger.warning(news)
@@ -50,7 +50,7 @@ class DecisionLog:
         """Nothing is open."""
 
 
-def _wrapper(study: Study, executor: DaskExecutor) -> Wrapper:
+def _dispatcher(study: Study, executor: DaskExecutor) -> Dispatcher:
     kind = TaskPerJob if grain(study.spec, study.state.extra_configs) == "job" else TaskPerRung
     return kind(executor, study.spec.metric.name)
 
@@ -88,7 +88,7 @@ def drive(session: Session, action: str, *observers: ObserverFactory) -> tuple[S
         session.add_observer(make)
     try:
         with tags("hpo", session.name):
-            study, summary = session.run(_wrapper)
+            study, summary = session.run(_dispatcher)
     except BaseException as error:
         if gone():
             leave(130 if isinstance(error, KeyboardInterrupt) else 1)

@@ -1,16 +1,17 @@
 """The same study, method and journal code on a virtual clock."""
 
 from hpo_core.execution.faults import Faults
-from hpo_core.execution.virtual import SimulatedExecutor, VirtualClock
+from hpo_core.execution.virtual import VirtualClock
 from hpo_core.execution.virtual_workers import Worker, make_workers
 from hpo_core.simulation.analytic import AnalyticCurves
+from hpo_core.simulation.simulation import Simulation
 from hpo_core.simulation.tabulated_curves import CurveTable, TableSampler
 
 __all__ = [
     "AnalyticCurves",
     "CurveTable",
     "Faults",
-    "SimulatedExecutor",
+    "Simulation",
     "TableSampler",
     "VirtualClock",
     "Worker",

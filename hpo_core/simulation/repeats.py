@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from hpo_core.execution.faults import Faults
-from hpo_core.execution.virtual import SimulatedExecutor, VirtualClock
+from hpo_core.execution.virtual import VirtualClock
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.events import AttemptFailed, Entry, JobCompleted, JobGranted
 from hpo_core.model.trial import Job, Metrics, Outcome, Params, Point
 from hpo_core.samplers.sampler import Sampler
+from hpo_core.simulation.simulation import Simulation
 from hpo_core.spec import StudySpec, limits
 from hpo_core.study import Study
 
@@ -158,7 +159,7 @@ def play(scenario: Scenario, world: Callable[[StudySpec, int], World], repeat: i
     clock = VirtualClock()
     journal = MemoryJournal()
     study = Study.create(spec, journal, sampler=place.sampler, clock=clock)
-    executor = SimulatedExecutor(
+    executor = Simulation(
         study,
         clock,
         workers=scenario.workers,
@@ -173,9 +174,7 @@ def play(scenario: Scenario, world: Callable[[StudySpec, int], World], repeat: i
     return _summary(scenario, study, executor, journal.entries(spec.study), guessed=place.workload.guessed)
 
 
-def _summary(
-    scenario: Scenario, study: Study, executor: SimulatedExecutor, entries: Iterable[Entry], *, guessed: int
-) -> Run:
+def _summary(scenario: Scenario, study: Study, executor: Simulation, entries: Iterable[Entry], *, guessed: int) -> Run:
     state = study.state
     top = scenario.max_resource
     end = executor.clock.now
@@ -220,7 +219,7 @@ def _summary(
     )
 
 
-def _ending(study: Study, executor: SimulatedExecutor) -> str:
+def _ending(study: Study, executor: Simulation) -> str:
     state = study.state
     if state.halted is not None:
         return state.halted.reason

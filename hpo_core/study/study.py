@@ -91,6 +91,7 @@ class Study:
         """Number of entries applied; the next entry gets this number."""
         self._clock = clock
         self._broken = ""
+        self._has_time_rule = spec.stop.seconds is not None
         limits = spec.checkpoints.max_bytes is not None or spec.checkpoints.max_count is not None
         self._checkpoints = LiveCheckpoints(self.state, self.method) if limits else None
         self._budget = Budget(spec.checkpoints, self._checkpoints) if self._checkpoints is not None else None
@@ -325,6 +326,12 @@ class Study:
         """Time passed: stop rules about time are looked at. Records nothing unless one is due."""
         if self.state.halted is None and not self._grants.trains_further and self.rules.due(self.state, self._clock()):
             self._take(ClockTicked())
+
+    def seconds_to_rule(self) -> float | None:
+        """Seconds of the study's clock until a stop rule about time is due; None: there is none to wait for."""
+        if not self._has_time_rule or self.state.halted is not None or self._grants.trains_further:
+            return None
+        return self.rules.seconds_left(self._clock())
 
     def stop(self, reason: str) -> None:
         """Grant no further jobs until the study is recovered or extended."""

@@ -15,7 +15,7 @@ from hpo_core import Study
 from hpo_core.cli.app import app
 from hpo_core.journal.sql import open_journal
 from hpo_core.model.errors import SpecError, StudyNotFoundError
-from hpo_core.simulation import AnalyticCurves, SimulatedExecutor, VirtualClock
+from hpo_core.simulation import AnalyticCurves, Simulation, VirtualClock
 from hpo_core.spec.overrides import changed
 from tests.conftest import make_spec
 
@@ -117,7 +117,7 @@ def test_a_past_study_answers_what_if(study_file: Path) -> None:
     clock = VirtualClock(1e9)
     curves = AnalyticCurves(spec, seconds_per_unit=30.0, overhead=5.0)
     study = Study.create(spec, journal, clock=clock)
-    SimulatedExecutor(study, clock, workers=3, train=curves.train, seconds=curves.seconds).run()
+    Simulation(study, clock, workers=3, train=curves.train, seconds=curves.seconds).run()
     journal.close()
     found = facts("--from-journal", "world", "--home", home, "--workers", 3, "--workers", 9, "--repeat", 2)
     same, larger = (scenario["runs"][0]["seconds"] for scenario in found["scenarios"])

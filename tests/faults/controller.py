@@ -10,9 +10,9 @@ import signal
 import sys
 from pathlib import Path
 
+from hpo_core.execution.dispatch import DirectDispatcher
 from hpo_core.home import Home
 from hpo_core.spec import StudySpec
-from hpo_flows.driver import Bare
 from hpo_flows.session import Session
 
 
@@ -28,7 +28,7 @@ def main(home_folder: str, study_file: str) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as `hpo` does
     session = Session(home, spec.study, spec=None if spec.study in names else spec)
     try:
-        _, summary = session.run(lambda _study, executor: Bare(executor))
+        _, summary = session.run(lambda _study, executor: DirectDispatcher(executor))
         print(summary.status, flush=True)
     finally:
         session.close()

@@ -19,6 +19,7 @@ import yaml
 
 from hpo_core import StudySpec
 from hpo_core.model.errors import SpecError
+from hpo_core.model.inventory import Slot
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.spec import KubernetesClusterSpec, SlurmClusterSpec
@@ -129,9 +130,11 @@ def test_slurm_workers_train_and_one_that_ended_is_submitted_again(tmp_path: Pat
         (first,) = sbatch.read_text().split()
         for process in psutil.Process(int(first)).children(recursive=True):
             process.kill()
-        wait_until(lambda: len(sbatch.read_text().split()) == 2 if executor.slots() == 0 else False)
-        wait_until(lambda: executor.slots() == 1)
-        executor.submit(Job(0, 0, Rung(0, 0), 2, {"x": 0.5}), lambda job, report: reports.put(report))
+        wait_until(lambda: len(sbatch.read_text().split()) == 2 if executor.inventory().slots == 0 else False)
+        wait_until(lambda: executor.inventory().slots == 1)
+        executor.submit(
+            Job(0, 0, Rung(0, 0), 2, {"x": 0.5}), Slot(0, 0, "dask"), lambda job, report: reports.put(report)
+        )
         report = reports.get(timeout=60)
         assert report.outcome is Outcome.COMPLETED, report
         assert report.worker.startswith("tls://"), "what runs between nodes is encrypted"
@@ -153,8 +156,8 @@ def test_a_slurm_worker_that_stands_still_is_started_anew(tmp_path: Path, sbatch
         below = psutil.Process(int(script)).children(recursive=True)
         (worker,) = [p for p in below if any("spawn_main" in part for part in p.cmdline())]
         worker.suspend()
-        wait_until(lambda: executor.slots() == 0)
-        wait_until(lambda: executor.slots() == 1)
+        wait_until(lambda: executor.inventory().slots == 0)
+        wait_until(lambda: executor.inventory().slots == 1)
         assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
     finally:
         executor.close()

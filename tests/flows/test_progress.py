@@ -31,7 +31,7 @@ def told(study: Study, world: World, steps: int | None = None) -> list[str]:
         report = world.report(running.pop(world.random.randrange(len(running))))
         granted = study.tell_report(report)
         running += granted
-        plain.told(report, granted)
+        plain.on_report(report, granted)
         steps = None if steps is None else steps - 1
     plain.close()
     return lines

@@ -35,7 +35,7 @@ def test_lines_and_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
             checkpoint=checkpoint, unrestored=LEFT if job.parent is not None else (),
         )  # fmt: skip
         granted = study.tell_report(report)
-        lines.told(report, granted)
+        lines.on_report(report, granted)
         jobs += granted
     assert study.finished and len(said) == 6
     assert all(LEFT[0] not in line for line in said[:2]) and all(LEFT[0] in line for line in said[2:])

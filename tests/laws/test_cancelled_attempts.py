@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpo_core import Job, MemoryJournal, Outcome, Report, Study
-from hpo_core.execution.virtual import SimulatedExecutor, VirtualClock
+from hpo_core import Job, MemoryJournal, Outcome, Study
+from hpo_core.execution.executor import Inbox, OnReport
+from hpo_core.execution.loop import Loop, Takeover
+from hpo_core.execution.sweeper import CheckpointSweeper
 from hpo_core.journal.sql import current_owner
 from hpo_core.model.events import AttemptFailed, JobCompleted, StudyHalted
-from hpo_flows.driver import Bare, Driver
+from hpo_core.model.inventory import Inventory, Slot
+from hpo_core.simulation import Simulation, VirtualClock
 from tests.conftest import completed, failed, make_spec
 
 RANDOM = {"method": "random", "configs": 40, "max_resource": 4}
@@ -37,22 +40,31 @@ class InProcess:
         self._patience = patience
         self._cancelled: dict[tuple[int, int], threading.Event] = {}
 
-    def slots(self) -> int:
-        return 3
+    def inventory(self) -> Inventory:
+        return Inventory.of(3)
 
-    def submit(self, job: Job, done: Callable[[Job, Report], None]) -> None:
+    poll_seconds = 1.0
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wait(self, inbox: Inbox, until: float) -> bool:
+        inbox.wait(until - time.monotonic())
+        return True
+
+    def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         event = self._cancelled[job.trial, job.attempt] = threading.Event()
 
         def train() -> None:
             was_cancelled = job.trial >= 6 and event.wait(self._patience)
-            done(job, failed(job, Outcome.PREEMPTED) if was_cancelled else completed(job, loss(job)))
+            on_report(job, failed(job, Outcome.PREEMPTED) if was_cancelled else completed(job, loss(job)))
 
         threading.Thread(target=train, daemon=True).start()
 
     def cancel_all(self) -> None:
         self.cancel(list(self._cancelled))
 
-    def cancel(self, attempts: list[tuple[int, int]]) -> None:
+    def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         for attempt in attempts:
             self._cancelled[attempt].set()
 
@@ -71,7 +83,7 @@ def ends(study: Study) -> Iterator[str]:
 def simulated(**stop: Any) -> Study:
     clock = VirtualClock()
     study = Study.create(make_spec(search=RANDOM, stop=stop), MemoryJournal(), clock=clock)
-    executor = SimulatedExecutor(
+    executor = Simulation(
         study, clock, workers=3, train=lambda job: {"loss": loss(job)}, seconds=lambda job: 1.0 + 0.01 * job.trial
     )
     executor.run()
@@ -82,7 +94,7 @@ def driven(folder: Path, **stop: Any) -> Study:
     study = Study.create(make_spec(search=RANDOM, stop=stop), MemoryJournal())
     study.epoch = study.journal.claim(study.name, current_owner(), time.time())
     executor = InProcess(study, patience=60.0 if "seconds" in stop and stop.get("running") == "cancel" else 3.0)
-    Driver(study, executor, Bare(executor), observers=[], folder=folder, owner=current_owner()).run()
+    Loop(study, executor, checkpoints=CheckpointSweeper(study, folder), takeover=Takeover(owner=current_owner())).run()
     return study
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hpo_core import Study, StudySpec
-from hpo_core.simulation import CurveTable, SimulatedExecutor, TableSampler, VirtualClock
+from hpo_core.simulation import CurveTable, Simulation, TableSampler, VirtualClock
 
 TABLE = Path(__file__).parents[1] / "data" / "mlp_digits.npz"
 WORKERS, FULL_RUNS = 9, 21
@@ -39,7 +39,7 @@ def run(table: CurveTable, method: str, seed: int) -> Study:
     )
     clock = VirtualClock()
     study = Study.create(spec, sampler=TableSampler(rows, seed), clock=clock)
-    executor = SimulatedExecutor(study, clock, workers=WORKERS, train=table.train, seconds=table.cost)
+    executor = Simulation(study, clock, workers=WORKERS, train=table.train, seconds=table.cost)
     executor.run(until=FULL_RUNS / WORKERS * float(np.nanmean(table.seconds[:, -1])))
     study.check()
     return study
@@ -80,7 +80,7 @@ def test_nine_workers_give_a_full_result_after_the_time_of_one_training() -> Non
             }
         )  # fmt: skip
         study = Study.create(spec, clock=clock)
-        executor = SimulatedExecutor(
+        executor = Simulation(
             study,
             clock,
             workers=9,

@@ -13,7 +13,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Entry
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Point
-from hpo_core.simulation import AnalyticCurves, Faults, SimulatedExecutor, VirtualClock, make_workers
+from hpo_core.simulation import AnalyticCurves, Faults, Simulation, VirtualClock, make_workers
 from hpo_core.simulation.past import PastStudy, read_past
 from hpo_core.simulation.past_curves import PastCurves
 from hpo_core.simulation.repeats import Run, Scenario, World, play
@@ -29,7 +29,7 @@ def played(spec: StudySpec, curves: Any, *, points: bool = True) -> tuple[list[E
     clock, journal = VirtualClock(), MemoryJournal()
     study = Study.create(spec, journal, clock=clock)
     curve = curves.curve if points else None
-    SimulatedExecutor(
+    Simulation(
         study, clock, workers=WORKERS, train=curves.train, seconds=curves.seconds, curve=curve
     ).run()  # fmt: skip
     return list(journal.entries(spec.study)), clock.now
@@ -109,7 +109,7 @@ def hand_made(curves: dict[int, dict[int, float]], **changes: Any) -> PastStudy:
         "max_resource": targets[-1],
     }  # fmt: skip
     study = Study.create(make_spec(search=search, **changes), journal, clock=clock)
-    SimulatedExecutor(
+    Simulation(
         study,
         clock,
         workers=1,
@@ -175,7 +175,7 @@ def test_a_failed_trial_fails_again_and_takes_as_long() -> None:
     spec = make_spec(search={"method": "random", "configs": 4, "max_resource": 9}, training={"fail_fast": None})
     clock, journal = VirtualClock(), MemoryJournal()
     study = Study.create(spec, journal, clock=clock)
-    SimulatedExecutor(
+    Simulation(
         study, clock, workers=1, seconds=lambda job: 5.0 if job.trial == 2 else 9.0,
         train=lambda job: Outcome.ERROR if job.trial == 2 else {"loss": 1.0},
     ).run()  # fmt: skip

@@ -13,12 +13,13 @@ import torch
 
 from examples.pbt import train as example
 from hpo_core import MemoryJournal, Study, StudySpec, load_spec
-from hpo_core.execution.virtual import SimulatedExecutor, VirtualClock
+from hpo_core.checkpoints.paths import checkpoint_path
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome
 from hpo_core.report.study.schedule_figure import schedules
 from hpo_core.report.study.series import read_series
 from hpo_core.samplers.recorded_params import RecordedSampler
+from hpo_core.simulation import Simulation, VirtualClock
 from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.request import JobRequest
 from hpo_core.views.lineage import read_lineage, schedule_of
@@ -29,13 +30,13 @@ ROOT = Path(__file__).parents[2]
 def play(spec: StudySpec, train: Callable[[Job], Metrics], **more: Any) -> tuple[Study, MemoryJournal]:
     clock, journal = VirtualClock(), MemoryJournal()
     study = Study.create(spec, journal, clock=clock, sampler=more.pop("sampler", None))
-    SimulatedExecutor(study, clock, train=train, seconds=lambda job: 1.0, **more).run()
+    Simulation(study, clock, train=train, seconds=lambda job: 1.0, **more).run()
     study.check()
     return study, journal
 
 
 def kept_as(job: Job) -> str:
-    return f"checkpoints/trial-{job.trial:05d}/rung-{job.rung}-attempt-{job.attempt}"
+    return checkpoint_path(job)
 
 
 class Quadratics:
@@ -53,7 +54,7 @@ class Quadratics:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_optimum_that_no_fixed_setting_of_the_population_reaches(seed: int) -> None:
+def test_pbt_reaches_an_optimum_that_no_fixed_setting_reaches(seed: int) -> None:
     limits = [Quadratics().train(Job(0, 0, Rung(0, 0), 300, {"h0": h0, "h1": 1 - h0})) for h0 in (0, 1)]
     assert [limit["q"] for limit in limits] == [pytest.approx(0.39, abs=1e-6)] * 2
     spec = StudySpec.from_plain({
@@ -109,7 +110,7 @@ def evolved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, MemoryJour
     return play(spec, train, workers=2)
 
 
-def test_a_population_learns(evolved: tuple[Study, MemoryJournal]) -> None:
+def test_a_population_improves_its_loss(evolved: tuple[Study, MemoryJournal]) -> None:
     study, journal = evolved
     lineage = read_lineage(journal.entries(study.name))
     losses = [[t.loss for t in study.state.trials if lineage.births[t.number].generation == g] for g in (0, 4)]
@@ -117,7 +118,7 @@ def test_a_population_learns(evolved: tuple[Study, MemoryJournal]) -> None:
     assert study.best is not None and study.best.loss < 1.2
 
 
-def test_a_plain_script_along_the_schedule_comes_to_the_same_bits(evolved: tuple[Study, MemoryJournal]) -> None:
+def test_a_script_that_follows_the_exported_schedule_gives_the_same_bits(evolved: tuple[Study, MemoryJournal]) -> None:
     """A trial and its ancestors are one training with changing parameters; the exported schedule is all it takes."""
     study, journal = evolved
     assert study.best is not None
@@ -133,7 +134,7 @@ def test_a_plain_script_along_the_schedule_comes_to_the_same_bits(evolved: tuple
     assert float(example.evaluate(model, example.valid)[0]) == study.best.metrics["val_loss"]
 
 
-def test_its_schedules_are_drawn(evolved: tuple[Study, MemoryJournal]) -> None:
+def test_the_report_draws_the_schedules(evolved: tuple[Study, MemoryJournal]) -> None:
     figure = schedules(read_series(list(evolved[1].entries(evolved[0].name))))
     assert figure is not None and {"learning_rate", "momentum"} <= {
         str(axis["title"]["text"]).strip("</b>") for key, axis in figure.layout.items() if key.startswith("yaxis")

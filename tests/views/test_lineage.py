@@ -8,11 +8,11 @@ from itertools import pairwise
 import pytest
 
 from hpo_core import MemoryJournal, Study, StudySpec
-from hpo_core.execution.virtual import SimulatedExecutor, VirtualClock
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import Entry, JobCompleted, JobGranted, Reproduced, TrialCreated
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Outcome, Report
+from hpo_core.simulation import Simulation, VirtualClock
 from hpo_core.views.lineage import Lineage, ancestry, read_lineage, schedule_of
 
 SPACE = {"lr": {"type": "float", "low": 1e-4, "high": 1.0, "log": True}, "n": {"type": "int", "low": 1, "high": 9}}
@@ -26,7 +26,7 @@ def play(seed: int = 0, checkpoints: bool = True, **search: object) -> tuple[Stu
     })  # fmt: skip
     clock, journal = VirtualClock(), MemoryJournal()
     study = Study.create(spec, journal, clock=clock)
-    executor = SimulatedExecutor(
+    executor = Simulation(
         study, clock, workers=3, checkpoints=checkpoints, seconds=lambda job: 1.0 + job.trial % 3,
         train=lambda job: {"loss": abs(math.log(job.params["lr"]) + 0.3 * job.target)},
     )  # fmt: skip

@@ -13,7 +13,8 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import dask
@@ -21,11 +22,13 @@ import distributed
 import msgspec
 from distributed.scheduler import KilledWorker
 
-from hpo_core.model.errors import HpoError
+from hpo_core.execution.executor import Inbox, OnReport
+from hpo_core.execution.requests import JobRequests
+from hpo_core.model.inventory import Inventory, Slot
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.security.masking import masked_report
 from hpo_core.spec import StudySpec
-from hpo_core.training.request import JobRequest, decode_report, encode_request
+from hpo_core.training.request import decode_report, encode_request
 from hpo_flows.dask.cancellation import Cancellation
 from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, ClusterError
@@ -50,7 +53,7 @@ class _UnderWay(NamedTuple):
 
     job: Job
     future: Any
-    done: Callable[[Job, Report], None]
+    on_report: OnReport
 
 
 class DaskExecutor:
@@ -63,9 +66,11 @@ class DaskExecutor:
         folder: absolute study folder, reachable from every worker.
     """
 
+    poll_seconds = 1.0
+
     def __init__(self, spec: StudySpec, folder: str) -> None:
         self._spec = spec
-        self._space = spec.plain()["space"] if spec.style == "optuna" else {}
+        self._requests: JobRequests | None = None
         self._folder = folder
         self._kind = cluster_of(spec, folder)
         self._connection: Connection | None = None
@@ -91,8 +96,7 @@ class DaskExecutor:
             logging.getLogger(name).setLevel(logging.ERROR)
         for name in ("tornado.application", "distributed.client"):  # a scheduler that is gone is said by ClusterError
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        if self._spec.objective is None:
-            raise HpoError(f"Study {self._spec.study!r} has no objective: it can only be driven by hand.")
+        self._requests = JobRequests(self._spec, self._folder)
         self._restore = dask.config.set(_DASK_SETTINGS | self._kind.dask_settings)
         connection = self._connection = Connection(self._kind.connect(), self._spec.study)
         watch = self._watch = self._new_watch(connection)
@@ -104,7 +108,7 @@ class DaskExecutor:
         connection.run_on_scheduler(forbid_repeats)
         start_up = StartUp(self._kind, connection, watch=watch, abandoned=self._abandoned)
         start_up.wait_for_workers()
-        start_up.prepare_workers(self._spec.objective, tuple(self._spec.pythonpath))
+        start_up.prepare_workers(self._requests.objective, tuple(self._spec.pythonpath))
 
     def _new_watch(self, connection: Connection) -> ClusterWatch:
         training, timeout = self._spec.training, self._spec.cluster.worker_timeout
@@ -147,8 +151,8 @@ class DaskExecutor:
 
     # While a study runs: nothing below waits for the cluster.
 
-    def slots(self) -> int:
-        """Jobs the workers known now can run at once, those that give no sign of life left out.
+    def inventory(self) -> Inventory:
+        """The cluster as one device: a slot for each thread of the workers that give a sign of life.
 
         Raises:
             ClusterError: the scheduler is gone, or does not answer.
@@ -163,38 +167,29 @@ class DaskExecutor:
             )
         count = self._watch.slots()
         self._kind.keep_size(count)
-        return count
+        return Inventory.of(count, "dask")
 
-    def submit(self, job: Job, done: Callable[[Job, Report], None]) -> None:
-        """Start a job; ``done`` is called from another thread with its report, whatever happens."""
+    def now(self) -> float:
+        """Of this machine's monotonic clock."""
+        return time.monotonic()
+
+    def wait(self, inbox: Inbox, until: float) -> bool:
+        """Jobs end on other threads."""
+        inbox.wait(until - time.monotonic())
+        return True
+
+    def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
+        """Start a job; ``on_report`` is called from another thread with its report, whatever happens.
+
+        ``slot`` says no more than that one is free: Dask picks the worker.
+        """
         self._connected.check()
-        spec = self._spec
-        assert spec.objective is not None and self._watch is not None
-        request = JobRequest(
-            study=spec.study,
-            job=job,
-            objective=spec.objective,
-            metric=spec.metric.name,
-            more_metrics=tuple(metric.name for metric in spec.objectives[1:]),
-            required="any" if spec.any_metric else "all",
-            seed=spec.training_seed(job.trial),
-            folder=self._folder,
-            pythonpath=tuple(spec.pythonpath),
-            timeout=spec.training.timeout,
-            stall_timeout=spec.training.stall_timeout,
-            storage_timeout=spec.training.storage_timeout,
-            log_limit=spec.training.log_limit,
-            grace=spec.training.grace,
-            zygote_timeout=spec.cluster.worker_timeout,
-            checkpoint_base=spec.checkpoint_base,
-            style=spec.style,
-            space=self._space,
-        )
-        key = f"{spec.study}/trial-{job.trial:05d}/attempt-{job.attempt}/{id(self):x}"
+        assert self._requests is not None and self._watch is not None
+        key = f"{self._spec.study}/trial-{job.trial:05d}/attempt-{job.attempt}/{id(self):x}"
         avoided = bool(self._watch.out())
         future = self._connected.client.submit(
             train,
-            encode_request(request),
+            encode_request(self._requests.of(job)),
             key=key,
             pure=False,
             retries=0,
@@ -202,7 +197,7 @@ class DaskExecutor:
             allow_other_workers=avoided,  # a worker that went meanwhile must not keep the job waiting for it
         )
         with self._lock:
-            self._under_way[key] = _UnderWay(job, future, done)
+            self._under_way[key] = _UnderWay(job, future, on_report)
         future.add_done_callback(lambda ended: self._answered(key, _report(job, ended)))
 
     def _answered(self, key: str, report: Report) -> None:
@@ -215,18 +210,18 @@ class DaskExecutor:
             found.future.release()  # a result still referenced is computed again when its worker dies
         finally:
             # a worker elsewhere does not know this process's secrets
-            found.done(found.job, masked_report(report))
+            found.on_report(found.job, masked_report(report))
 
     def cancel_all(self) -> None:
         """End every running attempt: SIGTERM, grace, SIGKILL in its worker."""
         with self._lock:
-            attempts = [(one.job.trial, one.job.attempt) for one in self._under_way.values()]
+            attempts = [one.job.key for one in self._under_way.values()]
         self.cancel(attempts)
 
-    def cancel(self, attempts: list[tuple[int, int]]) -> None:
+    def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         """End these attempts (trial, attempt) likewise, wherever they run; returns at once."""
         if self._cancellation is not None:
-            self._cancellation.request(attempts)
+            self._cancellation.request(list(attempts))
 
     # On the client's loop.
 

@@ -36,10 +36,10 @@ class Suspension:
         self._thread: threading.Thread | None = None
         self._state: State | None = None
 
-    def told(self, report: Report, granted: list[Job]) -> None:
+    def on_report(self, report: Report, granted: list[Job]) -> None:
         """Results change nothing here."""
 
-    def tick(self) -> None:
+    def on_tick(self) -> None:
         if self._state is not None:
             raise Pause("suspended", state=self._state)
         now = time.monotonic()

@@ -93,10 +93,10 @@ class ApiWatch:
         self._looked = time.monotonic()
         self._thread: threading.Thread | None = None
 
-    def told(self, report: Report, granted: list[Job]) -> None:
+    def on_report(self, report: Report, granted: list[Job]) -> None:
         """Results change nothing here."""
 
-    def tick(self) -> None:
+    def on_tick(self) -> None:
         now = time.monotonic()
         if now - self._looked >= LOOK_SECONDS and (self._thread is None or not self._thread.is_alive()):
             self._looked = now

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ import pytest
 from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.paths import files_of_attempt
+from hpo_core.execution.executor import Inbox, OnReport
+from hpo_core.execution.loop import Loop, Takeover
+from hpo_core.execution.sweeper import CheckpointSweeper
 from hpo_core.journal.protocol import Owner
+from hpo_core.model.inventory import Inventory, Slot
 from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Checkpoint, Job, Report
-from hpo_flows.driver import Bare, Driver
+from hpo_core.model.trial import Checkpoint, Job
 from tests.conftest import completed, failed, make_spec
 from tests.methods import SEARCHES
 
@@ -31,16 +35,25 @@ class Here:
         self.jobs = 0
         self.most = 0
 
-    def slots(self) -> int:
-        return 3
+    def inventory(self) -> Inventory:
+        return Inventory.of(3)
+
+    poll_seconds = 1.0
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wait(self, inbox: Inbox, until: float) -> bool:
+        inbox.wait(until - time.monotonic())
+        return True
 
     def cancel_all(self) -> None:
         """Nothing runs when this is called."""
 
-    def cancel(self, attempts: list[tuple[int, int]]) -> None:
+    def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         raise AssertionError(f"{attempts} were cancelled although the study wants them")
 
-    def submit(self, job: Job, done: Callable[[Job, Report], None]) -> None:
+    def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         self.jobs += 1
         if job.checkpoint is not None:
             owner = job.trial if job.parent is None else job.parent
@@ -49,12 +62,12 @@ class Here:
         self.most = max(self.most, sum(path.stat().st_size for path in self.folder.glob("checkpoints/*/*")))
         if self.crash_every and self.jobs % self.crash_every == 0:  # it was written, but nobody heard of it
             (self.folder / written.uri).with_suffix(".safetensors.part").write_bytes(b"begun again")
-            done(job, failed(job, Outcome.CRASHED))
+            on_report(job, failed(job, Outcome.CRASHED))
             return
         report = completed(job, float(job.params["x"]) + 1 / job.target, checkpoint=written)
-        done(job, report)
+        on_report(job, report)
         if self.jobs % 5 == 0:
-            done(job, report)  # told twice
+            on_report(job, report)  # told twice
 
     def _write(self, job: Job) -> Checkpoint:
         tree: dict[str, Any] = {"trial": job.trial, "ballast": "x" * self.size}
@@ -65,10 +78,8 @@ def drive(folder: Path, executor: Here, **changes: Any) -> Study:
     study = Study.create(make_spec(training={"retries": {"crashed": 5}}, **changes), MemoryJournal())
     for name in ("study", "checkpoints"):
         (folder / name).mkdir(exist_ok=True)
-    driver = Driver(
-        study, executor, Bare(executor), observers=[], folder=folder, owner=Owner("here", 1, 0.0)
-    )  # fmt: skip
-    assert driver.run() == "finished"
+    takeover = Takeover(owner=Owner("here", 1, 0.0))
+    assert Loop(study, executor, checkpoints=CheckpointSweeper(study, folder), takeover=takeover).run() == "finished"
     return study
 
 
@@ -97,14 +108,14 @@ class Slow(Here):
 
     cancelled: list[tuple[int, int]]
 
-    def submit(self, job: Job, done: Callable[[Job, Report], None]) -> None:
+    def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         if job.trial == 0:
             self.cancelled = []
-            self._end = lambda: done(job, failed(job, Outcome.PREEMPTED))
+            self._end = lambda: on_report(job, failed(job, Outcome.PREEMPTED))
         else:
-            super().submit(job, done)
+            super().submit(job, slot, on_report)
 
-    def cancel(self, attempts: list[tuple[int, int]]) -> None:
+    def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         self.cancelled += attempts
         self._end()
 

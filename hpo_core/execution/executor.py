@@ -1,0 +1,87 @@
+"""Executor: what the loop asks of the place where jobs run."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from hpo_core.model.inventory import Inventory, Slot
+from hpo_core.model.trial import Job, Report
+
+OnReport = Callable[[Job, Report], None]
+"""Called once for each job, with how its attempt ended; from any thread."""
+
+
+class Inbox:
+    """Reports on their way to the loop: put in by any thread, taken out by one."""
+
+    def __init__(self) -> None:
+        self._reports: deque[Report] = deque()
+        self._arrived = threading.Event()
+
+    def __len__(self) -> int:
+        return len(self._reports)
+
+    def put(self, report: Report) -> None:
+        """Add a report."""
+        self._reports.append(report)
+        if not self._arrived.is_set():
+            self._arrived.set()
+
+    def take(self) -> Report | None:
+        """The oldest report, or None."""
+        return self._reports.popleft() if self._reports else None
+
+    def wait(self, seconds: float) -> None:
+        """Return once a report is here, or after ``seconds``."""
+        if self._reports:
+            return
+        self._arrived.clear()
+        if not self._reports:  # one that came in between has set the flag again, or is seen here
+            self._arrived.wait(max(0.0, seconds))
+
+
+class Executor(Protocol):
+    """Runs jobs on slots and reports how each ended.
+
+    Promises, judged by ``hpo_core.testing.executors``:
+
+    - every submitted job is reported exactly once, whatever happens to it;
+    - a cancelled attempt is reported soon, as PREEMPTED unless it ended by itself first; an attempt that is not
+      under way may be cancelled, and nothing happens;
+    - a device that goes away takes its jobs along: they are reported LOST;
+    - nothing but :meth:`wait` waits.
+    """
+
+    poll_seconds: float
+    """How often the loop looks at inventory and clock while nothing is reported; infinite: :meth:`wait` says when."""
+
+    def inventory(self) -> Inventory:
+        """What jobs can run on now."""
+        ...
+
+    def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
+        """Start a job."""
+        ...
+
+    def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
+        """End these attempts (trial, attempt)."""
+        ...
+
+    def cancel_all(self) -> None:
+        """End every attempt."""
+        ...
+
+    def now(self) -> float:
+        """Seconds on the executor's clock."""
+        ...
+
+    def wait(self, inbox: Inbox, until: float) -> bool:
+        """Return once a report is in ``inbox``, the inventory changed, or the executor's clock says ``until``.
+
+        Returns:
+            False where nothing will happen any more, however long one waits.
+        """
+        ...

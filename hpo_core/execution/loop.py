@@ -1,0 +1,263 @@
+"""The one loop that runs studies: on a Dask cluster, in this process, or on a virtual clock.
+
+Observe, tell, reconcile. No policy is here: who trains what is decided by ``Study``, on which slot by a placement
+policy. Start-up, recovery after a crash and the normal tick are the same lines, and what holds in a simulation holds
+in a real run, because it is the same code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from hpo_core.execution.dispatch import DirectDispatcher, Dispatcher
+from hpo_core.execution.executor import Executor, Inbox
+from hpo_core.execution.sweeper import CheckpointSweeper
+from hpo_core.journal.protocol import Owner
+from hpo_core.journal.retrying import PatientJournal
+from hpo_core.model.errors import HpoError
+from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.placement import OneJobPerSlot, PlacementPolicy, Slots
+from hpo_core.study import Study
+
+RENEW_SECONDS = 10.0
+"""How often a controller renews its lease on the study."""
+
+
+class Observer(Protocol):
+    """Watches a study: a terminal, artifacts, logs."""
+
+    def on_report(self, report: Report, granted: list[Job]) -> None:
+        """The study took ``report`` and granted these jobs in turn."""
+        ...
+
+    def on_tick(self) -> None:
+        """Time passed."""
+        ...
+
+    def close(self) -> None:
+        """The study is driven no longer."""
+        ...
+
+
+class Takeover(msgspec.Struct, frozen=True, kw_only=True):
+    """What a controller does first with a study that it drives from now on."""
+
+    owner: Owner
+    extend: int = 0
+    """So many further configurations to ask for."""
+    train: tuple[int, int] | None = None
+    """(trial, target) to train further beyond the search; a halted search then stays halted."""
+
+
+class Loop:
+    """Drives one study until nothing is left to run.
+
+    Args:
+        study: opened with the journal's current epoch.
+        executor: where jobs run, and whose clock tells the time.
+        dispatcher: how jobs get there; default: directly.
+        policy: which job gets which slot.
+        checkpoints: removes files that nothing can need any more; None: there are none.
+        observers: called after every report, and as time passes.
+        takeover: for a study with an owner; None: a study of this process alone, as in tests and simulations.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        executor: Executor,
+        *,
+        dispatcher: Dispatcher | None = None,
+        policy: PlacementPolicy | None = None,
+        checkpoints: CheckpointSweeper | None = None,
+        observers: Sequence[Observer] = (),
+        takeover: Takeover | None = None,
+    ) -> None:
+        self.study = study
+        self._executor = executor
+        self._dispatcher = dispatcher or DirectDispatcher(executor)
+        self._policy = policy or OneJobPerSlot()
+        self._checkpoints = checkpoints
+        self._observers = observers
+        self._takeover = takeover
+        self._inbox = Inbox()
+        self._slots = Slots()
+        self._waiting: list[Job] = []
+        """Granted and without a slot, the oldest first."""
+        self._under_way: set[tuple[int, int]] = set()
+        """(trial, attempt) dispatched and not reported."""
+        self._next_poll = 0.0
+        self._next_renewal = 0.0
+
+    def run(self, *, until: float = math.inf, max_reports: int | None = None) -> str:
+        """Drive to the end; returns the study's status (``finished``, ``halted``; ``open`` where it stopped before).
+
+        Args:
+            until: stop at this moment of the executor's clock.
+            max_reports: stop after so many reports.
+
+        Raises:
+            FencedError: another controller took the study over.
+            JournalError: the journal cannot be written; everything recorded before is intact.
+            KeyboardInterrupt: after the study was halted and its children ended.
+        """
+        study = self.study
+        try:
+            if self._takeover is not None:
+                self._take_over(self._takeover)
+            self._synchronize()
+            reports = 0
+            most = math.inf if max_reports is None else max_reports
+            while reports < most and (study.state.running or not study.at_rest):
+                goes_on = self._executor.wait(self._inbox, self._wake_at(until))
+                told = self._tell_all(most - reports)
+                reports += told
+                if not told and (self._executor.now() >= until or not goes_on):
+                    break
+                if not told or self._executor.now() >= self._next_poll:
+                    self._poll()
+        except BaseException as error:
+            self._end_early(error)
+            raise
+        self._dispatcher.close()
+        if self._checkpoints is not None:
+            self._checkpoints.sweep()
+        return study.status
+
+    # Start.
+
+    def _take_over(self, takeover: Takeover) -> None:
+        self.study.recover(takeover.owner.label(), keep_halt=takeover.train is not None)
+        if self._checkpoints is not None:
+            self._checkpoints.sweep()  # what a controller before us had no time to remove
+        if takeover.extend:
+            self.study.extend(takeover.extend)
+        if takeover.train is not None:
+            self.study.train_further(*takeover.train)
+        self._next_renewal = time.monotonic() + RENEW_SECONDS
+
+    def _synchronize(self) -> None:
+        """Make the executor do what the study wants, whatever happened to it since this loop last ran."""
+        self._notice_capacity()
+        self._waiting = [job for job in self.study.state.wanted() if job.key not in self._under_way]
+        self._act()
+
+    # While it runs.
+
+    def _wake_at(self, until: float) -> float:
+        now = self._executor.now()
+        moment = min(until, now + self._executor.poll_seconds)
+        left = self.study.seconds_to_rule()
+        return moment if left is None else min(moment, max(now + left, math.nextafter(now, math.inf)))
+
+    def _tell_all(self, most: float) -> int:
+        """Tell the reports that are here, but not past the time of the next poll; returns how many."""
+        told = 0
+        while told < most and (report := self._inbox.take()) is not None:
+            self._tell(report)
+            told += 1
+            if self._executor.now() >= self._next_poll:
+                break
+        return told
+
+    def _tell(self, report: Report) -> None:
+        if report.outcome is Outcome.LOST:  # else its job would be granted again for a worker that went with it
+            self._notice_capacity()
+        granted = self.study.tell_report(report)
+        key = (report.trial, report.attempt)
+        self._under_way.discard(key)
+        self._slots.release(key)
+        if self._checkpoints is not None:
+            self._checkpoints.remove_rest_of(report)
+        self._waiting += granted
+        self._act()
+        for observer in self._observers:
+            observer.on_report(report, granted)
+
+    def _poll(self) -> None:
+        self._next_poll = self._executor.now() + self._executor.poll_seconds
+        self.study.tick()
+        self._notice_capacity()
+        self._act()
+        for observer in self._observers:
+            observer.on_tick()
+        if self._takeover is not None and time.monotonic() >= self._next_renewal:
+            self._next_renewal = time.monotonic() + RENEW_SECONDS
+            self.study.journal.renew(self.study.name, self.study.epoch, time.time())
+
+    def _notice_capacity(self) -> None:
+        inventory = self._executor.inventory()
+        self._slots.update(inventory)
+        self._waiting += self.study.set_capacity(inventory)
+
+    def _act(self) -> None:
+        """Remove checkpoints that nothing needs, cancel what the study does not want, place what it wants.
+
+        In this order: jobs were granted for the room that removed checkpoints leave.
+        """
+        if self._checkpoints is not None:
+            self._checkpoints.remove_dead()
+        state = self.study.state
+        if len(self._under_way) + len(self._waiting) > len(state.running):  # trials were stopped while they train
+            wanted = {(grant.trial, grant.attempt) for grant in state.running.values()}
+            self._waiting = [job for job in self._waiting if job.key in wanted]
+            self._cancel(sorted(self._under_way - wanted))
+        if state.halted is not None:
+            self._cancel(self.study.to_cancel())
+        if self._waiting:
+            self._place()
+
+    def _cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
+        """Said again at every poll while one is under way: it may have been on its way to its worker."""
+        keys = set(attempts)
+        if not keys:
+            return
+        halted = self.study.state.halted
+        for job in [job for job in self._waiting if job.key in keys]:  # it never began
+            self._waiting.remove(job)
+            why = "" if halted is None else halted.reason
+            self._inbox.put(Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.PREEMPTED, message=why))
+        if begun := sorted(keys & self._under_way):
+            self._executor.cancel(begun)
+
+    def _place(self) -> None:
+        placements = self._policy.place(self._waiting, self._slots)
+        placed = {placement.job.key for placement in placements}
+        self._waiting = [job for job in self._waiting if job.key not in placed]
+        for job, slot in placements:
+            self._slots.take(job.key, slot)
+            self._under_way.add(job.key)
+            self._dispatcher.dispatch(job, slot, self._on_report)
+
+    def _on_report(self, _: Job, report: Report) -> None:
+        self._inbox.put(report)
+
+    # An end before the end.
+
+    def _end_early(self, error: BaseException) -> None:
+        """Children are ended, and the study says why it stopped, where the journal still takes it."""
+        if isinstance(self.study.journal, PatientJournal):
+            self.study.journal.seconds = 0.0  # whoever ends us waits for us
+        try:
+            self._executor.cancel_all()
+        finally:
+            if not isinstance(error, HpoError):
+                reason = type(error).__name__ if isinstance(error, Exception) else "interrupted"
+                with contextlib.suppress(HpoError):  # the first error is the one to show
+                    self._halt(reason)
+            self._dispatcher.close()
+
+    def _halt(self, reason: str) -> None:
+        """Ctrl-C may come in the middle of an append; the journal knows whether that entry is there."""
+        try:
+            self.study.stop(reason)
+        except HpoError:
+            again = Study.open(self.study.name, self.study.journal, reading=True)
+            again.epoch = self.study.epoch
+            again.stop(reason)

@@ -1,0 +1,51 @@
+"""From a job to the request that a training process understands: the one place where both meet."""
+
+from __future__ import annotations
+
+from hpo_core.model.errors import HpoError
+from hpo_core.model.trial import Job
+from hpo_core.spec import StudySpec
+from hpo_core.training.request import JobRequest
+
+
+class JobRequests:
+    """Makes the requests of one study.
+
+    Args:
+        folder: absolute study folder.
+
+    Raises:
+        HpoError: the study has no objective.
+    """
+
+    def __init__(self, spec: StudySpec, folder: str) -> None:
+        if spec.objective is None:
+            raise HpoError(f"Study {spec.study!r} has no objective: it can only be driven by hand.")
+        self.objective = spec.objective
+        self._spec = spec
+        self._folder = folder
+        self._space = spec.plain()["space"] if spec.style == "optuna" else {}
+
+    def of(self, job: Job) -> JobRequest:
+        """All that one attempt needs to know."""
+        spec = self._spec
+        return JobRequest(
+            study=spec.study,
+            job=job,
+            objective=self.objective,
+            metric=spec.metric.name,
+            more_metrics=tuple(metric.name for metric in spec.objectives[1:]),
+            required="any" if spec.any_metric else "all",
+            seed=spec.training_seed(job.trial),
+            folder=self._folder,
+            pythonpath=tuple(spec.pythonpath),
+            timeout=spec.training.timeout,
+            stall_timeout=spec.training.stall_timeout,
+            storage_timeout=spec.training.storage_timeout,
+            log_limit=spec.training.log_limit,
+            grace=spec.training.grace,
+            zygote_timeout=spec.cluster.worker_timeout,
+            checkpoint_base=spec.checkpoint_base,
+            style=spec.style,
+            space=self._space,
+        )
