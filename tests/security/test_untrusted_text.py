@@ -106,7 +106,7 @@ def test_progress_and_states_show_no_control_characters() -> None:
     for entry in _entries(study):
         report = getattr(entry.stimulus, "report", None)
         if report is not None:
-            plain.told(report, [])
+            plain.on_report(report, [])
             assert not BAD.search(str(final_state(report, study.spec.metric.name).message))
     assert lines and all("\n" not in line and not BAD.search(line) for line in lines)
     written = io.StringIO()
