@@ -67,7 +67,7 @@ def measure(python: str, script: str, results: int, *more: str, seconds: float, 
 
 def row(name: str, found: dict[str, Any]) -> list[Any]:
     if "error" in found:
-        return [f"{name}: {found['error']}", f"{found['results']:,}"]
+        return [f"{name}: {found['error']}", f"{found['results']:,}", *[None] * 5]
     shown = [f"{found[key]:,.1f}" for key in ("mean_us", "median_us", "p99_us", "last_tenth_us")]
     return [name, f"{found['results']:,}", *shown, found["bytes_per_trial"]]
 
