@@ -90,15 +90,15 @@ class Follower:
         """What it would do with a free worker now; ``bracket`` is the one Syne Tune drew for it."""
         if self.drawn and bracket is not None:
             ladder, _ = self.asha.brackets.place(bracket, 0)
-            found = ladder.promotion()
-            return None if found is None else (found[0], ladder.level(found[1]))
+            waiting = ((ladder.rungs[k].candidate(), ladder.level(k + 1)) for k in ladder.sources())
+            return next(((trial, level) for trial, level in waiting if trial is not None), None)
         action = self.method.next_action()
         return (action.trial, action.target) if isinstance(action, Promote) else None
 
     def goes_on(self, event: JobCompleted) -> bool:
         """Stopping variant, right after a result: its verdict, withdrawn, as Syne Tune's is what holds."""
         if isinstance(self.method, AshaStopping):
-            stopped = self.method.verdict() is not None
+            stopped = self.method.next_fact() is not None
             self.method._going.clear()
             self.method._stopped.clear()
             return not stopped
@@ -107,7 +107,7 @@ class Follower:
 
     def ceiling(self) -> int:
         """PASHA, after a result: the level that trials may reach from now on."""
-        raised = self.method.verdict()
+        raised = self.method.next_fact()
         return self.levels[raised.rung if isinstance(raised, CeilingRaised) else self.method.ladder.ceiling]
 
     def take_ceiling(self, level: int) -> None:
@@ -137,7 +137,7 @@ def followers(case: dict[str, Any]) -> list[Follower]:
         return [*found, Follower(case, TheirPasha(pasha), "theirs")]
     settings |= {"brackets": brackets, "assignment": "proportional" if len(brackets) > 1 else "budget"}
     asha = AshaSearch(**settings, rung_system="per_bracket" if case["per_bracket"] else "shared")
-    first = AshaStopping(asha.model_copy(update={"variant": "stopping"})) if case["type"] == "stopping" else Asha(asha)
+    first = AshaStopping(asha.plan(), asha.configs) if case["type"] == "stopping" else Asha(asha)
     found = [Follower(case, first, None)]
     own = case["per_bracket"] and case["type"] == "promotion"
     if own:

@@ -9,13 +9,14 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import msgspec
 import typer
 from rich.text import Text
 
-from hpo_core.cli.output import err, out, print_json, print_summary, trained_further
+from hpo_core.cli.output import RunResult, err, out, print_run_result
 from hpo_core.execution.dispatch import DirectDispatcher
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError
@@ -23,7 +24,8 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec, notices
 from hpo_core.study import Study
 from hpo_core.tracking.run_location import read_place
-from hpo_core.views.front import front_facts
+from hpo_core.views.extension import extension_of
+from hpo_core.views.summary import summarize
 from hpo_flows.prefect_api.connection import (
     PrefectServerError,
     check_access,
@@ -68,6 +70,11 @@ def launch(
         err.print(Text(notice, style="yellow"), soft_wrap=True)
     board = out.is_terminal and not as_json
     try:
+        if shown and find_spec("prefect") is None:
+            raise HpoError(
+                "Prefect is not installed, and the study is to be shown in it. Install it with `pip install "
+                "'hpo-core[all]'`, or run the study without it: --no-prefect."
+            )
         if shown:
             server = _find_api(home, prefect_timeout or session.spec.prefect.start_timeout)
         session.start_cluster()
@@ -83,7 +90,7 @@ def launch(
         if dashboard := session.executor.dashboard:
             _say(as_json, f"Dask dashboard: {dashboard}")
         _show_in_terminal(session, board, as_json)
-        summary = _run_flow(session, action, as_json, home, force, extend) if shown else _run_bare(session)
+        summary = _run_flow(session, action, as_json) if shown else _run_bare(session)
         warning = session.finish_tracking()
         if warning:
             err.print(warning, style="yellow")
@@ -146,22 +153,12 @@ def _run_bare(session: Session) -> dict[str, Any]:
     return dict(msgspec.to_builtins(summary))
 
 
-def _run_flow(session: Session, action: str, as_json: bool, home: Home, force: bool, extend: int) -> dict[str, Any]:
+def _run_flow(session: Session, action: str, as_json: bool) -> dict[str, Any]:
     from hpo_flows.liveness.api_watch import leave, look
-    from hpo_flows.tune import run_prepared
+    from hpo_flows.tune import run_in_flow
 
     try:
-        summary = run_prepared(
-            session,
-            action=action,
-            spec=session.given_spec,
-            extend=extend,
-            trial=None if session.train is None else session.train[0],
-            to=None if session.train is None else session.train[1],
-            force=force,
-            home=str(home.folder),
-            journal=str(session.journal),
-        )
+        summary = run_in_flow(session, action)
     except HpoError:
         raise
     except Exception as error:
@@ -200,40 +197,30 @@ def _say(as_json: bool, line: str) -> None:
 def _finish(session: Session, summary: dict[str, Any], as_json: bool) -> None:
     study = Study.open(session.name, session.journal, reading=True)
     place = read_place(session.folder)
-    best = study.best
-    checkpoint = study.state.best_checkpoint()
-    facts: dict[str, Any] = {
-        "study": study.name,
-        "status": summary["status"],
-        "reason": summary["reason"],
-        "rule": study.state.halted.rule if summary["reason"] and study.state.halted is not None else "",
-        "method": study.spec.search.method,
-        "trials": len(study.state.trials),
-        "jobs": study.state.completed_jobs,
-        "seconds": round(summary["seconds"], 1),
-        "metric": study.spec.metric.name,
-        "best": None
-        if best is None
-        else {
-            "value": study.metric_value(best.loss),
-            "trial": best.trial,
-            "resource": best.resource,
-            "params": study.state.trials[best.trial].params,
-        },
-        "front": front_facts(study.spec, study.state),
-        "notices": notices(study.spec, study.state.extra_configs),
-        "trained_further": None if session.train is None else trained_further(study, *session.train),
-        "mlflow": None if place is None else place.url,
-        "checkpoint": None if checkpoint is None else summary["links"].get("Checkpoint", checkpoint.uri),
-        "report": summary["report"],
-    }
-    if as_json:
-        print_json(facts)
-    else:
-        print_summary(facts)
-    if session.train is not None:
-        if not facts["trained_further"]["reached"]:
-            raise HpoError(facts["trained_further"]["words"])
+    known = summarize(study)
+    further = None if session.train is None else extension_of(study, *session.train)
+    result = RunResult(
+        study=known.study,
+        status=summary["status"],
+        reason=summary["reason"],
+        rule=known.rule if summary["reason"] else "",
+        method=known.method,
+        trials=known.trials,
+        jobs=known.jobs,
+        seconds=round(summary["seconds"], 1),
+        metric=known.metric,
+        best=known.best,
+        front=known.front,
+        notices=notices(study.spec, study.state.extra_configs),
+        trained_further=further,
+        mlflow=None if place is None else place.url,
+        checkpoint=None if known.checkpoint is None else summary["links"].get("Checkpoint", known.checkpoint),
+        report=summary["report"],
+    )
+    print_run_result(result, as_json=as_json)
+    if further is not None:
+        if not further.reached:
+            raise HpoError(further.words)
         return
     if summary["status"] != "finished":
         raise typer.Exit(HALTED)

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Literal
 
 import msgspec
@@ -33,9 +34,9 @@ from hpo_core.model.errors import (
 )
 from hpo_core.model.events import StudyExtended
 from hpo_core.replay.past_results import with_past
-from hpo_core.search.method import create_method
 from hpo_core.security.private_files import open_private
 from hpo_core.spec import StudySpec
+from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
 from hpo_core.tracking.credential_scope import without_foreign_credentials
 from hpo_core.tracking.follower import FINISH
@@ -149,11 +150,8 @@ class Session:
                 f"`hpo extend {self.name} --configs N` asks for more; or give the new one another name."
             )
         spec = Study.open(self.name, self.journal, at=0).spec
-        if self._extend and spec.search.method == "recorded":
-            raise SpecError(
-                f"Study {self.name!r} trains again along the record of {spec.search.source!r} and has no "
-                f"configurations of its own; extend {spec.search.source!r} instead."
-            )
+        if self._extend and (refusal := spec.search.refuse_extension(self.name)):
+            raise SpecError(refusal)
         if train is not None:
             self.train = (Study.open(self.name, self.journal, reading=True).trial_to_train(*train), train[1])
         if not self._force:
@@ -164,11 +162,6 @@ class Session:
         self._epoch = self.journal.claim(self.name, self.owner, time.time(), force=self._force)
 
     # Start.
-
-    @property
-    def given_spec(self) -> dict[str, object] | None:
-        """The new study as plain data, for the flow run's parameters."""
-        return None if self._given is None else self._given.plain()
 
     def add_observer(self, make: ObserverFactory) -> None:
         """Have another observer made once the study is open."""
@@ -259,6 +252,13 @@ class Session:
         uri = self.home.tracking_uri(self.spec)
         if uri is None:
             return
+        if find_spec("mlflow") is None:
+            log.warning(
+                "study %r is not shown in MLflow, which is not installed: `pip install 'hpo-core[mlflow]'`, then "
+                "`hpo project %s` catches up; or set tracking.mlflow to off.",
+                self.name, self.name,
+            )  # fmt: skip
+            return
         arguments = [
             sys.executable, "-m", "hpo_core.tracking.follower",
             "--study", self.name,
@@ -267,12 +267,12 @@ class Session:
         ]  # fmt: skip
         if location := self.home.artifact_location(self.spec):
             arguments += ["--artifact-location", location]
-        with open_private(self.folder / "mlflow.log", "ab") as log:
+        with open_private(self.folder / "mlflow.log", "ab") as output:
             self._follower = subprocess.Popen(
                 arguments,
                 stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
+                stdout=output,
+                stderr=output,
                 start_new_session=True,
                 env=without_foreign_credentials(os.environ, uri)
                 | {
@@ -331,7 +331,7 @@ class Session:
             except CheckpointError as error:
                 links["Checkpoint"] = f"not linked: {error}"
         links["Study folder"] = str(self.folder)
-        path = write_report(list(self.journal.entries(self.name)), self.home.report_path(self.name), links=links)
+        path = write_report(self.journal.entries(self.name), self.home.report_path(self.name), links=links)
         links["Report"] = path.as_uri()
         return links
 

@@ -1,160 +1,147 @@
-"""The flow that runs a study: Prefect wraps, Dask carries, a child process trains."""
+"""The flow ``tune``: a new study described in a form, or one that a command or another flow has opened.
 
-import logging
-from typing import Any, Literal
-from uuid import UUID
+Prefect validates and draws the form from the flow's signature. A command knows more of its study than the form can
+say, so it opens a session itself and runs the same flow with it.
+"""
+
+from contextvars import ContextVar
+from typing import Any
 
 import msgspec
-from prefect import flow, get_run_logger, tags
-from prefect.client.orchestration import get_client
+from prefect import flow
 from prefect.runtime import flow_run
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from hpo_core.execution.dispatch import Dispatcher
-from hpo_core.home import Home
-from hpo_core.model.trial import Job, Report
-from hpo_core.security.masking import mask_logs, masked_errors
-from hpo_core.spec import StudySpec, notices
-from hpo_core.study import Study
-from hpo_flows.dask.executor import DaskExecutor
-from hpo_flows.live_progress import ResultLines
-from hpo_flows.liveness.api_watch import ApiWatch, gone, leave, wait_for_return
-from hpo_flows.liveness.parent_watch import end_with_worker
-from hpo_flows.prefect_artifacts import StudyArtifacts
-from hpo_flows.session import ObserverFactory, Session, Summary, grain
-from hpo_flows.tasks import TaskPerJob, TaskPerRung
+from hpo_core.security.masking import masked_errors
+from hpo_core.spec import StudySpec
+from hpo_flows.deployed.form import (
+    DEFAULT_METHOD,
+    Attempts,
+    Choice,
+    Cluster,
+    JournalRetry,
+    Limits,
+    Method,
+    Metric,
+    Number,
+    Objective,
+    Sampler,
+    Seed,
+    StudyName,
+    filled_in,
+    with_changes,
+)
+from hpo_flows.deployed.permissions import Permits
+from hpo_flows.deployed.study_runs import begin, dated_name, this_flow_run
+from hpo_flows.flow_run import drive
+from hpo_flows.session import Session
 
-_prepared: dict[str, Session] = {}
-"""Sessions whose cluster the command line started already, while the Prefect API was coming up."""
-
-
-class DecisionLog:
-    """One line per decision in the flow run's log."""
-
-    def __init__(self, study: Study) -> None:
-        self._lines = ResultLines(study)
-        self._logger = get_run_logger()
-        for notice in notices(study.spec, study.state.extra_configs):
-            self._logger.warning(notice)
-
-    def on_report(self, report: Report, granted: list[Job]) -> None:
-        self._logger.info(self._lines.line(report, granted))
-        self.on_tick()
-
-    def on_tick(self) -> None:
-        """A stop rule may end the study between two reports."""
-        if news := self._lines.news():
-            self._logger.warning(news)
-
-    def close(self) -> None:
-        """Nothing is open."""
+_METRIC, _LIMITS, _ATTEMPTS = Metric(), Limits(), Attempts()
 
 
-def _dispatcher(study: Study, executor: DaskExecutor) -> Dispatcher:
-    kind = TaskPerJob if grain(study.spec, study.state.extra_configs) == "job" else TaskPerRung
-    return kind(executor, study.spec.metric.name)
+class _Opened:
+    """A session that somebody opened before the flow run began, and closes after it."""
+
+    def __init__(self, session: Session, action: str) -> None:
+        self.session = session
+        self.action = action
+
+    def run(self) -> dict[str, Any]:
+        """Drive the study in the present flow run; returns its summary as plain data."""
+        _, summary = drive(self.session, self.action)
+        plain: dict[str, Any] = msgspec.to_builtins(summary)
+        return plain | {"flow_run": str(flow_run.id)}
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Prefect's line at the end of a task run repeats what the decision's own line says."""
-    return not (record.levelno <= logging.INFO and str(record.msg).startswith("Finished in state"))
-
-
-@masked_errors()
-def drive(session: Session, action: str, *observers: ObserverFactory) -> tuple[Study, Summary]:
-    """Drive a session's study inside the present flow run, and show it there.
-
-    The flow run is named ``ACTION-STUDY`` and tagged with study and method, so that a list of runs sorts and filters
-    by them; every decision is a line of its log.
-
-    Args:
-        observers: further ones, after the log and the artifacts.
-    """
-    end_with_worker()
-    mask_logs()
-    run = UUID(str(flow_run.id))
-    labels = dict.fromkeys([*flow_run.tags, "hpo", session.name, session.spec.search.method])
-    with get_client(sync_client=True) as client:
-        client.update_flow_run(run, name=f"{action}-{session.name}", tags=list(labels))
-    logging.getLogger("prefect.task_runs").addFilter(_is_news)
-    shown: list[StudyArtifacts] = []
-
-    def artifacts(study: Study) -> StudyArtifacts:
-        shown.append(StudyArtifacts(study, run))
-        return shown[-1]
-
-    every: list[ObserverFactory] = [DecisionLog, artifacts, lambda study: ApiWatch(), *observers]
-    for make in every:
-        session.add_observer(make)
-    try:
-        with tags("hpo", session.name):
-            study, summary = session.run(_dispatcher)
-    except BaseException as error:
-        if gone():
-            leave(130 if isinstance(error, KeyboardInterrupt) else 1)
-        raise
-    if wait_for_return():
-        shown[-1].finish(summary.links)
-    return study, summary
+_opened: ContextVar[_Opened | None] = ContextVar("opened", default=None)
 
 
 @flow(
     name="tune",
-    flow_run_name="{action}-{study}",
     task_runner=ThreadPoolTaskRunner(max_workers=1024),  # type: ignore[arg-type]
     persist_result=False,
-    validate_parameters=False,
+    retries=0,
 )
 @masked_errors()
 def tune(
-    study: str,
-    action: Literal["tune", "resume", "extend", "rerun"] = "tune",
-    spec: dict[str, Any] | None = None,
-    extend: int = 0,
-    trial: int | None = None,
-    to: int | None = None,
-    force: bool = False,
-    home: str | None = None,
-    journal: str | None = None,
-) -> dict[str, Any]:
-    """Run or go on with a study; the flow behind the command line. ``hpo_flows.deployed`` has those with a form.
+    objective: Objective,
+    metric: Metric = _METRIC,
+    numbers: list[Number] = [],  # noqa: B006
+    choices: list[Choice] = [],  # noqa: B006
+    method: Method = DEFAULT_METHOD,
+    sampler: Sampler = "random",
+    limits: Limits = _LIMITS,
+    training: Attempts = _ATTEMPTS,
+    seed: Seed = 0,
+    cluster: Cluster = None,
+    experiment: str = "hpo",
+    name: StudyName | None = None,
+    journal_retry_seconds: JournalRetry = 60.0,
+) -> Any:
+    """Run a new study, described here, to its end.
+
+    The run's artifacts follow it while it runs; its log has a line per decision. Cancel ends it, Pause and Resume
+    (or Retry) go on with the same study.
 
     Args:
-        study: Name of the study.
-        action: What is being done; shown in the name of the flow run.
-        spec: The study's description, for a new one.
-        extend: Further configurations to ask for.
-        trial: With ``to``, the trial to train further beyond the search; the best one, if none is given.
-        to: Units of training that trial shall have in all.
-        force: Take over from a controller that seems alive.
-        home: Folder of journal, checkpoints and reports.
-        journal: URL of the journal, where it is not in the home folder.
+        objective: The training function, package.module:function.
+        metric: What is optimized.
+        numbers: Hyperparameters that are numbers in a range, a row each.
+        choices: Hyperparameters that take one of several values, a row each.
+        method: The search method and its budget.
+        sampler: Proposes configurations; all but random are Optuna's.
+        limits: Rules that end the study before its search does; `resume` goes on with it.
+        training: Limits of one attempt, and when a trial is given up.
+        seed: All draws and all training seeds follow from it.
+        cluster: Where jobs train. None: on two workers of the machine that runs this.
+        experiment: MLflow experiment that holds the runs.
+        name: Name of the study. None: "study" with date and time.
+        journal_retry_seconds: How long a journal that cannot be reached is tried again before the study ends.
     """
-    prepared = _prepared.pop(study, None)
-    session = prepared or Session(
-        Home(home, journal),
-        study,
-        spec=StudySpec.from_plain(spec) if spec else None,
-        force=force,
-        extend=extend,
-        train=None if to is None else (trial, to),
-    )
-    try:
-        _, summary = drive(session, action)
-        if prepared is None and (warning := session.finish_tracking()):
-            get_run_logger().warning(warning)
-    finally:
-        if prepared is None:
-            session.close()
-    plain: dict[str, Any] = msgspec.to_builtins(summary)
-    return plain | {"flow_run": str(flow_run.id)}
+    if (opened := _opened.get()) is not None:
+        return opened.run()
+    permits = Permits.of_environment()
+    run = this_flow_run()
+    described = filled_in(
+        permits, objective=objective, metric=metric, numbers=numbers, choices=choices, method=method, sampler=sampler,
+        limits=limits, training=training, experiment=experiment, journal_retry_seconds=journal_retry_seconds,
+    )  # fmt: skip
+    spec = with_changes(described, name or dated_name("study", run), permits, seed=seed, cluster=cluster)
+    return begin("tune", run, spec)
 
 
-def run_prepared(session: Session, **parameters: Any) -> dict[str, Any]:
-    """Run the flow in this process with a session that is being started already."""
-    _prepared[session.name] = session
+def run_in_flow(session: Session, action: str) -> dict[str, Any]:
+    """Run the flow in this process for a session that is open; returns the study's summary.
+
+    The flow run's parameters show the study in the words of the form. They are not validated, for a study file may
+    say what the form cannot.
+
+    Args:
+        action: tune, resume, extend or rerun; begins the name of the flow run.
+    """
+    handed = _opened.set(_Opened(session, action))
     try:
-        result: dict[str, Any] = tune(study=session.name, **parameters)
+        result: dict[str, Any] = tune.with_options(validate_parameters=False)(**_as_form(session.spec))
     finally:
-        _prepared.pop(session.name, None)
+        _opened.reset(handed)
     return result
+
+
+def _as_form(spec: StudySpec) -> dict[str, Any]:
+    plain = spec.plain()
+    rows = [{"name": name, **parameter} for name, parameter in plain["space"].items()]
+    return {
+        "objective": spec.objective,
+        "metric": plain["metric"],
+        "numbers": [row for row in rows if "low" in row],
+        "choices": [row for row in rows if "low" not in row],
+        "method": plain["search"],
+        "sampler": spec.sampler.name,
+        "limits": plain["stop"],
+        "training": plain["training"],
+        "seed": spec.seed,
+        "cluster": plain["cluster"],
+        "experiment": spec.tracking.experiment,
+        "name": spec.study,
+        "journal_retry_seconds": spec.journal.retry_seconds,
+    }

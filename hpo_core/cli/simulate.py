@@ -26,7 +26,7 @@ from hpo_core.simulation.analytic import AnalyticCurves
 from hpo_core.simulation.past import PastStudy, read_past
 from hpo_core.simulation.past_curves import RULES, PastCurves
 from hpo_core.simulation.repeats import Scenario, World, expected_jobs, play
-from hpo_core.simulation.statistics import Answer, Spread, common_target
+from hpo_core.simulation.statistics import Answer, common_target
 from hpo_core.spec import (
     StopSpec,
     StudySpec,
@@ -36,6 +36,7 @@ from hpo_core.spec import (
 )
 from hpo_core.spec.overrides import changed, settings_of, split_change
 from hpo_core.study import Study
+from hpo_core.views.spread import Spread
 
 MOST_SCENARIOS = 24
 GAP = 3

@@ -15,7 +15,7 @@ from hpo_core.journal.damage import damaged_entry
 from hpo_core.model.errors import HpoError, JournalError
 from hpo_core.model.events import Entry, Event, TrialCreated
 from hpo_core.model.trial import Params
-from hpo_core.samplers.sampler import create_sampler, is_pure
+from hpo_core.spec.assembly import create_sampler, is_pure
 from hpo_core.study import Study
 
 

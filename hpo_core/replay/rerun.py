@@ -61,7 +61,7 @@ def rerun_spec(
         "further": [
             {"trial": number[event.trial], "target": event.target} for event in further if event.trial in number
         ],
-        "any_metric": source["search"]["method"] == "pbt" or bool(source["search"].get("any_metric")),
+        "any_metric": StudySpec.from_journal(source).any_metric,
         "max_resource": max(event.target for event in granted if event.trial in number),
     }
     rest = {

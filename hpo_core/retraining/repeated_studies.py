@@ -60,9 +60,10 @@ def trials_of_repeats(spec: StudySpec, repeats: int) -> list[int]:
     Raises:
         SpecError: the study was not made for that number of repeats.
     """
-    if spec.search.method != "recorded" or len(spec.search.params) % repeats:
+    record = spec.search.record()
+    if record is None or len(record.params) % repeats:
         raise SpecError(f"Study {spec.study!r} does not hold {repeats} repeats of one trial.")
-    return list(range(len(spec.search.params) - repeats, len(spec.search.params)))
+    return list(range(len(record.params) - repeats, len(record.params)))
 
 
 def tuning_spec(
@@ -82,15 +83,18 @@ def tuning_spec(
     Raises:
         SpecError: ``source`` is a rerun.
     """
-    if source.search.method == "recorded":
+    if (record := source.search.record()) is not None:
         raise SpecError(
             f"Study {source.study!r} has no search to begin anew: it trained along the record of "
-            f"{source.search.source!r}. Remove the alias 'champion' and start with the study of a search: study=NAME."
+            f"{record.source!r}. Remove the alias 'champion' and start with the study of a search: study=NAME."
         )
     plain = source.plain()
     fixed = {"type": "categorical", "choices": [data], "static": True}
     seed = derive_seed(source.seed, f"retrain/{key}", 0)
-    grid = source.search.method == "grid"  # which says itself what is tried
-    warm = None if grid else {"studies": list(studies), "decay": decay, "first": first}
+    warm = (
+        None
+        if source.search.outline().own_configurations
+        else {"studies": list(studies), "decay": decay, "first": first}
+    )
     changed = {"study": name, "space": plain["space"] | {DATA: fixed}, "seed": seed, "warm_start": warm}
     return StudySpec.from_journal(plain | changed, "tuning")

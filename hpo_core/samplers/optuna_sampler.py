@@ -27,7 +27,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from datetime import datetime
 from statistics import median
 from typing import Any
@@ -40,7 +40,7 @@ from hpo_core.model.events import Event, JobCompleted, TrialAbandoned, TrialCrea
 from hpo_core.model.rng import Stream, derive_seed
 from hpo_core.model.space import PARAMETER_TYPES, ParameterType
 from hpo_core.model.trial import Params
-from hpo_core.spec import StudySpec
+from hpo_core.samplers.sampler import SamplerContext
 
 _FIXED_SEQUENCE = {"QMCSampler", "GridSampler", "BruteForceSampler"}
 _STATEFUL = _FIXED_SEQUENCE | {"CmaEsSampler", "NSGAIISampler", "NSGAIIISampler"}
@@ -50,7 +50,7 @@ _ENDLESS = 2**62
 _EPOCH = datetime(2000, 1, 1)
 
 
-def check_sampler(name: str, arguments: dict[str, Any]) -> None:
+def check_sampler(name: str, arguments: Mapping[str, Any]) -> None:
     """Refuse a sampler Optuna does not have, or arguments it does not take.
 
     Raises:
@@ -73,7 +73,7 @@ def check_sampler(name: str, arguments: dict[str, Any]) -> None:
         raise ValueError(f"sampler {name} refuses these arguments: {type(error).__name__}: {error}") from None
 
 
-def check_objectives(name: str, arguments: dict[str, Any], objectives: int) -> None:
+def check_objectives(name: str, arguments: Mapping[str, Any], objectives: int) -> None:
     """Refuse a sampler that knows one objective only, for a study with several.
 
     Raises:
@@ -116,25 +116,27 @@ class _MirrorStorage(optuna.storages.InMemoryStorage):
 class OptunaSampler:
     """Asks an Optuna sampler; told every result."""
 
-    def __init__(self, spec: StudySpec) -> None:
-        self._spec = spec
-        self._space = spec.search_space()
-        self._class = getattr(optuna.samplers, spec.sampler.name)
+    def __init__(self, name: str, arguments: Mapping[str, Any], context: SamplerContext) -> None:
+        self._name = name
+        self._arguments = dict(arguments)
+        self._seed = context.seed
+        self._space = context.space
+        self._class = getattr(optuna.samplers, name)
         self._takes_seed = "seed" in inspect.signature(self._class).parameters
         self._storage = _MirrorStorage()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._several = len(spec.objectives) > 1
+        self._several = context.objectives > 1
         self._study = optuna.create_study(
-            storage=self._storage, directions=["minimize"] * len(spec.objectives), sampler=self._make(0)
+            storage=self._storage, directions=["minimize"] * context.objectives, sampler=self._make(0)
         )
-        knows_pruning = spec.sampler.name in _KNOWS_PRUNING and not self._several
-        self._level = (spec.search.max_resource or _ENDLESS) if knows_pruning else 0
-        self._enough = max(len(spec.space) + 2, self._random_start())
+        knows_pruning = name in _KNOWS_PRUNING and not self._several
+        self._level = (context.max_resource or _ENDLESS) if knows_pruning else 0
+        self._enough = max(len(self._space.parameters) + 2, self._random_start())
         self._results_at: dict[int, int] = {}
         self._created: dict[int, TrialCreated] = {}
         self._trial_ids: dict[int, int] = {}
         self._values: dict[int, dict[int, tuple[float, ...] | None]] = {}
-        self._past = list(spec.warm_start.past) if spec.warm_start is not None else []
+        self._past = list(context.past)
         self._shifts: dict[int, tuple[float, ...]] = {}
         """By resource: how much larger losses are here than in the earlier studies."""
         self._tried_again = {trial.proposed: -1 - i for i, trial in enumerate(self._past) if trial.proposed is not None}
@@ -171,22 +173,22 @@ class OptunaSampler:
     def _random_start(self) -> int:
         """How many complete trials the sampler wants before it builds a model."""
         parameter = inspect.signature(self._class).parameters.get("n_startup_trials")
-        given = self._spec.sampler.arguments.get("n_startup_trials", parameter.default if parameter else 0)
+        given = self._arguments.get("n_startup_trials", parameter.default if parameter else 0)
         return given if isinstance(given, int) else 0
 
     def _make(self, number: int) -> optuna.samplers.BaseSampler:
-        arguments = dict(self._spec.sampler.arguments)
-        name = self._spec.sampler.name
+        arguments = dict(self._arguments)
+        name = self._name
         if self._takes_seed:
             fixed = name in _FIXED_SEQUENCE
-            arguments["seed"] = derive_seed(self._spec.seed, "sampler", 0 if fixed else number)
+            arguments["seed"] = derive_seed(self._seed, "sampler", 0 if fixed else number)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             sampler: optuna.samplers.BaseSampler = self._class(**arguments)
         return sampler
 
     def propose(self, number: int) -> Params:
-        if number and self._spec.sampler.name not in _FIXED_SEQUENCE:
+        if number and self._name not in _FIXED_SEQUENCE:
             self._study.sampler = self._make(number)
         trial = self._study.ask()
         self._trial_ids[number] = trial._trial_id
@@ -223,7 +225,7 @@ class OptunaSampler:
         Samplers that keep their state in what they were asked (a sequence index, a generation, a covariance)
         are asked again and their answer is dropped; for the others that would only cost time.
         """
-        if self._spec.sampler.name in _STATEFUL:
+        if self._name in _STATEFUL:
             self.propose(event.trial)
             return
         self._add(event)

@@ -9,6 +9,8 @@ from hpo_core.model.trial import Params
 
 
 class RecordedSampler:
+    """Trial ``n`` gets the parameters ``n``."""
+
     def __init__(self, params: list[dict[str, Any]]) -> None:
         self._params = params
 

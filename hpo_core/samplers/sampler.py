@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+from pydantic import Field
 
 from hpo_core.model.events import Event
+from hpo_core.model.settings import Part
+from hpo_core.model.space import SearchSpace
 from hpo_core.model.trial import Params
-from hpo_core.spec import StudySpec
 
 
 class Sampler(Protocol):
@@ -24,37 +29,22 @@ class Sampler(Protocol):
         ...
 
 
-def is_pure(spec: StudySpec) -> bool:
-    """Whether the sampler's answers follow from the spec and the trial's number alone.
+class PastTrial(Part):
+    """What an earlier study found for one configuration, as the journal of the new study keeps it."""
 
-    What a warm start proposes stands in the spec.
-    """
-    return spec.search.method in ("recorded", "grid") or spec.sampler.name == "random"
-
-
-def create_sampler(spec: StudySpec) -> Sampler:
-    """The sampler a spec names; after the proposals of a warm start, where it has some."""
-    sampler = _create(spec)
-    if spec.warm_start is not None and spec.warm_start.proposals:
-        from hpo_core.samplers.warm_start import WarmStarted
-
-        return WarmStarted(sampler, spec.warm_start.proposals)
-    return sampler
+    params: dict[str, Any]
+    losses: dict[int, list[float]] = Field(description="By units of training; one loss per objective.")
+    proposed: int | None = Field(default=None, description="The trial of the new study that tries it again.")
 
 
-def _create(spec: StudySpec) -> Sampler:
-    if spec.search.method == "recorded":
-        from hpo_core.samplers.recorded_params import RecordedSampler
+class SamplerContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What a study gives its sampler besides the sampler's own arguments."""
 
-        return RecordedSampler(spec.search.params)
-    if spec.search.method == "grid":
-        from hpo_core.samplers.grid_sampler import GridSampler
-
-        return GridSampler(spec)
-    if spec.sampler.name == "random":
-        from hpo_core.samplers.random_sampler import RandomSampler
-
-        return RandomSampler(spec.search_space(), spec.seed)
-    from hpo_core.samplers.optuna_sampler import OptunaSampler
-
-    return OptunaSampler(spec)
+    space: SearchSpace
+    seed: int
+    objectives: int
+    """How many metrics are optimized."""
+    max_resource: int | None
+    """Units of a full training; None: no upper limit."""
+    past: Sequence[PastTrial] = ()
+    """Results of earlier studies (warm start)."""

@@ -1,1 +1,1 @@
-"""Search methods: told facts, asked for the next action; they call nobody."""
+"""Search methods: they take note of events and answer what to do next; they call nobody."""

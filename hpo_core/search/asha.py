@@ -1,199 +1,237 @@
-"""Asynchronous successive halving, promotion variant (Li et al., MLSys 2020, Algorithm 2, 3.3 and 5.1)."""
+"""Asynchronous successive halving (Li et al., MLSys 2020, Algorithm 2, 3.3 and 5.1).
+
+The rules of the stopping variant are in :mod:`hpo_core.search.asha_stopping`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
-from hpo_core.model.events import Event, JobCompleted, JobGranted, StudyExtended, TrialAbandoned, TrialCreated
-from hpo_core.search.halving.brackets import assignment_of
+from pydantic import Field, model_validator
+
+from hpo_core.model.events import Event, JobCompleted, TrialAbandoned
+from hpo_core.model.space import ParameterType
+from hpo_core.search.asha_stopping import AshaStopping
+from hpo_core.search.halving.bracket_ladders import Brackets
+from hpo_core.search.halving.brackets import BracketPlan, assignment_of
 from hpo_core.search.halving.noise import NoiseEstimate
 from hpo_core.search.halving.promotion_chance import Contest
-from hpo_core.search.halving.rungs import AnyRung, Ladder
-from hpo_core.search.method import DONE, WAIT, Action, Promote, RungStatus, Sample, loss_of
-from hpo_core.spec import AshaSearch
+from hpo_core.search.halving.reach import highest_rung, too_few
+from hpo_core.search.halving.rungs import Ladder, default_min_resource, rung_levels
+from hpo_core.search.method import DONE, WAIT, Action, Promote, RungStatus, SearchMethod, loss_of
+from hpo_core.search.search_settings import (
+    CONFIGS,
+    ETA,
+    MAX,
+    MIN,
+    Outline,
+    Progress,
+    Resource,
+    SearchContext,
+    SearchSettings,
+    check_configs,
+    check_range,
+    check_rungs,
+)
 
 
-class Brackets:
-    """The ladders of all brackets, and who goes where.
+class AshaSearch(SearchSettings):
+    """Asynchronous successive halving (Li et al. 2020), promotion or stopping variant, one or more brackets.
 
-    Own rungs: one ladder per bracket. Shared: one ladder; a trial of bracket ``s`` enters it at level ``s``.
+    With only ``configs`` and ``max_resource`` given, the paper's production defaults apply (5.1): eta 4, at
+    most five rungs, brackets 0, 1 and 2 as far as they hold two rungs. Once ``min_resource`` or
+    ``reduction_factor`` is given, bracket 0 alone is the default.
     """
 
-    def __init__(self, settings: AshaSearch, seed: int, objectives: int = 1) -> None:
-        levels = settings.levels()
-        eta = settings.reduction_factor
-        self.endless = settings.max_resource is None
-        self.shared = settings.rung_system == "shared" and len(settings.brackets) > 1
-        self.assignment = assignment_of(settings, settings.configs, seed)
-        full = Ladder(levels, eta, endless=self.endless)
-        starts = [0] if self.shared else settings.brackets
-        self.ladders = [
-            Ladder([full.level(s)] if self.endless else levels[s:], eta, objectives=objectives, endless=self.endless)
-            for s in starts
-        ]
-        self._ladder_of = dict(zip(starts, self.ladders, strict=True))
-        self._bracket_of: list[int] = []
-        self._rung_of: list[int] = []  # by trial: of its latest result, -1 without one
-        self.running = 0
-        self.ruled_out: list[int] = []
+    title: ClassVar[str] = "ASHA"
+    only_in_files: ClassVar[frozenset[str]] = frozenset({"budget_by"})
+    earlier: ClassVar[Mapping[str, Any]] = {"budget_by": "powers"}
 
-    def place(self, bracket: int, rung: int) -> tuple[Ladder, int]:
-        """The ladder and the place in it of rung ``rung`` of a bracket."""
-        return (self.ladders[0], bracket + rung) if self.shared else (self._ladder_of[bracket], rung)
+    method: Literal["asha"] = "asha"
+    variant: Literal["promotion", "stopping"] = Field(
+        default="promotion",
+        description="promotion: trials pause at rungs and the best go on; stopping: each goes on at once or never.",
+    )
+    configs: int | None = Field(default=None, ge=1, description=CONFIGS)
+    max_resource: Resource | None = Field(default=None, description=MAX + " None: no upper limit.")
+    min_resource: Resource | None = Field(default=None, description=MIN)
+    reduction_factor: float = Field(default=4, ge=1.1, le=1e6, description=ETA)
+    preset: Literal["aggressive", "standard", "conservative"] | None = Field(
+        default=None,
+        description="Brackets by name (ASHA 5.1): aggressive, bracket 0 alone; standard, brackets 0, 1 and 2 as far as "
+        "they hold two rungs; conservative, all of them.",
+    )
+    brackets: list[Annotated[int, Field(ge=0, le=100)]] = Field(
+        min_length=1,
+        description="Early-stopping rates: bracket s starts at rung level s; 0 stops most aggressively. 'all' works.",
+    )
+    assignment: Literal["budget", "proportional", "loop"] = Field(
+        default="budget",
+        description="How new configurations go to brackets: equal resource for each; drawn in proportion to the base "
+        "rungs of synchronous Hyperband; or looped through in blocks of these sizes.",
+    )
+    rung_system: Literal["per_bracket", "shared"] = Field(
+        default="per_bracket",
+        description="Whether brackets have rungs of their own or compete in one system.",
+    )
+    noise: Annotated[float, Field(gt=0)] | Literal["auto"] | None = Field(
+        default=None,
+        description="Standard deviation of the metric's noise: while new configurations are left, promote only what "
+        "leads by more than sqrt(2) times it; auto: estimated from the learning curves.",
+    )
 
-    def rung(self, bracket: int, rung: int) -> AnyRung:
-        """The rung where trials of a bracket stand."""
-        ladder, k = self.place(bracket, rung)
-        return ladder.rung(k)
+    budget_by: Literal["levels", "powers"] = Field(
+        default="levels",
+        description="What assignment: budget takes for the cost of a configuration. levels: the bracket's rung levels; "
+        "powers: the paper's formula, which assumes that max_resource / min_resource is a power of reduction_factor "
+        "(studies begun before there was a choice).",
+    )
 
-    def is_top(self, bracket: int, rung: int) -> bool:
-        """Whether no rung lies above, be it open or not."""
-        ladder, k = self.place(bracket, rung)
-        return not ladder.endless and k == len(ladder.rungs) - 1
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_brackets(cls, data: Any) -> Any:
+        """``brackets`` absent or ``all``, or a preset: resolved once, so that the journal says what was meant."""
+        if not isinstance(data, dict):
+            return data
+        preset = str(data.get("preset"))
+        known = preset in ("aggressive", "standard", "conservative")
+        open_brackets = data.get("brackets", "default") in ("default", "all", None)
+        if not (open_brackets or known):
+            return data
+        everything = data.get("brackets") == "all"
+        smallest, top, eta = data.get("min_resource"), data.get("max_resource"), data.get("reduction_factor", 4)
+        numbers = [v for v in (smallest, top, eta) if v is not None]
+        if any(isinstance(v, bool) or not isinstance(v, int | float) or v < 1 or v > 2**53 for v in numbers) or not (
+            isinstance(eta, int | float) and eta >= 1.1
+        ):
+            return data | {"brackets": [0]}  # the fields themselves will be refused
+        if top is None or (smallest is not None and smallest > top):
+            if everything or known:
+                word = f"preset = {preset}" if known else "brackets = all"
+                raise ValueError(
+                    f"{word} needs max_resource, which limits their number; give it, or a list of brackets"
+                )
+            return data | {"brackets": [0]}
+        rungs = len(rung_levels(int(smallest or default_min_resource(int(top), eta)), int(top), eta))
+        if known:
+            meant = {"aggressive": [0], "standard": _standard(rungs), "conservative": list(range(rungs))}[preset]
+            given = list(range(rungs)) if everything else data.get("brackets")
+            if given not in (None, "default", meant):
+                raise ValueError(f"preset = {preset} means brackets {meant}, and others are given; drop one of the two")
+            return data | {"brackets": meant}
+        if everything:
+            return data | {"brackets": list(range(rungs))}
+        standard = smallest is None and "reduction_factor" not in data
+        return data | {"brackets": _standard(rungs) if standard else [0]}
 
-    def contest(self, bracket: int, rung: int) -> Contest | None:
-        """Promoted is who is among the best ``floor(n / eta)`` at any moment up to the ``N`` results of the end.
+    @model_validator(mode="after")
+    def _check(self) -> AshaSearch:
+        check_range(self.min_resource, self.max_resource)
+        if sorted(set(self.brackets)) != self.brackets:
+            raise ValueError(f"brackets = {self.brackets} must ascend, each once")
+        if self.max_resource is None:
+            if len(self.brackets) > 1 and self.assignment != "proportional":
+                raise ValueError(
+                    f"assignment = {self.assignment} weighs brackets by their length, which has no end without "
+                    "max_resource; give max_resource, or assignment: proportional"
+                )
+        else:
+            rungs = len(self.levels())
+            if self.brackets[-1] >= rungs:
+                raise ValueError(
+                    f"bracket {self.brackets[-1]} does not exist: there are {rungs} rungs, so brackets go from 0 to "
+                    f"{rungs - 1}; drop it, or lower min_resource"
+                )
+        if self.noise is not None and self.variant == "stopping":
+            raise ValueError("noise delays promotions, and the stopping variant has none; use variant: promotion")
+        return self
 
-        Those among the best ``floor(n / eta)`` of the present ``n`` are candidates already. A ceiling is no top:
-        whether it will be raised is not known, so that its rung counts like an open one.
-        """
-        if self.is_top(bracket, rung):
-            return None
-        ladder, k = self.place(bracket, rung)
-        expected = arrivals = None
-        if self.assignment.width is not None:
-            coming = self.assignment.expected()
-            if not self.shared:
-                coming = [coming[self.assignment.brackets.index(bracket)]]
-            entering = dict(zip(self.assignment.brackets if self.shared else [0], coming, strict=True))
-            expected, arrivals = ladder.expected(k, entering), ladder.arrivals(k, entering)
-        here = ladder.rung(k)
-        eta = ladder.reduction_factor
-        return Contest(here, expected, int((expected or 0) // eta), eta, int(here.size // eta), arrivals, k == 0)
+    def levels(self) -> list[int]:
+        """Rung levels of bracket 0; the first alone where there is no upper limit."""
+        if self.max_resource is None:
+            return [self.min_resource or 1]
+        smallest = self.min_resource or default_min_resource(self.max_resource, self.reduction_factor)
+        return rung_levels(smallest, self.max_resource, self.reduction_factor)
 
-    def sample(self) -> Sample | None:
-        """A new configuration, while there is width left."""
-        found = self.assignment.next()
-        if found is None:
-            return None
-        bracket = self.assignment.brackets[found]
-        ladder, k = self.place(bracket, 0)
-        return Sample(bracket, 0, ladder.level(k))
+    def plan(self) -> BracketPlan:
+        """Its brackets, as the rungs are built from them."""
+        return BracketPlan(
+            brackets=self.brackets,
+            levels=self.levels(),
+            reduction_factor=self.reduction_factor,
+            endless=self.max_resource is None,
+            shared=self.rung_system == "shared" and len(self.brackets) > 1,
+            rule=self.assignment,
+            by_levels=self.budget_by == "levels",
+        )
 
-    def promote(self, ladder: Ladder, trial: int, k: int) -> Promote:
-        """The action that takes a trial to place ``k`` of a ladder."""
-        bracket = self._bracket_of[trial]
-        return Promote(trial, bracket, k - bracket if self.shared else k, ladder.level(k))
+    def create(self, context: SearchContext) -> SearchMethod:
+        if self.variant == "stopping":
+            return AshaStopping(self.plan(), self.configs, seed=context.seed, objectives=context.objectives)
+        return Asha(self, context.seed, context.objectives)
 
-    def candidates(self) -> list[tuple[Ladder, int]]:
-        """(ladder, place) of rungs that trials may leave, the highest levels first, then the lower bracket."""
-        if len(self.ladders) == 1:
-            return [(self.ladders[0], k) for k in self.ladders[0].sources()]
-        places = [(-ladder.rungs[k].level, i, k) for i, ladder in enumerate(self.ladders) for k in ladder.sources()]
-        return [(self.ladders[i], k) for _, i, k in sorted(places)]
+    def outline(self) -> Outline:
+        entrances: dict[int, int] = {}
+        shared = self.rung_system == "shared" and len(self.brackets) > 1
+        if shared:
+            ladder = Ladder(self.levels(), self.reduction_factor, endless=self.max_resource is None)
+            entrances = {bracket: ladder.level(bracket) for bracket in self.brackets}
+        return Outline(
+            max_resource=self.max_resource,
+            endless=self.configs is None,
+            several_brackets=len(self.brackets) > 1 and not shared,
+            entrances=entrances,
+            stopping=self.variant == "stopping",
+        )
 
-    def is_at(self, event: TrialAbandoned) -> bool:
-        """Whether the trial stood at that rung, and was not on its way there."""
-        return self._rung_of[event.trial] >= event.rung
+    def summary(self, progress: Progress) -> str:
+        words = f"{self.method} ({self.variant})"
+        if len(self.brackets) > 1:
+            rungs = "shared rungs" if self.rung_system == "shared" else "rungs of their own"
+            words += f", {len(self.brackets)} brackets with {rungs}"
+        return words + (", no maximum resource" if self.max_resource is None else "")
 
-    def apply(self, event: Event) -> None:
-        """Bookkeeping that both variants share; results are theirs."""
-        kind = type(event)
-        if kind is JobGranted:
-            assert isinstance(event, JobGranted)
-            if not event.retry:
-                self.running += 1
-                if event.rung:
-                    self.rung(event.bracket, event.rung - 1).promote(event.trial)
-        elif kind is JobCompleted:
-            assert isinstance(event, JobCompleted)
-            self.running -= 1
-            self._rung_of[event.trial] = event.rung
-        elif kind is TrialAbandoned:
-            assert isinstance(event, TrialAbandoned)
-            if self.is_at(event):
-                self.rung(event.bracket, event.rung).withdraw(event.trial)
-                self.ruled_out.append(event.trial)
-            else:
-                self.running -= 1
-        elif kind is TrialCreated:
-            assert isinstance(event, TrialCreated)
-            self.assignment.take(event.bracket)
-            self._bracket_of.append(event.bracket)
-            self._rung_of.append(-1)
-        elif kind is StudyExtended:
-            assert isinstance(event, StudyExtended)
-            self.assignment.widen(event.configs)
+    def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
+        check_configs(self.configs)
+        check_rungs(self.levels())
 
-    def rungs(
-        self,
-        waiting: Callable[[AnyRung], int] = lambda rung: rung.promotable(),
-        leaving: Callable[[int], int] | None = None,
-    ) -> list[RungStatus]:
-        """All rungs as people see them (the arguments are those of :func:`ladder_status`)."""
-        brackets, made = self.assignment.brackets, self.assignment.created
-        entering = self.assignment.expected()
-        if self.shared:
-            ways = dict(zip(brackets, zip(entering, made, strict=True), strict=True))
-            return ladder_status(None, self.ladders[0], ways, waiting, leaving)
-        return [
-            status
-            for i, (bracket, ladder) in enumerate(zip(brackets, self.ladders, strict=True))
-            for status in ladder_status(bracket, ladder, {0: (entering[i], made[i])}, waiting, leaving)
-        ]
-
-    def check(self) -> None:
-        assert self.running >= 0
-        assert self.assignment.width is None or self.assignment.total <= self.assignment.width
-        for ladder in self.ladders:
-            ladder.check()
-            for k, (below, above) in enumerate(zip(ladder.rungs, ladder.rungs[1:], strict=False)):
-                entered = 0
-                if self.shared and k + 1 in self.assignment.brackets:
-                    entered = self.assignment.created[self.assignment.brackets.index(k + 1)]
-                assert above.size <= below.promoted + entered, "a rung holds more results than trials that went there"
-
-
-def ladder_status(
-    bracket: int | None,
-    ladder: Ladder,
-    entering: dict[int, tuple[int, int]],
-    waiting: Callable[[AnyRung], int] = lambda rung: rung.promotable(),
-    leaving: Callable[[int], int] | None = None,
-) -> list[RungStatus]:
-    """A ladder as people see it.
-
-    Args:
-        entering: by the place where new configurations enter, (expected in all, those that did).
-        waiting: how many trials of a rung will leave it, as known now.
-        leaving: how many of so many results are expected to leave a rung in the end; default ``floor(n / eta)``.
-    """
-    leaving = leaving or (lambda results: int(results // ladder.reduction_factor))
-    found: list[RungStatus] = []
-    for k, rung in enumerate(ladder.rungs):
-        is_open = ladder.endless or k <= ladder.ceiling
-        fresh, entered = entering.get(k, (0, 0))
-        climbing = 0
-        if k and is_open:
-            below = found[-1]
-            climbing = below.promoted + below.waiting
-            if below.results < below.expected:  # who leaves it is not known yet
-                climbing = max(climbing, leaving(below.expected))
-        expected = max(rung.size, climbing + fresh)
-        fresh_left = max(0, fresh - entered)
-        climbing_left = max(0, expected - rung.size - fresh_left)
-        step = rung.level - (ladder.rungs[k - 1].level if k else 0)
-        can_leave = ladder.endless or k < ladder.ceiling
-        found.append(
-            RungStatus(
-                bracket, k, rung.level, rung.size, rung.promoted, waiting(rung) if can_leave else 0,
-                expected, fresh_left * rung.level + climbing_left * step, is_open,
+    def check_reach(self) -> None:
+        if self.variant == "stopping" and self.max_resource is None:
+            raise ValueError(
+                "search.variant = stopping needs max_resource: the first reduction_factor - 1 trials of each rung "
+                "always go on, so without an upper limit they would never end; give max_resource, or use variant: "
+                "promotion"
             )
-        )  # fmt: skip
-    return found
+
+    def check_objectives(self, objectives: int) -> None:
+        if objectives > 1 and self.noise is not None:
+            raise ValueError("search.noise is the noise of one metric, and there are several; drop it")
+
+    def notices(self, extra: int) -> list[str]:
+        if self.max_resource is None or self.configs is None or self.variant == "stopping":
+            return []  # in the stopping variant the first of each rung always go on
+        return too_few(self.highest_level, self.max_resource, self.configs + extra, self.reduction_factor)
+
+    def highest_level(self, configs: int) -> int:
+        """The highest level that a trial reaches by the rule, if nothing fails and without mispromotions."""
+        plan = self.plan()
+        levels, eta = plan.levels, plan.reduction_factor
+        entering = dict(zip(plan.brackets, assignment_of(plan, configs, seed=0).expected(), strict=True))
+        if self.rung_system == "shared":
+            return levels[highest_rung(entering, len(levels), eta)]
+        return max(levels[s + highest_rung({0: n}, len(levels) - s, eta)] for s, n in entering.items() if n)
+
+    @classmethod
+    def without_derived(cls, search: Mapping[str, Any], changed: Collection[str]) -> dict[str, Any]:
+        """Brackets that followed from a preset follow from the changed one, or from the changed rungs."""
+        decide = {"preset", "max_resource", "min_resource", "reduction_factor"}
+        if search.get("preset") is None or "brackets" in changed or not decide & set(changed):
+            return dict(search)
+        return {name: value for name, value in search.items() if name != "brackets"}
 
 
-class Asha:
+class Asha(SearchMethod):
     """Promote whenever a rung has a candidate, else grow a base rung, else wait.
 
     The base rungs take ``configs`` configurations in all; after that the study drains (5.1, "Using n as ASHA's
@@ -202,7 +240,8 @@ class Asha:
 
     def __init__(self, settings: AshaSearch, seed: int = 0, objectives: int = 1) -> None:
         self.settings = settings
-        self.brackets = Brackets(settings, seed, objectives)
+        self.brackets = Brackets(settings.plan(), settings.configs, seed=seed, objectives=objectives)
+        self.ruled_out = self.brackets.ruled_out
         self.noise = NoiseEstimate.create(settings.noise)
         self.reads_curves = self.noise is not None and self.noise.reads_curves
 
@@ -218,13 +257,6 @@ class Asha:
                     return action
                 doubtful = doubtful or action
         return brackets.sample() or doubtful or (WAIT if brackets.running else DONE)
-
-    def verdict(self) -> Event | None:
-        return None
-
-    @property
-    def ruled_out(self) -> list[int]:
-        return self.brackets.ruled_out
 
     def contest(self, bracket: int, rung: int) -> Contest | None:
         return self.brackets.contest(bracket, rung)
@@ -245,3 +277,8 @@ class Asha:
 
     def check(self) -> None:
         self.brackets.check()
+
+
+def _standard(rungs: int) -> list[int]:
+    """The three most aggressive brackets, as far as they hold two rungs (ASHA 5.1)."""
+    return list(range(max(1, min(3, rungs - 1))))

@@ -11,24 +11,22 @@ from bisect import bisect_right, insort
 from collections import Counter, deque
 
 from hpo_core.model.events import Event, JobCompleted, JobGranted, TrialAbandoned, TrialStopped
-from hpo_core.search.asha import Brackets
-from hpo_core.search.halving.promotion_chance import Contest
+from hpo_core.search.halving.bracket_ladders import Brackets
+from hpo_core.search.halving.brackets import BracketPlan
 from hpo_core.search.halving.rungs import AnyRung
-from hpo_core.search.method import DONE, WAIT, Action, Loss, Promote, RungStatus, loss_of
-from hpo_core.spec import AshaSearch
+from hpo_core.search.method import DONE, WAIT, Action, Loss, Promote, RungStatus, SearchMethod, loss_of
 
 
-class AshaStopping:
+class AshaStopping(SearchMethod):
     """Each result is judged when it comes; those that pass have the next free slot, before new configurations.
 
     A loss that is not finite stops its trial always.
     """
 
-    reads_curves = False
-
-    def __init__(self, settings: AshaSearch, seed: int = 0, objectives: int = 1) -> None:
-        self.settings = settings
-        self.brackets = Brackets(settings, seed, objectives)
+    def __init__(self, plan: BracketPlan, configs: int | None, *, seed: int = 0, objectives: int = 1) -> None:
+        self.brackets = Brackets(plan, configs, seed=seed, objectives=objectives)
+        self.ruled_out = self.brackets.ruled_out
+        self._eta = plan.reduction_factor
         self._several = objectives > 1
         self._ranked: dict[AnyRung, list[tuple[float, int]]] = {}
         self._going: deque[Promote] = deque()
@@ -39,16 +37,8 @@ class AshaStopping:
             return self._going[0]
         return self.brackets.sample() or (WAIT if self.brackets.running else DONE)
 
-    def verdict(self) -> Event | None:
+    def next_fact(self) -> Event | None:
         return self._stopped[0] if self._stopped else None
-
-    @property
-    def ruled_out(self) -> list[int]:
-        return self.brackets.ruled_out
-
-    def contest(self, bracket: int, rung: int) -> Contest | None:
-        """Each result is judged at once."""
-        return None
 
     def apply(self, event: Event) -> None:
         if type(event) is JobCompleted:
@@ -104,7 +94,7 @@ class AshaStopping:
 
     def _leaving(self, results: int) -> int:
         """The first results of a rung go on whatever they are, the others as one in eta."""
-        eta = self.settings.reduction_factor
+        eta = self._eta
         free = min(results, math.ceil(eta) - 1)
         return int(free + (results - free) / eta)
 

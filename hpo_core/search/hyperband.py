@@ -2,14 +2,80 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from hpo_core.model import limits
+from hpo_core.model.limit_checks import as_number, at_most
+from hpo_core.model.space import ParameterType
 from hpo_core.search.halving.brackets import hyperband_size
+from hpo_core.search.halving.rungs import default_min_resource, rung_levels
+from hpo_core.search.search_settings import (
+    ETA,
+    MAX,
+    MIN,
+    Outline,
+    Progress,
+    Resource,
+    SearchContext,
+    SearchSettings,
+    check_range,
+    check_rungs,
+)
 from hpo_core.search.sha import Halving
-from hpo_core.spec import HyperbandSearch
 
 
-def create_hyperband(settings: HyperbandSearch, objectives: int) -> Halving:
-    """All brackets ``rounds`` times; bracket ``b`` of the study has early-stopping rate ``b % brackets``."""
-    levels = settings.levels()
-    eta = settings.reduction_factor
-    plan = [(hyperband_size(s, len(levels), eta), levels[s:]) for s in range(len(levels))]
-    return Halving(plan, sum(size for size, _ in plan) * settings.rounds, eta, objectives)
+class HyperbandSearch(SearchSettings):
+    """Synchronous Hyperband, all brackets (Li et al. 2018); the asynchronous one is asha with several brackets."""
+
+    title: ClassVar[str] = "Hyperband"
+
+    method: Literal["hyperband"] = "hyperband"
+    max_resource: Resource = Field(description=MAX)
+    min_resource: Resource | None = Field(default=None, description=MIN)
+    reduction_factor: float = Field(default=4, ge=1.1, le=1e6, description=ETA)
+    rounds: int = Field(default=1, ge=1, le=100_000, description="How often the loop over all brackets runs.")
+
+    @model_validator(mode="after")
+    def _check(self) -> HyperbandSearch:
+        check_range(self.min_resource, self.max_resource)
+        return self
+
+    def levels(self) -> list[int]:
+        """Rung levels of the most aggressive bracket."""
+        smallest = self.min_resource or default_min_resource(self.max_resource, self.reduction_factor)
+        return rung_levels(smallest, self.max_resource, self.reduction_factor)
+
+    def create(self, context: SearchContext) -> Halving:
+        """All brackets ``rounds`` times; bracket ``b`` of the study has early-stopping rate ``b % brackets``."""
+        levels = self.levels()
+        plan = [(size, levels[s:]) for s, size in enumerate(self._sizes())]
+        width = sum(size for size, _ in plan) * self.rounds
+        return Halving(plan, width, self.reduction_factor, context.objectives)
+
+    def _sizes(self) -> list[int]:
+        """Configurations of each bracket."""
+        rungs = len(self.levels())
+        return [hyperband_size(s, rungs, self.reduction_factor) for s in range(rungs)]
+
+    def outline(self) -> Outline:
+        several = len(self.levels()) * self.rounds > 1
+        return Outline(max_resource=self.max_resource, several_brackets=several, barriers=True)
+
+    def summary(self, progress: Progress) -> str:
+        return f"{self.method}, {progress.brackets} bracket{'' if progress.brackets == 1 else 's'}"
+
+    def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
+        check_rungs(self.levels())
+        rungs = len(self.levels())
+        planned = rungs * (rungs + 1) // 2
+        most = limits.PLANNED_RUNGS // planned
+        at_most("search.rounds", self.rounds, most, f"rounds of {planned:,} rungs each; lower it")
+        configs = self.rounds * sum(self._sizes())
+        if configs > limits.CONFIGS:
+            raise ValueError(
+                f"search: {rungs} brackets in {self.rounds:,} rounds plan {as_number(configs)} configurations, and "
+                f"there may be {limits.CONFIGS:,}; raise min_resource, or lower max_resource or rounds"
+            )

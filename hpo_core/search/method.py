@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import msgspec
 
 from hpo_core.model.events import Event, JobCompleted
 from hpo_core.model.trial import Params
 from hpo_core.search.halving.promotion_chance import Contest
-from hpo_core.spec import StudySpec
 
 Loss = float | tuple[float, ...] | None
 """What rungs rank: a loss, one per objective, or None (not finite, or abandoned: last)."""
@@ -83,36 +82,36 @@ class RungStatus(msgspec.Struct, frozen=True):
     """False above a ceiling that has not been raised (PASHA)."""
 
 
-class SearchMethod(Protocol):
-    """Settings are given at construction; state follows from applied events alone."""
+class SearchMethod(ABC):
+    """A running search: told what happened, asked what to do next. It calls nobody.
 
-    reads_curves: bool
+    Settings are given at construction; everything else follows from applied events alone.
+    """
+
+    reads_curves: bool = False
     """Whether results should carry their learning curve (``JobCompleted.curve``)."""
+    ruled_out: list[int]
+    """Trials with results that are never promoted any more, not even after an extension, in the order in which
+    that became so: at the top, stopped, passed over at a barrier, not finite. It only grows."""
 
-    @property
-    def ruled_out(self) -> list[int]:
-        """Trials with results that are never promoted any more, not even after an extension, in the order in which
-        that became so: at the top, stopped, passed over at a barrier, not finite. It only grows."""
-        ...
-
+    @abstractmethod
     def next_action(self) -> Action:
         """What to do with a free slot now. Pure: asking twice gives the same answer."""
-        ...
 
-    def verdict(self) -> Event | None:
+    @abstractmethod
+    def apply(self, event: Event) -> None:
+        """Take note of a fact. Total."""
+
+    @abstractmethod
+    def rungs(self) -> list[RungStatus]:
+        """All rungs, by bracket, from the bottom up."""
+
+    def next_fact(self) -> Event | None:
         """A fact that follows from the results so far besides grants (a trial stopped, a ceiling raised).
 
         Pure; asked after every result, and again after its answer was applied, until None.
         """
-        ...
-
-    def apply(self, event: Event) -> None:
-        """Take note of a fact. Total."""
-        ...
-
-    def rungs(self) -> list[RungStatus]:
-        """All rungs, by bracket, from the bottom up."""
-        ...
+        return None
 
     def contest(self, bracket: int, rung: int) -> Contest | None:
         """What decides whether the trials that wait at a rung are promoted.
@@ -120,55 +119,12 @@ class SearchMethod(Protocol):
         None where it is decided: those of them that are not in :attr:`ruled_out` go on. Asked for rungs that
         hold a result; costs no more than O(rungs).
         """
-        ...
+        return None
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027 - optional
         """Assert the method's invariants."""
-        ...
 
 
 def loss_of(event: JobCompleted) -> Loss:
     """What a rung ranks of a result."""
     return event.losses if event.losses and event.loss is not None else event.loss
-
-
-def create_method(spec: StudySpec) -> SearchMethod:
-    """The search method a spec names."""
-    search = spec.search
-    objectives = len(spec.objectives)
-    if search.method == "asha":
-        if search.variant == "stopping":
-            from hpo_core.search.asha_stopping import AshaStopping
-
-            return AshaStopping(search, spec.seed, objectives)
-        from hpo_core.search.asha import Asha
-
-        return Asha(search, spec.seed, objectives)
-    if search.method == "sha":
-        from hpo_core.search.sha import create_sha
-
-        return create_sha(search, objectives)
-    if search.method == "hyperband":
-        from hpo_core.search.hyperband import create_hyperband
-
-        return create_hyperband(search, objectives)
-    if search.method == "pasha":
-        from hpo_core.search.pasha import Pasha
-
-        return Pasha(search)
-    if search.method == "pbt":
-        from hpo_core.search.pbt import Pbt
-
-        return Pbt(search, spec.search_space(), spec.seed)
-    if search.method == "random":
-        from hpo_core.search.random_grid import Straight
-
-        return Straight(search.configs, search.max_resource)
-    if search.method == "grid":
-        from hpo_core.search.grid_order import Grid
-        from hpo_core.search.random_grid import create_grid
-
-        return create_grid(search, Grid(spec).size)
-    from hpo_core.search.recorded import Recorded
-
-    return Recorded(search)

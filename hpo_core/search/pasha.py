@@ -3,16 +3,88 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
 
 from hpo_core.model.events import CeilingRaised, Event, JobCompleted, TrialCreated
-from hpo_core.search.asha import Asha
+from hpo_core.model.space import ParameterType
+from hpo_core.search.asha import Asha, AshaSearch
 from hpo_core.search.halving.promotion_chance import Contest
-from hpo_core.search.halving.soft_ranking import SoftRanking, Tolerance
-from hpo_core.search.method import Action, RungStatus
-from hpo_core.spec import AshaSearch, PashaSearch
+from hpo_core.search.halving.reach import highest_rung, too_few
+from hpo_core.search.halving.rungs import rung_levels
+from hpo_core.search.method import Action, RungStatus, SearchMethod
+from hpo_core.search.search_settings import (
+    CONFIGS,
+    ETA,
+    MAX,
+    Outline,
+    Progress,
+    Resource,
+    SearchContext,
+    SearchSettings,
+    check_configs,
+    check_range,
+    check_rungs,
+)
 
 
-class Pasha:
+class PashaSearch(SearchSettings):
+    """Progressive ASHA: the maximum resource grows only while rankings change (Bohdal et al., ICLR 2023)."""
+
+    title: ClassVar[str] = "PASHA"
+
+    method: Literal["pasha"] = "pasha"
+    configs: int | None = Field(default=None, ge=1, description=CONFIGS)
+    max_resource: Resource = Field(description=MAX)
+    min_resource: Resource = Field(default=1, description="Units of the shortest training, r.")
+    reduction_factor: float = Field(default=3, ge=1.1, le=1e6, description=ETA)
+    percentile: float = Field(
+        default=90,
+        ge=0,
+        le=100,
+        description="Of the distances between curves that cross twice; the tolerance of the soft ranking.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> PashaSearch:
+        check_range(self.min_resource, self.max_resource)
+        return self
+
+    def levels(self) -> list[int]:
+        """All rung levels, those above the ceiling included."""
+        return rung_levels(self.min_resource, self.max_resource, self.reduction_factor)
+
+    def create(self, context: SearchContext) -> Pasha:
+        return Pasha(self)
+
+    def outline(self) -> Outline:
+        return Outline(max_resource=self.max_resource, endless=self.configs is None)
+
+    def summary(self, progress: Progress) -> str:
+        return f"{self.method}, ceiling {progress.level:,} of {self.max_resource:,}"
+
+    def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
+        check_configs(self.configs)
+        check_rungs(self.levels())
+
+    def check_objectives(self, objectives: int) -> None:
+        if objectives > 1:
+            raise ValueError("pasha ranks by one metric; use asha with several metrics, or give one metric")
+
+    def notices(self, extra: int) -> list[str]:
+        if self.configs is None:
+            return []
+        return too_few(self.highest_level, self.max_resource, self.configs + extra, self.reduction_factor)
+
+    def highest_level(self, configs: int) -> int:
+        """The highest level that a trial reaches by the rule, were every rung open."""
+        levels = self.levels()
+        return levels[highest_rung({0: configs}, len(levels), self.reduction_factor)]
+
+
+class Pasha(SearchMethod):
     """ASHA under a ceiling that begins at the second rung (Algorithm 1).
 
     Every result in the highest open rung is compared: where the configurations there are not in the order they
@@ -36,8 +108,12 @@ class Pasha:
                 brackets=[0],
             )
         )
+        self.ruled_out = self.asha.ruled_out
         self.ladder = self.asha.brackets.ladders[0]
         self.ladder.ceiling = min(1, len(self.ladder.rungs) - 1)
+        from hpo_core.search.halving.soft_ranking import SoftRanking, Tolerance  # NumPy costs 0.1 s to import
+
+        self._new_ranking = SoftRanking
         self._ranking = SoftRanking()
         self._tolerance = Tolerance(settings.percentile)
         self._raised: CeilingRaised | None = None
@@ -59,7 +135,7 @@ class Pasha:
     def next_action(self) -> Action:
         return self.asha.next_action()
 
-    def verdict(self) -> Event | None:
+    def next_fact(self) -> Event | None:
         return self._raised
 
     def apply(self, event: Event) -> None:
@@ -97,7 +173,7 @@ class Pasha:
     def _open(self, event: CeilingRaised) -> None:
         self.ladder.ceiling = event.rung
         self._raised = None
-        self._ranking = SoftRanking()
+        self._ranking = self._new_ranking()
         self._tolerance.begin()
         if self._settled:
             self._losses.clear()
@@ -105,10 +181,6 @@ class Pasha:
 
     def rungs(self) -> list[RungStatus]:
         return self.asha.rungs()
-
-    @property
-    def ruled_out(self) -> list[int]:
-        return self.asha.ruled_out
 
     def contest(self, bracket: int, rung: int) -> Contest | None:
         """As in ASHA; a trial at the ceiling counts as if the ceiling were raised, for that is not known."""

@@ -20,11 +20,14 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cmp_to_key
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
+from pydantic import Field
 
+from hpo_core.model import limits
 from hpo_core.model.events import (
     Event,
     JobCompleted,
@@ -35,14 +38,125 @@ from hpo_core.model.events import (
     TrialCreated,
     TrialStopped,
 )
+from hpo_core.model.limit_checks import at_most
 from hpo_core.model.rng import Stream
-from hpo_core.model.space import SearchSpace
+from hpo_core.model.space import ParameterType, SearchSpace
 from hpo_core.model.trial import Params
-from hpo_core.search.halving.promotion_chance import Contest
-from hpo_core.search.method import DONE, WAIT, Action, Reproduce, RungStatus, Sample
+from hpo_core.search.method import DONE, WAIT, Action, Reproduce, RungStatus, Sample, SearchMethod
 from hpo_core.search.population.explore import Explorer
 from hpo_core.search.population.fitness import Fitness, by_dominance, by_priority, has_gaps, ranked
-from hpo_core.spec import PbtSearch
+from hpo_core.search.search_settings import Outline, Progress, Resource, SearchContext, SearchSettings
+
+
+class PbtSearch(SearchSettings):
+    """Population based training: short sessions that go on from the fitter one's weights (Li et al. 2019)."""
+
+    title: ClassVar[str] = "Population"
+    only_in_files: ClassVar[frozenset[str]] = frozenset({"bounds", "rules"})
+    earlier: ClassVar[Mapping[str, Any]] = {"reproduction": "eager", "rules": 1}
+
+    method: Literal["pbt"] = "pbt"
+    population: int = Field(
+        default=20, ge=2, le=100_000, description="Members; with fewer workers they are worked off oldest first."
+    )
+    generations: int = Field(default=30, ge=1, le=1_000_000, description="Rounds of training of each member.")
+    steps_per_generation: Resource = Field(default=1, description="Units of training of one session.")
+    selection: Literal["tournament", "truncation"] = Field(
+        default="tournament",
+        description="tournament: the fitter of two is the parent; truncation: the worst go on from one of the best.",
+    )
+    reproduction: Literal["eager", "generation"] = Field(
+        default="eager",
+        description="eager: whoever ended initiates as soon as there is somebody to meet; generation (the paper): free "
+        "workers sample until population trials have ended, then trials of generations with that many initiate.",
+    )
+    opponents: Literal["past", "same", "any"] = Field(
+        default="past",
+        description="Generations opponents come from: up to the initiator's own, that one alone, or later ones too.",
+    )
+    opponents_from: int = Field(
+        default=2, ge=1, description="Opponents come from so many generations up to the initiator's own."
+    )
+    truncation: float = Field(default=0.2, gt=0, le=0.5, description="Share of the worst that is replaced.")
+    fitness: Literal["priority", "pareto"] = Field(
+        default="priority",
+        description="With several metrics: the first that differs decides, or dominance (nowhere worse, once better).",
+    )
+    perturb: list[Annotated[float, Field(gt=0, lt=1e6)]] = Field(
+        default=[0.8, 1.2], min_length=1, description="Factors of numbers; ordered choices move to a neighbour."
+    )
+    resample: float | None = Field(
+        default=None, ge=0, le=1, description="Probability that a parameter is drawn anew; default 0, truncation 0.25."
+    )
+    bounds: dict[str, tuple[float, float]] = Field(
+        default_factory=dict, description="Narrower ranges for changed numbers than the space has for drawn ones."
+    )
+    barrier: bool = Field(default=False, description="Whether a generation must end before the next one begins.")
+    max_gap: int | None = Field(
+        default=None, ge=1, description="So many generations a member may be ahead of the slowest running one."
+    )
+    stragglers: int | None = Field(
+        default=None, ge=1, description="Running trials so many generations behind the newest are stopped."
+    )
+    keep_last: bool = Field(default=False, description="Keep the last checkpoint of every trial.")
+    rules: Literal[1, 2] = Field(
+        default=2,
+        description="Version of the rules of change, for studies recorded with 1: there floats with a step could stay "
+        "where they were, and truncation left populations of 3 or 4 alone.",
+    )
+
+    @property
+    def max_resource(self) -> int:
+        """Units behind a trial whose ancestors all went on."""
+        return self.generations * self.steps_per_generation
+
+    @property
+    def resample_probability(self) -> float:
+        if self.resample is None:
+            return 0.25 if self.selection == "truncation" else 0.0
+        return self.resample
+
+    def explorer(self, space: SearchSpace, seed: int) -> Explorer:
+        """What changes a parent's parameters for its child."""
+        return Explorer(
+            space,
+            seed,
+            factors=self.perturb,
+            resample=self.resample_probability,
+            bounds=self.bounds,
+            floats_may_stay=self.rules == 1,
+        )
+
+    def create(self, context: SearchContext) -> Pbt:
+        return Pbt(self, context.space, context.seed)
+
+    def outline(self) -> Outline:
+        return Outline(max_resource=self.max_resource, population=self.population, members=True)
+
+    def accepts_any_metric(self) -> bool:
+        return True
+
+    def summary(self, progress: Progress) -> str:
+        return (
+            f"{self.method} ({self.selection}), population {self.population:,}, generation {progress.generation:,} of "
+            f"{self.generations:,}"
+        )
+
+    def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
+        at_most("search.generations", self.generations, limits.PLANNED_RUNGS, "generations; lower it")
+        trials = self.population * self.generations
+        at_most("population * generations", trials, limits.CONFIGS, "trials; lower one of them")
+        at_most("generations * steps_per_generation", self.max_resource, limits.RESOURCE, "units; lower one of them")
+
+    def check_space(self, space: SearchSpace, seed: int) -> None:
+        for name, bounds in self.bounds.items():
+            parameter = space.parameters.get(name)
+            if parameter is None:
+                raise ValueError(
+                    f"search.bounds.{name}: {name!r} is no parameter of the space; "
+                    "bounds are for float and int parameters"
+                )
+            parameter.check_bounds(name, bounds)
 
 
 class Session(msgspec.Struct, gc=False):
@@ -59,7 +173,7 @@ class Session(msgspec.Struct, gc=False):
     initiated: bool = False
 
 
-class Pbt:
+class Pbt(SearchMethod):
     """See the module; ``selection`` says how the parent is found.
 
     - ``tournament``: the opponent is drawn from the trials of the last ``opponents_from`` generations up to the
@@ -76,12 +190,10 @@ class Pbt:
     later initiator may meet. ``keep_last`` keeps them.
     """
 
-    reads_curves = False
-
     def __init__(self, settings: PbtSearch, space: SearchSpace, seed: int) -> None:
         self.settings = settings
         self._seed = seed
-        self._explorer = Explorer(space, settings, seed)
+        self._explorer = settings.explorer(space, seed)
         self._compare = by_priority if settings.fitness == "priority" else by_dominance
         self.sessions: list[Session] = []
         self._by_generation = settings.reproduction == "generation" and not settings.barrier
@@ -246,7 +358,7 @@ class Pbt:
         newest = self.sessions[-1].generation
         return sorted(number for number in self.running if newest - self.sessions[number].generation >= behind)
 
-    def verdict(self) -> Event | None:
+    def next_fact(self) -> Event | None:
         stop = self.early_stopping()
         if not stop:
             return None
@@ -323,10 +435,6 @@ class Pbt:
         while len(counts) <= generation:
             counts.append(0)
         counts[generation] += 1
-
-    def contest(self, bracket: int, rung: int) -> Contest | None:
-        """Whoever is not ruled out may become a parent."""
-        return None
 
     def rungs(self) -> list[RungStatus]:
         """Each generation as a rung; ``level`` is what a trial of it that always went on has behind it."""

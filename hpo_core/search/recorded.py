@@ -9,15 +9,92 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
 
 from hpo_core.model.events import Event, JobCompleted, JobGranted, TrialAbandoned
-from hpo_core.search.halving.promotion_chance import Contest
-from hpo_core.search.method import DONE, WAIT, Action, Promote, Reproduce, RungStatus, Sample
-from hpo_core.spec import RecordedGrant, RecordedSearch
+from hpo_core.model.settings import Part
+from hpo_core.model.trial import Params
+from hpo_core.search.method import DONE, WAIT, Action, Promote, Reproduce, RungStatus, Sample, SearchMethod
+from hpo_core.search.search_settings import Outline, Record, SearchContext, SearchSettings
 
 
-class Recorded:
-    reads_curves = False
+class RecordedGrant(Part):
+    """One grant of the recorded study."""
+
+    trial: int = Field(ge=0)
+    bracket: int = 0
+    rung: int = Field(ge=0)
+    target: int = Field(ge=1)
+    parent: int | None = Field(default=None, description="The trial it goes on from, where that is another one (PBT).")
+    initiator: int | None = None
+    opponent: int | None = None
+    member: int | None = None
+
+
+class RecordedTraining(Part):
+    """A trial that the recorded study trained beyond its search."""
+
+    trial: int = Field(ge=0)
+    target: int = Field(ge=1)
+
+
+class RecordedSearch(SearchSettings):
+    """Trains again along the grants another study recorded (``hpo rerun``); decides nothing itself."""
+
+    title: ClassVar[str] = "Recorded"
+    offered: ClassVar[bool] = False
+
+    method: Literal["recorded"] = "recorded"
+    source: str
+    grants: list[RecordedGrant]
+    params: list[dict[str, Any]] = Field(description="Parameters of the trials, by number.")
+    numbers: list[int] = Field(
+        default_factory=list, description="Their numbers in the source, whose training seeds they keep; default: equal."
+    )
+    further: list[RecordedTraining] = Field(
+        default_factory=list, description="Trials that were trained beyond the search, in that order."
+    )
+    any_metric: bool = Field(default=False, description="Of several metrics one suffices, as in the source (PBT).")
+    keep_last: bool = Field(default=False, description="Keep the last checkpoint of every trial.")
+    min_resource: int = 1
+    max_resource: int = Field(ge=1)
+    reduction_factor: float = 4
+
+    def create(self, context: SearchContext) -> Recorded:
+        return Recorded(self)
+
+    def outline(self) -> Outline:
+        return Outline(
+            max_resource=self.max_resource,
+            several_brackets=len({grant.bracket for grant in self.grants}) > 1,
+            members=any(grant.initiator is not None for grant in self.grants),
+            own_configurations=True,
+        )
+
+    def accepts_any_metric(self) -> bool:
+        return self.any_metric
+
+    def configurations(self, context: SearchContext) -> Callable[[int], Params]:
+        return lambda number: dict(self.params[number])
+
+    def refuse_extension(self, study: str, method: SearchMethod | None = None) -> str:
+        return (
+            f"Study {study!r} trains again along the record of {self.source!r} and has no configurations of its own; "
+            f"extend {self.source!r} instead."
+        )
+
+    def record(self) -> Record:
+        return Record(self.source, self.params, self.further)
+
+    def number_of_seed(self, trial: int) -> int:
+        return self.numbers[trial] if self.numbers else trial
+
+
+class Recorded(SearchMethod):
+    """Grants in the recorded order; decides nothing."""
 
     def __init__(self, settings: RecordedSearch) -> None:
         self.settings = settings
@@ -62,13 +139,6 @@ class Recorded:
         initiator = grant.parent if grant.initiator is None else grant.initiator
         assert initiator is not None
         return Reproduce(initiator, grant.opponent, grant.parent, member, grant.rung, grant.target, None)
-
-    def verdict(self) -> Event | None:
-        return None
-
-    def contest(self, bracket: int, rung: int) -> Contest | None:
-        """The future is known: whoever has no grant left, nor a child to come, is ruled out."""
-        return None
 
     def _used(self, trial: int) -> None:
         self._uses[trial] -= 1

@@ -6,14 +6,94 @@ While a bracket waits at that barrier, the next one begins on the free workers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from itertools import count
+from typing import ClassVar, Literal
 
+from pydantic import Field, model_validator
+
+from hpo_core.model import limits
 from hpo_core.model.events import Event, JobCompleted, JobGranted, StudyExtended, TrialAbandoned, TrialCreated
+from hpo_core.model.limit_checks import at_most
+from hpo_core.model.space import ParameterType
 from hpo_core.search.halving.promotion_chance import Contest
-from hpo_core.search.halving.rungs import AnyRung, make_rung
-from hpo_core.search.method import DONE, WAIT, Action, Loss, Promote, RungStatus, Sample, loss_of
-from hpo_core.spec import ShaSearch
+from hpo_core.search.halving.rungs import AnyRung, default_min_resource, make_rung, rung_levels
+from hpo_core.search.method import DONE, WAIT, Action, Loss, Promote, RungStatus, Sample, SearchMethod, loss_of
+from hpo_core.search.search_settings import (
+    ETA,
+    MAX,
+    MIN,
+    Outline,
+    Progress,
+    Resource,
+    SearchContext,
+    SearchSettings,
+    check_configs,
+    check_range,
+    check_rungs,
+)
+
+
+class ShaSearch(SearchSettings):
+    """Synchronous successive halving with barriers (Jamieson & Talwalkar 2016; ASHA Algorithm 1).
+
+    While a bracket waits at a barrier, the next round begins on the free workers (Falkner et al. 2018).
+    """
+
+    title: ClassVar[str] = "Successive halving"
+
+    method: Literal["sha"] = "sha"
+    configs: int = Field(ge=1, description="Configurations of one bracket, n in the paper.")
+    max_resource: Resource = Field(description=MAX)
+    min_resource: Resource | None = Field(default=None, description=MIN)
+    reduction_factor: float = Field(default=4, ge=1.1, le=1e6, description=ETA)
+    early_stopping_rate: int = Field(default=0, ge=0, description="s: the base rung is r * eta**s.")
+    rounds: int = Field(default=1, ge=1, le=100_000, description="How many brackets of that size.")
+
+    @model_validator(mode="after")
+    def _check(self) -> ShaSearch:
+        check_range(self.min_resource, self.max_resource)
+        if self.early_stopping_rate >= len(self.levels()):
+            raise ValueError(
+                f"early_stopping_rate = {self.early_stopping_rate} leaves none of the {len(self.levels())} rungs; "
+                "lower it"
+            )
+        return self
+
+    def levels(self) -> list[int]:
+        """Rung levels before the early-stopping rate cuts them."""
+        smallest = self.min_resource or default_min_resource(self.max_resource, self.reduction_factor)
+        return rung_levels(smallest, self.max_resource, self.reduction_factor)
+
+    def create(self, context: SearchContext) -> Halving:
+        """Brackets of one size and one early-stopping rate."""
+        plan = [(self.configs, self.levels()[self.early_stopping_rate :])]
+        return Halving(plan, self.configs * self.rounds, self.reduction_factor, context.objectives)
+
+    def outline(self) -> Outline:
+        return Outline(max_resource=self.max_resource, several_brackets=self.rounds > 1, barriers=True)
+
+    def summary(self, progress: Progress) -> str:
+        return f"{self.method}, {progress.brackets} bracket{'' if progress.brackets == 1 else 's'}"
+
+    def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
+        check_configs(self.configs)
+        check_rungs(self.levels())
+        rounds, planned = self.rounds, len(self.levels()) - self.early_stopping_rate
+        at_most("search.rounds", rounds, limits.PLANNED_RUNGS // planned, f"rounds of {planned} rungs each; lower it")
+        at_most("configs * rounds", self.configs * rounds, limits.CONFIGS, "configurations; lower one of them")
+
+    def check_reach(self) -> None:
+        levels, eta = self.levels()[self.early_stopping_rate :], self.reduction_factor
+        needed = math.ceil(eta ** (len(levels) - 1) - 1e-9)
+        if self.configs < needed:
+            raise ValueError(
+                f"search.configs = {self.configs} is too small for {len(levels)} rungs with reduction_factor = "
+                f"{eta:g}: floor(configs / reduction_factor^k) trials reach rung k, so none would be trained to "
+                f"max_resource = {self.max_resource}. Give configs of at least {needed:,} (reduction_factor to the "
+                f"power {len(levels) - 1}), or raise min_resource or early_stopping_rate"
+            )
 
 
 def sizes_of(configs: int, rungs: int, reduction_factor: float) -> list[int]:
@@ -103,15 +183,13 @@ class Tournament:
         self.going.remove(trial)
 
 
-class Halving:
+class Halving(SearchMethod):
     """Brackets one after the other, each synchronous.
 
     Args:
         plan: (base size, levels) of the brackets of one round; rounds follow each other.
         width: configurations in all; the last bracket gets what is left.
     """
-
-    reads_curves = False
 
     def __init__(
         self, plan: Sequence[tuple[int, Sequence[int]]], width: int, reduction_factor: float, objectives: int = 1
@@ -143,9 +221,6 @@ class Halving:
             number = len(self.brackets)
             return Sample(number, 0, self.plan[number % len(self.plan)][1][0])
         return WAIT if self.running else DONE
-
-    def verdict(self) -> Event | None:
-        return None
 
     def contest(self, bracket: int, rung: int) -> Contest | None:
         return self.brackets[bracket].contest(rung, self._eta)
@@ -228,10 +303,3 @@ def _status(number: int, bracket: Tournament, reduction_factor: float) -> list[R
         left = max(0, expected - rung.size)
         found.append(RungStatus(number, k, rung.level, rung.size, rung.promoted, waiting, expected, left * step))
     return found
-
-
-def create_sha(settings: ShaSearch, objectives: int) -> Halving:
-    """Brackets of one size and one early-stopping rate."""
-    levels = settings.levels()[settings.early_stopping_rate :]
-    plan = [(settings.configs, levels)]
-    return Halving(plan, settings.configs * settings.rounds, settings.reduction_factor, objectives)

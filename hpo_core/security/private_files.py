@@ -139,8 +139,11 @@ def open_private(path: str | Path, mode: Literal["rb", "wb", "ab", "xb"]) -> IO[
     return os.fdopen(descriptor, "ab" if mode == "ab" else "rb" if mode == "rb" else "wb")
 
 
-def write_private(path: str | Path, content: bytes) -> None:
+def write_private(path: str | Path, content: bytes, *, durable: bool = False) -> None:
     """Replace a file atomically by one of mode 0600; the target of a link in its place is not touched.
+
+    Args:
+        durable: whether it must be on disk when this returns.
 
     Raises:
         OSError: it cannot be written.
@@ -151,6 +154,9 @@ def write_private(path: str | Path, content: bytes) -> None:
     try:
         with open_private(temporary, "wb") as file:
             file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -50,7 +50,7 @@ class AnalyticCurves:
             raise SpecError(f"Analytic curves: seconds per unit = {seconds_per_unit} must be a number above 0.")
         self._space = spec.space
         self._metrics = [(metric.name, metric.mode == "max") for metric in spec.objectives]
-        self._scale = float(getattr(spec.search, "max_resource", None) or 256)
+        self._scale = float(spec.search.outline().max_resource or 256)
         self._seed = seed
         self._seconds_per_unit = seconds_per_unit
         self._overhead = overhead

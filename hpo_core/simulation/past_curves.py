@@ -10,9 +10,9 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Event
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Job, Metrics, Outcome, Params, Point
-from hpo_core.search.method import create_method
 from hpo_core.simulation.past import Curve, PastStudy, PastTrial
 from hpo_core.spec import StudySpec
+from hpo_core.spec.assembly import create_method
 
 NEAREST = 5
 RULES = (
@@ -45,7 +45,7 @@ class PastCurves:
     """
 
     def __init__(self, past: PastStudy, spec: StudySpec, seed: int = 0) -> None:
-        if spec.search.method == "pbt":
+        if spec.search.outline().population is not None:
             raise SpecError(
                 "Population based training makes parameters as it goes, and a past study holds curves of its own only. "
                 "Simulate it without --from-journal."

@@ -68,8 +68,7 @@ class Scenario:
     @property
     def max_resource(self) -> int | None:
         """R; None where there is none."""
-        found: int | None = getattr(self.spec.search, "max_resource", None)
-        return found
+        return self.spec.search.outline().max_resource
 
 
 @dataclass(frozen=True, slots=True)

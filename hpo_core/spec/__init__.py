@@ -8,6 +8,17 @@ from hpo_core.model import limits
 from hpo_core.model.settings import (
     MetricSpec,
 )
+from hpo_core.samplers.sampler import PastTrial
+from hpo_core.search.asha import AshaSearch
+from hpo_core.search.grid import GridSearch
+from hpo_core.search.hyperband import HyperbandSearch
+from hpo_core.search.pasha import PashaSearch
+from hpo_core.search.pbt import PbtSearch
+from hpo_core.search.random import RandomSearch
+from hpo_core.search.recorded import RecordedGrant, RecordedSearch
+from hpo_core.search.registry import Search
+from hpo_core.search.sha import ShaSearch
+from hpo_core.spec.assembly import create_method, create_sampler, is_pure
 from hpo_core.spec.clusters import (
     AddressClusterSpec,
     Cluster,
@@ -17,32 +28,19 @@ from hpo_core.spec.clusters import (
     LocalCudaClusterSpec,
     SlurmClusterSpec,
 )
-from hpo_core.spec.reach import (
-    notices,
-)
-from hpo_core.spec.search import (
-    AshaSearch,
-    GridSearch,
-    HyperbandSearch,
-    PashaSearch,
-    PbtSearch,
-    RandomSearch,
-    RecordedGrant,
-    RecordedSearch,
-    Search,
-    ShaSearch,
-)
 from hpo_core.spec.sections import (
     DEFAULT_RETRIES,
     CheckpointSpec,
     JournalSpec,
-    PastTrial,
     PrefectSpec,
     SamplerSpec,
     StopSpec,
     TrackingSpec,
     TrainingSpec,
     WarmStartSpec,
+)
+from hpo_core.spec.start_notices import (
+    notices,
 )
 from hpo_core.spec.study_file import (
     load_spec,
@@ -81,6 +79,9 @@ __all__ = [
     "TrackingSpec",
     "TrainingSpec",
     "WarmStartSpec",
+    "create_method",
+    "create_sampler",
+    "is_pure",
     "limits",
     "load_spec",
     "notices",

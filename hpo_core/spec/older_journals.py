@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpo_core.search.registry import settings_class
+
 _CHECKPOINTS: dict[str, Any] = {"removal": "final_place"}
 _TRAINING: dict[str, Any] = {"max_lost": None}
-_PBT: dict[str, Any] = {"reproduction": "eager", "rules": 1}
 
 
 def with_later_settings(spec: dict[str, Any]) -> dict[str, Any]:
@@ -20,6 +21,6 @@ def with_later_settings(spec: dict[str, Any]) -> dict[str, Any]:
         "training": _TRAINING | spec.get("training", {}),
     }
     search = spec.get("search", {})
-    if search.get("method") == "pbt":
-        found["search"] = _PBT | search
+    if isinstance(search, dict) and (known := settings_class(search.get("method"))) is not None:
+        found["search"] = {**known.earlier, **search}
     return found

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import Any
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import shortened, shown
-from hpo_core.spec.search import Search
-
-_DECIDE_BRACKETS = ("preset", "max_resource", "min_resource", "reduction_factor")
+from hpo_core.search.registry import settings_class
 
 
 def split_change(text: str) -> tuple[tuple[str, ...], Any]:
@@ -53,16 +51,17 @@ def changed(data: dict[str, Any], changes: Sequence[str]) -> dict[str, Any]:
             data = data | {"search": kept | {"method": value}}
         else:
             data = _replaced(data, keys, value)
-    return _without_stale_brackets(data, {keys for keys, _ in split})
+    return _without_derived(data, {keys for keys, _ in split})
 
 
-def _without_stale_brackets(data: dict[str, Any], changed_keys: set[tuple[str, ...]]) -> dict[str, Any]:
+def _without_derived(data: dict[str, Any], changed_keys: set[tuple[str, ...]]) -> dict[str, Any]:
+    """Without settings of the search that followed from settings that changed."""
     search = data.get("search")
-    if not isinstance(search, dict) or search.get("preset") is None or ("search", "brackets") in changed_keys:
+    known = settings_class(search.get("method")) if isinstance(search, dict) else None
+    if search is None or known is None:
         return data
-    if not changed_keys & {("search", name) for name in _DECIDE_BRACKETS}:
-        return data
-    return data | {"search": {name: value for name, value in search.items() if name != "brackets"}}
+    names = {keys[1] for keys in changed_keys if len(keys) == 2 and keys[0] == "search"}
+    return data | {"search": known.without_derived(search, names)}
 
 
 def _replaced(data: dict[str, Any], keys: tuple[str, ...], value: Any) -> dict[str, Any]:
@@ -78,8 +77,5 @@ def _replaced(data: dict[str, Any], keys: tuple[str, ...], value: Any) -> dict[s
 
 def settings_of(method: Any) -> set[str]:
     """What the settings of a search method are called (none for an unknown one: the spec refuses it later)."""
-    union, *_ = get_args(Search)
-    for model in get_args(union):
-        if model.model_fields["method"].default == method:
-            return set(model.model_fields)
-    return set()
+    known = settings_class(method)
+    return set() if known is None else set(known.model_fields)

@@ -9,7 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from hpo_core.model.settings import Part, is_recorded
 from hpo_core.model.trial import Outcome
+from hpo_core.samplers.registry import check
+from hpo_core.samplers.sampler import PastTrial
 from hpo_core.security.credentials import holds_credentials
+from hpo_core.spec.sizes import check_arguments
 
 
 class SamplerSpec(BaseModel):
@@ -24,17 +27,9 @@ class SamplerSpec(BaseModel):
 
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> SamplerSpec:
-        if self.name == "random":
-            if self.arguments:
-                raise ValueError(f"sampler random takes no arguments, got {', '.join(self.arguments)}; drop them")
-            return self
-        from hpo_core.samplers.optuna_sampler import check_sampler
-
         if not is_recorded(info):
-            from hpo_core.spec.sizes import check_arguments
-
             check_arguments(self.name, self.arguments)
-        check_sampler(self.name, self.arguments)
+        check(self.name, self.arguments)
         return self
 
 
@@ -132,14 +127,6 @@ class CheckpointSpec(Part):
         if folder is not None and {".", ".."} & set(unquote(folder).split("/")):
             raise ValueError("folder holds . or .. as a part; write the URL that it comes to")
         return folder
-
-
-class PastTrial(Part):
-    """What an earlier study found for one configuration, as the journal of the new study keeps it."""
-
-    params: dict[str, Any]
-    losses: dict[int, list[float]] = Field(description="By units of training; one loss per objective.")
-    proposed: int | None = Field(default=None, description="The trial of the new study that tries it again.")
 
 
 class WarmStartSpec(Part):

@@ -1,7 +1,7 @@
 """Refuses new descriptions whose parts are valid and together too large (see :mod:`hpo_core.model.limits`).
 
-What is checked here is cheap to reckon and dear to build: rungs of all brackets, sizes of Hyperband's brackets,
-axes of a grid, steps of a range. Errors are ValueErrors, which the spec's validator turns into a SpecError.
+What is checked here is cheap to reckon and dear to build. Search methods and parameter types check their own sizes.
+Errors are ValueErrors, which the spec's validator turns into a SpecError.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hpo_core.model import limits
-from hpo_core.model.limit_checks import as_number, at_most
+from hpo_core.model.limit_checks import at_most
 from hpo_core.model.settings import Part
 from hpo_core.model.short_text import shown
-from hpo_core.spec.search import AshaSearch, GridSearch, HyperbandSearch, PashaSearch, PbtSearch, ShaSearch
 
 if TYPE_CHECKING:
     from hpo_core.spec.study_spec import StudySpec
@@ -35,7 +34,7 @@ def check_sizes(spec: StudySpec) -> None:
         _check_name("metric", metric.name)
     for where, part in (("training", spec.training), ("cluster", spec.cluster), ("stop", spec.stop)):
         _check_seconds(where, part)
-    _check_search(spec)
+    spec.search.check_sizes(spec.space)
 
 
 def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:
@@ -63,47 +62,3 @@ def _check_seconds(where: str, part: Part) -> None:
     for name, value in part:
         if isinstance(value, float) and not (where == "stop" and name == "target"):
             at_most(f"{where}.{name}", value, limits.SECONDS, "seconds; lower it, or leave it out")
-
-
-def _check_search(spec: StudySpec) -> None:
-    search = spec.search
-    configs = getattr(search, "configs", None)
-    if configs is not None:
-        at_most("search.configs", configs, limits.CONFIGS, "configurations; lower it")
-    if isinstance(search, AshaSearch | PashaSearch | ShaSearch | HyperbandSearch):
-        rungs = len(search.levels())
-        at_most("rungs", rungs, limits.RUNGS, "in one bracket; raise reduction_factor or min_resource")
-    if isinstance(search, ShaSearch):
-        rounds, planned = search.rounds, len(search.levels()) - search.early_stopping_rate
-        at_most("search.rounds", rounds, limits.PLANNED_RUNGS // planned, f"rounds of {planned} rungs each; lower it")
-        at_most("configs * rounds", search.configs * rounds, limits.CONFIGS, "configurations; lower one of them")
-    elif isinstance(search, HyperbandSearch):
-        _check_hyperband(search)
-    elif isinstance(search, PbtSearch):
-        at_most("search.generations", search.generations, limits.PLANNED_RUNGS, "generations; lower it")
-        trials = search.population * search.generations
-        at_most("population * generations", trials, limits.CONFIGS, "trials; lower one of them")
-        at_most("generations * steps_per_generation", search.max_resource, limits.RESOURCE, "units; lower one of them")
-    elif isinstance(search, GridSearch):
-        axes = sum(
-            parameter.grid_size(search.points.get(name))
-            for name, parameter in spec.space.items()
-            if name not in search.random
-        )
-        at_most("values on all axes of the grid", axes, limits.GRID_VALUES, "; give fewer points, or draw parameters")
-        at_most("search.repeats", search.repeats, limits.CONFIGS, "; lower it")
-
-
-def _check_hyperband(search: HyperbandSearch) -> None:
-    from hpo_core.search.halving.brackets import hyperband_size
-
-    rungs = len(search.levels())
-    planned = rungs * (rungs + 1) // 2
-    most = limits.PLANNED_RUNGS // planned
-    at_most("search.rounds", search.rounds, most, f"rounds of {planned:,} rungs each; lower it")
-    configs = search.rounds * sum(hyperband_size(s, rungs, search.reduction_factor) for s in range(rungs))
-    if configs > limits.CONFIGS:
-        raise ValueError(
-            f"search: {rungs} brackets in {search.rounds:,} rounds plan {as_number(configs)} configurations, and there "
-            f"may be {limits.CONFIGS:,}; raise min_resource, or lower max_resource or rounds"
-        )

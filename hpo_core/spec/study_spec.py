@@ -10,11 +10,11 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import derive_seed
 from hpo_core.model.settings import RECORDED, MetricSpec, Part, is_recorded
 from hpo_core.model.space import Parameter, SearchSpace
+from hpo_core.samplers.registry import check_objectives
+from hpo_core.search.registry import Search
 from hpo_core.spec.clusters import Cluster, LocalClusterSpec
 from hpo_core.spec.older_journals import with_later_settings
 from hpo_core.spec.plain_data import check_plain
-from hpo_core.spec.reach import check_reach
-from hpo_core.spec.search import PbtSearch, Search
 from hpo_core.spec.sections import (
     CheckpointSpec,
     JournalSpec,
@@ -76,8 +76,8 @@ class StudySpec(Part):
         new = not is_recorded(info)
         if new:
             check_sizes(self)
-            check_reach(self)
-        SearchSpace(self.space)
+            self.search.check_reach()
+        space = SearchSpace(self.space)
         if self.metrics and self.metrics[0] != self.metric:
             raise ValueError(
                 f"metric {self.metric.name!r} is not the first of metrics {self.metrics[0].name!r}; give one of the two"
@@ -85,50 +85,26 @@ class StudySpec(Part):
         names = [metric.name for metric in self.metrics]
         if len(set(names)) < len(names):
             raise ValueError(f"metrics = {names} names one metric twice; drop it")
-        if len(names) > 1 and self.search.method == "pasha":
-            raise ValueError("pasha ranks by one metric; use asha with several metrics, or give one metric")
-        if len(names) > 1 and getattr(self.search, "noise", None) is not None:
-            raise ValueError("search.noise is the noise of one metric, and there are several; drop it")
-        if len(names) > 1 and self.sampler.name != "random":
-            from hpo_core.samplers.optuna_sampler import check_objectives
-
-            check_objectives(self.sampler.name, self.sampler.arguments, len(names))
-        if self.search.method == "grid":
-            from hpo_core.search.grid_order import Grid
-
-            try:
-                Grid(self)
-            except SpecError as error:
-                raise ValueError(str(error)) from None
-        if self.style == "optuna" and self.search.method == "pbt":
+        self.search.check_objectives(len(self.objectives))
+        check_objectives(self.sampler.name, self.sampler.arguments, len(self.objectives))
+        self.search.check_space(space, self.seed)
+        outline = self.search.outline()
+        if self.style == "optuna" and outline.population is not None:
             raise ValueError(
-                "style optuna cannot go on from another trial's weights, which pbt does; use another method, or write "
-                "the objective as train(trial) with trial.track() and trial.steps()"
+                f"style optuna cannot go on from another trial's weights, which {self.search.method} does; use another "
+                "method, or write the objective as train(trial) with trial.track() and trial.steps()"
             )
-        if self.search.method == "pbt":
-            self._check_bounds(self.search)
-        if self.warm_start is not None and self.search.method in ("grid", "recorded"):
+        if self.warm_start is not None and outline.own_configurations:
             raise ValueError(
                 f"warm_start: search {self.search.method} says itself which configurations are tried; drop warm_start, "
                 "or use another method"
             )
-        endless = getattr(self.search, "configs", 1) is None and self.search.method != "grid"
-        if endless and self.stop == StopSpec(running=self.stop.running):
+        if outline.endless and self.stop == StopSpec(running=self.stop.running):
             raise ValueError(
                 f"search {self.search.method} without configs has no end; give configs, or a stop rule "
                 "(stop: total_resource, seconds or target)"
             )
         return self
-
-    def _check_bounds(self, search: PbtSearch) -> None:
-        for name, (low, high) in search.bounds.items():
-            parameter = self.space.get(name)
-            if parameter is None:
-                raise ValueError(
-                    f"search.bounds.{name}: {name!r} is no parameter of the space; "
-                    "bounds are for float and int parameters"
-                )
-            parameter.check_bounds(name, (low, high))
 
     @property
     def objectives(self) -> tuple[MetricSpec, ...]:
@@ -138,7 +114,7 @@ class StudySpec(Part):
     @property
     def any_metric(self) -> bool:
         """Whether a result may lack some of several metrics: a population's fitness may have gaps (PBT, 3.5.1)."""
-        return self.search.method == "pbt" or (self.search.method == "recorded" and self.search.any_metric)
+        return self.search.accepts_any_metric()
 
     @property
     def checkpoint_base(self) -> str:
@@ -148,8 +124,7 @@ class StudySpec(Part):
 
     def training_seed(self, trial: int) -> int:
         """Seed of a trial's training, the same for each of its attempts, and for a rerun of it."""
-        numbers = self.search.numbers if self.search.method == "recorded" else []
-        return derive_seed(self.seed, "training", numbers[trial] if numbers else trial)
+        return derive_seed(self.seed, "training", self.search.number_of_seed(trial))
 
     def search_space(self) -> SearchSpace:
         return SearchSpace(self.space)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from hpo_core.model import limits
 from hpo_core.model.settings import Part
 from hpo_core.model.short_text import cut, shown
+from hpo_core.model.space import PARAMETER_TYPES
+from hpo_core.search.registry import BY_NAME
 from hpo_core.spec.plain_data import line_of, named
 
 _TAGS = {
-    "asha", "sha", "hyperband", "pasha", "pbt", "grid", "random", "recorded",
-    "local", "address", "slurm", "kubernetes", "local_cuda", "float", "int", "categorical", "ordinal",
+    *BY_NAME,
+    *(get_args(known.model_fields["type"].annotation)[0] for known in PARAMETER_TYPES),
+    "local", "address", "slurm", "kubernetes", "local_cuda",
 }  # fmt: skip
 
 
@@ -57,11 +61,18 @@ def _without_tags(loc: tuple[Any, ...], data: Any) -> tuple[Any, ...]:
 
 def _suggest(key: str, loc: tuple[Any, ...]) -> str:
     known: set[str] = set()
-    for model in Part.__subclasses__():
+    for model in _models(Part):
         known.update(model.model_fields)
     if len(loc) > 1 and loc[0] == "space":
-        known = {"type", "low", "high", "log", "step", "choices", "when", "static"}
+        known = {name for parameter in PARAMETER_TYPES for name in parameter.model_fields}
     if key in known:
         return " here, though other parts or methods take it; remove it"
     close = difflib.get_close_matches(key, sorted(known), n=1)
     return f"; did you mean {close[0]}?" if close else "; remove it"
+
+
+def _models(part: type[Part]) -> Iterator[type[Part]]:
+    """All models below one."""
+    for model in part.__subclasses__():
+        yield model
+        yield from _models(model)

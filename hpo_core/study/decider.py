@@ -154,7 +154,7 @@ class Decider:
 
     def _verdicts(self) -> Iterator[Event]:
         """What follows from the results besides grants: trials stopped, a ceiling raised."""
-        while (fact := self._method.verdict()) is not None:
+        while (fact := self._method.next_fact()) is not None:
             yield fact
 
     def _result(self, report: Report, grant: JobGranted) -> JobCompleted:

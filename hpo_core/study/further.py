@@ -66,9 +66,8 @@ def next_in_turn(state: StudyState) -> int | None:
 
 def recorded_training(spec: StudySpec, state: StudyState) -> tuple[int, int] | None:
     """(trial, target) that a rerun has yet to train beyond its search, as its source did; None: nothing."""
-    if spec.search.method != "recorded":
-        return None
-    for further in spec.search.further:
+    record = spec.search.record()
+    for further in record.further if record is not None else ():
         trial = state.trials[further.trial] if further.trial < len(state.trials) else None
         if trial is None or trial.abandoned is not None or further.trial in state.extended:
             continue

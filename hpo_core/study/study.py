@@ -44,9 +44,10 @@ from hpo_core.model.inventory import Inventory
 from hpo_core.model.stage import Further
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
 from hpo_core.samplers.recorded_params import RecordedSampler
-from hpo_core.samplers.sampler import Sampler, create_sampler
-from hpo_core.search.method import Done, SearchMethod, create_method
+from hpo_core.samplers.sampler import Sampler
+from hpo_core.search.method import Done, SearchMethod
 from hpo_core.spec import StudySpec
+from hpo_core.spec.assembly import create_method, create_sampler
 from hpo_core.state import Incumbent, StudyState
 from hpo_core.study.decider import Decider
 from hpo_core.study.further import check_training, recorded_training
@@ -286,16 +287,8 @@ class Study:
         """Ask for so many more configurations."""
         if configs < 1:
             raise HpoError(f"extend(configs={configs}): give at least 1 further configuration.")
-        if self.spec.search.method == "grid" and self.method.rungs()[0].expected == getattr(self.method, "limit", None):
-            raise HpoError(
-                f"Study {self.name!r}: its grid has {self.method.rungs()[0].expected} configurations and all of them "
-                "are in the study. Start a new study with more points, or with random search."
-            )
-        if self.spec.search.method == "recorded":
-            raise HpoError(
-                f"Study {self.name!r} trains again along the record of {self.spec.search.source!r} and has no "
-                f"configurations of its own; extend {self.spec.search.source!r} instead."
-            )
+        if refusal := self.spec.search.refuse_extension(self.name, self.method):
+            raise HpoError(refusal)
         return self._granted(self._take(ExtensionRequested(configs)))
 
     def train_further(self, trial: int | None = None, to: int = 0) -> list[Job]:

@@ -12,12 +12,12 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hpo_core.cli.app import app
 from hpo_core.cli.output import table_of
 from hpo_core.home import Home
 from hpo_core.model.trial import Job
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
+from hpo_flows.command import app
 from tests.conftest import World, make_spec
 from tests.methods import ALL, SEARCHES, spec_of
 

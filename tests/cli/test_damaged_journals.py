@@ -13,12 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from hpo_core import Study
-from hpo_core.cli.app import app
 from hpo_core.journal.sql import SqlJournal
 from hpo_core.model.errors import HpoError, JournalError
 from hpo_core.replay.audit import audit
 from hpo_core.replay.past_results import with_past
 from hpo_core.tracking.study_fold import StudyFold
+from hpo_flows.command import app
 from tests.conftest import World, fresh, make_spec
 from tests.methods import spec_of
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from hpo_core.cli.app import app
 from hpo_core.home import Home
 from hpo_core.journal.sql import SqlJournal
 from hpo_core.model.errors import SpecError, StudyNotFoundError
+from hpo_flows.command import app
 from tests.conftest import World, fresh, make_spec
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +75,7 @@ def played(home: Path) -> SqlJournal:
 
 def as_reader(home: Path, *arguments: str) -> str:
     """Runs ``hpo`` without the right to write what is read-only (root may write it all the same)."""
-    command = [sys.executable, "-m", "hpo_core.cli.app", *arguments, "--home", str(home)]
+    command = [sys.executable, "-m", "hpo_flows.command", *arguments, "--home", str(home)]
     if os.geteuid() == 0:
         if shutil.which("setpriv") is None:
             pytest.skip("root without setpriv")

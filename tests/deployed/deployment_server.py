@@ -61,7 +61,7 @@ class Deployed:
         }  # fmt: skip
 
     def hpo(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "hpo_core.cli.app", *arguments]
+        command = [sys.executable, "-m", "hpo_flows.command", *arguments]
         return subprocess.run(
             command, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=120
         )
@@ -166,7 +166,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, prefect_api: dict[str, st
     assert done.returncode == 0, done.stdout + done.stderr
     with (made.folder / "worker.log").open("wb") as log:
         worker = subprocess.Popen(
-            [sys.executable, "-m", "hpo_core.cli.app", "worker"],
+            [sys.executable, "-m", "hpo_flows.command", "worker"],
             env=made.environment,
             cwd=made.folder,
             stdout=log,

@@ -12,7 +12,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from hpo_core.model.errors import SpecError
 from hpo_core.spec import AddressClusterSpec, LocalClusterSpec, StudySpec, TrainingSpec
-from hpo_flows.deployed.flows import tune
 from hpo_flows.deployed.form import (
     DEFAULT_METHOD,
     Attempts,
@@ -23,6 +22,7 @@ from hpo_flows.deployed.form import (
     with_changes,
 )
 from hpo_flows.deployed.permissions import NotAllowedError, Permits
+from hpo_flows.tune import tune
 from tests.conftest import make_spec
 
 STUDY = """

@@ -8,9 +8,9 @@ from uuid import uuid4
 import pytest
 
 from hpo_core.home import DATABASES, settled_database
-from hpo_flows.deployed.flows import _home
 from hpo_flows.deployed.permissions import NotAllowedError, home_here
 from hpo_flows.deployed.register import settled_environment
+from hpo_flows.deployed.study_runs import deployed_home
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,12 @@ def test_a_file_named_from_here_is_named_in_full(
     monkeypatch.setenv("HPO_HOME", found["HPO_HOME"])
     monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", str(uuid4()))
     for name in DATABASES:
-        for asked in (_home, home_here):
+        for asked in (deployed_home, home_here):
             with pytest.raises(NotAllowedError, match=f"{name} = .* is a file relative to the folder where this runs"):
                 asked()
         monkeypatch.setenv(name, found[name])
     home_here()
-    assert _home().journal_url == settled.format(here=tmp_path.resolve())
+    assert deployed_home().journal_url == settled.format(here=tmp_path.resolve())
 
 
 @pytest.mark.parametrize(

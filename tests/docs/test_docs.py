@@ -105,7 +105,7 @@ def test_simulation_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     write_files(tmp_path, "study.yaml")
     page = (ROOT / "docs" / "simulate.md").read_text()
     (command,) = re.findall(r"\$ hpo (simulate .*)", page)
-    done = subprocess.run([sys.executable, "-m", "hpo_core.cli.app", *command.split()], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "hpo_flows.command", *command.split()], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     shown = re.search(r"```\n( +2 workers .*?)```", page, re.DOTALL)
     assert shown
@@ -114,9 +114,9 @@ def test_simulation_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_commands_named_exist() -> None:
-    from hpo_core.cli.app import app
+    from hpo_flows.command import app
 
-    known = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    known = {command.name for command in app.registered_commands}
     table = (ROOT / "docs" / "commands.md").read_text()
     assert set(re.findall(r"`hpo (\w+)", table)) == known
     for page in GUIDE:
@@ -126,14 +126,14 @@ def test_commands_named_exist() -> None:
 
 
 def test_exit_codes_named_are_those_of_the_code() -> None:
-    from hpo_core.cli import app as cli
+    from hpo_core.cli.studies import AUDIT_DIFFERS
     from hpo_core.model import errors
     from hpo_flows import launch
 
     for kind, code in (("SpecError", 2), ("StudyExistsError", 3), ("StudyNotFoundError", 4), ("StudyBusyError", 5),
                        ("StorageError", 6), ("JournalError", 6)):  # fmt: skip
         assert getattr(errors, kind).exit_code == code
-    assert (launch.HALTED, cli.AUDIT_DIFFERS, launch.INTERRUPTED) == (7, 8, 130)
+    assert (launch.HALTED, AUDIT_DIFFERS, launch.INTERRUPTED) == (7, 8, 130)
     listed = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "commands.md").read_text(), re.MULTILINE)
     assert listed == ["0", "1", "2", "3", "4", "5", "6", "7", "8", "130"]
 

@@ -25,7 +25,7 @@ def api(hpo: Runner, path: str, body: Any) -> Any:
 
 def task_runs(hpo: Runner, study: str) -> list[dict[str, Any]]:
     flows = api(hpo, "flow_runs/filter", {"flow_runs": {"tags": {"all_": []}}, "limit": 200})
-    mine = [flow for flow in flows if flow["parameters"].get("study") == study]
+    mine = [flow for flow in flows if flow["parameters"].get("name") == study]
     assert mine, "the flow run is not in the API"
     ids = {"flow_runs": {"id": {"any_": [flow["id"] for flow in mine]}}, "limit": 200}
     return list(api(hpo, "task_runs/filter", ids))

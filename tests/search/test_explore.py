@@ -32,7 +32,7 @@ PARENT: Params = {
 def explorer(space: dict[str, Any] = SPACE, **changes: Any) -> Explorer:
     spec = make_spec(space=space, search={"method": "pbt", **changes})
     assert isinstance(spec.search, PbtSearch)
-    return Explorer(spec.search_space(), spec.search, seed=1)
+    return spec.search.explorer(spec.search_space(), seed=1)
 
 
 def children(parent: Params = PARENT, count: int = 300, **changes: Any) -> list[Params]:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from hpo_core.model.errors import HpoError, SpecError
-from hpo_core.search.grid_order import Grid
+from hpo_core.search.grid import Grid, GridSearch
+from hpo_core.spec import StudySpec
 from tests.conftest import fresh, make_spec
 
 SPACE: dict[str, Any] = {
@@ -19,7 +20,12 @@ SPACE: dict[str, Any] = {
 
 
 def grid(space: dict[str, Any] = SPACE, **settings: Any) -> Grid:
-    return Grid(make_spec(space=space, search={"method": "grid", **settings}))
+    return grid_of(make_spec(space=space, search={"method": "grid", **settings}))
+
+
+def grid_of(spec: StudySpec) -> Grid:
+    assert isinstance(spec.search, GridSearch)
+    return Grid(spec.search_space(), spec.search, spec.seed)
 
 
 def test_order_is_that_of_the_space_the_last_parameter_fastest() -> None:
@@ -90,6 +96,6 @@ def test_a_part_of_a_grid_goes_on_where_it_ended() -> None:
     study.extend(30)  # 26 are left
     while (job := study.ask()) is not None:
         study.tell(job, {"loss": 0.5})
-    assert [trial.params for trial in study.state.trials] == Grid(spec).points
+    assert [trial.params for trial in study.state.trials] == grid_of(spec).points
     with pytest.raises(HpoError, match="36 configurations and all of them are in the study"):
         study.extend(1)

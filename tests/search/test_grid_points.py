@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core.model.space import SearchSpace
-from hpo_core.search.grid_order import Grid
 from hpo_core.search.grid_points import Points, TooEntangledError
 from tests.conftest import make_spec
+from tests.search.test_grid import grid_of
 
 
 def listed(space: SearchSpace, values: dict[str, list[Any]]) -> list[dict[str, Any]]:
@@ -52,12 +52,12 @@ def spaces(draw: st.DrawFn) -> dict[str, Any]:
 @given(spaces())
 def test_any_grid(space: dict[str, Any]) -> None:
     spec = make_spec(space=space, search={"method": "grid"})
-    found = Grid(spec)
+    found = grid_of(spec)
     every = listed(spec.search_space(), {name: p["choices"] for name, p in space.items()})
     assert found.size == len(every)
     assert found.points == every and [found.at(n) for n in range(len(every) + 1)] == [*every, every[0]]
     assert sorted(
-        map(repr, Grid(make_spec(space=space, search={"method": "grid", "order": "shuffled"})).points)
+        map(repr, grid_of(make_spec(space=space, search={"method": "grid", "order": "shuffled"})).points)
     ) == sorted(map(repr, every))
 
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from hpo_core.search.halving.rungs import Ladder, Rung, default_min_resource, rung_levels
+from hpo_core.model.events import TrialCreated
+from hpo_core.search.asha import Asha, AshaSearch
+from hpo_core.search.halving.rungs import Rung, default_min_resource, rung_levels
+from hpo_core.search.method import Promote
+from tests.conftest import fresh, make_spec
 
 
 @pytest.mark.parametrize(
@@ -40,16 +44,15 @@ def test_production_default_is_at_most_five_rungs() -> None:
 def figure_1(bracket: int) -> list[tuple[int, int]]:
     """Promotions of synchronous order: fill the base rung, then promote until nothing is left."""
     n, top, eta = 9, 9, 3
-    levels = rung_levels(eta**bracket, top, eta)
-    ladder = Ladder(levels, eta)
-    for trial in range(n):
-        ladder.rungs[0].add(trial, float(trial))
-    while (found := ladder.promotion()) is not None:
-        trial, rung = found
-        ladder.rungs[rung - 1].promote(trial)
-        ladder.rungs[rung].add(trial, float(trial))
-        ladder.check()
-    return [(rung.size, rung.level) for rung in ladder.rungs]
+    search = {"method": "asha", "configs": n, "max_resource": top, "min_resource": 1, "reduction_factor": eta}
+    study = fresh(make_spec(search=search | {"brackets": [bracket]}))
+    jobs = [study.ask() for _ in range(n)]
+    while any(jobs):
+        for job in filter(None, jobs):
+            study.tell(job, {"loss": float(job.trial)})
+        jobs = [study.ask()]
+    study.method.check()
+    return [(rung.results, rung.level) for rung in study.method.rungs()]
 
 
 @pytest.mark.parametrize(
@@ -90,13 +93,16 @@ def test_promotion_rule(losses: list[float | None], promoted: list[int], candida
 
 
 def test_scan_is_top_down() -> None:
-    ladder = Ladder([1, 3, 9], 3)
+    asha = Asha(AshaSearch(max_resource=9, min_resource=1, reduction_factor=3))
+    ladder = asha.brackets.ladders[0]
+    for trial in range(10):
+        asha.apply(TrialCreated(trial, 0, {}))
     for trial in range(9):
         ladder.rungs[0].add(trial, float(trial))
     for trial in range(3):
         ladder.rungs[0].promote(trial)
         ladder.rungs[1].add(trial, float(trial))
     ladder.rungs[0].add(9, -1.0)  # a candidate in the base rung, too
-    assert ladder.promotion() == (0, 2)
+    assert asha.next_action() == Promote(0, 0, 2, 9)
     ladder.rungs[1].promote(0)
-    assert ladder.promotion() == (9, 1)
+    assert asha.next_action() == Promote(9, 0, 1, 3)

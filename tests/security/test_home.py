@@ -207,7 +207,7 @@ def test_a_home_of_another_user_is_refused(tmp_path: Path) -> None:
     (tmp_path / "work" / ".hpo").mkdir()
     os.chown(tmp_path / "work" / ".hpo", 4321, 4321)
     told = subprocess.run(
-        [sys.executable, "-m", "hpo_core.cli.app", "report", "x"],
+        [sys.executable, "-m", "hpo_flows.command", "report", "x"],
         capture_output=True, text=True, timeout=120, cwd=tmp_path / "work",
     )  # fmt: skip
     assert told.returncode == 4  # reading makes nothing there, whoever reads

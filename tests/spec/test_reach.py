@@ -11,8 +11,8 @@ import pytest
 from hpo_core import StudySpec
 from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Outcome, Report
-from hpo_core.spec.reach import configs_to_reach, highest_level, notices
-from hpo_core.spec.search import AshaSearch
+from hpo_core.search.halving.reach import configs_to_reach
+from hpo_core.spec import AshaSearch, notices
 from tests.conftest import World, completed, fresh, make_spec
 
 MOST_REPORTS = 3000
@@ -186,11 +186,11 @@ def test_the_highest_level_is_what_playing_it_out_gives(preset: str, configs: in
     starts = [rung for rung in fresh(spec).method.rungs() if rung.rung == 0]
     levels = search.levels()
     found = max(played_out(levels[levels.index(r.level) :], 4, {0: r.expected}) for r in starts)
-    assert highest_level(search, configs) == found
+    assert search.highest_level(configs) == found
     said = notices(spec)
     assert bool(said) == (found < top)
     if said:
-        enough = configs_to_reach(search, configs)
+        enough = configs_to_reach(search.highest_level, top, configs)
         assert enough is not None and f"at least {enough:,} configurations" in said[0]
         assert f"beyond {found:,} of max_resource = {top:,}" in said[0]
         more = make_spec(search={"method": "asha", "preset": preset, "configs": enough, "max_resource": top})
@@ -208,7 +208,7 @@ def test_shared_rungs_and_what_has_nothing_to_say() -> None:
     ladder = {"min_resource": 1, "max_resource": 27, "reduction_factor": 3}
     shared = {"method": "asha", "configs": 12, **ladder, "brackets": [0, 1], "rung_system": "shared"}
     entering = [status.expected for status in fresh(make_spec(search=shared)).method.rungs()][:1]
-    level = highest_level(make_spec(search=shared).search, 12)  # type: ignore[arg-type]
+    level = make_spec(search=shared).search.highest_level(12)  # type: ignore[attr-defined]
     assert level == played_out([1, 3, 9, 27], 3, {0: entering[0], 1: 12 - entering[0]})
     quiet: list[dict[str, Any]] = [
         {"method": "asha", "configs": 9, "min_resource": 1},

@@ -17,6 +17,7 @@ from hpo_core.journal.sql import current_owner
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import AttemptFailed, StudyHalted, TrialAbandoned
 from hpo_core.replay.audit import audit
+from hpo_core.views.trial_story import trial_story
 from tests.conftest import World, failed, fresh, make_spec
 from tests.methods import facts
 
@@ -69,7 +70,7 @@ def test_poison_trials_are_abandoned_and_the_others_finish(workers: int, poison:
     assert abandoned(study) == poison
     for number in poison:
         assert 3 <= losses(study, number) <= 11
-    story = study.state.story(min(poison))
+    story = trial_story(study.state, min(poison))
     assert any("worker or zygote died" in line for line in story), story
 
 
@@ -202,7 +203,7 @@ def test_time_without_a_controller_is_none_that_the_study_was_driven() -> None:
 
 
 def hpo(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hpo_core.cli.app", *arguments, "--home", str(home)]
+    command = [sys.executable, "-m", "hpo_flows.command", *arguments, "--home", str(home)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, ValidationError
@@ -18,16 +18,11 @@ from pydantic_core import CoreSchema
 
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import some
+from hpo_core.search.registry import BY_NAME
+from hpo_core.search.search_settings import SearchSettings
 from hpo_core.spec import (
-    AshaSearch,
-    GridSearch,
-    HyperbandSearch,
     JournalSpec,
     LocalClusterSpec,
-    PashaSearch,
-    PbtSearch,
-    RandomSearch,
-    ShaSearch,
     StopSpec,
     StudySpec,
     TrainingSpec,
@@ -38,17 +33,7 @@ from hpo_core.spec.study_file import read_yaml
 from hpo_core.spec.validation_errors import explain
 from hpo_flows.deployed.permissions import Permits
 
-_METHODS: dict[str, tuple[str, type[BaseModel]]] = {
-    "asha": ("ASHA", AshaSearch),
-    "sha": ("Successive halving", ShaSearch),
-    "hyperband": ("Hyperband", HyperbandSearch),
-    "pasha": ("PASHA", PashaSearch),
-    "pbt": ("Population", PbtSearch),
-    "random": ("Random", RandomSearch),
-    "grid": ("Grid", GridSearch),
-}
-_ONLY_IN_FILES = frozenset({"points", "bounds", "random", "budget_by", "rules"})
-"""Settings that are mappings by parameter, for which a form would ask for JSON, and those that old journals need."""
+_METHODS: dict[str, type[SearchSettings]] = {name: settings for name, settings in BY_NAME.items() if settings.offered}
 
 _FILLED = {"configs": 30, "max_resource": 27}
 """What stands in a form where a method needs a value and has no default."""
@@ -89,8 +74,10 @@ class AsTabs:
             if properties is None:  # of None
                 continue
             if "method" in properties:
-                definition["title"] = _METHODS[properties["method"]["const"]][0]
+                definition["title"] = _METHODS[properties["method"]["const"]].title
                 definition.pop("required", None)
+                for name in _METHODS[properties["method"]["const"]].only_in_files & properties.keys():
+                    del properties[name]
                 for name in _FILLED.keys() & properties.keys():
                     if properties[name].get("default") is None:
                         properties[name]["default"] = _FILLED[name]
@@ -102,8 +89,6 @@ class AsTabs:
                     "anyOf": [{"type": "array", "items": brackets["items"]}, {"type": "null"}],
                     "default": None,
                 }
-            for name in _ONLY_IN_FILES & properties.keys():
-                del properties[name]
             definition["properties"] = _without_bounds(properties)
         return {"anyOf": tabs}
 
@@ -121,13 +106,13 @@ def _as_written(data: Any) -> Any:
     if not isinstance(data, dict):
         return data
     if "method" not in data:
-        fitting = [tag for tag, (_, model) in _METHODS.items() if data.keys() <= model.model_fields.keys()]
+        fitting = [tag for tag, model in _METHODS.items() if data.keys() <= model.model_fields.keys()]
         if len(fitting) != 1:
             raise ValueError(f"method is required: one of {', '.join(_METHODS)}")
         data = data | {"method": fitting[0]}
     if not isinstance(data["method"], str) or data["method"] not in _METHODS:
         return data
-    fields = _METHODS[data["method"]][1].model_fields
+    fields = _METHODS[data["method"]].model_fields
     return {
         name: value
         for name, value in data.items()
@@ -135,14 +120,12 @@ def _as_written(data: Any) -> Any:
     }
 
 
-Method = Annotated[
-    Annotated[
-        AshaSearch | ShaSearch | HyperbandSearch | PashaSearch | PbtSearch | RandomSearch | GridSearch,
-        Field(discriminator="method"),
-    ],
-    BeforeValidator(_as_written),
-    AsTabs(),
-]
+if TYPE_CHECKING:
+    _Offered = SearchSettings
+else:
+    _Offered = Annotated[Union[tuple(_METHODS.values())], Field(discriminator="method")]  # noqa: UP007 - a tuple
+
+Method = Annotated[_Offered, BeforeValidator(_as_written), AsTabs()]
 
 
 class _Form(BaseModel):
@@ -278,7 +261,7 @@ class FilledIn(_Form):
             raise SpecError(f"form: there are two rows for {some(twice)}; remove one.")
         search = self.method.model_dump(mode="json")
         points = {row.name: row.grid_points for row in self.numbers if row.grid_points}
-        if points and search["method"] != "grid":
+        if points and "points" not in search:
             raise SpecError(f"form: grid_points of {some(points)} are for method Grid alone; set them to 0.")
         if points:
             search["points"] = points

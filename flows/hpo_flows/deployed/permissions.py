@@ -29,7 +29,6 @@ from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.retraining.repeated_studies import DATA
 from hpo_core.security.credentials import without_credentials
 from hpo_core.spec import (
-    RecordedSearch,
     StudySpec,
     load_spec,
 )
@@ -301,8 +300,8 @@ def _data_values(spec: StudySpec) -> set[str]:
     parameter = spec.space.get(DATA)
     found: list[Any] = list(getattr(parameter, "choices", ()))
     configurations: list[dict[str, Any]] = []
-    if isinstance(spec.search, RecordedSearch):
-        configurations += spec.search.params
+    if (record := spec.search.record()) is not None:
+        configurations += record.params
     if spec.warm_start is not None:
         configurations += spec.warm_start.proposals or []
     found += [params.get(DATA) for params in configurations]

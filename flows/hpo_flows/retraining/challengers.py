@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import msgspec
-from prefect import task
+from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import deployment
 from pydantic import BaseModel, ConfigDict, Field
@@ -18,7 +18,8 @@ from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedModel, evaluate_models
 from hpo_flows.deployed.permissions import NotAllowedError, Permits
-from hpo_flows.tune import tune
+from hpo_flows.session import Session
+from hpo_flows.tune import run_in_flow
 
 
 class Rules(BaseModel):
@@ -93,11 +94,7 @@ class Candidates:
         if known is None or not _has_ended(known):
             if deployment.id is not None:
                 Permits.of_environment().check(spec)
-            tune(
-                study=name,
-                action="tune" if known is None else "resume",
-                spec=spec.plain() if known is None else None,
-            )
+            _drive(Session(self.home, name, spec=None if known else spec), "resume" if known else "tune")
             known = Study.open(name, self.journal, reading=True)
         if not _has_ended(known):
             reason = known.state.halted.reason if known.state.halted is not None else "it was interrupted"
@@ -161,9 +158,9 @@ class Candidates:
     def search_behind(self, name: str) -> str:
         """A rerun has no search to begin anew; the study whose record it trained along has."""
         search = Study.open(name, self.journal, at=0).spec.search
-        while search.method == "recorded":
+        while (record := search.record()) is not None:
             try:
-                found = Study.open(search.source, self.journal, at=0).spec
+                found = Study.open(record.source, self.journal, at=0).spec
             except StudyNotFoundError:
                 break
             name, search = found.study, found.search
@@ -174,3 +171,12 @@ def _has_ended(study: Study) -> bool:
     """Nothing is left to do: its search is done, or a stop rule of its own has ended it."""
     halted = study.state.halted
     return study.status == "finished" or (halted is not None and bool(halted.rule))
+
+
+def _drive(session: Session, action: str) -> None:
+    try:
+        run_in_flow(session, action)
+        if warning := session.finish_tracking():
+            get_run_logger().warning(warning)
+    finally:
+        session.close()

@@ -1,4 +1,4 @@
-"""The numbers and tables of the page, as HTML. Every word that came from outside is escaped here."""
+"""Head, tiles and tables of the page as HTML; every word from outside is escaped."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 
 from hpo_core.model.events import TrialAbandoned
 from hpo_core.report.study.series import Series
-from hpo_core.report.style import duration, number, text
+from hpo_core.report.style import text
+from hpo_core.search.search_settings import Progress
 from hpo_core.spec import notices
+from hpo_core.views.formatting import duration, number
 from hpo_core.views.rung_names import halt_words
 
 TOP, FAILURES, UNBROKEN = 15, 50, 16
@@ -27,9 +29,8 @@ def next_command(series: Series) -> str:
     """What a person would type now."""
     name = series.study.name
     found = status(series)
-    if found == "finished" and series.study.spec.search.method != "recorded":
-        search = series.study.spec.search
-        more = search.population if search.method == "pbt" else max(1, len(series.trials))
+    if found == "finished" and series.study.spec.search.record() is None:
+        more = series.study.spec.search.outline().population or max(1, len(series.trials))
         return f"hpo extend {name} --configs {more}"
     return f"hpo show {name}" if found in ("running", "finished") else f"hpo resume {name}"
 
@@ -59,13 +60,13 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
 
 
 def _resource(series: Series) -> list[tuple[str, str, str]]:
-    state, search = series.study.state, series.study.spec.search
+    state, outline = series.study.state, series.study.spec.search.outline()
     if not state.resource_used:
         return []
     if series.lineage is not None:  # each trial is a session of a longer training
         planned = state.resource_used + sum(rung.units for rung in series.study.method.rungs())
         return [("resource used", f"{state.resource_used:,}", f"of {planned:,} planned")]
-    full = len(state.trials) * (search.max_resource or 0)
+    full = len(state.trials) * (outline.max_resource or 0)
     ratio = full / state.resource_used
     small = f"of {full:,} for training all in full" if full else "without an upper limit for each trial"
     tiles = [("resource used", f"{state.resource_used:,}", small)]
@@ -108,27 +109,12 @@ def head(series: Series, links: Mapping[str, str]) -> str:
 
 def _search(series: Series) -> str:
     """The search method and its brackets, as short as it can be told."""
-    search = series.study.spec.search
-    words: str = search.method
-    if search.method == "asha":
-        words += f" ({search.variant})"
-        if len(search.brackets) > 1:
-            rungs = "shared rungs" if series.bands.names.shared else "rungs of their own"
-            words += f", {len(search.brackets)} brackets with {rungs}"
-        if search.max_resource is None:
-            words += ", no maximum resource"
-    elif search.method == "pasha":
-        ceiling = max(band.rung.level for band in series.bands.all if band.kind != "closed")
-        words += f", ceiling {ceiling:,} of {search.max_resource:,}"
-    elif search.method == "pbt":
-        begun = series.lineage.generations() if series.lineage is not None else 0
-        words += (
-            f" ({search.selection}), population {search.population:,}, generation {begun:,} of {search.generations:,}"
-        )
-    elif search.method in ("sha", "hyperband"):
-        count = sum(len(ladder.numbers) for ladder in series.bands.ladders)
-        words += f", {count} bracket{'' if count == 1 else 's'}"
-    return words
+    progress = Progress(
+        brackets=sum(len(ladder.numbers) for ladder in series.bands.ladders),
+        level=max((band.rung.level for band in series.bands.all if band.kind != "closed"), default=0),
+        generation=series.lineage.generations() if series.lineage is not None else 0,
+    )
+    return series.study.spec.search.summary(progress)
 
 
 def _links(links: Mapping[str, str]) -> str:
@@ -157,7 +143,7 @@ def best_parameters(series: Series) -> str:
 
 
 def value(item: Any) -> str:
-    """A parameter's value, as short as it can be told."""
+    """A parameter's value, floats with six digits."""
     return f"{item:.6g}" if isinstance(item, float) else str(item)
 
 
@@ -180,7 +166,7 @@ def _cell(item: object, most: int) -> str:
 
 def top_trials(series: Series) -> str:
     """The best trials with all their parameters."""
-    ranked = series.standing()[:TOP]
+    ranked = series.ranked_trials()[:TOP]
     if not ranked:
         return ""
     names = list(series.study.spec.space)
@@ -210,12 +196,12 @@ def failure_rows(series: Series) -> list[tuple[float, tuple[str, str, str, str]]
             time,
             (
                 "trial abandoned",
-                f"{gone.trial}",
-                f"{_where(series, gone)} {names.words(gone.bracket, gone.rung)}",
-                gone.reason,
+                f"{abandoned.trial}",
+                f"{_where(series, abandoned)} {names.label(abandoned.bracket, abandoned.rung)}",
+                abandoned.reason,
             ),
         )
-        for time, gone in series.abandoned
+        for time, abandoned in series.abandoned
     ]
     rows += [
         (time, ("report ignored", f"{late.trial}", f"attempt {late.attempt}", late.reason))
@@ -224,8 +210,8 @@ def failure_rows(series: Series) -> list[tuple[float, tuple[str, str, str, str]]
     return sorted(rows, key=lambda row: row[0])
 
 
-def _where(series: Series, gone: TrialAbandoned) -> str:
-    return "at" if series.trials[gone.trial].is_at(gone) else "on the way to"
+def _where(series: Series, abandoned: TrialAbandoned) -> str:
+    return "at" if series.trials[abandoned.trial].is_at(abandoned) else "on the way to"
 
 
 def failures(series: Series) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import msgspec
+
 from hpo_core.model.rng import Stream
-from hpo_core.spec import AshaSearch
 
 
 def hyperband_size(bracket: int, rungs: int, reduction_factor: float) -> int:
@@ -65,6 +66,24 @@ def split_width(width: int, budgets: Sequence[float]) -> list[int]:
     for i in by_remainder[: width - sum(shares)]:
         shares[i] += 1
     return shares
+
+
+class BracketPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The brackets of an ASHA search."""
+
+    brackets: list[int]
+    """Ascending early-stopping rates."""
+    levels: list[int]
+    """Rung levels of bracket 0; the first alone where the ladder is endless."""
+    reduction_factor: float
+    endless: bool
+    """Whether there is no maximum resource."""
+    shared: bool
+    """Whether several brackets compete in one system of rungs."""
+    rule: str
+    """How configurations go to brackets, see :class:`Assignment`."""
+    by_levels: bool
+    """Whether the rule ``budget`` counts the brackets' real levels; else the paper's formula."""
 
 
 class Assignment:
@@ -169,18 +188,17 @@ class Assignment:
         ]
 
 
-def assignment_of(settings: AshaSearch, width: int | None, seed: int) -> Assignment:
-    """The assignment that an ASHA search asks for."""
-    endless = settings.max_resource is None
-    levels, eta = settings.levels(), settings.reduction_factor
+def assignment_of(plan: BracketPlan, width: int | None, seed: int) -> Assignment:
+    """The assignment that a plan of brackets asks for."""
+    levels, eta = plan.levels, plan.reduction_factor
     budgets = None
-    if settings.budget_by == "levels" and not endless:
-        budgets = [ladder_budget(levels[s:], eta) for s in settings.brackets]
+    if plan.by_levels and not plan.endless:
+        budgets = [ladder_budget(levels[s:], eta) for s in plan.brackets]
     return Assignment(
-        settings.brackets,
-        None if endless else len(levels),
+        plan.brackets,
+        None if plan.endless else len(levels),
         eta,
-        rule=settings.assignment,
+        rule=plan.rule,
         width=width,
         seed=seed,
         budgets=budgets,

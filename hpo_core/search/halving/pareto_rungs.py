@@ -7,13 +7,12 @@ ranked again after each result, which asks for one more rule: see :class:`Pareto
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from collections.abc import Container
 
 import numpy as np
 import numpy.typing as npt
-
-from hpo_core.search.halving.rungs import INFINITY
 
 Losses = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -125,7 +124,7 @@ class ParetoRung:
         ranked = self.ranking()
         outside = ranked[int(self.size // self.reduction_factor) : self.size - len(self._last)]
         if candidate is None or not outside:
-            return INFINITY
+            return math.inf
         with np.errstate(over="ignore"):
             worse = np.array([self.losses_of(trial) for trial in outside]) - np.array(self.losses_of(candidate))
         return float(worse.max(axis=1).min())
@@ -279,7 +278,7 @@ class _Front:
 
     def _distances(self) -> Losses:
         unit = _unit(self.losses, *_range(self.losses))
-        nearest = np.full(len(self.trials), INFINITY)
+        nearest = np.full(len(self.trials), math.inf)
         for chosen in unit[self.promoted]:
             np.minimum(nearest, _squared_distances(unit, chosen), out=nearest)
         return nearest
@@ -292,9 +291,9 @@ class _Front:
     def order(self, until: int | None = None) -> list[int]:
         """Trials by rank, to the last one or to trial ``until``."""
         unit = _unit(self.losses, *_range(self.losses))
-        nearest = np.full(len(self.trials), INFINITY)
+        nearest = np.full(len(self.trials), math.inf)
         allowed = self.promoted.copy() if self.gone else ~self.promoted
-        chosen = int(np.argmin(np.where(allowed, self.losses[:, 0], INFINITY)))
+        chosen = int(np.argmin(np.where(allowed, self.losses[:, 0], math.inf)))
         found = [int(self.trials[chosen])]
         while len(found) < len(self.trials) and found[-1] != until:
             allowed[chosen] = False

@@ -234,14 +234,6 @@ class Ladder:
         top = len(self.rungs) - 1
         return range(top if self.rungs[top].level * self.reduction_factor <= MOST_UNITS else top - 1, -1, -1)
 
-    def promotion(self) -> tuple[int, int] | None:
-        """(trial, rung it goes to) by ASHA's Algorithm 2: from the top rung down, the best candidate."""
-        for k in self.sources():
-            trial = self.rungs[k].candidate()
-            if trial is not None:
-                return trial, k + 1
-        return None
-
     def expected(self, k: int, entering: Mapping[int, int]) -> int:
         """Results that rung ``k`` will hold in the end, if nothing fails; mispromotions so far count.
 

@@ -6,10 +6,11 @@ static parameters stay, and what depends on others changes only where it is acti
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from hpo_core.model.rng import Stream
 from hpo_core.model.space import Change, SearchSpace
 from hpo_core.model.trial import Params
-from hpo_core.spec import PbtSearch
 
 
 class Explorer:
@@ -19,14 +20,20 @@ class Explorer:
         settings: factors, resampling probability, and bounds narrower than the space.
     """
 
-    def __init__(self, space: SearchSpace, settings: PbtSearch, seed: int) -> None:
+    def __init__(
+        self,
+        space: SearchSpace,
+        seed: int,
+        *,
+        factors: Sequence[float],
+        resample: float,
+        bounds: Mapping[str, tuple[float, float]],
+        floats_may_stay: bool = False,
+    ) -> None:
         self._space = space
-        self._resample = settings.resample_probability
+        self._resample = resample
         self._seed = seed
-        self._changes = {
-            name: Change(tuple(settings.perturb), settings.bounds.get(name), floats_may_stay=settings.rules == 1)
-            for name in space.order
-        }
+        self._changes = {name: Change(tuple(factors), bounds.get(name), floats_may_stay) for name in space.order}
 
     def explore(self, parent: Params, number: int) -> Params:
         """Parameters of child ``number``. Parameters that a changed choice makes active are drawn."""

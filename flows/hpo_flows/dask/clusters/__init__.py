@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from hpo_core.spec import StudySpec
-from hpo_flows.dask.clusters.address import RunningScheduler
 from hpo_flows.dask.clusters.kind import ClusterKind
-from hpo_flows.dask.clusters.kubernetes import KubernetesPods
-from hpo_flows.dask.clusters.local import LocalWorkers
-from hpo_flows.dask.clusters.local_cuda import LocalGpuWorkers
-from hpo_flows.dask.clusters.slurm import SlurmJobs
 
-KINDS: dict[str, type[ClusterKind[Any]]] = {
-    "local": LocalWorkers,
-    "address": RunningScheduler,
-    "slurm": SlurmJobs,
-    "kubernetes": KubernetesPods,
-    "local_cuda": LocalGpuWorkers,
+KINDS = {
+    "local": "local:LocalWorkers",
+    "address": "address:RunningScheduler",
+    "slurm": "slurm:SlurmJobs",
+    "kubernetes": "kubernetes:KubernetesPods",
+    "local_cuda": "local_cuda:LocalGpuWorkers",
 }
+"""Module of this package and class, by ``cluster.kind``; a further kind is a further line."""
 
 
 def cluster_of(spec: StudySpec, folder: str) -> ClusterKind[Any]:
@@ -27,4 +24,11 @@ def cluster_of(spec: StudySpec, folder: str) -> ClusterKind[Any]:
     Args:
         folder: absolute study folder; logs and keys of a cluster go below it.
     """
-    return KINDS[spec.cluster.kind](spec.cluster, spec.study, folder)
+    return kind_class(spec.cluster.kind)(spec.cluster, spec.study, folder)
+
+
+def kind_class(kind: str) -> type[ClusterKind[Any]]:
+    """The class that starts clusters of this kind."""
+    module, _, name = KINDS[kind].partition(":")
+    found: type[ClusterKind[Any]] = getattr(import_module(f"{__name__}.{module}"), name)
+    return found

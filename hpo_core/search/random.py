@@ -1,21 +1,51 @@
-"""Random and grid search: every configuration goes straight to the full resource; the sampler differs."""
+"""Random search: every configuration goes straight to the full resource."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
 from hpo_core.model.events import Event, JobCompleted, JobGranted, StudyExtended, TrialAbandoned, TrialCreated
-from hpo_core.search.halving.promotion_chance import Contest
-from hpo_core.search.method import DONE, WAIT, Action, RungStatus, Sample
-from hpo_core.spec import GridSearch
+from hpo_core.model.space import ParameterType
+from hpo_core.search.method import DONE, WAIT, Action, RungStatus, Sample, SearchMethod
+from hpo_core.search.search_settings import (
+    CONFIGS,
+    MAX,
+    Outline,
+    Resource,
+    SearchContext,
+    SearchSettings,
+    check_configs,
+)
 
 
-class Straight:
+class RandomSearch(SearchSettings):
+    """Every configuration is trained to ``max_resource`` at once."""
+
+    title: ClassVar[str] = "Random"
+
+    method: Literal["random"] = "random"
+    configs: int | None = Field(default=None, ge=1, description=CONFIGS)
+    max_resource: Resource = Field(default=1, description=MAX)
+
+    def create(self, context: SearchContext) -> Straight:
+        return Straight(self.configs, self.max_resource)
+
+    def outline(self) -> Outline:
+        return Outline(max_resource=self.max_resource, endless=self.configs is None)
+
+    def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
+        check_configs(self.configs)
+
+
+class Straight(SearchMethod):
     """``configs`` configurations (None: until a stop rule), each trained to ``max_resource`` in one job.
 
     Args:
         limit: a finite grid has no more; an extension beyond it ends there.
     """
-
-    reads_curves = False
 
     def __init__(self, configs: int | None, max_resource: int, limit: int | None = None) -> None:
         self._configs = configs
@@ -38,12 +68,6 @@ class Straight:
             return Sample(0, 0, self._max_resource)
         return WAIT if self.running else DONE
 
-    def verdict(self) -> Event | None:
-        return None
-
-    def contest(self, bracket: int, rung: int) -> Contest | None:
-        return None
-
     def apply(self, event: Event) -> None:
         if isinstance(event, TrialCreated):
             self.created += 1
@@ -64,11 +88,3 @@ class Straight:
     def check(self) -> None:
         assert self.running >= 0
         assert self.width is None or self.created <= self.width
-
-
-def create_grid(settings: GridSearch, size: int) -> Straight:
-    """All ``size`` points, ``repeats`` times; a grid without drawn parameters ends there for good."""
-    total = size * settings.repeats
-    if settings.random:
-        return Straight(settings.configs or total, settings.max_resource)
-    return Straight(min(settings.configs or total, total), settings.max_resource, limit=total)

@@ -1,0 +1,172 @@
+"""The ``hpo`` command: the core's commands, and those that run studies.
+
+Prefect and Dask are imported by the commands that train, and by no other.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hpo_core.cli.app import CORE_COMMANDS, new_app, run
+from hpo_core.cli.options import AsJson, Force, HomeOption, JournalOption, Name, PrefectTimeout, UsePrefect
+from hpo_core.cli.output import out
+from hpo_core.home import Home, checked_name
+from hpo_core.journal.damage import damage_named
+from hpo_core.model.errors import SpecError
+
+
+def tune(
+    study_file: Annotated[Path, typer.Argument(help="The study's YAML file.")],
+    name: Annotated[str | None, typer.Option("--name", help="Another name than the file gives.")] = None,
+    workers: Annotated[int | None, typer.Option("--workers", help="Local workers instead of the file's.")] = None,
+    prefect: UsePrefect = None,
+    prefect_timeout: PrefectTimeout = None,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a new study to its end."""
+    from hpo_core.spec import StudySpec, load_spec
+
+    spec = load_spec(study_file)
+    changes: dict[str, Any] = {}
+    if name is not None:
+        changes["study"] = name
+    if workers is not None:
+        changes["cluster"] = {"kind": "local", "workers": workers}
+    if changes:
+        spec = StudySpec.from_plain(spec.plain() | changes, "command line")
+    if spec.objective is None:
+        raise SpecError(f"{study_file}: objective: is required to run a study; write package.module:function.")
+    _launch(
+        Home(home, journal), spec.study, "tune", as_json, spec=spec, prefect=prefect, prefect_timeout=prefect_timeout
+    )
+
+
+def resume(
+    name: Name,
+    force: Force = False,
+    prefect: UsePrefect = None,
+    prefect_timeout: PrefectTimeout = None,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a study that was interrupted, halted, or whose controller died."""
+    shown = {"prefect": prefect, "prefect_timeout": prefect_timeout}
+    _launch(Home(home, journal), name, "resume", as_json, force=force, **shown)
+
+
+def extend(
+    name: Name,
+    configs: Annotated[
+        int | None, typer.Option("--configs", min=1, max=1_000_000_000, help="So many configurations more.")
+    ] = None,
+    to: Annotated[
+        int | None, typer.Option("--to", min=1, help="Train one trial further instead, to so many units in all.")
+    ] = None,
+    trial: Annotated[int | None, typer.Option("--trial", min=0, help="With --to: which; default: the best.")] = None,
+    force: Force = False,
+    prefect: UsePrefect = None,
+    prefect_timeout: PrefectTimeout = None,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a study, finished or not, for more configurations; or train one trial further after its search."""
+    if (configs is None) == (to is None) or (trial is not None and to is None):
+        raise SpecError(
+            "hpo extend: give either --configs N (so many configurations more), or --to N (train the best trial, or "
+            "that of --trial, further than the search did, to N units of training in all)."
+        )
+    train = None if to is None else (trial, to)
+    _launch(
+        Home(home, journal),
+        name,
+        "extend",
+        as_json,
+        force=force,
+        extend=configs or 0,
+        train=train,
+        prefect=prefect,
+        prefect_timeout=prefect_timeout,
+    )
+
+
+def rerun(
+    name: Name,
+    new: Annotated[str, typer.Option("--as", help="Name of the new study.", callback=checked_name)],
+    trials: Annotated[
+        list[int] | None,
+        typer.Option("--trial", min=0, help="Only this trial and what it went on from; again for several."),
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="NAME=VALUE: a parameter set in every trial, as data=new.npz.")
+    ] = None,
+    prefect: UsePrefect = None,
+    prefect_timeout: PrefectTimeout = None,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train again along a study's recorded grants: same parameters, seeds and promotions."""
+    from hpo_core.replay.rerun import rerun_spec
+    from hpo_core.spec.overrides import split_change
+
+    settings = {".".join(keys): value for keys, value in map(split_change, changes or ())}
+    place = Home(home, journal)
+    source = place.read_journal()
+    with damage_named(source, name):
+        spec = rerun_spec(list(source.entries(name)), new, trials=trials or (), changes=settings)
+    source.close()
+    shown = {"prefect": prefect, "prefect_timeout": prefect_timeout}
+    _launch(place, new, "rerun", as_json, spec=spec, **shown)
+
+
+def deploy(
+    file: Annotated[Path | None, typer.Option("--file", help="A prefect.yaml; default: that of deployments/.")] = None,
+) -> None:
+    """Register the deployments with the Prefect server of PREFECT_API_URL."""
+    from hpo_flows.deployed.register import POOL, deploy
+
+    deploy(file)
+    out.print(f"registered with work pool {POOL!r}; `hpo worker` runs what is started there", soft_wrap=True)
+
+
+def worker() -> None:
+    """Run what is started from the Prefect UI, until interrupted (HPO_ALLOWED_OBJECTIVES says what it may)."""
+    from hpo_flows.deployed.register import start_worker
+
+    start_worker()
+
+
+def _launch(home: Home, name: str, action: str, as_json: bool, **how: Any) -> None:
+    from hpo_flows.launch import launch
+
+    launch(home, name, action, as_json, **how)
+
+
+app = new_app(
+    {
+        "tune": tune,
+        "resume": resume,
+        "extend": extend,
+        "abandon": CORE_COMMANDS["abandon"],
+        "rerun": rerun,
+        **CORE_COMMANDS,
+        "deploy": deploy,
+        "worker": worker,
+    }
+)
+
+
+def main() -> None:
+    """Entry point of ``hpo``."""
+    run(app)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""What a flow run does to a study: begin it, or go on with it, also where Prefect starts the run again."""
+
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from prefect import get_run_logger
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.runtime import flow_run
+from prefect.states import Completed, Failed
+
+from hpo_core.cli.output import best_line
+from hpo_core.home import Home
+from hpo_core.journal.protocol import Owner
+from hpo_core.model.errors import HpoError, SpecError, StudyBusyError, StudyNotFoundError
+from hpo_core.security.untrusted_text import terminal_text
+from hpo_core.spec import StudySpec
+from hpo_core.study import Study
+from hpo_core.views.extension import extension_of
+from hpo_core.views.rung_names import halt_words
+from hpo_flows.deployed.permissions import Permits, refuse_relative_places
+from hpo_flows.deployed.run_marker import Mark, read_mark, run_of, write_mark
+from hpo_flows.deployed.suspend import Suspension
+from hpo_flows.flow_run import drive
+from hpo_flows.session import Session, Summary
+
+
+def train_further(study: str, run: UUID, take_over: bool, trial: int | None, to: int) -> State[Any]:
+    mark = read_mark(deployed_home().study_folder(study), run)
+    if mark is not None and mark.train is not None:  # this run was here before
+        trial = mark.train[0]
+        record = recorded_study(study).state.trials[trial]
+        if record.resource >= to:
+            return Completed(message=f"trial {trial} is trained to {record.resource} already")
+    return drive_to_end(resumed(study, run, 0, take_over, (trial, to)), "extend")
+
+
+def begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
+    """Begin a study, or go on with it where this very flow run began it (suspended, crashed and started again)."""
+    home = deployed_home()
+    Permits.of_environment().check(spec)
+    folder = home.study_folder(spec.study)
+    mark = read_mark(folder, run.id)
+    if mark is not None and mark.began:
+        try:
+            return drive_to_end(resumed(spec.study, run.id, 0, False), action)
+        except StudyNotFoundError:
+            pass  # it ended between its mark and the study's first entry
+    session = Session(home, spec.study, spec=spec)
+    write_mark(folder, run.id, Mark(began=True, owner=session.owner))
+    return drive_to_end(session, action)
+
+
+def resumed(
+    study: str, run: UUID, configs: int, take_over: bool, train: tuple[int | None, int] | None = None
+) -> Session:
+    """Claim a recorded study for a flow run that may have been here before.
+
+    Raises:
+        StudyBusyError: somebody else drives it. Only what a former process of this run still holds is taken over
+            unasked, and ``take_over`` is heeded the first time: the run may be retried long afterwards.
+    """
+    home = deployed_home()
+    folder = home.study_folder(study)
+    known = read_mark(folder, run)
+    mark = known or Mark()
+    asked = recorded_study(study).state.extra_configs
+    target = asked + configs if mark.configs is None else mark.configs
+    extend = max(0, target - asked)
+    try:
+        session = Session(home, study, force=take_over and known is None, extend=extend, train=train)
+    except StudyBusyError:
+        journal = home.open_journal()
+        owner = journal.info(study).owner
+        journal.close()
+        if owner is None or owner != mark.owner:
+            raise StudyBusyError(_busy_words(study, owner, folder)) from None
+        session = Session(home, study, force=True, extend=extend, train=train)
+    write_mark(folder, run, msgspec.structs.replace(mark, owner=session.owner, configs=target, train=session.train))
+    return session
+
+
+def _busy_words(study: str, owner: Owner | None, folder: Path) -> str:
+    if owner is None:
+        return f"Study {study!r} was let go at this moment; Retry."
+    other = run_of(folder, owner)
+    who = f"flow run {other}" if other is not None else "a command, or a deployment of another server"
+    return (
+        f"Study {study!r} is driven by {who} (process {owner.pid} on {owner.host}). Wait for its end or cancel it; "
+        "if you know that it is gone, run `resume` with take_over: it can then write nothing more."
+    )
+
+
+def deployed_home() -> Home:
+    refuse_relative_places()
+    return Home()
+
+
+def recorded_study(study: str) -> Study:
+    """A recorded study, once its objective is found to be allowed: other doors lead into the journal too."""
+    journal = deployed_home().read_journal()
+    try:
+        Permits.of_environment().check(Study.open(study, journal, at=0).spec)
+        return Study.open(study, journal, reading=True)
+    finally:
+        journal.close()
+
+
+def drive_to_end(session: Session, action: str) -> State[Any]:
+    run = UUID(str(flow_run.id))
+    try:
+        study, summary = drive(session, action, lambda study: Suspension(study, run))
+        if warning := session.finish_tracking():
+            get_run_logger().warning(warning)
+    finally:
+        session.close()
+    if session.train is not None:
+        return _trained(study, *session.train)
+    return _final_state(study, summary)
+
+
+def _trained(study: Study, trial: int, to: int) -> State[Any]:
+    found = extension_of(study, trial, to)
+    return Completed(message=found.words) if found.reached else Failed(message=found.words)
+
+
+def _final_state(study: Study, summary: Summary) -> State[Any]:
+    """A study that a rule of its own ended has done what was asked; one that gave up has not."""
+    halted = study.state.halted
+    jobs = f"{study.state.completed_jobs:,} jobs"
+    if summary.status != "finished" and halted is not None and not halted.rule:
+        return Failed(message=f"{terminal_text(halted.reason)}. Mend that, then run `resume` with study {study.name}.")
+    if not study.state.completed_jobs:
+        failed = [trial.abandoned for trial in study.state.trials if trial.abandoned is not None]
+        last = f"; the last trial failed with: {terminal_text(failed[-1].reason)}" if failed else ""
+        return Failed(message=f"Study {study.name!r} ended without a single result{last}")
+    words = "" if summary.status == "finished" or halted is None else f"{halt_words(study.spec, halted)}; "
+    return Completed(message=f"{words}best {best_line(study)}, {jobs}")
+
+
+def this_flow_run() -> FlowRun:
+    if flow_run.id is None:
+        raise HpoError("This flow runs inside a flow run only; use the command line's `hpo tune` without Prefect.")
+    with get_client(sync_client=True) as client:
+        return client.read_flow_run(UUID(str(flow_run.id)))
+
+
+def dated_name(stem: str, run: FlowRun) -> str:
+    """The same each time Prefect starts this flow run; sorts by time."""
+    if run.created is None:
+        raise SpecError("The flow run has no time of creation; give the study a name.")
+    begun = run.created.astimezone(UTC)
+    return f"{stem[:80]}-{begun:%Y%m%d-%H%M%S}-{str(run.id)[:4]}"

@@ -1,0 +1,91 @@
+"""A study inside a Prefect flow run: Prefect wraps, Dask carries, a child process trains."""
+
+import logging
+from uuid import UUID
+
+from prefect import get_run_logger, tags
+from prefect.client.orchestration import get_client
+from prefect.runtime import flow_run
+
+from hpo_core.execution.dispatch import Dispatcher
+from hpo_core.model.trial import Job, Report
+from hpo_core.security.masking import mask_logs, masked_errors
+from hpo_core.spec import notices
+from hpo_core.study import Study
+from hpo_flows.dask.executor import DaskExecutor
+from hpo_flows.live_progress import ResultLines
+from hpo_flows.liveness.api_watch import ApiWatch, gone, leave, wait_for_return
+from hpo_flows.liveness.parent_watch import end_with_worker
+from hpo_flows.prefect_artifacts import StudyArtifacts
+from hpo_flows.session import ObserverFactory, Session, Summary, grain
+from hpo_flows.tasks import TaskPerJob, TaskPerRung
+
+
+class DecisionLog:
+    """One line per decision in the flow run's log."""
+
+    def __init__(self, study: Study) -> None:
+        self._lines = ResultLines(study)
+        self._logger = get_run_logger()
+        for notice in notices(study.spec, study.state.extra_configs):
+            self._logger.warning(notice)
+
+    def on_report(self, report: Report, granted: list[Job]) -> None:
+        self._logger.info(self._lines.line(report, granted))
+        self.on_tick()
+
+    def on_tick(self) -> None:
+        """A stop rule may end the study between two reports."""
+        if news := self._lines.news():
+            self._logger.warning(news)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _dispatcher(study: Study, executor: DaskExecutor) -> Dispatcher:
+    kind = TaskPerJob if grain(study.spec, study.state.extra_configs) == "job" else TaskPerRung
+    return kind(executor, study.spec.metric.name)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Prefect's line at the end of a task run repeats what the decision's own line says."""
+    return not (record.levelno <= logging.INFO and str(record.msg).startswith("Finished in state"))
+
+
+@masked_errors()
+def drive(session: Session, action: str, *observers: ObserverFactory) -> tuple[Study, Summary]:
+    """Drive a session's study inside the present flow run, and show it there.
+
+    The flow run is named ``ACTION-STUDY`` and tagged with study and method, so that a list of runs sorts and filters
+    by them; every decision is a line of its log.
+
+    Args:
+        observers: further ones, after the log and the artifacts.
+    """
+    end_with_worker()
+    mask_logs()
+    run = UUID(str(flow_run.id))
+    labels = dict.fromkeys([*flow_run.tags, "hpo", session.name, session.spec.search.method])
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(run, name=f"{action}-{session.name}", tags=list(labels))
+    logging.getLogger("prefect.task_runs").addFilter(_is_news)
+    shown: list[StudyArtifacts] = []
+
+    def artifacts(study: Study) -> StudyArtifacts:
+        shown.append(StudyArtifacts(study, run))
+        return shown[-1]
+
+    every: list[ObserverFactory] = [DecisionLog, artifacts, lambda study: ApiWatch(), *observers]
+    for make in every:
+        session.add_observer(make)
+    try:
+        with tags("hpo", session.name):
+            study, summary = session.run(_dispatcher)
+    except BaseException as error:
+        if gone():
+            leave(130 if isinstance(error, KeyboardInterrupt) else 1)
+        raise
+    if wait_for_return():
+        shown[-1].finish(summary.links)
+    return study, summary

@@ -1,0 +1,96 @@
+"""Commands before a study: simulate, space."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hpo_core.cli.options import AsJson, HomeOption, JournalOption
+from hpo_core.cli.output import err
+from hpo_core.home import Home
+
+
+def simulate_study(
+    study_file: Annotated[
+        Path | None, typer.Argument(help="The study's YAML file; default: the description in --from-journal.")
+    ] = None,
+    workers: Annotated[list[int] | None, typer.Option("--workers", help="Again for sizes to compare.")] = None,
+    repeat: Annotated[int, typer.Option("--repeat", help="Repeats, each with its own seed.")] = 25,
+    from_journal: Annotated[
+        str | None, typer.Option("--from-journal", help="Learning curves and durations of this past study.")
+    ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option("--method", help="Another search method; again to compare.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="KEY=VALUE, as search.reduction_factor=3; a key again: alternatives to compare."),
+    ] = None,
+    target: Annotated[float | None, typer.Option("--target", help="Value of the metric that is good enough.")] = None,
+    stragglers: Annotated[
+        float, typer.Option("--stragglers", help="Durations times 1 + |z|, z normal with this standard deviation.")
+    ] = 0.0,
+    drops: Annotated[
+        float, typer.Option("--drops", help="Chance that a job is dropped, per time that one unit takes.")
+    ] = 0.0,
+    drop: Annotated[str, typer.Option("--drop", help="What becomes of a dropped job: retry or abandon.")] = "retry",
+    speeds: Annotated[str, typer.Option("--speeds", help="Given to the workers in turn, as 1,1,0.5.")] = "1",
+    join: Annotated[list[str] | None, typer.Option("--join", help="COUNT@SECONDS: so many workers come.")] = None,
+    leave: Annotated[list[str] | None, typer.Option("--leave", help="COUNT@SECONDS: so many workers go.")] = None,
+    seconds_per_unit: Annotated[
+        float | None, typer.Option("--seconds-per-unit", help="What one unit of training takes.")
+    ] = None,
+    overhead: Annotated[float, typer.Option("--overhead", help="Seconds of every job beside (made-up curves).")] = 0.0,
+    cost_spread: Annotated[
+        float, typer.Option("--cost-spread", help="How configurations differ in cost: deviation of its logarithm.")
+    ] = 0.0,
+    picture: Annotated[
+        str | None, typer.Option("--picture", help="HTML file; default: in the home folder; off: none.")
+    ] = None,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a study would take: simulated on virtual workers, nothing is trained."""
+    from hpo_core.cli.simulate import Question, parse_changes_of_cluster, parse_numbers, simulate
+
+    question = Question(
+        study_file=study_file,
+        from_journal=from_journal,
+        workers=workers or (),
+        repeat=repeat,
+        changes=[*(f"search.method={name}" for name in method or ()), *(changes or ())],
+        stragglers=stragglers,
+        drops=drops,
+        drop=drop,
+        speeds=parse_numbers("--speeds", speeds),
+        joins=parse_changes_of_cluster("--join", join or ()),
+        leaves=parse_changes_of_cluster("--leave", leave or ()),
+        seconds_per_unit=seconds_per_unit,
+        overhead=overhead,
+        cost_spread=cost_spread,
+        target=target,
+    )
+    simulate(question, Home(home, journal), picture=picture, as_json=as_json)
+
+
+def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, package.module:function.")]) -> None:
+    """Write the space of an Optuna objective, found by calling it up to its first report."""
+    from hpo_core.training.objective import load_objective
+    from hpo_core.training.optuna.space_discovery import find_space
+    from hpo_core.training.optuna.suggestions import to_yaml, yaml_key
+
+    found = find_space(load_objective(objective, [str(Path.cwd())]))
+    sys.stdout.write(
+        "space:\n" + "".join(f"  {yaml_key(name)}: {to_yaml(item)}\n" for name, item in found.space.items())
+    )
+    if found.unclear:
+        names = ", ".join(found.unclear)
+        err.print(f"Suggested under some choices only, which one or two parameters do not explain: {names}.")
+    if found.gaps:
+        gaps = "; ".join(found.gaps)
+        line = f"Called {found.calls} times. Not gone through: {gaps}. What is suggested only there is missing."
+        err.print(line, soft_wrap=True)

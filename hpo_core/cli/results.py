@@ -1,0 +1,115 @@
+"""Commands that write what a study found: schedule, report, compare, project."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hpo_core.cli.options import AsJson, HomeOption, JournalOption, Name
+from hpo_core.cli.output import out
+from hpo_core.home import Home, checked_name
+from hpo_core.journal.damage import damage_named
+from hpo_core.model.errors import HpoError
+
+
+def schedule(
+    name: Name,
+    trial: Annotated[int | None, typer.Option(help="Whose schedule; default: the best trial's.")] = None,
+    to: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+) -> None:
+    """Write the parameters along the training that led to a trial as JSON, for a plain training script."""
+    from hpo_core.model.errors import StorageError
+    from hpo_core.study import Study
+    from hpo_core.views.lineage import read_lineage
+
+    record = Home(home, journal).read_journal()
+    with damage_named(record, name):
+        lineage, resource = read_lineage(record.entries(name)), None
+        if trial is None:
+            best = Study.open(name, record, reading=True).best
+            if best is None:
+                raise HpoError(f"Study {name!r} has no finite result yet; name a trial with --trial, or wait for one.")
+            trial, resource = best.trial, best.resource
+        found = lineage.schedule(trial, resource)
+    if to is None:
+        sys.stdout.write(found.to_json())
+        return
+    try:
+        found.to_json(to)
+    except OSError as error:
+        raise StorageError(f"{to} cannot be written: {error.strerror or error}. Choose another file.") from error
+    out.print(f"{to}: {', '.join(found.names)} over {found.end} units, {len(found.segments)} trials", soft_wrap=True)
+
+
+def report(
+    name: Name,
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help="The HTML page; default: report.html in the study's folder.")
+    ] = None,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+) -> None:
+    """Write the HTML report again and print its path."""
+    from hpo_core.report import write_report
+    from hpo_core.tracking.run_location import read_place
+
+    place = Home(home, journal)
+    source = place.read_journal()
+    entries = source.entries(name)
+    folder = place.study_folder(name, create=out_file is None)
+    links = {"Study folder": str(folder)}
+    if (run := read_place(folder)) is not None:
+        links["MLflow"] = run.url
+    with damage_named(source, name):
+        page = write_report(entries, out_file or place.report_path(name), links=links)
+    out.print(str(page), soft_wrap=True)
+
+
+def compare(
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="Names of the studies; repeats of one search share a band.",
+            callback=lambda names: [checked_name(name) for name in names],
+        ),
+    ],
+    out_file: Annotated[
+        Path | None, typer.Option("--out", help="The HTML page; default: compared/ in the home folder.")
+    ] = None,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Studies side by side: incumbents over training and time, final quality, cost."""
+    from hpo_core.cli.output import print_comparison
+    from hpo_core.report.compare.comparison_page import Comparison, write_comparison
+
+    place = Home(home, journal)
+    source = place.read_journal()
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(damage_named(source, name))
+        comparison = Comparison.of(source.entries(name) for name in names)
+        page = write_comparison(comparison, out_file or place.comparison_path(names))
+    print_comparison(comparison.facts(), page, as_json)
+
+
+def project(
+    name: Name,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Make runs that were deleted in MLflow anew.")] = False,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+) -> None:
+    """Bring MLflow up to date with the journal; doing it twice changes nothing."""
+    from hpo_core.tracking.follower import project_study
+
+    place = Home(home, journal)
+    source = place.read_journal()
+    found = project_study(place, source, name, rebuild=rebuild)
+    out.print(found, soft_wrap=True)

@@ -1,0 +1,166 @@
+"""Grid search: every point of a grid over the search space, in a stated order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from hpo_core.model import limits
+from hpo_core.model.errors import SpecError
+from hpo_core.model.limit_checks import at_most
+from hpo_core.model.rng import Stream
+from hpo_core.model.short_text import shown, some
+from hpo_core.model.space import ParameterType, SearchSpace
+from hpo_core.model.trial import Params
+from hpo_core.search.grid_points import Points, TooEntangledError
+from hpo_core.search.method import SearchMethod
+from hpo_core.search.random import Straight
+from hpo_core.search.search_settings import MAX, Outline, Resource, SearchContext, SearchSettings, check_configs
+
+
+class GridSearch(SearchSettings):
+    """Every point of a grid, in a stated order, trained to ``max_resource``.
+
+    The first parameter of the space varies slowest, the last one fastest; values ascend (choices in their
+    order); a parameter with ``when`` takes part only where it is active. Parameters named in ``random`` are
+    drawn anew for each point.
+    """
+
+    title: ClassVar[str] = "Grid"
+    only_in_files: ClassVar[frozenset[str]] = frozenset({"points", "random"})
+
+    method: Literal["grid"] = "grid"
+    max_resource: Resource = Field(default=1, description=MAX)
+    configs: int | None = Field(default=None, ge=1, description="Only so many points of the grid (extend goes on).")
+    points: dict[str, Annotated[int, Field(ge=1, le=1_000_000)] | list[Any]] = Field(
+        default_factory=dict,
+        description="Per parameter the number of points (evenly spaced, on a log scale where the parameter is) or "
+        "their list; needed for continuous parameters.",
+    )
+    random: list[str] = Field(default_factory=list, description="Parameters drawn at random instead.")
+    repeats: int = Field(default=1, ge=1, description="How often the whole grid is gone through.")
+    order: Literal["product", "shuffled"] = Field(default="product", description="Shuffled: by the study's seed.")
+
+    def create(self, context: SearchContext) -> Straight:
+        """All points, ``repeats`` times; a grid without drawn parameters ends there for good."""
+        total = Grid(context.space, self, context.seed).size * self.repeats
+        if self.random:
+            return Straight(self.configs or total, self.max_resource)
+        return Straight(min(self.configs or total, total), self.max_resource, limit=total)
+
+    def outline(self) -> Outline:
+        return Outline(max_resource=self.max_resource, own_configurations=True)
+
+    def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
+        check_configs(self.configs)
+        axes = sum(
+            parameter.grid_size(self.points.get(name)) for name, parameter in space.items() if name not in self.random
+        )
+        at_most("values on all axes of the grid", axes, limits.GRID_VALUES, "; give fewer points, or draw parameters")
+        at_most("search.repeats", self.repeats, limits.CONFIGS, "; lower it")
+
+    def check_space(self, space: SearchSpace, seed: int) -> None:
+        try:
+            Grid(space, self, seed)
+        except SpecError as error:
+            raise ValueError(str(error)) from None
+
+    def configurations(self, context: SearchContext) -> Callable[[int], Params]:
+        return Grid(context.space, self, context.seed).at
+
+    def refuse_extension(self, study: str, method: SearchMethod | None = None) -> str | None:
+        if not isinstance(method, Straight) or method.limit is None or method.width != method.limit:
+            return None
+        return (
+            f"Study {study!r}: its grid has {method.limit} configurations and all of them are in the study. Start a "
+            "new study with more points, or with random search."
+        )
+
+
+class Grid:
+    """Trial ``n`` gets point ``n`` of the grid (modulo its size), whatever else happened.
+
+    Order: the first parameter of the space varies slowest, the last one fastest, values ascending, choices as
+    they stand; with ``order: shuffled`` that list in a random order that follows from the seed. A parameter
+    with ``when`` takes part only where it is active. Parameters in ``random`` are drawn per trial.
+
+    Raises:
+        SpecError: a continuous parameter has no ``points``, a value lies outside its parameter's range, a name
+            is unknown, or the grid has more than a million points.
+    """
+
+    def __init__(self, space: SearchSpace, settings: GridSearch, seed: int) -> None:
+        self._space = space
+        self._seed = seed
+        self._drawn = set(settings.random)
+        for name in [*settings.points, *settings.random]:
+            if name not in space.parameters:
+                raise SpecError(
+                    f"search.grid: {shown(name)} is no parameter of the space; it has {some(space.parameters)}."
+                )
+        both = self._drawn & set(settings.points)
+        if both:
+            raise SpecError(f"search.grid: {sorted(both)[0]!r} stands in points and in random; drop it from one.")
+        for name in self._space.order:
+            above = sorted(self._drawn & set(self._space.parameters[name].when))
+            if above and name not in self._drawn:
+                raise SpecError(
+                    f"search.grid: {name!r} is active depending on {above[0]!r}, which is drawn; draw both "
+                    f"(random: [{above[0]}, {name}]), or neither."
+                )
+        values = {
+            name: self._space.parameters[name].grid_values(name, settings.points.get(name))
+            for name in self._space.order
+            if name not in self._drawn
+        }
+        try:
+            self._points = Points(values, self._space.parameters)
+        except TooEntangledError:
+            raise SpecError(
+                "search.grid: the conditions between parameters make too many combinations to count its points; draw "
+                "some parameters (random: [...])."
+            ) from None
+        if self.size > limits.GRID_POINTS:
+            raise SpecError(
+                f"search.grid: the grid has more than {limits.GRID_POINTS:,} points; give fewer points, or draw some "
+                "parameters (random: [...])."
+            )
+        self._shuffled = settings.order == "shuffled"
+
+    @cached_property
+    def _order(self) -> Sequence[int]:
+        """The points' numbers in the order in which they are tried."""
+        if not self._shuffled:
+            return range(self.size)
+        order = list(range(self.size))
+        stream = Stream(self._seed, "grid", 0)
+        for i in range(self.size - 1, 0, -1):
+            j = stream.below(i + 1)
+            order[i], order[j] = order[j], order[i]
+        return order
+
+    @property
+    def points(self) -> list[Params]:
+        """All points, in the order in which they are tried; made for each call."""
+        return [self._points.at(number) for number in self._order]
+
+    def at(self, number: int) -> Params:
+        """Parameters of trial ``number``."""
+        point = self._points.at(self._order[number % self.size])
+        if not self._drawn:
+            return point
+        values: Params = {}
+        for name in self._space.order:
+            if name in point:
+                values[name] = point[name]
+            elif name in self._drawn and self._space.is_active(name, values):
+                values[name] = self._space.parameters[name].draw(Stream(self._seed, f"grid/{name}", number))
+        return values
+
+    @property
+    def size(self) -> int:
+        """Points of the grid."""
+        return self._points.size

@@ -1,0 +1,211 @@
+"""SearchSettings and Outline: what the settings of every search method answer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Protocol
+
+import msgspec
+from pydantic import Field
+
+from hpo_core.model import limits
+from hpo_core.model.limit_checks import at_most
+from hpo_core.model.settings import Part
+from hpo_core.model.space import ParameterType, SearchSpace
+from hpo_core.model.trial import Params
+from hpo_core.search.method import SearchMethod
+
+Resource = Annotated[int, Field(ge=1, le=2**53)]
+CONFIGS = "How many configurations the study tries in all; none: until a stop rule ends it."
+MAX = "Units (epochs, steps) of a full training, R in the paper."
+MIN = "Units of the shortest training, r; default: at most five rungs."
+ETA = "eta: one in eta goes on to the next rung."
+
+
+class SearchContext(msgspec.Struct, frozen=True):
+    """What a study gives its search method besides the settings."""
+
+    space: SearchSpace = SearchSpace({})
+    seed: int = 0
+    objectives: int = 1
+    """How many metrics are optimized."""
+
+
+class Outline(msgspec.Struct, frozen=True, kw_only=True):
+    """What everybody else may know of a search: asked instead of comparing the method's name."""
+
+    max_resource: int | None = None
+    """Units of a full training; None: no upper limit."""
+    endless: bool = False
+    """Whether only a stop rule ends the search: no number of configurations was given."""
+    several_brackets: bool = False
+    """Whether there are several brackets with rungs of their own from the start."""
+    entrances: Mapping[int, int] = {}
+    """Where all brackets share their rungs: by bracket, the level at which its trials enter; else empty."""
+    stopping: bool = False
+    """Whether trials go on at once or never, instead of waiting for promotion."""
+    barriers: bool = False
+    """Whether a rung must be complete before its best trials go on."""
+    population: int | None = None
+    """Members of a population, whose trials go on from each other's weights with changed parameters; None: none."""
+    members: bool = False
+    """Whether each trial belongs to a member of a population, also in a record of one."""
+    own_configurations: bool = False
+    """Whether the method says itself which configurations are tried, so that no sampler is asked."""
+
+    @property
+    def shared_rungs(self) -> bool:
+        """Whether several brackets compete in one system of rungs."""
+        return bool(self.entrances)
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a search has come, for its summary."""
+
+    brackets: int
+    level: int
+    """The highest level that trials may reach now."""
+    generation: int
+    """Generations that have begun."""
+
+
+class FurtherTraining(Protocol):
+    """A trial that a recorded study trained beyond its search."""
+
+    trial: int
+    target: int
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What a search repeats: the record of another study."""
+
+    source: str
+    """Name of that study."""
+    params: list[dict[str, Any]]
+    further: Sequence[FurtherTraining]
+
+
+class SearchSettings(Part, ABC):
+    """Settings of one search method; ``method`` is its name.
+
+    A subclass sets ``method`` to a ``Literal`` with that default, has a field for each setting, and answers
+    :meth:`create` and :meth:`outline`. The other methods have answers that fit most searches.
+    """
+
+    title: ClassVar[str]
+    """Its name in a form."""
+    offered: ClassVar[bool] = True
+    """Whether people choose it in a form."""
+    only_in_files: ClassVar[frozenset[str]] = frozenset()
+    """Settings that a form does not ask for."""
+    earlier: ClassVar[Mapping[str, Any]] = {}
+    """Settings that older journals do not name, with the values that they had then."""
+
+    method: str
+
+    @abstractmethod
+    def create(self, context: SearchContext) -> SearchMethod:
+        """The search method with these settings, before the first event."""
+
+    @abstractmethod
+    def outline(self) -> Outline:
+        """What the rest of the program may know of it; made for each call."""
+
+    def summary(self, progress: Progress) -> str:
+        """The search in a few words, for the head of a report."""
+        return self.method
+
+    def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
+        """Refuse a new search that is too large to be planned.
+
+        Raises:
+            ValueError: place, value, limit and cure.
+        """
+
+    def check_reach(self) -> None:
+        """Refuse a new search that never ends, or surely trains nothing to its maximum resource.
+
+        Raises:
+            ValueError: value, rule and cure.
+        """
+
+    def check_objectives(self, objectives: int) -> None:
+        """Refuse a number of metrics that the method cannot rank by.
+
+        Raises:
+            ValueError: rule and cure.
+        """
+
+    def check_space(self, space: SearchSpace, seed: int) -> None:
+        """Refuse a search space that the settings do not fit.
+
+        Raises:
+            ValueError: place, value, rule and cure.
+        """
+
+    def notices(self, extra: int) -> list[str]:
+        """What a user should know before the start.
+
+        Args:
+            extra: configurations asked for after the study was created.
+        """
+        return []
+
+    def configurations(self, context: SearchContext) -> Callable[[int], Params] | None:
+        """The parameters of a trial by its number, where the method says them itself (see ``own_configurations``)."""
+        return None
+
+    def refuse_extension(self, study: str, method: SearchMethod | None = None) -> str | None:
+        """Why a study takes no more configurations; None: it takes them.
+
+        Args:
+            study: its name, for the message.
+            method: the search as it stands; None: not known.
+        """
+        return None
+
+    def record(self) -> Record | None:
+        """The record of another study that it repeats; None: it searches by itself."""
+        return None
+
+    def accepts_any_metric(self) -> bool:
+        """Whether one of several metrics suffices for a result; asked for each result."""
+        return False
+
+    def number_of_seed(self, trial: int) -> int:
+        """The number that the training seed of a trial follows from."""
+        return trial
+
+    @classmethod
+    def without_derived(cls, search: Mapping[str, Any], changed: Collection[str]) -> dict[str, Any]:
+        """Plain settings without those that followed from settings that changed.
+
+        Args:
+            changed: names of the settings that a person changed.
+        """
+        return dict(search)
+
+
+def check_range(min_resource: int | None, max_resource: int | None) -> None:
+    """Refuse a shortest training that is longer than a full one.
+
+    Raises:
+        ValueError: values and cure.
+    """
+    if min_resource is not None and max_resource is not None and min_resource > max_resource:
+        raise ValueError(
+            f"min_resource = {min_resource} is larger than max_resource = {max_resource}; "
+            "lower the one or raise the other"
+        )
+
+
+def check_configs(configs: int | None) -> None:
+    """Refuse more configurations than a study may have."""
+    if configs is not None:
+        at_most("search.configs", configs, limits.CONFIGS, "configurations; lower it")
+
+
+def check_rungs(levels: Sequence[int]) -> None:
+    """Refuse more rungs than a bracket may have."""
+    at_most("rungs", len(levels), limits.RUNGS, "in one bracket; raise reduction_factor or min_resource")

@@ -1,0 +1,47 @@
+"""Builds the search method and the sampler that a study describes."""
+
+from __future__ import annotations
+
+from hpo_core.samplers import registry as samplers
+from hpo_core.samplers.listed_sampler import ListedSampler
+from hpo_core.samplers.sampler import Sampler, SamplerContext
+from hpo_core.samplers.warm_start import WarmStarted
+from hpo_core.search.method import SearchMethod
+from hpo_core.search.search_settings import SearchContext
+from hpo_core.spec.study_spec import StudySpec
+
+
+def create_method(spec: StudySpec) -> SearchMethod:
+    """The search method of a study, before its first event."""
+    return spec.search.create(_search_context(spec))
+
+
+def create_sampler(spec: StudySpec) -> Sampler:
+    """The sampler of a study; after the proposals of a warm start, where it has some."""
+    configurations = spec.search.configurations(_search_context(spec))
+    if configurations is not None:
+        return ListedSampler(configurations)
+    warm = spec.warm_start
+    context = SamplerContext(
+        space=spec.search_space(),
+        seed=spec.seed,
+        objectives=len(spec.objectives),
+        max_resource=spec.search.outline().max_resource,
+        past=warm.past if warm is not None else (),
+    )
+    sampler = samplers.create(spec.sampler.name, spec.sampler.arguments, context)
+    if warm is not None and warm.proposals:
+        return WarmStarted(sampler, warm.proposals)
+    return sampler
+
+
+def is_pure(spec: StudySpec) -> bool:
+    """Whether the sampler's answers follow from the spec and the trial's number alone.
+
+    What a warm start proposes stands in the spec.
+    """
+    return spec.search.outline().own_configurations or spec.sampler.name in samplers.OURS
+
+
+def _search_context(spec: StudySpec) -> SearchContext:
+    return SearchContext(spec.search_space(), spec.seed, len(spec.objectives))

@@ -1,0 +1,25 @@
+"""What a user should know of a study before it starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpo_core.spec.study_spec import StudySpec
+
+
+def notices(spec: StudySpec, extra: int = 0) -> list[str]:
+    """Where the study ends before a trial is trained to the maximum resource.
+
+    Args:
+        extra: configurations asked for after the study was created.
+    """
+    found = []
+    top = spec.search.outline().max_resource
+    units = spec.stop.total_resource
+    if units is not None and top is not None and units < top:
+        found.append(
+            f"stop.total_resource = {units:,} ends the study before a trial can reach max_resource = {top:,}; raise "
+            "the one or lower the other."
+        )
+    return found + spec.search.notices(extra)
