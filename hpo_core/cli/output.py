@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from hpo_core.home import Home
-from hpo_core.journal.damage import damage_named
 from hpo_core.journal.protocol import Journal, StudyInfo
 from hpo_core.model.errors import HpoError
+from hpo_core.replay.damage_report import damage_named
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_core.views.extension import Extension

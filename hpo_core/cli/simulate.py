@@ -17,9 +17,9 @@ from hpo_core.cli.output import err, out, print_json
 from hpo_core.execution.faults import Faults
 from hpo_core.execution.virtual_workers import make_workers
 from hpo_core.home import Home
-from hpo_core.journal.damage import damage_named
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import shown
+from hpo_core.replay.damage_report import damage_named
 from hpo_core.report.simulation.answers import SPREADS, Simulated, endings, table
 from hpo_core.report.simulation.simulation_page import write_simulated
 from hpo_core.simulation.analytic import AnalyticCurves

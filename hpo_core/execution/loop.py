@@ -19,7 +19,7 @@ from hpo_core.execution.dispatch import DirectDispatcher, Dispatcher
 from hpo_core.execution.executor import Executor, Inbox
 from hpo_core.execution.sweeper import CheckpointSweeper
 from hpo_core.journal.protocol import Owner
-from hpo_core.journal.retrying import PatientJournal
+from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.model.errors import HpoError
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.placement import OneJobPerSlot, PlacementPolicy, Slots
@@ -242,7 +242,7 @@ class Loop:
 
     def _end_early(self, error: BaseException) -> None:
         """Children are ended, and the study says why it stopped, where the journal still takes it."""
-        if isinstance(self.study.journal, PatientJournal):
+        if isinstance(self.study.journal, RetryingJournal):
             self.study.journal.seconds = 0.0  # whoever ends us waits for us
         try:
             self._executor.cancel_all()

@@ -32,7 +32,7 @@ T = TypeVar("T")
 log = logging.getLogger("hpo.journal")
 
 
-class PatientJournal:
+class RetryingJournal:
     """Another journal, asked again while it cannot be reached.
 
     An interrupt during the wait passes through and ends the patience: what then still reads or writes (the study's

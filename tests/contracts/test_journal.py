@@ -11,7 +11,7 @@ import pytest
 
 from hpo_core import Study
 from hpo_core.journal.protocol import Journal, Owner, StudyInfo
-from hpo_core.journal.retrying import PatientJournal
+from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.journal.sql import current_owner
 from hpo_core.model.errors import FencedError, HpoError, JournalUnavailableError
 from hpo_core.model.events import Entry
@@ -92,7 +92,7 @@ def test_retries_over_an_unreliable_connection_lose_and_duplicate_nothing(open_a
     calm = fresh(make_spec(), None, World(seed))
     World(seed).play(calm)
     line = UnreliableJournal(open_again(), seed)
-    journal = PatientJournal(line, 60)
+    journal = RetryingJournal(line, 60)
     world = World(seed)
     study = Study.create(make_spec(), journal, clock=calm._clock)
     study.epoch = journal.claim("world", current_owner(), time.time())
@@ -127,7 +127,7 @@ def test_a_retried_append_is_fenced_by_another_controllers_entry(open_again: Ope
             record.append(study, entry)
 
     line = TakenOver(record, 0)
-    old.journal = PatientJournal(line, 60)
+    old.journal = RetryingJournal(line, 60)
     with pytest.raises(FencedError):
         old.set_capacity(2)
     assert line.taken
@@ -138,7 +138,7 @@ def test_a_fenced_call_is_not_retried_and_retries_end(open_again: Open) -> None:
     record = open_again()
     study = fresh(make_spec(), record)
     Study.open("world", record).ask()
-    study.journal = PatientJournal(record, 3600)
+    study.journal = RetryingJournal(record, 3600)
     with pytest.raises(FencedError):
         study.ask()
 
@@ -149,7 +149,7 @@ def test_a_fenced_call_is_not_retried_and_retries_end(open_again: Open) -> None:
 
     line = Gone(record, 0)
     late = Study.open("world", record)
-    late.journal = PatientJournal(line, 0.3)
+    late.journal = RetryingJournal(line, 0.3)
     with pytest.raises(JournalUnavailableError, match="gone"):
         late.ask()
     assert line.failures > 1

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from hpo_core import Study
-from hpo_core.journal.retrying import PatientJournal
+from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.journal.sql import SqlJournal
 from hpo_core.model.errors import JournalUnavailableError
 from hpo_core.model.events import JobCompleted
@@ -45,7 +45,7 @@ def test_calls_wait_for_a_locked_sqlite_file(tmp_path: Path) -> None:
     record = SqlJournal(f"sqlite:///{tmp_path / 'journal.db'}")
     study = fresh(make_spec(), record)
     record.wait_in_python()
-    study.journal = PatientJournal(record, 60)
+    study.journal = RetryingJournal(record, 60)
     lock = Lock(tmp_path / "journal.db")
     lock.__enter__()
     timer = threading.Timer(3.0, lock.__exit__)

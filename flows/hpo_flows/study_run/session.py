@@ -22,7 +22,7 @@ from hpo_core.execution.loop import Loop, Observer, Takeover
 from hpo_core.execution.sweeper import CheckpointSweeper
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.protocol import Owner
-from hpo_core.journal.retrying import PatientJournal
+from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.journal.sql import SqlJournal, current_owner
 from hpo_core.model.errors import (
     CheckpointError,
@@ -110,7 +110,7 @@ class Session:
         record: SqlJournal = home.open_journal()
         record.wait_in_python()
         self._journal_url = record.url
-        self.journal = PatientJournal(record)
+        self.journal = RetryingJournal(record)
         self.owner: Owner = current_owner()
         self._epoch: int | None = None
         try:

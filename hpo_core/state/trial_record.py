@@ -1,0 +1,119 @@
+"""TrialRecord: everything known of one trial."""
+
+from __future__ import annotations
+
+import msgspec
+
+from hpo_core.model.events import (
+    AttemptFailed,
+    CheckpointRemoved,
+    JobCompleted,
+    JobGranted,
+    TrialAbandoned,
+    TrialExtensionEnded,
+    TrialStopped,
+)
+from hpo_core.model.trial import Checkpoint, Params
+
+
+class TrialRecord(msgspec.Struct, gc=False):
+    """Everything known of one trial. Only :class:`StudyState` writes to it.
+
+    Hundreds of thousands of them live at once: tuples instead of lists keep them out of the cycle
+    collector's sight, which otherwise costs more than all decisions together.
+    """
+
+    number: int
+    bracket: int
+    params: Params
+    parent: int | None = None
+    results: tuple[JobCompleted, ...] = ()
+    """Results at the search's rungs, in the order of their resource."""
+    further: tuple[JobCompleted, ...] = ()
+    """Results of training beyond the search, likewise; no search method knows them."""
+    attempts: int = 0
+    """Attempts granted so far; the next one gets this number."""
+    granted: JobGranted | None = None
+    """The latest grant."""
+    running: bool = False
+    """Whether the latest grant awaits its report."""
+    failures: tuple[AttemptFailed, ...] = ()
+    """Failed attempts at the present target."""
+    given_up: tuple[TrialExtensionEnded, ...] = ()
+    """Targets beyond the search that were not reached."""
+    condemned: frozenset[int] = frozenset()
+    """Resources whose checkpoint is not there to use: it cannot be loaded, or was removed."""
+    removed: tuple[CheckpointRemoved, ...] = ()
+    """Those of them that went to stay within the budget."""
+    abandoned: TrialAbandoned | None = None
+    stopped: TrialStopped | None = None
+    """Set where the search said that the trial does not go on."""
+    base: int = 0
+    """Units of training behind the parent when the trial was created."""
+
+    @property
+    def all_results(self) -> tuple[JobCompleted, ...]:
+        """Of the search and beyond it, in the order of their resource."""
+        if not self.further:
+            return self.results
+        return tuple(sorted((*self.results, *self.further), key=lambda result: result.resource))
+
+    @property
+    def searched(self) -> int:
+        """Units of training behind the latest result of the search, its ancestors' included (0: none)."""
+        return self.results[-1].resource if self.results else self.base
+
+    @property
+    def resource(self) -> int:
+        """Units of training behind the best-trained result, its ancestors' included (0: none)."""
+        return max(self.searched, self.further[-1].resource) if self.further else self.searched
+
+    @property
+    def rung(self) -> int:
+        """Highest rung reached (-1: none)."""
+        return self.results[-1].rung if self.results else -1
+
+    @property
+    def loss(self) -> float | None:
+        """Loss at the highest resource; None where there is none or it is not finite."""
+        results = self.all_results if self.further else self.results
+        return results[-1].loss if results else None
+
+    @property
+    def status(self) -> str:
+        """``running``, ``abandoned``, ``waiting`` (to be tried again), ``stopped``, ``paused`` (at a rung), ``new``."""
+        if self.abandoned is not None:
+            return "abandoned"
+        if self.running:
+            return "running"
+        if self.failures:
+            return "waiting"
+        if self.stopped is not None:
+            return "stopped"
+        return "paused" if self.results else "new"
+
+    def is_at(self, gone: TrialAbandoned) -> bool:
+        """Whether it stood at that rung, with its result, when it was abandoned, and was not on its way there."""
+        return self.rung >= gone.rung
+
+    def good_checkpoints(self) -> list[Checkpoint]:
+        """Those that can be there to start from, the newest first: of the two newest, what is not condemned.
+
+        The older ones are given up when a newer one comes, and never taken up again.
+        """
+        newest = [result.checkpoint for result in self.results if result.checkpoint is not None][-2:]
+        return [checkpoint for checkpoint in reversed(newest) if checkpoint.resource not in self.condemned]
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Where the next attempt starts; None: from scratch."""
+        return next(iter(self.good_checkpoints()), None)
+
+    def further_checkpoints(self) -> list[Checkpoint]:
+        """The same of the training beyond the search."""
+        newest = [result.checkpoint for result in self.further if result.checkpoint is not None][-2:]
+        return [checkpoint for checkpoint in reversed(newest) if checkpoint.resource not in self.condemned]
+
+    @property
+    def waiting(self) -> bool:
+        """Whether its latest job failed and is wanted again."""
+        return bool(self.failures) and not self.running and self.abandoned is None and self.stopped is None
