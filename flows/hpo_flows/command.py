@@ -14,8 +14,8 @@ from hpo_core.cli.app import CORE_COMMANDS, new_app, run
 from hpo_core.cli.options import AsJson, Force, HomeOption, JournalOption, Name, PrefectTimeout, UsePrefect
 from hpo_core.cli.output import out
 from hpo_core.home import Home, checked_name
-from hpo_core.journal.damage import damage_named
 from hpo_core.model.errors import SpecError
+from hpo_core.replay.damaged_journals import damage_named
 
 
 def tune(

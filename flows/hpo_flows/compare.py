@@ -44,7 +44,7 @@ def compare(
     mask_logs()
     place = home_here()
     source = place.read_journal()
-    comparison = Comparison.of([list(source.entries(name)) for name in studies])
+    comparison = Comparison.of(source.entries(name) for name in studies)
     page = write_comparison(comparison, place.comparison_path(studies))
     facts = comparison.facts()
     specs = {member.name: member.series.study.spec for member in comparison.contenders}

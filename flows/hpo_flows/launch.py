@@ -16,7 +16,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from hpo_core.cli.output import err, out, print_json, print_summary, trained_further
+from hpo_core.cli.output import RunResult, err, out, print_run_result
 from hpo_core.execution.dispatch import DirectDispatcher
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError
@@ -24,7 +24,8 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec, notices
 from hpo_core.study import Study
 from hpo_core.tracking.run_location import read_place
-from hpo_core.views.front import front_facts
+from hpo_core.views.extension import extension_of
+from hpo_core.views.summary import summarize
 from hpo_flows.prefect_api.connection import (
     PrefectServerError,
     check_access,
@@ -196,40 +197,30 @@ def _say(as_json: bool, line: str) -> None:
 def _finish(session: Session, summary: dict[str, Any], as_json: bool) -> None:
     study = Study.open(session.name, session.journal, reading=True)
     place = read_place(session.folder)
-    best = study.best
-    checkpoint = study.state.best_checkpoint()
-    facts: dict[str, Any] = {
-        "study": study.name,
-        "status": summary["status"],
-        "reason": summary["reason"],
-        "rule": study.state.halted.rule if summary["reason"] and study.state.halted is not None else "",
-        "method": study.spec.search.method,
-        "trials": len(study.state.trials),
-        "jobs": study.state.completed_jobs,
-        "seconds": round(summary["seconds"], 1),
-        "metric": study.spec.metric.name,
-        "best": None
-        if best is None
-        else {
-            "value": study.metric_value(best.loss),
-            "trial": best.trial,
-            "resource": best.resource,
-            "params": study.state.trials[best.trial].params,
-        },
-        "front": front_facts(study.spec, study.state),
-        "notices": notices(study.spec, study.state.extra_configs),
-        "trained_further": None if session.train is None else trained_further(study, *session.train),
-        "mlflow": None if place is None else place.url,
-        "checkpoint": None if checkpoint is None else summary["links"].get("Checkpoint", checkpoint.uri),
-        "report": summary["report"],
-    }
-    if as_json:
-        print_json(facts)
-    else:
-        print_summary(facts)
-    if session.train is not None:
-        if not facts["trained_further"]["reached"]:
-            raise HpoError(facts["trained_further"]["words"])
+    known = summarize(study)
+    further = None if session.train is None else extension_of(study, *session.train)
+    result = RunResult(
+        study=known.study,
+        status=summary["status"],
+        reason=summary["reason"],
+        rule=known.rule if summary["reason"] else "",
+        method=known.method,
+        trials=known.trials,
+        jobs=known.jobs,
+        seconds=round(summary["seconds"], 1),
+        metric=known.metric,
+        best=known.best,
+        front=known.front,
+        notices=notices(study.spec, study.state.extra_configs),
+        trained_further=further,
+        mlflow=None if place is None else place.url,
+        checkpoint=None if known.checkpoint is None else summary["links"].get("Checkpoint", known.checkpoint),
+        report=summary["report"],
+    )
+    print_run_result(result, as_json=as_json)
+    if further is not None:
+        if not further.reached:
+            raise HpoError(further.words)
         return
     if summary["status"] != "finished":
         raise typer.Exit(HALTED)

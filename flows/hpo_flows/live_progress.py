@@ -1,4 +1,4 @@
-"""What a person sees while a study runs: a live board in a terminal, plain lines elsewhere."""
+"""What a terminal shows while a study runs: a live table, or plain lines in pipes and logs."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from hpo_core.cli.output import best_line, duration
+from hpo_core.cli.output import best_line
 from hpo_core.model.stage import FURTHER
 from hpo_core.model.trial import RESULTS, Job, Report
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
+from hpo_core.views.formatting import duration
 from hpo_core.views.rung_names import RungNames, halt_words
 from hpo_core.views.rungs import (
     BracketView,
     RungView,
     bracket_views,
     by_shape,
-    entrances,
-    folded,
+    entry_levels,
+    grouped_brackets,
     is_stopping,
     is_unlimited,
 )
 
 REDRAW_SECONDS = 0.5
-"""A board is drawn at most so often: its cost must not follow the number of reports."""
+"""Seconds between two drawings at least: their cost must not grow with the number of reports."""
 
 
 def remaining_units(study: Study) -> int | None:
@@ -97,16 +98,16 @@ class ResultLines:
                 for metric in study.spec.objectives
                 if metric.name in report.metrics or not study.spec.any_metric
             )
-            text = f"trial {report.trial} at {last.resource} ({names.words(last.bracket, last.rung)}): {reached}"
+            text = f"trial {report.trial} at {last.resource} ({names.label(last.bracket, last.rung)}): {reached}"
             if trial.stopped is not None and trial.stopped.rung == last.rung:
-                text += f", {names.stopped(trial.stopped)}"
+                text += f", {names.stop_line(trial.stopped)}"
             if report.unrestored:
                 more = f", and more: hpo show {study.name} --trial {report.trial}" if len(report.unrestored) > 1 else ""
                 text += f"; not restored from its parent: {report.unrestored[0]}{more}"
         else:
             text = f"trial {report.trial}: {report.outcome}: {report.message}"
         for event in study.state.ceilings[self._ceilings :]:
-            text += f" -> {names.raised(event)}"
+            text += f" -> {names.ceiling_line(event)}"
         self._ceilings = len(study.state.ceilings)
         text = terminal_text(text)  # a log, too, may be read in a terminal
         return text + "".join(f" -> {self._granted(job)}" for job in granted)
@@ -120,12 +121,12 @@ class ResultLines:
             return f"trial {job.trial} goes on from trial {job.parent}, trains to {job.target}"
         if job.rung:
             went = "goes on" if self._stopping else "promoted"
-            return f"trial {job.trial} {went} to {self._names.words(job.bracket, job.rung)}, trains to {job.target}"
+            return f"trial {job.trial} {went} to {self._names.label(job.bracket, job.rung)}, trains to {job.target}"
         bracket = f" in bracket {job.bracket}" if self._names.several or self._names.shared else ""
         return f"new trial {job.trial}{bracket}"
 
     def news(self) -> str:
-        """A halt that was not told yet, or nothing."""
+        """A line about a halt that was not shown yet, or nothing."""
         halted, before = self._study.state.halted, self._halted
         self._halted = halted is not None
         return (
@@ -153,7 +154,7 @@ class PlainLines:
         self.on_tick()
 
     def on_tick(self) -> None:
-        """Results are told as they come; a halt may come by itself."""
+        """Results are written as they come; a halt may come between them."""
         if news := self._lines.news():
             self._write(news)
 
@@ -194,7 +195,7 @@ class LiveBoard:
             f"{state.completed_jobs} jobs done, {len(state.running)} running, "
             f"{duration(self._pace.elapsed())} elapsed, ETA {duration(self._pace.eta())}",
         )
-        parts: list[RenderableType] = [head, rung_board(study)]
+        parts: list[RenderableType] = [head, rung_table(study)]
         for title, line, style in self._notes():
             parts.append(
                 Text.assemble((f"{title:<9}", "dim"), (terminal_text(line), style), overflow="ellipsis", no_wrap=True)
@@ -203,11 +204,11 @@ class LiveBoard:
 
     def _notes(self) -> Iterator[tuple[str, str, str]]:
         study = self._study
-        if enter := entrances(study.spec):
+        if enter := entry_levels(study.spec):
             places = ", ".join(f"{bracket} at {level:,}" for bracket, level in enter.items())
             yield "brackets", f"all on these rungs, entered by {places}", ""
         if study.state.ceilings:
-            yield "ceiling", RungNames(study.spec).raised(study.state.ceilings[-1]), ""
+            yield "ceiling", RungNames(study.spec).ceiling_line(study.state.ceilings[-1]), ""
         if rules := study.rules.progress(study.state, time.time()):
             yield "stops at", ", ".join(rules), ""
         if study.state.halted is not None:
@@ -216,7 +217,7 @@ class LiveBoard:
         yield "last", self._last, ""
 
 
-def rung_board(study: Study) -> Table:
+def rung_table(study: Study) -> Table:
     """A line per rung of what goes on; brackets that are over, or have not begun, in a line each or together."""
     views = bracket_views(study)
     several = len(views) > 1
@@ -257,7 +258,7 @@ def _progress(rung: RungView, view: BracketView, unlimited: bool, several: bool)
 
 def _lines_of(views: Sequence[BracketView]) -> Iterator[tuple[BracketView, list[RungView]]]:
     """Brackets with the rungs to show of each; what rests is summed up to one line, where there are several."""
-    shown = folded(views)
+    shown = grouped_brackets(views)
     if len(views) > len(shown):  # many: all that is to come in one line
         coming = [view for view in views if view.state == "to come"]
         shown = [view for view in shown if view.state != "to come"]

@@ -1,7 +1,7 @@
 """What the Prefect UI shows of a study while it runs: progress, rungs or generations, best trial; at its end, links.
 
-Each artifact is made once and then changed in place: a new version for every change would bury the timeline under
-dots. Changes are sent by a thread of their own, so an API that is slow, or gone, costs the picture and not the study.
+Each artifact is made once and then changed in place: a new version for every change would fill the timeline with
+dots. A thread of its own sends the changes, so that a slow or unreachable API delays the artifacts and not the study.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from uuid import UUID
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 
-from hpo_core.cli.output import duration
 from hpo_core.model.trial import Job, Report
 from hpo_core.security.untrusted_text import markdown_code, markdown_row, markdown_text
 from hpo_core.study import Study
-from hpo_core.views.front import front_facts, front_rows
+from hpo_core.views.formatting import duration, number, plural
+from hpo_core.views.front import front_members, front_rows
 from hpo_core.views.rung_names import RungNames, halt_words
-from hpo_core.views.rungs import bracket_views, entrances, folded, rung_rows
+from hpo_core.views.rungs import bracket_views, entry_levels, grouped_brackets, rung_rows
+from hpo_core.views.summary import best_result
 from hpo_flows.live_progress import Pace, remaining_units
 
 SOONEST = 4.0
@@ -40,11 +41,10 @@ def artifact_key(study: str, what: str) -> str:
 
 def best_markdown(study: Study) -> str:
     """The best configuration as Markdown."""
-    best = study.best
+    best = best_result(study)
     if best is None:
         return f"## {study.name}\n\nNo trial has a finite {markdown_text(study.spec.metric.name)} yet."
-    params = study.state.trials[best.trial].params
-    reached = f"{markdown_text(study.spec.metric.name)} = {study.metric_value(best.loss):.6g}"
+    reached = f"{markdown_text(study.spec.metric.name)} = {number(best.value, 6)}"
     lines = [
         f"## {study.name}: trial {best.trial}",
         "",
@@ -52,7 +52,7 @@ def best_markdown(study: Study) -> str:
         "",
         "| parameter | value |",
         "| --- | --- |",
-        *(f"| {markdown_text(name)} | {markdown_text(value)} |" for name, value in params.items()),
+        *(f"| {markdown_text(name)} | {markdown_text(value)} |" for name, value in best.params.items()),
     ]
     if len(study.spec.objectives) > 1:
         lines += ["", *_front_table(study)]
@@ -60,10 +60,10 @@ def best_markdown(study: Study) -> str:
 
 
 def _front_table(study: Study) -> list[str]:
-    rows = front_rows(front_facts(study.spec, study.state))
+    rows = front_rows(front_members(study.spec, study.state))
     names = ", ".join(metric.name for metric in study.spec.objectives)
     return [
-        f"### Pareto front of {markdown_text(names)}: {len(rows)} result{'' if len(rows) == 1 else 's'}",
+        f"### Pareto front of {markdown_text(names)}: {plural(len(rows), 'result')}",
         "",
         markdown_row(rows[0]),
         f"|{' --- |' * len(rows[0])}",
@@ -73,11 +73,11 @@ def _front_table(study: Study) -> list[str]:
 
 def _about_rungs(study: Study) -> str:
     lines = [f"Rungs of {study.name}"]
-    if enter := entrances(study.spec):
+    if enter := entry_levels(study.spec):
         places = ", ".join(f"{level} (bracket {bracket})" for bracket, level in enter.items())
         lines.append(f"All brackets share these rungs; their trials enter at {places}.")
     names = RungNames(study.spec)
-    lines += [f"- {names.raised(event)}" for event in study.state.ceilings]
+    lines += [f"- {names.ceiling_line(event)}" for event in study.state.ceilings]
     return "\n\n".join(lines)
 
 
@@ -134,7 +134,7 @@ class StudyArtifacts:
     def _shown(self, more: str = "") -> dict[str, tuple[str, Any, str]]:
         """What the artifacts should hold now: type, data, description by the end of their keys."""
         study = self._study
-        rows = rung_rows(study, folded(bracket_views(study, details=True)))
+        rows = rung_rows(study, grouped_brackets(bracket_views(study, details=True)))
         shown: dict[str, tuple[str, Any, str]] = {
             "rungs": ("table", json.dumps(rows), _about_rungs(study)),
             "best": ("markdown", f"{best_markdown(study)}\n\n{self._words()}{more}", f"Best trial of {study.name}"),

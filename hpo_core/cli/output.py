@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from hpo_core.home import Home
-from hpo_core.journal.damage import damage_named
 from hpo_core.journal.protocol import Journal, StudyInfo
 from hpo_core.model.errors import HpoError
-from hpo_core.model.events import AttemptReported, Entry
-from hpo_core.model.stage import FURTHER
+from hpo_core.replay.damaged_journals import damage_named
+from hpo_core.search.registry import BY_NAME
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
-from hpo_core.views.front import front_facts, front_rows
+from hpo_core.views.extension import Extension
+from hpo_core.views.formatting import duration, number, plural
+from hpo_core.views.front import FrontMember, front_rows
 from hpo_core.views.rung_names import RungNames, halt_words
-from hpo_core.views.rungs import BracketView, bracket_views, entrances, folded, rung_rows
+from hpo_core.views.rungs import BracketView, bracket_views, entry_levels, grouped_brackets, rung_rows
+from hpo_core.views.summary import BestResult, summarize
+from hpo_core.views.trial_story import trial_story, unrestored_lines
 
 
 class SafeConsole(Console):
@@ -43,15 +47,11 @@ class SafeConsole(Console):
 out = SafeConsole()
 err = SafeConsole(stderr=True)
 _FRONT_SHOWN = 10
-
-
-def duration(seconds: float | None) -> str:
-    """``1:02:03`` or ``2:03``; ``?`` for None."""
-    if seconds is None:
-        return "?"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+_SHOWN = (
+    "study", "status", "reason", "rule", "trials", "jobs", "running", "waiting", "to_train_further", "abandoned",
+    "failed_attempts", "best", "front",
+)  # fmt: skip
+"""Fields of the summary in ``hpo show --json``."""
 
 
 def best_line(study: Study) -> str:
@@ -61,84 +61,75 @@ def best_line(study: Study) -> str:
         return "no result yet"
     name = terminal_text(study.spec.metric.name)
     front = f", front of {len(study.state.front)}" if len(study.spec.objectives) > 1 else ""
-    return f"{name} {study.metric_value(best.loss):.5g} (trial {best.trial} at {best.resource}){front}"
+    return f"{name} {number(study.metric_value(best.loss), 5)} (trial {best.trial} at {best.resource}){front}"
 
 
-def _print_front(facts: dict[str, Any], most: int | None = None) -> None:
+def _print_front(study: str, front: Sequence[FrontMember], most: int | None = None) -> None:
     """The front as a table, where there are several objectives."""
-    front = facts["front"]
-    if front and len(front[0]["values"]) > 1:
-        many = len(front)
-        names = terminal_text(", ".join(front[0]["values"]))
-        out.print(Text(f"Pareto front of {names}: {many} result{'' if many == 1 else 's'}"))
+    if front and len(front[0].values) > 1:
+        names = terminal_text(", ".join(front[0].values))
+        out.print(Text(f"Pareto front of {names}: {plural(len(front), 'result')}"))
         out.print(table_of(front_rows(front, most)))
-        if most is not None and many > most:
-            out.print(Text(f"and {many - most} more: hpo show {facts['study']}", style="dim"))
+        if most is not None and len(front) > most:
+            out.print(Text(f"and {len(front) - most} more: hpo show {study}", style="dim"))
 
 
-def print_summary(facts: dict[str, Any]) -> None:
-    """The end of a run, for people."""
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run of a study came to; its fields are the keys of ``--json``."""
+
+    study: str
+    status: str
+    reason: str
+    rule: str
+    method: str
+    trials: int
+    jobs: int
+    seconds: float
+    metric: str
+    best: BestResult | None
+    front: tuple[FrontMember, ...]
+    notices: Sequence[str]
+    trained_further: Extension | None
+    mlflow: str | None
+    checkpoint: str | None
+    report: str
+
+
+def print_run_result(result: RunResult, *, as_json: bool) -> None:
+    """The end of a run: JSON for programs, or a summary for people."""
+    if as_json:
+        print_json(msgspec.to_builtins(result))
+        return
     out.print()
     out.print(
         Text.assemble(
-            (f"{facts['study']} {facts['status']}", "bold green" if facts["status"] == "finished" else "bold yellow"),
-            f": {facts['trials']} trials, {facts['jobs']} jobs in {duration(facts['seconds'])}",
+            (f"{result.study} {result.status}", "bold green" if result.status == "finished" else "bold yellow"),
+            f": {result.trials} trials, {result.jobs} jobs in {duration(result.seconds)}",
         )
     )
-    if facts["reason"]:
-        rule = "stop rule met: " if facts["rule"] else ""
-        out.print(Text(f"  reason      {rule}{terminal_text(facts['reason'])}", style="yellow"), soft_wrap=True)
-    best = facts["best"]
-    if best is not None:
-        reached = f"{terminal_text(facts['metric'])} = {best['value']:.5g}"
-        out.print(Text(f"  best        {reached}  (trial {best['trial']} at {best['resource']})"))
-        for key, value in best["params"].items():
+    if result.reason:
+        rule = "stop rule met: " if result.rule else ""
+        out.print(Text(f"  reason      {rule}{terminal_text(result.reason)}", style="yellow"), soft_wrap=True)
+    if (best := result.best) is not None:
+        reached = f"{terminal_text(result.metric)} = {number(best.value, 5)}"
+        out.print(Text(f"  best        {reached}  (trial {best.trial} at {best.resource})"))
+        for key, value in best.params.items():
             shown = f"{value:.5g}" if isinstance(value, float) else str(value)
             out.print(Text(f"              {terminal_text(f'{key} = {shown}')}"))
-    _print_front(facts, most=_FRONT_SHOWN)
-    if facts["trained_further"]:
-        out.print(Text(f"  further     {facts['trained_further']['words']}"), soft_wrap=True)
-    for title, key in (("checkpoint", "checkpoint"), ("MLflow", "mlflow"), ("report", "report")):
-        if facts[key]:
-            out.print(Text(f"  {title:<11} {facts[key]}"), soft_wrap=True)
-    name = facts["study"]
-    if facts["status"] != "finished":
+    _print_front(result.study, result.front, most=_FRONT_SHOWN)
+    if result.trained_further is not None:
+        out.print(Text(f"  further     {result.trained_further.words}"), soft_wrap=True)
+    for title, target in (("checkpoint", result.checkpoint), ("MLflow", result.mlflow), ("report", result.report)):
+        if target:
+            out.print(Text(f"  {title:<11} {target}"), soft_wrap=True)
+    name = result.study
+    if result.status != "finished":
         more = f"hpo resume {name}"
-    elif facts["method"] == "recorded":
+    elif not BY_NAME[result.method].extendable:
         more = "hpo list"
     else:
         more = f"hpo extend {name} --configs 30"
     out.print(Text(f"  next        {more}   (also: hpo show {name}, hpo audit {name})"))
-
-
-def trained_further(study: Study, number: int, to: int) -> dict[str, Any]:
-    """What became of the trial that was to be trained further."""
-    trial = study.state.trials[number]
-    result = next((r for r in reversed(trial.further) if r.resource >= to), None)
-    name = study.spec.metric.name
-    if result is not None:
-        loss = "not finite" if result.loss is None else f"{study.metric_value(result.loss):.5g}"
-        words = f"trial {number} trained further, to {result.resource}: {name} = {loss}"
-    elif number in study.state.extended:
-        held = study.state.halted
-        why = f" ({held.reason})" if held is not None and study.state.further_held else ""
-        words = (
-            f"Study {study.name!r}, trial {number} is not trained to {to} yet{why}. Mend that, then "
-            f"`hpo extend {study.name} --trial {number} --to {to}` goes on."
-        )
-    else:
-        why = trial.given_up[-1].reason if trial.given_up else trial.status
-        words = f"Study {study.name!r}, trial {number} was not trained to {to}: {why}"
-    value = None if result is None or result.loss is None else study.metric_value(result.loss)
-    return {"trial": number, "to": to, "reached": result is not None, "value": value, "words": words}
-
-
-def _left_as_built(entries: Iterable[Entry], trial: int) -> Iterator[str]:
-    """What the trial's attempts could not restore from another trial's checkpoint."""
-    for entry in entries:
-        if isinstance(entry.stimulus, AttemptReported) and entry.stimulus.report.trial == trial:
-            report = entry.stimulus.report
-            yield from (f"attempt {report.attempt} left as built: {line}" for line in report.unrestored)
 
 
 def print_study(home: Home, name: str, at: int | None, as_json: bool, trial: int | None = None) -> None:
@@ -157,74 +148,45 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, tria
     if trial is not None:
         if trial >= len(state.trials):
             raise HpoError(f"--trial {trial}: study {name!r} has trials 0 to {len(state.trials) - 1} at that entry.")
-        for line in [*state.story(trial), *_left_as_built(source.entries(name, 0, study.seq), trial)]:
+        for line in [*trial_story(state, trial), *unrestored_lines(source.entries(name, 0, study.seq), trial)]:
             out.print(Text(terminal_text(line)), soft_wrap=True)
         return
     views = bracket_views(study, details=True)
     names = RungNames(study.spec)
-    ceilings = [names.raised(event) for event in state.ceilings]
-    facts = {
-        "study": name,
-        "entry": study.seq - 1,
-        "entries": info.entries,
-        "status": status_word(study, info) if at is None else study.status,
-        "reason": state.halted.reason if state.halted else "",
-        "rule": state.halted.rule if state.halted else "",
-        "trials": len(state.trials),
-        "jobs": state.completed_jobs,
-        "running": [
-            {
-                "trial": j.trial,
-                "bracket": j.bracket,
-                "rung": None if j.rung == FURTHER else names.place(j.bracket, j.rung)[1],
-                "target": j.target,
-                "attempt": j.attempt,
-            }
-            for j in state.wanted()
-        ],
-        "waiting": list(state.waiting),
-        "to_train_further": [{"trial": t.trial, "to": t.target} for t in state.extended.values()],
-        "abandoned": state.abandoned_trials,
-        "failed_attempts": state.failed_attempts,
-        "rungs": _plain_rungs(study, views),
-        "ceilings": ceilings,
-        "best": None
-        if study.best is None
-        else {
-            "trial": study.best.trial,
-            "value": study.metric_value(study.best.loss),
-            "resource": study.best.resource,
-            "params": state.trials[study.best.trial].params,
-        },
-        "front": front_facts(study.spec, state),
-    }
+    ceilings = [names.ceiling_line(event) for event in state.ceilings]
+    summary = summarize(study)
+    status = status_word(study, info) if at is None else summary.status
     if as_json:
-        print_json(facts)
+        print_json(
+            {"entry": study.seq - 1, "entries": info.entries, "rungs": _plain_rungs(study, views), "ceilings": ceilings}
+            | summary.plain(*_SHOWN)
+            | {"status": status}
+        )
         return
     out.print(
         Text.assemble(
             (f"{name} ", "bold"),
-            f"as of entry {facts['entry']} of {info.entries - 1}: {facts['status']}, {facts['trials']} trials, "
-            f"{facts['jobs']} jobs done, {len(state.running)} running, {len(state.waiting)} waiting, "
-            f"{facts['abandoned']} abandoned, {facts['failed_attempts']} failed attempts",
+            f"as of entry {study.seq - 1} of {info.entries - 1}: {status}, {summary.trials} trials, "
+            f"{summary.jobs} jobs done, {len(summary.running)} running, {len(summary.waiting)} waiting, "
+            f"{summary.abandoned} abandoned, {summary.failed_attempts} failed attempts",
         )
     )
     if state.halted is not None:
         halted = terminal_text(f"halted: {halt_words(study.spec, state.halted)}")
         out.print(Text(halted, style="yellow"), soft_wrap=True)
     out.print(Text(f"best: {best_line(study)}"))
-    _print_front(facts)
-    if enter := entrances(study.spec):
+    _print_front(name, summary.front)
+    if enter := entry_levels(study.spec):
         places = ", ".join(f"{level} (bracket {bracket})" for bracket, level in enter.items())
         out.print(Text(f"all brackets share these rungs; their trials enter at {places}"))
-    out.print(table_of(without_repeats(rung_rows(study, folded(views)), "bracket", "state")))
+    out.print(table_of(without_repeats(rung_rows(study, grouped_brackets(views)), "bracket", "state")))
     for line in ceilings:
         out.print(Text(f"ceiling: {line}"), soft_wrap=True)
     for wanted in state.extended.values():
         if wanted.trial not in state.running:
             out.print(Text(f"to be trained further: trial {wanted.trial} to {wanted.target}"))
     for job in state.wanted():
-        rung = names.words(job.bracket, job.rung)
+        rung = names.label(job.bracket, job.rung)
         out.print(Text(f"running: trial {job.trial} to {job.target} ({rung}, attempt {job.attempt})"))
 
 
@@ -256,10 +218,10 @@ def _plain_rungs(study: Study, views: list[BracketView]) -> list[dict[str, Any]]
 
 def without_repeats(rows: list[dict[str, Any]], *columns: str) -> list[dict[str, Any]]:
     """Rows whose cells in ``columns`` are empty where all of them say the same as in the row above."""
-    told = [{column: row[column] for column in columns if column in row} for row in rows]
+    shown = [{column: row[column] for column in columns if column in row} for row in rows]
     return [
-        row | dict.fromkeys(mine, "") if i and mine == told[i - 1] else row
-        for i, (row, mine) in enumerate(zip(rows, told, strict=True))
+        row | dict.fromkeys(mine, "") if i and mine == shown[i - 1] else row
+        for i, (row, mine) in enumerate(zip(rows, shown, strict=True))
     ]
 
 

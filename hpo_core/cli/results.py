@@ -12,8 +12,8 @@ import typer
 from hpo_core.cli.options import AsJson, HomeOption, JournalOption, Name
 from hpo_core.cli.output import out
 from hpo_core.home import Home, checked_name
-from hpo_core.journal.damage import damage_named
 from hpo_core.model.errors import HpoError
+from hpo_core.replay.damaged_journals import damage_named
 
 
 def schedule(
@@ -61,7 +61,7 @@ def report(
 
     place = Home(home, journal)
     source = place.read_journal()
-    entries = list(source.entries(name))
+    entries = source.entries(name)
     folder = place.study_folder(name, create=out_file is None)
     links = {"Study folder": str(folder)}
     if (run := read_place(folder)) is not None:
@@ -95,7 +95,7 @@ def compare(
     with ExitStack() as stack:
         for name in names:
             stack.enter_context(damage_named(source, name))
-        comparison = Comparison.of([list(source.entries(name)) for name in names])
+        comparison = Comparison.of(source.entries(name) for name in names)
         page = write_comparison(comparison, out_file or place.comparison_path(names))
     print_comparison(comparison.facts(), page, as_json)
 

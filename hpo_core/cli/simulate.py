@@ -17,16 +17,16 @@ from hpo_core.cli.output import err, out, print_json
 from hpo_core.execution.faults import Faults
 from hpo_core.execution.virtual_workers import make_workers
 from hpo_core.home import Home
-from hpo_core.journal.damage import damage_named
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import shown
+from hpo_core.replay.damaged_journals import damage_named
 from hpo_core.report.simulation.answers import SPREADS, Simulated, endings, table
 from hpo_core.report.simulation.simulation_page import write_simulated
 from hpo_core.simulation.analytic import AnalyticCurves
 from hpo_core.simulation.past import PastStudy, read_past
 from hpo_core.simulation.past_curves import RULES, PastCurves
 from hpo_core.simulation.repeats import Scenario, World, expected_jobs, play
-from hpo_core.simulation.statistics import Answer, Spread, common_target
+from hpo_core.simulation.statistics import Answer, common_target
 from hpo_core.spec import (
     StopSpec,
     StudySpec,
@@ -36,6 +36,7 @@ from hpo_core.spec import (
 )
 from hpo_core.spec.overrides import changed, settings_of, split_change
 from hpo_core.study import Study
+from hpo_core.views.spread import Spread
 
 MOST_SCENARIOS = 24
 GAP = 3

@@ -21,6 +21,7 @@ AUDIT_DIFFERS = 8
 def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json: AsJson = False) -> None:
     """All studies of the journal."""
     from hpo_core.study import Study
+    from hpo_core.views.summary import summarize
 
     source = Home(home, journal).read_journal()
     rows = []
@@ -35,15 +36,13 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
             gaps = dict.fromkeys(["method", "status", "trials", "jobs", "best", "metric"])
             rows.append({"study": info.name} | gaps | {"status": "damaged", "created": created})
             continue
+        summary = summarize(study)
         rows.append(
-            {
-                "study": info.name,
-                "method": study.spec.search.method,
+            summary.plain("study", "method", "status", "trials", "jobs")
+            | {
                 "status": status_word(study, info),
-                "trials": len(study.state.trials),
-                "jobs": study.state.completed_jobs,
-                "best": None if study.best is None else study.metric_value(study.best.loss),
-                "metric": study.spec.metric.name,
+                "best": None if summary.best is None else summary.best.value,
+                "metric": summary.metric,
                 "created": created,
             }
         )
@@ -116,6 +115,7 @@ def abandon(
     from hpo_core.journal.sql import current_owner
     from hpo_core.model.errors import StudyBusyError
     from hpo_core.study import Study
+    from hpo_core.views.trial_story import trial_story
 
     source = Home(home, journal).read_journal()
     try:
@@ -131,5 +131,5 @@ def abandon(
         study.abandon(trial)
     finally:
         source.release(name, epoch)
-    for line in study.state.story(trial)[-2:]:
+    for line in trial_story(study.state, trial)[-2:]:
         out.print(Text(line), soft_wrap=True)

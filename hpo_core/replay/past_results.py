@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpo_core.journal.damage import damage_named
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.model.space import ListedParameter, SearchSpace, same_scalar
 from hpo_core.model.trial import Params
+from hpo_core.replay.damaged_journals import damage_named
 from hpo_core.spec import PastTrial, StudySpec
 from hpo_core.state import StudyState, TrialRecord
 

@@ -1,4 +1,4 @@
-"""A page that needs nothing else: Plotly, style and figures in one HTML file, written whole or not at all."""
+"""The frame of every page: style, script and Plotly in one HTML file, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hpo_core.model.errors import StorageError
 from hpo_core.report.style import Figure
 
 
-def sheet(title: str, body: str, figures: Sequence[Figure], footer: str) -> str:
+def html_page(title: str, body: str, figures: Sequence[Figure], footer: str) -> str:
     """The page as text.
 
     Args:
@@ -35,7 +35,7 @@ def sheet(title: str, body: str, figures: Sequence[Figure], footer: str) -> str:
     )
 
 
-def write_sheet(text: str, path: Path) -> Path:
+def write_page(text: str, path: Path) -> Path:
     """Write a page to ``path`` and return it; folders above it are made, a file there is replaced as a whole.
 
     Raises:

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpo_core.report.style import axis, number
+from hpo_core.report.style import axis
+from hpo_core.views.formatting import number
+from hpo_core.views.spread import quantile
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +55,10 @@ def scale(values: Iterable[float | None], *, maximize: bool) -> Scale:
     log = low > 0 and high / low > 100 and not share
     place = math.log10 if log else float
     if maximize:
-        kept = _quantile(finite, 0.05)
+        kept = quantile(finite, 0.05)
         cut = place(high) - place(low) > 4 * (place(high) - place(kept)) > 0
         return Scale(log, kept if cut else low, high, cut)
-    kept = _quantile(finite, 0.95)
+    kept = quantile(finite, 0.95)
     cut = place(high) - place(low) > 4 * (place(kept) - place(low)) > 0
     return Scale(log, low, kept if cut else high, cut)
 
@@ -89,7 +91,3 @@ def log_ticks(low: float, high: float) -> list[float]:
     powers = range(math.floor(low) // every * every, math.ceil(high) + 1, every)
     found = [float(f"{step}e{power}") for power in powers for step in steps]
     return [tick for tick in found if 0 < tick < math.inf and low <= math.log10(tick) <= high]
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float:
-    return ordered[round(share * (len(ordered) - 1))]

@@ -1,4 +1,4 @@
-"""One look for all figures: colours, numbers, times, and the axis a metric is drawn on."""
+"""One look for all figures: colours, layout, axes, and text from outside."""
 
 from __future__ import annotations
 
@@ -87,32 +87,6 @@ def text(value: object, most: int = 40) -> str:
         tail = (most - 1) * 2 // 5
         plain = plain[: most - 1 - tail] + "…" + plain[len(plain) - tail :]
     return html.escape(plain)
-
-
-def number(value: float | None) -> str:
-    """Four significant digits.
-
-    >>> number(0.123456), number(None), number(120000.0)
-    ('0.1235', '–', '1.2e+05')
-    """
-    if value is None:
-        return "–"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-
-
-def duration(seconds: float) -> str:
-    """Words for a time span.
-
-    >>> duration(4.2), duration(64), duration(7320)
-    ('4.2 s', '1 min 4 s', '2 h 2 min')
-    """
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    whole = round(seconds)
-    for size, unit, smaller, rest in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            return f"{whole // size} {unit} {whole % size // smaller} {rest}"
-    return f"{whole} s"
 
 
 def rounded(value: float) -> float:

@@ -46,6 +46,7 @@ class RecordedSearch(SearchSettings):
 
     title: ClassVar[str] = "Recorded"
     offered: ClassVar[bool] = False
+    extendable: ClassVar[bool] = False
 
     method: Literal["recorded"] = "recorded"
     source: str

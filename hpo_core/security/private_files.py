@@ -140,8 +140,11 @@ def open_private(path: str | Path, mode: Literal["rb", "wb", "ab", "xb"]) -> IO[
     return os.fdopen(descriptor, "ab" if mode == "ab" else "rb" if mode == "rb" else "wb")
 
 
-def write_private(path: str | Path, content: bytes) -> None:
+def write_private(path: str | Path, content: bytes, *, durable: bool = False) -> None:
     """Replace a file by one of mode 0600 in one step; what a link at its place points to is not touched.
+
+    Args:
+        durable: whether it must be on disk when this returns.
 
     Raises:
         OSError: it cannot be written.
@@ -152,6 +155,9 @@ def write_private(path: str | Path, content: bytes) -> None:
     try:
         with open_private(side, "wb") as file:
             file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         side.replace(path)
     except BaseException:
         side.unlink(missing_ok=True)

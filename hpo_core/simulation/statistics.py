@@ -2,46 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpo_core.simulation.repeats import Run, Scenario
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Of one figure over the repeats that have it."""
-
-    median: float
-    low: float
-    high: float
-    """Quartiles."""
-    least: float
-    most: float
-    count: int
-    """Repeats that have it."""
-
-    @classmethod
-    def of(cls, values: Iterable[float | None]) -> Spread | None:
-        """None where no repeat has the figure.
-
-        >>> Spread.of([3.0, None, 1.0, 2.0])
-        Spread(median=2.0, low=1.5, high=2.5, least=1.0, most=3.0, count=3)
-        """
-        found = sorted(value for value in values if value is not None)
-        if not found:
-            return None
-        return cls(
-            quantile(found, 0.5), quantile(found, 0.25), quantile(found, 0.75), found[0], found[-1], len(found)
-        )  # fmt: skip
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """By linear interpolation between the two nearest values."""
-    place = share * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+from hpo_core.views.spread import Spread, quantile
 
 
 @dataclass(frozen=True, slots=True)

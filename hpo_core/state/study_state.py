@@ -38,7 +38,6 @@ from hpo_core.model.stage import Further, Generation, Rung, Stage
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Params
 from hpo_core.spec import StudySpec
 from hpo_core.state.worker_losses import Losses
-from hpo_core.views.rung_names import RungNames
 
 
 class TrialRecord(msgspec.Struct, gc=False):
@@ -497,35 +496,6 @@ class StudyState:
             assert result.losses in keys or any(dominates(key, result.losses) for key in keys)
         found = {(t.number, r.resource, r.losses) for t in self.trials for r in t.all_results}
         assert all((member.trial, member.resource, member.losses) in found for member in self.front)
-
-    def story(self, number: int) -> list[str]:
-        """What happened to a trial, one line each."""
-        assert self.spec is not None
-        trial, names = self.trials[number], RungNames(self.spec)
-        lines = [f"trial {number} created in bracket {trial.bracket}: {trial.params}"]
-        lines += [
-            f"{'' if type(r.stage) is Further else 'reached '}{names.words(r.bracket, r.rung)} ({r.resource} units) in "
-            f"attempt {r.attempt}: loss {r.loss}"
-            for r in trial.all_results
-        ]
-        lines += [f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}" for f in trial.failures]
-        lines += [
-            f"its checkpoint at {r.resource} units was removed to stay within the study's budget for checkpoints "
-            f"(chance of promotion {r.chance:.2g})"
-            for r in trial.removed
-        ]
-        if trial.stopped is not None:
-            lines.append(names.stopped(trial.stopped))
-        if trial.abandoned is not None:
-            gone = trial.abandoned
-            where = "at" if trial.is_at(gone) else "on the way to"
-            lines.append(f"abandoned {where} {names.words(gone.bracket, gone.rung)}: {gone.reason}")
-        lines += [f"not trained further to {gone.target}: {gone.reason}" for gone in trial.given_up]
-        if (wanted := self.extended.get(number)) is not None:
-            start = "scratch" if wanted.checkpoint is None else f"its checkpoint at {wanted.checkpoint.resource}"
-            lines.append(f"to be trained further to {wanted.target}, from {start}")
-        lines.append(f"now {trial.status}")
-        return lines
 
 
 def retries_left(state: StudyState, trial: TrialRecord, outcome: Outcome) -> bool:

@@ -1,4 +1,4 @@
-"""``hpo project``: bring a study's copy up to date by hand."""
+"""``hpo project``: bring a study's copy in MLflow up to date by hand."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def project_study(home: Home, journal: Journal, name: str, *, rebuild: bool = Fa
     try:
         with credentials_for(uri):
             count = project_all(projection, journal, info.entries, rebuild=rebuild)
-            if not driven_by_another(info.owner):
+            if not has_other_controller(info.owner):
                 projection.finish()
         where, deleted = projection.url, projection.deleted
     except HpoError:
@@ -83,8 +83,8 @@ def project_all(projection: MlflowProjection, journal: Journal, length: int, *, 
         return projection.project(journal.entries(name, 0, length), rebuild=True, length=length)
 
 
-def driven_by_another(owner: Owner | None, mine: int | None = None) -> bool:
-    """Whether a living controller other than process ``mine`` has the study: then it is not over."""
+def has_other_controller(owner: Owner | None, mine: int | None = None) -> bool:
+    """Whether another living controller than process ``mine`` runs the study."""
     if owner is None or owner.host != socket.gethostname() or owner.pid == mine:
         return False
     try:

@@ -1,4 +1,4 @@
-"""A comparison of studies as a run in MLflow: its page, its figures, and a link to MLflow's own comparison."""
+"""A comparison of studies as a run in MLflow, with links to MLflow's own comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose MLflow it is: a study may name any, and the credentials of this process are for its own alone.
+"""Which MLflow gets our credentials: the one of this process, and no server that a study names.
 
 The own one is ``MLFLOW_TRACKING_URI`` (or ``HPO_DATABASE``) of the environment. A server that a study names besides
 gets no password, token, signature or client certificate, and decides nothing about files: it stores them itself, or

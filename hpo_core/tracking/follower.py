@@ -1,4 +1,4 @@
-"""A process of its own that tails a journal into MLflow, so that the tracker can never hurt the search.
+"""The process that copies a journal into MLflow while its study runs, so that no search waits for a tracker.
 
 ::
 
@@ -34,7 +34,7 @@ import psutil
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError, SpecError, StudyNotFoundError
 from hpo_core.security.masking import mask_logs
-from hpo_core.tracking.catch_up import driven_by_another, project_all, project_study
+from hpo_core.tracking.catch_up import has_other_controller, project_all, project_study
 from hpo_core.tracking.credential_scope import credentials_for
 from hpo_core.tracking.mlflow_client import prepare_environment
 from hpo_core.tracking.mlflow_links import reason_of, shown_uri
@@ -46,7 +46,7 @@ __all__ = ["FINISH", "Follower", "end_older", "follow", "main", "project_study"]
 
 NOT_CAUGHT_UP = 3
 ABSENT_SECONDS = 5.0
-"""A tracker that was not there for so long will not come back in the seconds of a last catch-up, either."""
+"""A tracker out of reach for longer than this is not waited for in the last catch-up."""
 _LONGEST_PAUSE = 30.0
 _SLICE = 0.5
 _HANG = 5.0
@@ -65,8 +65,8 @@ class Follower:
         self.projection = projection
         self.trouble = ""
         """Why the last attempt failed; empty where it did not."""
-        self.gone = False
-        """The study was deleted: nothing is left to follow."""
+        self.study_deleted = False
+        """Whether nothing is left to follow."""
         self._failures = 0
         self._failing_since: float | None = None
         self._parent = os.getppid()
@@ -86,7 +86,7 @@ class Follower:
         try:
             self._advance(finish=finish)
         except StudyNotFoundError as error:
-            self.gone, self.trouble = True, str(error)
+            self.study_deleted, self.trouble = True, str(error)
         except Exception as error:
             self._failed(error)
             return False
@@ -95,7 +95,7 @@ class Follower:
                 log.warning("study %r: MLflow caught up again.", self.projection.study_name)
                 note_trouble(self.projection.study_folder, "")
             self.trouble, self._failures, self._failing_since = "", 0, None
-        return not self.gone
+        return not self.study_deleted
 
     def _advance(self, *, finish: bool) -> None:
         projection = self.projection
@@ -107,7 +107,7 @@ class Follower:
             project_all(projection, self.journal, info.entries)
             if before is None and projection.url is not None:
                 log.info("study %r in MLflow: %s", projection.study_name, projection.url)
-        if finish and not driven_by_another(info.owner, self._parent):
+        if finish and not has_other_controller(info.owner, self._parent):
             projection.finish()
 
     def _failed(self, error: Exception) -> None:
@@ -125,9 +125,9 @@ class Follower:
 
 
 class StandardInput:
-    """Tells when standard input ends, and whether the controller wanted a last catch-up.
+    """Watches standard input for its end and for the word ``finish``.
 
-    A thread of its own looks, so that a controller's death is noticed in the middle of a slow call, too; it never
+    A thread of its own polls it, so that a controller's death is noticed during a slow call, too. It never
     blocks for longer than half a second, for a thread blocked in standard input spoils the exit. The controller's end
     is seen by the number of this process's parent as well: a process that the controller forked may hold the pipe.
 
@@ -174,14 +174,14 @@ class StandardInput:
 def follow(follower: Follower, standard_input: StandardInput, *, interval: float, drain: float) -> int:
     """Follow until standard input ends, then catch up; returns the exit code."""
     frozen = False
-    while not follower.gone:
+    while not follower.study_deleted:
         if follower.advance() and not frozen:
             gc.collect()
             gc.freeze()  # what was imported and mapped lives for ever and need not be scanned again
             frozen = True
         if standard_input.wait(interval + follower.pause):
             break
-    if follower.gone:
+    if follower.study_deleted:
         log.warning("%s", follower.trouble)
         return 0
     return _drain(follower, drain if standard_input.finishing else ABANDONED_SECONDS / 2)
@@ -196,7 +196,7 @@ def _drain(follower: Follower, seconds: float) -> int:
     watchdog.start()
     try:
         while not follower.advance(finish=True):
-            if follower.gone:
+            if follower.study_deleted:
                 log.warning("%s", follower.trouble)
                 return 0
             if time.monotonic() >= until:
@@ -310,8 +310,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--study-folder", required=True, help="checkpoints, report.html, lock")
     parser.add_argument("--artifact-location", help="for an experiment that does not exist yet")
     parser.add_argument("--drain", type=float, default=30.0, help="seconds for the last catch-up")
-    parser.add_argument("--interval", type=float, default=1.0, help="seconds between looks at the journal")
-    parser.add_argument("--nice", type=int, default=15, help="how much to step back behind the training")
+    parser.add_argument("--interval", type=float, default=1.0, help="seconds between two reads of the journal")
+    parser.add_argument("--nice", type=int, default=15, help="niceness: how far training goes first")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Where to look: links into MLflow's pages. Imports no MLflow."""
+"""Links to MLflow's pages. Imports no MLflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names and values as MLflow takes them. One it refuses would stop the projection for good."""
+"""Names and values as MLflow accepts them: one that it refuses would stop the copy."""
 
 from __future__ import annotations
 

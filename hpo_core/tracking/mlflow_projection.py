@@ -16,19 +16,9 @@ from hpo_core.tracking.mlflow_links import compare_url, reason_of, run_url, show
 from hpo_core.tracking.projection import DivergedError
 from hpo_core.tracking.projection_lock import ProcessLock
 from hpo_core.tracking.run_artifacts import write_files, write_tables
-from hpo_core.tracking.run_contents import (
-    CURSOR,
-    DIGEST,
-    identity,
-    study_params,
-    study_run_status,
-    study_tags,
-    trial_name,
-    trial_params,
-    trial_run_status,
-    trial_tags,
-)
+from hpo_core.tracking.run_contents import study_params, study_run_status, trial_name, trial_params, trial_run_status
 from hpo_core.tracking.run_location import ProjectionPlace, write_place
+from hpo_core.tracking.run_tags import CURSOR, DIGEST, identity, study_tags, trial_tags
 from hpo_core.tracking.study_fold import StudyFold
 
 CHUNK = 500
@@ -71,7 +61,7 @@ class MlflowProjection:
         self.experiment = experiment
         self.study_folder = Path(study_folder)
         self.artifact_location = artifact_location
-        self.driven = True
+        self.has_controller = True
         self._client = client
         self._store: RunStore | None = None
         self._fold = StudyFold()
@@ -153,7 +143,7 @@ class MlflowProjection:
                 chunk = list(islice(fresh, CHUNK))
                 if not chunk and not self._pending:
                     break
-                self.driven = self.driven or bool(chunk)
+                self.has_controller = self.has_controller or bool(chunk)
                 for entry in chunk:
                     self._take_in(entry, store)
                 if self._pending:
@@ -192,7 +182,7 @@ class MlflowProjection:
         if not self._fold.next_seq:
             return
         self.lock.take()
-        self.driven = False
+        self.has_controller = False
         fold = self._fold
         state = fold.state
         fold.touched.update(dict.fromkeys([*state.running, *state.waiting, *state.extended]))
@@ -256,7 +246,7 @@ class MlflowProjection:
         if entry.seq == self.written_seq and self._expected not in ("", self._chain.hex()) and not self._muted:
             raise self._diverged(f"what MLflow holds up to entry {entry.seq} is not what the journal holds")
         if entry.seq <= self.written_seq:
-            fold.settle()
+            fold.clear_changes()
 
     def _look_up(self, store: RunStore) -> None:
         """Find the runs of this study, and how far they are."""
@@ -304,7 +294,7 @@ class MlflowProjection:
             self._write_study(store, parent)
             self._note_place(store)
         self._cursor = fold.next_seq - 1
-        fold.settle()
+        fold.clear_changes()
 
     def _write_trial(self, store: RunStore, number: int, parent: KnownRun) -> None:
         fold = self._fold
@@ -321,13 +311,13 @@ class MlflowProjection:
         else:
             changed = {key: value for key, value in tags.items() if run.tags.get(key) != value}
             store.log(run, points=notes.points, params=params, tags=changed)
-        status, ended = trial_run_status(fold, number, driven=self.driven)
+        status, ended = trial_run_status(fold, number, has_controller=self.has_controller)
         store.set_status(run, status, ended)
         run.tags = tags if status == "RUNNING" else {}  # kept only where they are likely needed again
 
     def _write_study(self, store: RunStore, parent: KnownRun) -> None:
         fold = self._fold
-        status, word = study_run_status(fold, driven=self.driven)
+        status, word = study_run_status(fold, has_controller=self.has_controller)
         store.set_status(parent, status, None if status == "RUNNING" else fold.time)
         if self._cursor is None or self._cursor < 0:
             store.log(parent, params=study_params(fold.spec))
@@ -366,7 +356,7 @@ class MlflowProjection:
         """Refresh the tables now and then. Where files cannot be written, the numbers go on without them."""
         fold = self._fold
         count, at = self._tables
-        if not self.driven or len(fold.promotions) == count or time.monotonic() - at < _TABLES_EVERY:
+        if not self.has_controller or len(fold.promotions) == count or time.monotonic() - at < _TABLES_EVERY:
             return
         self._tables = (len(fold.promotions), time.monotonic())
         try:

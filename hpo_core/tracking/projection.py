@@ -1,4 +1,4 @@
-"""What a projection promises.
+"""The protocol of a projection, a one-way copy of a study.
 
 It is one way (nothing it holds is ever read back into a study), rebuildable (from the entries alone),
 written by one process at a time, and never needed for a study to go on.

@@ -1,4 +1,4 @@
-"""One process per projection: two that both look for a run and find none would both create it."""
+"""The lock that allows one process for each projection: two would create every run twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files at the study's run: promotions, best parameters, the report, the best checkpoint."""
+"""Files of the study's run: promotions, best parameters, front, report, best checkpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from hpo_core.checkpoints.storage import local_path
 from hpo_core.model.errors import CheckpointError
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
 from hpo_core.tracking.study_fold import StudyFold
-from hpo_core.views.front import front_facts
+from hpo_core.views.front import front_members
+from hpo_core.views.summary import best_result
 
 BEST_FOLDER = "best_checkpoint"
 BEST_DIGEST = "hpo.best_checkpoint_digest"
@@ -32,17 +33,11 @@ def promotions_table(fold: StudyFold) -> dict[str, Any]:
 
 def best_table(fold: StudyFold) -> dict[str, Any]:
     """The incumbent and its parameters (empty where there is none)."""
-    best = fold.state.incumbent
+    best = best_result(fold.study)
     if best is None:
         return {}
-    return {
-        "study": fold.spec.study,
-        "trial": best.trial,
-        "resource": best.resource,
-        "metric": fold.spec.metric.name,
-        "value": best.loss * fold.spec.metric.sign,
-        "params": fold.state.trials[best.trial].params,
-    }
+    plain: dict[str, Any] = msgspec.to_builtins(best)
+    return {"study": fold.spec.study, "metric": fold.spec.metric.name} | plain
 
 
 def lineage_table(fold: StudyFold) -> dict[str, Any]:
@@ -73,7 +68,10 @@ def write_tables(store: RunStore, run: KnownRun, fold: StudyFold) -> None:
         return
     tables = {"promotions.json": promotions_table(fold), "best_params.json": best_table(fold)}
     if len(fold.spec.objectives) > 1:
-        tables["front.json"] = {"study": fold.spec.study, "front": front_facts(fold.spec, fold.state)}
+        tables["front.json"] = {
+            "study": fold.spec.study,
+            "front": msgspec.to_builtins(front_members(fold.spec, fold.state)),
+        }
     if fold.state.has_members:
         tables["lineage.json"] = lineage_table(fold)
     for name, table in tables.items():

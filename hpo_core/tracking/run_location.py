@@ -1,4 +1,4 @@
-"""Where a study's MLflow run is: small files the projection leaves for reports and the command line."""
+"""Small files that say where a study's MLflow run is, for reports and the command line."""
 
 from __future__ import annotations
 

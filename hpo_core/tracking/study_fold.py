@@ -1,4 +1,4 @@
-"""Entries folded into what a tracker shows: curves, rung sizes, incumbents, promotions. Pure; no tracker here.
+"""What a tracker shows of a study, followed entry by entry: curves, rung sizes, best values. Pure.
 
 Every point and every time is a function of the entries alone, so a second projection repeats the first.
 """
@@ -6,7 +6,6 @@ Every point and every time is a function of the entries alone, so a second proje
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
 from typing import NamedTuple
 
 import msgspec
@@ -21,7 +20,6 @@ from hpo_core.model.events import (
     Event,
     JobCompleted,
     JobGranted,
-    StudyCreated,
     StudyHalted,
     StudyReopened,
     TrialAbandoned,
@@ -29,19 +27,15 @@ from hpo_core.model.events import (
     TrialExtended,
     TrialExtensionEnded,
     TrialStopped,
-    concerns_search,
 )
 from hpo_core.model.stage import FURTHER
 from hpo_core.model.trial import Metrics, Report
-from hpo_core.search.halving.pareto_rungs import ParetoRung
-from hpo_core.search.method import Done, SearchMethod
+from hpo_core.samplers.recorded_params import RecordedSampler
 from hpo_core.spec import StudySpec
-from hpo_core.spec.assembly import create_method
-from hpo_core.state import StudyState, TrialRecord
-from hpo_core.views.rung_names import RungNames
-
-Place = tuple[int | None, int]
-"""A rung: (bracket, or None where all brackets share their rungs; place in its ladder)."""
+from hpo_core.state import Incumbent, StudyState
+from hpo_core.study import Study
+from hpo_core.views.promotions import Promotion, Promotions
+from hpo_core.views.rung_names import Place, RungNames
 
 TRAINED_TO = "trained_to"
 """Metric of a trial's run: the units of training behind its latest result."""
@@ -57,21 +51,13 @@ class MetricPoint(NamedTuple):
     step: int
 
 
-class Promotion(msgspec.Struct, frozen=True):
-    """A trial went on to a higher rung."""
+class Attempt(NamedTuple):
+    """An attempt that a report ends, with the trial as it was before."""
 
-    seq: int
-    time: float
-    trial: int
-    bracket: int
-    rung: int
-    """Counted within the bracket, also where brackets share their rungs."""
-    target: int
-    loss: float | None
-    """At the rung below."""
-    rank: int
-    """From 1, among the results of the rung below at that moment: by loss, or as that rung ranks several objectives."""
-    among: int
+    report: Report
+    trained: int
+    """Units of training behind the trial's results until then."""
+    grant: JobGranted | None
 
 
 class TrialNotes(msgspec.Struct):
@@ -87,55 +73,65 @@ class TrialNotes(msgspec.Struct):
     ended: float | None = None
     """When its run last ended (result, abandoned, halted)."""
     fresh: bool = True
-    """Created since the last :meth:`StudyFold.settle`."""
+    """Created since the last :meth:`StudyFold.clear_changes`."""
     points: list[MetricPoint] = []
-    """Since the last :meth:`StudyFold.settle`."""
+    """Since the last :meth:`StudyFold.clear_changes`."""
 
 
 class StudyFold:
-    """A study as of the last entry added, and what changed since the last :meth:`settle`."""
+    """A study as of the last entry added, and what changed since the last :meth:`clear_changes`.
+
+    The study itself is replayed once, by :class:`~hpo_core.study.Study`; each entry is read after it was replayed.
+    """
 
     def __init__(self) -> None:
-        self.state = StudyState()
         self.next_seq = 0
         self.created = 0.0
         self.time = 0.0
         self.trials: list[TrialNotes] = []
-        self.promotions: list[Promotion] = []
         self.touched: dict[int, None] = {}
         self.points: list[MetricPoint] = []
-        self._ranked: dict[Place, list[tuple[float, int]]] = {}
-        """Results by rung, abandoned trials among them; with one objective."""
-        self._fronts: dict[Place, ParetoRung] = {}
-        """The same with several."""
-        self._sizes: dict[str, int] = {}
-        self._method: SearchMethod | None = None
-        self._grown: dict[str, None] = {}
+        self._study: Study | None = None
+        self._promotions: Promotions | None = None
         self._names: RungNames | None = None
+        self._sizes: dict[str, int] = {}
+        self._grown: dict[str, None] = {}
         self._first_of: dict[int, int] = {}
         """Base level to the lowest bracket that begins there."""
         self._several = False
+        self._incumbent: Incumbent | None = None
         self._on_front: set[tuple[int, int]] = set()
         """(trial, resource) of the members of the front, where there are several objectives."""
         self._best: dict[int, float] = {}
         """Smallest loss so far in each objective but the first."""
 
     @property
+    def study(self) -> Study:
+        """The study, replayed up to the last entry added."""
+        if self._study is None:
+            raise JournalError("No entry was projected yet. Project the journal from entry 0.")
+        return self._study
+
+    @property
+    def state(self) -> StudyState:
+        """The study's state."""
+        return self.study.state
+
+    @property
     def spec(self) -> StudySpec:
         """The study's description."""
-        if self.state.spec is None:
-            raise JournalError("No entry was projected yet. Project the journal from entry 0.")
-        return self.state.spec
+        return self.study.spec
 
     @property
     def status(self) -> str:
         """``finished``, ``halted`` or ``running``."""
-        state = self.state
-        assert self._method is not None
-        left = state.running or state.waiting or state.extended
-        if not left and isinstance(self._method.next_action(), Done):
-            return "finished"
-        return "halted" if state.halted is not None else "running"
+        status = self.study.status
+        return "running" if status == "open" else status
+
+    @property
+    def promotions(self) -> list[Promotion]:
+        """All promotions so far."""
+        return [] if self._promotions is None else self._promotions.all
 
     @property
     def names(self) -> RungNames:
@@ -154,8 +150,8 @@ class StudyFold:
             return f"rung_{rung}"
         return f"bracket_{self._first_of.setdefault(base, bracket)}_rung_{rung}"
 
-    def settle(self) -> None:
-        """Forget what changed: it was written."""
+    def clear_changes(self) -> None:
+        """Forget what changed, for it was written."""
         for number in self.touched:
             notes = self.trials[number]
             notes.fresh = False
@@ -175,106 +171,107 @@ class StudyFold:
         except HpoError:
             raise
         except Exception as error:
-            raise damaged_entry("" if self.state.spec is None else self.spec.study, entry.seq, error) from error
+            raise damaged_entry("" if self._study is None else self.spec.study, entry.seq, error) from error
 
     def _add(self, entry: Entry) -> None:
         report = entry.stimulus.report if type(entry.stimulus) is AttemptReported else None
-        if not self.next_seq:
-            self.created = entry.time
-        for event in entry.events:
-            if type(event) is JobGranted:
-                self._granted(event, entry)
-            elif type(event) is JobCompleted:
-                self._completed(event, report, entry)
+        attempt = self._attempt_of(report)
+        if self._study is None:
+            self._begin(entry)
+        else:
+            self._study.replay(entry)
+        assert self._promotions is not None
+        self._promotions.add(entry)
+        for k, event in enumerate(entry.events):
+            if type(event) is JobCompleted:
+                self._completed(event, attempt, entry)
             elif type(event) is AttemptFailed:
                 self._failed(event)
             elif type(event) is TrialAbandoned:
-                self._abandoned(event, report, entry)
-            self._apply(event, entry)
+                self._abandoned(event, attempt, entry)
+            elif type(event) is StudyHalted or type(event) is StudyReopened:
+                self._waiting_ended(entry, k)
+            else:
+                self._noted(event, entry)
+        self._best_changed(entry)
         for key in self._grown:
-            size = float(self._sizes[key])
-            self.points.append(MetricPoint(f"{key}_size", size, entry.time, self.state.resource_used))
+            self._study_point(entry, f"{key}_size", float(self._sizes[key]))
         self._grown = {}
         self.time = entry.time
         self.next_seq += 1
 
-    def _apply(self, event: Event, entry: Entry) -> None:
-        state = self.state
-        before, front = state.incumbent, self._on_front
-        state.apply(event)
-        if type(event) is StudyCreated:
-            self._method = create_method(self.spec)
-            self._names = RungNames(self.spec)
-            rungs = self._method.rungs()
-            for rung in rungs:
-                if rung.rung == 0 and rung.bracket is not None:
-                    self._first_of.setdefault(rung.level, rung.bracket)
-            self._several = len(self._first_of) > 1
-            reachable = [rung.level for rung in rungs if rung.is_open]
-            if len(reachable) < len(rungs):
-                self.points.append(MetricPoint("ceiling", float(max(reachable)), entry.time, 0))
-        assert self._method is not None
-        if concerns_search(event):
-            self._method.apply(event)
-        if type(event) is TrialCreated:
+    def _begin(self, entry: Entry) -> None:
+        self._study = study = Study.from_entries([entry], sampler=RecordedSampler([]))
+        self._promotions = Promotions(study)
+        self._names = RungNames(study.spec)
+        self.created = entry.time
+        rungs = study.method.rungs()
+        for rung in rungs:
+            if rung.rung == 0 and rung.bracket is not None:
+                self._first_of.setdefault(rung.level, rung.bracket)
+        self._several = len(self._first_of) > 1
+        reachable = [rung.level for rung in rungs if rung.is_open]
+        if len(reachable) < len(rungs):
+            self._study_point(entry, "ceiling", float(max(reachable)))
+
+    def _study_point(self, entry: Entry, key: str, value: float) -> None:
+        self.points.append(MetricPoint(key, value, entry.time, self.state.resource_used))
+
+    def _attempt_of(self, report: Report | None) -> Attempt | None:
+        """The attempt that a report ends, before that changes anything."""
+        if report is None or self._study is None or report.trial >= len(self.state.trials):
+            return None
+        trial = self.state.trials[report.trial]
+        return Attempt(report, trial.resource, trial.granted)
+
+    def _noted(self, event: Event, entry: Entry) -> None:
+        """What any other event changes in the runs of the study and its trials."""
+        kind = type(event)
+        if kind is TrialCreated:
             self.trials.append(TrialNotes(entry.time))
-            self.touched[event.trial] = None
-        elif type(event) in (TrialStopped, TrialExtended, TrialExtensionEnded):
+        if kind in (TrialCreated, JobGranted, TrialStopped, TrialExtended, TrialExtensionEnded):
             self.touched[event.trial] = None  # type: ignore[union-attr]
         elif type(event) is CeilingRaised:
-            self.points.append(MetricPoint("ceiling", float(event.level), entry.time, state.resource_used))
-        elif type(event) is StudyHalted or type(event) is StudyReopened:
-            for number in (*state.waiting, *state.extended):
+            self._study_point(entry, "ceiling", float(event.level))
+
+    def _waiting_ended(self, entry: Entry, at: int) -> None:
+        """Runs of trials that waited when event ``at`` of the entry halted or reopened the study."""
+        later = {event.trial for event in entry.events[at + 1 :] if type(event) is AttemptFailed}
+        for number in (*self.state.waiting, *self.state.extended):
+            if number not in later:
                 self.touched[number] = None
                 self.trials[number].ended = entry.time
+
+    def _best_changed(self, entry: Entry) -> None:
+        """New best values; trials that entered the front or left it are tagged anew."""
+        state = self.state
         best = state.incumbent
-        if best is not None and best is not before:
-            value = best.loss * self.spec.metric.sign
-            key = f"best_{self.spec.metric.name}"
-            self.points.append(MetricPoint(key, value, entry.time, state.resource_used))
-        if type(event) is JobCompleted and event.losses:
-            self._on_front = {(member.trial, member.resource) for member in state.front}
-            if self._on_front != front:
-                self._front_changed(front, entry)
-
-    def _front_changed(self, before: set[tuple[int, int]], entry: Entry) -> None:
-        """Runs of trials that enter the front or leave it are tagged anew, and each objective's best may have moved."""
-        state, used = self.state, self.state.resource_used
-        for trial, _ in self._on_front ^ before:
-            self.touched[trial] = None
-        self.points.append(MetricPoint("front_size", float(len(state.front)), entry.time, used))
-        for i, metric in enumerate(self.spec.objectives[1:], 1):  # the first one's is the incumbent's
-            best = min(member.losses[i] for member in state.front)
-            if best != self._best.get(i):
-                self._best[i] = best
-                self.points.append(MetricPoint(f"best_{metric.name}", best * metric.sign, entry.time, used))
-
-    def _granted(self, event: JobGranted, entry: Entry) -> None:
-        self.touched[event.trial] = None
-        trial = self.state.trials[event.trial]
-        if event.retry or not trial.results or event.rung == FURTHER:
+        if best is None or not any(type(event) is JobCompleted for event in entry.events):
             return
-        below = trial.results[-1]
-        place = self.names.place(below.bracket, below.rung)
-        if len(self.spec.objectives) > 1:
-            rung = self._fronts[place]
-            rank, among = rung.rank(below.trial), rung.size
-            rung.promote(below.trial)
-        else:
-            ranked = self._ranked[place]
-            rank, among = bisect_left(ranked, _rank_key(below.loss, below.trial)) + 1, len(ranked)
-        promotion = Promotion(
-            entry.seq, entry.time, event.trial, event.bracket, event.rung, event.target,
-            below.loss, rank, among,
-        )  # fmt: skip
-        self.promotions.append(promotion)
+        if best is not self._incumbent:
+            self._incumbent = best
+            self._study_point(entry, f"best_{self.spec.metric.name}", best.loss * self.spec.metric.sign)
+        if not best.losses:
+            return
+        front = {(member.trial, member.resource) for member in state.front}
+        if front == self._on_front:
+            return
+        for trial, _ in front ^ self._on_front:
+            self.touched[trial] = None
+        self._on_front = front
+        self._study_point(entry, "front_size", float(len(front)))
+        for i, metric in enumerate(self.spec.objectives[1:], 1):  # the first one's is the incumbent's
+            smallest = min(member.losses[i] for member in state.front)
+            if smallest != self._best.get(i):
+                self._best[i] = smallest
+                self._study_point(entry, f"best_{metric.name}", smallest * metric.sign)
 
-    def _completed(self, event: JobCompleted, report: Report | None, entry: Entry) -> None:
+    def _completed(self, event: JobCompleted, attempt: Attempt | None, entry: Entry) -> None:
         self.touched[event.trial] = None
         notes, trial = self.trials[event.trial], self.state.trials[event.trial]
         notes.worker, notes.ended = event.worker, event.ended or entry.time
         notes.outcome = "completed" if event.loss is not None or event.losses else "diverged"
-        self._curve(trial, report, event.metrics, event.resource, entry.time)
+        self._curve(notes, attempt, event.metrics, event.resource, entry.time)
         for metric in self.spec.objectives:
             if self.spec.any_metric and metric.name not in event.metrics:
                 continue
@@ -287,7 +284,7 @@ class StudyFold:
                 if isinstance(value, int | float) and not isinstance(value, bool):
                     self._point(notes, MetricPoint(f"param_{name}", float(value), notes.ended, event.resource))
         if event.rung != FURTHER:
-            self._rank(event.bracket, event.rung, event.loss, event.trial, event.losses)
+            self._count(event, trial.results[0].resource)
 
     def _failed(self, event: AttemptFailed) -> None:
         self.touched[event.trial] = None
@@ -297,42 +294,36 @@ class StudyFold:
         message = f": {event.message}" if event.message else ""
         notes.failure = f"attempt {event.attempt} to {event.target}: {event.outcome}{message}"
 
-    def _abandoned(self, event: TrialAbandoned, report: Report | None, entry: Entry) -> None:
+    def _abandoned(self, event: TrialAbandoned, attempt: Attempt | None, entry: Entry) -> None:
         self.touched[event.trial] = None
         notes, trial = self.trials[event.trial], self.state.trials[event.trial]
         notes.ended = entry.time
-        if report is not None and report.trial == event.trial and trial.granted is not None:
+        if attempt is not None and attempt.report.trial == event.trial and attempt.grant is not None:
             # No attempt will train these steps again, and they show how it failed.
-            self._curve(trial, report, {}, trial.granted.target, entry.time)
+            self._curve(notes, attempt, {}, attempt.grant.target, entry.time)
         if not trial.is_at(event):
-            self._rank(event.bracket, event.rung, None, event.trial)
+            base = trial.results[0].resource if trial.results else trial.granted.target if trial.granted else 0
+            self._count(event, base)
 
-    def _rank(self, bracket: int, rung: int, loss: float | None, trial: int, losses: tuple[float, ...] = ()) -> None:
-        place = self.names.place(bracket, rung)
-        if len(self.spec.objectives) > 1:
-            whole = losses and all(loss == loss for loss in losses)  # a population's fitness may have gaps
-            self._fronts.setdefault(place, ParetoRung(1, 1.0)).add(trial, losses if whole else None)
-        else:
-            insort(self._ranked.setdefault(place, []), _rank_key(loss, trial))
-        record = self.state.trials[trial]
-        base = record.results[0].resource if record.results else record.granted.target if record.granted else 0
-        key = self._rung_key(place, base)
+    def _count(self, event: JobCompleted | TrialAbandoned, base: int) -> None:
+        """Count a result, or a trial that will not bring one, in its rung; ``base`` is where the trial began."""
+        key = self._rung_key(self.names.place(event.bracket, event.rung), base)
         self._sizes[key] = self._sizes.get(key, 0) + 1
         self._grown[key] = None
 
-    def _curve(self, trial: TrialRecord, report: Report | None, last: Metrics, target: int, now: float) -> None:
+    def _curve(self, notes: TrialNotes, attempt: Attempt | None, last: Metrics, target: int, now: float) -> None:
         """Points of one attempt above what is trained already; the last ones are the recorded metrics."""
         steps: dict[int, Metrics] = {}
+        report = None if attempt is None else attempt.report
         for point in report.curve if report is not None else ():
-            if trial.resource < point.resource <= target:
+            if attempt is not None and attempt.trained < point.resource <= target:
                 steps.setdefault(point.resource, {}).update(point.metrics)
         if last:
             steps.setdefault(target, {}).update(last)
         ended = (report.ended if report is not None else 0.0) or now
         started = report.started if report is not None and 0 < report.started <= ended else ended
-        checkpoint = trial.granted.checkpoint if trial.granted is not None else None
+        checkpoint = attempt.grant.checkpoint if attempt is not None and attempt.grant is not None else None
         first = checkpoint.resource if checkpoint is not None else 0
-        notes = self.trials[trial.number]
         for step in sorted(steps):
             share = (step - first) / (target - first) if target > first else 1.0
             at = started + (ended - started) * share
@@ -345,7 +336,3 @@ class StudyFold:
             notes.nonfinite = f"{point.key} = {point.value} at {point.step}"
             point = point._replace(value=math.nan)
         notes.points.append(point)
-
-
-def _rank_key(loss: float | None, trial: int) -> tuple[float, int]:
-    return (math.inf if loss is None else loss, trial)

@@ -1,4 +1,4 @@
-"""Who went on from whom: a fold over the journal (PBT, Li et al. 2019, 3.9.2).
+"""Which trial continued which other trial's training: a fold over the journal (PBT, Li et al. 2019, 3.9.2).
 
 Trials of other methods have no parent; their lineage is themselves.
 """

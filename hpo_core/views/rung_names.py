@@ -1,4 +1,4 @@
-"""How rungs and facts about them are called wherever people read them."""
+"""The names of rungs, and sentences about ceilings, stops and halts, as people read them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from hpo_core.model.events import CeilingRaised, StudyHalted, TrialStopped
 from hpo_core.model.stage import FURTHER
 from hpo_core.spec import StudySpec
 
+Place = tuple[int | None, int]
+"""A rung: (bracket, or None where all brackets share their rungs; place in its ladder)."""
+
 
 class RungNames:
-    """A rung's place and words in one study: with its bracket only where there are several.
+    """The place and the name of each rung of a study; the bracket is named only where there are several.
 
     Where brackets share their rungs, a job of bracket ``b`` and rung ``k`` stands at rung ``b + k`` of the one
     ladder, for bracket ``b`` enters it there.
@@ -19,11 +22,11 @@ class RungNames:
         self.shared = outline.shared_rungs
         self.several = outline.several_brackets
 
-    def place(self, bracket: int, rung: int) -> tuple[int | None, int]:
+    def place(self, bracket: int, rung: int) -> Place:
         """(bracket, or None where rungs are shared; place in its ladder)."""
         return (None, bracket + rung) if self.shared and rung != FURTHER else (bracket, rung)
 
-    def words(self, bracket: int, rung: int) -> str:
+    def label(self, bracket: int, rung: int) -> str:
         """``rung 2``, or ``rung 2 of bracket 1``, or ``trained further`` beyond the search."""
         if rung == FURTHER:
             return "trained further"
@@ -31,11 +34,11 @@ class RungNames:
         named = own is not None and (self.several or own > 0)  # an extended study may get its second bracket late
         return f"rung {place} of bracket {own}" if named else f"rung {place}"
 
-    def stopped(self, event: TrialStopped) -> str:
+    def stop_line(self, event: TrialStopped) -> str:
         """``stopped at rung 1 (place 5 of 12)``."""
-        return f"stopped at {self.words(event.bracket, event.rung)} (place {event.rank} of {event.results})"
+        return f"stopped at {self.label(event.bracket, event.rung)} (place {event.rank} of {event.results})"
 
-    def raised(self, event: CeilingRaised) -> str:
+    def ceiling_line(self, event: CeilingRaised) -> str:
         """Which rung opened, and what was not stable."""
         rung, near = event.rung, event.tolerance
         equal = f"losses no more than {near:.3g} apart count as equal" if near else "no two losses counted as equal"

@@ -1,4 +1,4 @@
-"""All rungs of a study at a glance: by bracket, with what runs there, in few lines where brackets are many."""
+"""The rungs of a study by bracket, with what runs there; many brackets are grouped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpo_core.study import Study
 from hpo_core.views.rung_names import RungNames
 
 FEW = 6
-"""Up to so many brackets are shown one by one."""
+"""At most this many brackets are shown one by one."""
 
 State = Literal["to come", "open", "finished"]
 
@@ -92,7 +92,7 @@ def is_stopping(spec: StudySpec) -> bool:
     return spec.search.outline().stopping
 
 
-def entrances(spec: StudySpec) -> dict[int, int]:
+def entry_levels(spec: StudySpec) -> dict[int, int]:
     """Bracket to the level at which its trials enter the rungs that all brackets share; empty where none are shared."""
     return dict(spec.search.outline().entrances)
 
@@ -101,7 +101,7 @@ def bracket_views(study: Study, *, details: bool = False) -> list[BracketView]:
     """The brackets of a study, each with its rungs from the bottom up.
 
     Args:
-        details: also ``best`` and ``stopped``, which look at every trial; else O(rungs + running jobs).
+        details: also ``best`` and ``stopped``, which read every trial; else O(rungs + running jobs).
     """
     state = study.state
     names = RungNames(study.spec)
@@ -122,7 +122,7 @@ def bracket_views(study: Study, *, details: bool = False) -> list[BracketView]:
     busy = {state.trials[number].bracket for number in state.waiting}
     for grant in state.running.values():
         if grant.rung == FURTHER:
-            continue  # a person's wish stands at no rung
+            continue  # training beyond the search stands at no rung
         busy.add(grant.bracket)
         rung_at(grant.bracket, grant.rung, grant.target).running += 1
     unlimited = is_unlimited(study.spec)
@@ -152,8 +152,8 @@ def _view(status: RungStatus) -> RungView:
     )  # fmt: skip
 
 
-def folded(views: Sequence[BracketView], few: int = FEW) -> list[BracketView]:
-    """As they are where there are few; else those of one shape and state together, open ones only if they are many.
+def grouped_brackets(views: Sequence[BracketView], few: int = FEW) -> list[BracketView]:
+    """Few brackets as they are; of many, those of one shape and state together (open ones only if they are many).
 
     Finished brackets come first, then open ones, then those to come.
     """

@@ -17,6 +17,7 @@ from hpo_core.replay.rerun import rerun_spec
 from hpo_core.search.halving.promotion_chance import first_passage, hypergeometric_tail
 from hpo_core.search.random import Straight
 from hpo_core.state import StudyState
+from hpo_core.views.trial_story import trial_story
 from tests.conftest import World, completed, failed, fresh, make_spec
 from tests.laws.test_laws import snapshot
 from tests.methods import ALL, facts, spec_of
@@ -305,7 +306,7 @@ def test_a_trial_promoted_after_all_starts_from_scratch() -> None:
         study.check()
     assert (job.checkpoint, job.target) == (None, 3), "nothing is left of what it had trained"
     assert (1, 1) in removals(study)
-    story = "\n".join(study.state.story(1))
+    story = "\n".join(trial_story(study.state, 1))
     assert "its checkpoint at 1 units was removed to stay within the study's budget" in story
     study.tell_report(good(job, 0.15))
     assert study.state.trials[1].resource == 3

@@ -18,6 +18,7 @@ from hpo_core.model.trial import Job, Outcome
 from hpo_core.replay.audit import audit
 from hpo_core.training import Trainer
 from hpo_core.training.request import JobRequest
+from hpo_core.views.trial_story import trial_story
 from tests.faults.test_real_study import Real
 
 HERE = str(Path(__file__).parent)
@@ -335,6 +336,6 @@ def test_a_study_gives_up_what_kills_its_workers_and_finishes(tmp_path):
     poison = {trial.number for trial in study.state.trials if trial.params["x"] > 0.8}
     assert poison and len(study.state.trials) == 20
     for trial in study.state.trials:
-        assert (trial.abandoned is not None) == (trial.number in poison), study.state.story(trial.number)
+        assert (trial.abandoned is not None) == (trial.number in poison), trial_story(study.state, trial.number)
         assert bool(trial.results) != (trial.number in poison)
     assert all("worker or zygote died" in study.state.trials[number].abandoned.reason for number in poison)

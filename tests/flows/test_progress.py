@@ -13,7 +13,7 @@ from rich.console import Console
 
 from hpo_core import Outcome, Study
 from hpo_core.model.trial import Job
-from hpo_flows.live_progress import LiveBoard, Pace, PlainLines, ResultLines, remaining_units, rung_board
+from hpo_flows.live_progress import LiveBoard, Pace, PlainLines, ResultLines, remaining_units, rung_table
 from hpo_flows.session import expected_jobs, grain
 from tests.conftest import World, failed, fresh, make_spec
 from tests.methods import ALL, SEARCHES, spec_of
@@ -212,5 +212,5 @@ def test_expected_jobs_count_an_extension() -> None:
 
 
 def test_the_board_of_one_bracket_has_no_column_for_it() -> None:
-    assert rung_board(fresh(spec_of("asha"))).columns[0].header == "rung"
-    assert rung_board(fresh(spec_of("hyperband"))).columns[0].header == "bracket"
+    assert rung_table(fresh(spec_of("asha"))).columns[0].header == "rung"
+    assert rung_table(fresh(spec_of("hyperband"))).columns[0].header == "bracket"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpo_core.tracking.model_registry import ModelRegistry
+from hpo_core.retraining.model_registry import ModelRegistry
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import pytest
 from hpo_core import MemoryJournal, Study
 from hpo_core.model.events import CeilingRaised, JobGranted
 from hpo_core.tracking.run_artifacts import lineage_table
-from hpo_core.tracking.run_contents import study_params, study_tags, trial_run_status, trial_tags
+from hpo_core.tracking.run_contents import study_params, trial_run_status
+from hpo_core.tracking.run_tags import study_tags, trial_tags
 from hpo_core.tracking.study_fold import StudyFold
 from tests.conftest import World, fresh, make_spec
 from tests.methods import SEARCHES, facts, spec_of
@@ -92,7 +93,7 @@ def test_a_stopped_trial_is_finished_and_says_where() -> None:
         tags = trial_tags(fold, trial.number, "run")
         assert tags["hpo.state"] == "stopped"
         assert tags["hpo.stopped"] == f"stopped at rung {stop.rung} (place {stop.rank} of {stop.results})"
-        assert trial_run_status(fold, trial.number, driven=True)[0] == "FINISHED"
+        assert trial_run_status(fold, trial.number, has_controller=True)[0] == "FINISHED"
 
 
 def test_the_ceiling_is_a_metric() -> None:

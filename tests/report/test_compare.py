@@ -14,7 +14,7 @@ from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Entry
 from hpo_core.report.compare.comparison_page import Comparison, write_comparison
-from hpo_core.report.spread import band
+from hpo_core.report.median_band import band
 from tests.conftest import World, fresh, make_spec
 
 

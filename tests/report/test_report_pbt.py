@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from hpo_core.report.study.family_tree import lineage_tree
-from hpo_core.report.study.population_fitness import population_fitness
-from hpo_core.report.study.schedule_figure import schedules
+from hpo_core.report.population.family_tree import lineage_tree
+from hpo_core.report.population.population_fitness import population_fitness
+from hpo_core.report.population.schedule_figure import schedules
 from hpo_core.report.study.series import Series, read_series
 from hpo_core.report.study.study_page import figures
 from hpo_core.report.study.tables import key_numbers, next_command

@@ -13,8 +13,8 @@ from mlflow import MlflowClient
 
 from hpo_core import Study
 from hpo_core.home import Home
+from hpo_core.retraining.model_registry import ModelRegistry
 from hpo_core.spec import load_spec
-from hpo_core.tracking.model_registry import ModelRegistry
 from hpo_flows.retrain import Rules, retrain
 from hpo_flows.retraining.challengers import Candidates
 

@@ -15,8 +15,8 @@ from hpo_core import MemoryJournal, Study
 from hpo_core.model.errors import SpecError, StorageError
 from hpo_core.model.trial import Checkpoint
 from hpo_core.replay.rerun import rerun_spec
+from hpo_core.report.decision_picture import picture
 from hpo_core.retraining.data_fingerprint import fingerprint, resolved
-from hpo_core.retraining.decision_picture import picture
 from hpo_core.retraining.drift import check_drift
 from hpo_core.retraining.model_card import Decision, ModelCard, Repeat
 from hpo_core.retraining.plan import first_step, is_good_enough, second_step

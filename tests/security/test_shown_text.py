@@ -26,7 +26,8 @@ from hpo_core.security.untrusted_text import json_text, markdown_code, markdown_
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_names import param_value, tag_value
-from hpo_core.tracking.run_contents import study_params, study_tags, trial_params, trial_tags
+from hpo_core.tracking.run_contents import study_params, trial_params
+from hpo_core.tracking.run_tags import study_tags, trial_tags
 from hpo_core.tracking.study_fold import StudyFold
 from hpo_flows.live_progress import LiveBoard, PlainLines
 from hpo_flows.prefect_artifacts import best_markdown

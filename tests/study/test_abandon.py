@@ -17,6 +17,7 @@ from hpo_core.journal.sql import current_owner
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import AttemptFailed, StudyHalted, TrialAbandoned
 from hpo_core.replay.audit import audit
+from hpo_core.views.trial_story import trial_story
 from tests.conftest import World, failed, fresh, make_spec
 from tests.methods import facts
 
@@ -69,7 +70,7 @@ def test_poison_trials_are_abandoned_and_the_others_finish(workers: int, poison:
     assert abandoned(study) == poison
     for number in poison:
         assert 3 <= losses(study, number) <= 11
-    story = study.state.story(min(poison))
+    story = trial_story(study.state, min(poison))
     assert any("worker or zygote died" in line for line in story), story
 
 

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import plotly.graph_objects as go
 import pytest
 
@@ -19,9 +20,9 @@ from hpo_core.model.errors import SpecError
 from hpo_core.report.study.front_figure import front_figure, front_table
 from hpo_core.report.study.series import read_series
 from hpo_core.report.study.study_page import render
-from hpo_core.tracking.run_contents import study_tags, trial_tags
+from hpo_core.tracking.run_tags import study_tags, trial_tags
 from hpo_core.tracking.study_fold import StudyFold
-from hpo_core.views.front import front_facts, front_rows
+from hpo_core.views.front import front_members, front_rows
 from tests.conftest import fresh, make_spec
 from tests.laws.test_pareto import METRICS, Tradeoff
 
@@ -38,7 +39,8 @@ def played(objectives: int, journal: Journal | None = None) -> Study:
 
 def test_values_are_the_users_metrics() -> None:
     study = played(2)
-    facts = front_facts(study.spec, study.state)
+    members = front_members(study.spec, study.state)
+    facts = list(msgspec.to_builtins(members))
     assert len(facts) == len(study.front) > 2
     for found in facts:
         result = next(r for r in study.state.trials[found["trial"]].results if r.resource == found["resource"])
@@ -46,9 +48,9 @@ def test_values_are_the_users_metrics() -> None:
         assert found["params"] == study.state.trials[found["trial"]].params
     assert [found["values"]["error"] for found in facts] == sorted(found["values"]["error"] for found in facts)
     assert json.loads(json.dumps(facts)) == facts
-    columns = {tuple(row) for row in front_rows(facts)}
+    columns = {tuple(row) for row in front_rows(members)}
     assert columns == {("trial", "trained to", "error", "speed", "x", "c", "d")}, "one shape, conditional or not"
-    assert [next(iter(row.values())) for row in front_rows(facts, 2)] == [found["trial"] for found in facts[:2]]
+    assert [next(iter(row.values())) for row in front_rows(members, 2)] == [found["trial"] for found in facts[:2]]
 
 
 def test_hpo_show_prints_the_front(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,7 +62,9 @@ def test_hpo_show_prints_the_front(tmp_path: Path, capsys: pytest.CaptureFixture
     assert f"Pareto front of error, speed: {len(study.front)} results" in text
     assert f"{study.front[-1].losses[0]:.5g}" in text
     print_study(home, "world", None, True)
-    assert json.loads(capsys.readouterr().out)["front"] == front_facts(study.spec, study.state)
+    assert json.loads(capsys.readouterr().out)["front"] == list(
+        msgspec.to_builtins(front_members(study.spec, study.state))
+    )
 
 
 def test_one_objective_shows_no_front() -> None:
@@ -114,7 +118,7 @@ def test_tags_follow_trials_into_the_front_and_out_of_it() -> None:
             before, tags[number] = tags.get(number), trial_tags(fold, number, "run").get("hpo.pareto")
             left += before == "front" and tags[number] == "dominated"
         last = {point.key: point.value for point in fold.points}
-        fold.settle()
+        fold.clear_changes()
         if "front_size" in last:
             assert last["front_size"] == len(fold.state.front)
         if "best_speed" in last:

@@ -22,10 +22,11 @@ from hpo_core.report.compare.contenders import read_contender
 from hpo_core.report.study.bracket_tables import course
 from hpo_core.report.study.series import read_series
 from hpo_core.simulation.past import read_past
-from hpo_core.tracking.run_contents import trial_tags
+from hpo_core.tracking.run_tags import trial_tags
 from hpo_core.tracking.study_fold import StudyFold
 from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.request import JobRequest
+from hpo_core.views.trial_story import trial_story
 from tests.checkpoints.test_checkpoints import Disk
 from tests.conftest import World, completed, failed, fresh, make_spec
 from tests.golden.make import FOLDER
@@ -158,7 +159,7 @@ def test_a_job_that_is_given_up_costs_the_trial_nothing() -> None:
     assert study.state.abandoned_trials == 0 and study.best == best
     (gone,) = facts(study.journal.entries("world"), TrialExtensionEnded)
     assert (gone.trial, gone.target, gone.reason) == (best.trial, 90, "error once: no such layer")
-    assert "not trained further to 90: error once: no such layer" in study.state.story(best.trial)
+    assert "not trained further to 90: error once: no such layer" in trial_story(study.state, best.trial)
     study.check()
 
     (job,) = study.train_further(to=90)  # asked for anew
@@ -256,7 +257,7 @@ def test_pictures_and_copies_of_a_study_with_it(tmp_path: Path) -> None:
         fold.add(entry)
         for number in fold.touched:
             steps.setdefault(number, []).extend(p.step for p in fold.trials[number].points if p.key == "loss")
-        fold.settle()
+        fold.clear_changes()
     assert fold.status == "finished"
     assert 40 in steps[3] and steps[3] == sorted(set(steps[3])), "a step was logged twice"
     tags = trial_tags(fold, 3, "parent")

@@ -12,7 +12,7 @@ from hpo_core.cli.output import table_of, without_repeats
 from hpo_core.model.events import CeilingRaised, StudyHalted, TrialStopped
 from hpo_core.model.trial import Job
 from hpo_core.views.rung_names import RungNames, halt_words
-from hpo_core.views.rungs import BracketView, bracket_views, by_shape, folded, rung_rows
+from hpo_core.views.rungs import BracketView, bracket_views, by_shape, grouped_brackets, rung_rows
 from tests.conftest import World, fresh, make_spec
 from tests.methods import ALL, SEARCHES, facts, spec_of
 
@@ -42,7 +42,7 @@ def test_every_result_and_every_running_job_stands_at_one_rung(name: str, steps:
     best = [rung.best for view in views for rung in view.rungs if rung.best is not None]
     assert study.best is None or min(best) == study.best.loss
     for few in (0, 6):
-        again = folded(views, few)
+        again = grouped_brackets(views, few)
         for field in ("results", "promoted", "waiting", "expected", "units", "running", "stopped"):
             assert total(again, field) == total(views, field), field
         assert sorted(n for view in again for n in view.numbers) == sorted(n for view in views for n in view.numbers)
@@ -60,7 +60,7 @@ def test_a_hundred_brackets_take_few_lines(steps: int | None) -> None:
     study = played(make_spec(search=HUNDRED), steps, workers=9)
     views = bracket_views(study, details=True)
     assert len(views) == 100
-    rows = rung_rows(study, folded(views))
+    rows = rung_rows(study, grouped_brackets(views))
     assert len(rows) <= 15 + 15 + 5, "finished and open ones by rung, those to come in a line for each rate"
     assert all(len(row["bracket"]) < 20 for row in rows)  # type: ignore[arg-type]
     states = {0: {"open", "to come"}, 700: {"finished", "open", "to come"}, None: {"finished"}}
@@ -119,29 +119,29 @@ def test_a_job_on_its_way_to_a_rung_that_no_trial_reached_yet_is_shown() -> None
 
 
 def test_rungs_are_called_by_what_tells_them_apart() -> None:
-    assert RungNames(spec_of("asha")).words(0, 2) == "rung 2"
-    assert RungNames(spec_of("asha-brackets")).words(1, 2) == "rung 2 of bracket 1"
-    assert RungNames(spec_of("asha-shared")).words(1, 2) == "rung 3"
-    assert RungNames(spec_of("hyperband")).words(0, 0) == "rung 0 of bracket 0"
-    assert RungNames(spec_of("pasha")).words(0, 1) == "rung 1"
+    assert RungNames(spec_of("asha")).label(0, 2) == "rung 2"
+    assert RungNames(spec_of("asha-brackets")).label(1, 2) == "rung 2 of bracket 1"
+    assert RungNames(spec_of("asha-shared")).label(1, 2) == "rung 3"
+    assert RungNames(spec_of("hyperband")).label(0, 0) == "rung 0 of bracket 0"
+    assert RungNames(spec_of("pasha")).label(0, 1) == "rung 1"
 
 
 def test_a_stop_is_told_with_its_place() -> None:
     event = TrialStopped(trial=3, bracket=1, rung=0, rank=5, results=12)
-    assert RungNames(spec_of("stopping-brackets")).stopped(event) == "stopped at rung 0 of bracket 1 (place 5 of 12)"
-    assert RungNames(spec_of("stopping-shared")).stopped(event) == "stopped at rung 1 (place 5 of 12)"
+    assert RungNames(spec_of("stopping-brackets")).stop_line(event) == "stopped at rung 0 of bracket 1 (place 5 of 12)"
+    assert RungNames(spec_of("stopping-shared")).stop_line(event) == "stopped at rung 1 (place 5 of 12)"
 
 
 def test_a_raised_ceiling_is_told_with_its_reason() -> None:
     names = RungNames(spec_of("pasha"))
-    words = names.raised(CeilingRaised(0, 2, 9, 0.0125, 2, 17, (4, 8)))
+    words = names.ceiling_line(CeilingRaised(0, 2, 9, 0.0125, 2, 17, (4, 8)))
     assert words == (
         "rung 2 (trained to 9) opened, for more training had changed the order: of the trials at rung 1, trial 17 came "
         "to place 2, where rung 0 had one of the trials 4, 8 (losses no more than 0.0125 apart count as equal)"
     )
-    alone = names.raised(CeilingRaised(0, 2, 9, 0.0, 1, 17, (4,)))
+    alone = names.ceiling_line(CeilingRaised(0, 2, 9, 0.0, 1, 17, (4,)))
     assert alone.endswith("came to place 1, where rung 0 had trial 4 (no two losses counted as equal)")
-    assert "4, 5, 6, 7, 8, 9 and 3 more" in names.raised(CeilingRaised(0, 2, 9, 1.0, 1, 17, tuple(range(4, 13))))
+    assert "4, 5, 6, 7, 8, 9 and 3 more" in names.ceiling_line(CeilingRaised(0, 2, 9, 1.0, 1, 17, tuple(range(4, 13))))
 
 
 def test_ceilings_that_rose_are_told_of_a_real_study() -> None:
@@ -153,7 +153,7 @@ def test_ceilings_that_rose_are_told_of_a_real_study() -> None:
     Fickle(2).play(study)
     assert study.state.ceilings
     for event in study.state.ceilings:
-        words = RungNames(study.spec).raised(event)
+        words = RungNames(study.spec).ceiling_line(event)
         below = {t.number: r.loss for t in study.state.trials for r in t.results if r.rung == event.rung - 2}
         near = [below[trial] for trial in event.expected]
         assert f"trial {event.trial} came to place {event.place}" in words

@@ -5,14 +5,13 @@ The journal knows studies and controllers, and no flow runs.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from uuid import UUID
 
 import msgspec
 
 from hpo_core.journal.protocol import Owner
-from hpo_core.security.private_files import open_private, private_folder
+from hpo_core.security.private_files import private_folder, write_private
 
 _FOLDER = "flow-runs"
 
@@ -42,11 +41,7 @@ def write_mark(folder: Path, run: UUID, mark: Mark) -> None:
     """Replace it in one step, durably: the journal's next entry must not outlive it."""
     path = folder / _FOLDER / f"{run}.json"
     private_folder(path.parent, below=folder)
-    side = path.with_suffix(f".{os.getpid()}")
-    with open_private(side, "wb") as file:
-        file.write(msgspec.json.encode(mark))
-        os.fsync(file.fileno())
-    side.replace(path)
+    write_private(path, msgspec.json.encode(mark), durable=True)
 
 
 def run_of(folder: Path, owner: Owner) -> UUID | None:

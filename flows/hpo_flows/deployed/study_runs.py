@@ -12,13 +12,14 @@ from prefect.client.schemas.objects import FlowRun, State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
-from hpo_core.cli.output import best_line, trained_further
+from hpo_core.cli.output import best_line
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.errors import HpoError, SpecError, StudyBusyError, StudyNotFoundError
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
+from hpo_core.views.extension import extension_of
 from hpo_core.views.rung_names import halt_words
 from hpo_flows.deployed.permissions import Permits, refuse_relative_places
 from hpo_flows.deployed.run_marker import Mark, read_mark, run_of, write_mark
@@ -122,8 +123,8 @@ def drive_to_end(session: Session, action: str) -> State[Any]:
 
 
 def _trained(study: Study, trial: int, to: int) -> State[Any]:
-    found = trained_further(study, trial, to)
-    return Completed(message=found["words"]) if found["reached"] else Failed(message=found["words"])
+    found = extension_of(study, trial, to)
+    return Completed(message=found.words) if found.reached else Failed(message=found.words)
 
 
 def _final_state(study: Study, summary: Summary) -> State[Any]:

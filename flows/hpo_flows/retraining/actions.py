@@ -20,17 +20,17 @@ from prefect.runtime import deployment, flow_run
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.report.decision_picture import picture
 from hpo_core.retraining.data_fingerprint import fingerprint
-from hpo_core.retraining.decision_picture import picture
 from hpo_core.retraining.drift import FEWEST, check_drift
 from hpo_core.retraining.model_card import Candidate, Decision, ModelCard
+from hpo_core.retraining.model_registry import DATA as DATA_TAG
+from hpo_core.retraining.model_registry import SPOILED, ModelRegistry
 from hpo_core.retraining.plan import first_step, second_step
 from hpo_core.retraining.promotion_test import judge
 from hpo_core.retraining.repeated_studies import DATA, tuning_spec
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import KnownRun
-from hpo_core.tracking.model_registry import DATA as DATA_TAG
-from hpo_core.tracking.model_registry import SPOILED, ModelRegistry
 from hpo_flows.deployed.permissions import Permits
 from hpo_flows.prefect_artifacts import artifact_key
 from hpo_flows.retraining.challengers import Candidates, Rules

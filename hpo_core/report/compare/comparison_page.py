@@ -1,9 +1,9 @@
-"""Studies side by side, as a page: incumbents over resource and time, final quality, cost."""
+"""The page of a comparison: best values over resource and time, final quality, cost."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -12,11 +12,12 @@ from typing import Any
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Entry
 from hpo_core.report.compare.contenders import Contender, Group, grouped, read_contender
-from hpo_core.report.html_page import card, sheet, write_sheet
+from hpo_core.report.html_page import card, html_page, write_page
+from hpo_core.report.median_band import Track, band, band_lines, color_of
 from hpo_core.report.scale import log_ticks, scale
-from hpo_core.report.spread import Track, band, band_lines, color_of
-from hpo_core.report.style import MUTED, Figure, axis, duration, layout, number, rounded, text, time_axis
-from hpo_core.simulation.statistics import Spread
+from hpo_core.report.style import MUTED, Figure, axis, layout, rounded, text, time_axis
+from hpo_core.views.formatting import duration, number
+from hpo_core.views.spread import Spread
 
 _LOG_FROM = 20
 """A logarithmic axis where the end is so many times farther than the first result."""
@@ -29,7 +30,7 @@ class Comparison:
     groups: tuple[Group, ...]
 
     @classmethod
-    def of(cls, studies: Sequence[Sequence[Entry]]) -> Comparison:
+    def of(cls, studies: Iterable[Iterable[Entry]]) -> Comparison:
         """From the entries of each study.
 
         Raises:
@@ -119,7 +120,7 @@ def write_comparison(comparison: Comparison, path: Path) -> Path:
         f'<div class="scroll">{by_group}</div><div class="scroll">{_table(_study_rows(comparison))}</div></section>'
         f"{''.join(card(figure) for figure in drawn)}"
     )
-    return write_sheet(sheet("Comparison of studies", body, drawn, "A projection of the studies' journals."), path)
+    return write_page(html_page("Comparison of studies", body, drawn, "A projection of the studies' journals."), path)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

@@ -1,17 +1,16 @@
-"""Studies as they stand side by side: each with its figures, repeats of one search over several seeds together."""
+"""The studies of a comparison; repeats over several seeds form a group."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hpo_core.model.errors import SpecError
-from hpo_core.model.events import Entry, JobCompleted
-from hpo_core.report.spread import Track
+from hpo_core.model.events import Entry
+from hpo_core.report.median_band import Track
 from hpo_core.report.study.series import Series, read_series
-from hpo_core.state import StudyState
 
 _REPEAT = re.compile(r"[-_.](?:seed|run|repeat|rep|s|r)?[-_.]?\d+$")
 _DATED = re.compile(r"-\d{8}-\d{6}(?:-[0-9a-f]{4})?$")
@@ -80,23 +79,16 @@ class Group:
         return [member.best for member in self.members if member.best is not None]
 
 
-def read_contender(entries: Sequence[Entry]) -> Contender:
-    """Fold a study's entries.
+def read_contender(entries: Iterable[Entry]) -> Contender:
+    """Replay a study, in one pass over its entries.
 
     Raises:
         JournalError: the entries do not begin with the creation of a study, or have a gap.
     """
     series = read_series(entries)
-    sign = series.study.spec.metric.sign
-    state, steps, best = StudyState(), [], None
-    for entry in entries:
-        for event in entry.events:
-            state.apply(event)
-            if isinstance(event, JobCompleted) and state.incumbent is not None and state.incumbent.loss != best:
-                best = state.incumbent.loss
-                steps.append((float(state.resource_used), best))
-    in_time = [(time, value * sign) for time, value, _ in series.steps]
-    return Contender(series, (steps, float(state.resource_used)), (in_time, series.wall))
+    by_resource = [(float(step.resource), step.loss) for step in series.steps]
+    by_time = [(step.time, step.loss) for step in series.steps]
+    return Contender(series, (by_resource, float(series.study.state.resource_used)), (by_time, series.wall))
 
 
 def grouped(contenders: Sequence[Contender]) -> list[Group]:

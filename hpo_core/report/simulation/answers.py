@@ -1,12 +1,13 @@
-"""What simulations came to, in words and numbers: one column per scenario."""
+"""What simulations came to as a table: one column for each scenario."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpo_core.report.style import number
-from hpo_core.simulation.statistics import Answer, Spread
+from hpo_core.simulation.statistics import Answer
+from hpo_core.views.formatting import duration, number
+from hpo_core.views.spread import Spread
 
 SPREADS = "Median of the repeats; in brackets the quartiles: half of all repeats lie between them."
 
@@ -47,15 +48,15 @@ def table(simulated: Simulated, *, quartiles: bool = True) -> list[tuple[str, li
     def cells(key: str, show: Callable[[float], str], missing: str = "never") -> list[str]:
         return [_cell(figures[key], show, runs, missing, quartiles) for figures in found]
 
-    rows = [("time to the end", cells("seconds", span))]
+    rows = [("time to the end", cells("seconds", duration))]
     if simulated.target is not None:
         better = "≤" if sign > 0 else "≥"
         goal = f"time to {metric} {better} {number(simulated.target * sign)}"
-        rows.append((goal, cells("seconds_to_target", span)))
+        rows.append((goal, cells("seconds_to_target", duration)))
     tops = {answer.scenario.max_resource for answer in simulated.answers}
     if tops != {None}:
         top = f"R = {tops.pop():,}" if len(tops) == 1 else "R"
-        rows.append((f"first trial at {top}", cells("seconds_to_first_at_max", span)))
+        rows.append((f"first trial at {top}", cells("seconds_to_first_at_max", duration)))
         rows.append((f"trials at {top}", cells("trials_at_max", _whole, "–")))
     rows += [
         ("utilization", cells("utilization", lambda share: f"{100 * share:.0f} %")),
@@ -69,26 +70,6 @@ def table(simulated: Simulated, *, quartiles: bool = True) -> list[tuple[str, li
         rows.append(("worker-hours lost", cells("lost_worker_seconds", _hours)))
     rows.append((f"best {metric}", cells("best_loss", lambda loss: number(loss * sign), "none")))
     return rows
-
-
-def span(seconds: float) -> str:
-    """A duration in as few words as its size needs.
-
-    >>> span(4.21), span(240), span(250), span(5000), span(9000), span(200000)
-    ('4.21 s', '4 min', '4 min 10 s', '83 min', '2 h 30 min', '2 d 8 h')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.3g} s"
-    if whole < 600:
-        return f"{whole // 60} min {whole % 60} s".removesuffix(" 0 s")
-    if whole < 7200:
-        return f"{round(whole / 60)} min"
-    if whole < 172800:
-        minutes = round(whole / 60)
-        return f"{minutes // 60} h {minutes % 60} min".removesuffix(" 0 min")
-    hours = round(whole / 3600)
-    return f"{hours // 24} d {hours % 24} h".removesuffix(" 0 h")
 
 
 def _whole(value: float) -> str:

@@ -1,4 +1,4 @@
-"""What simulations came to, as a page of figures."""
+"""What simulations came to as a page of figures."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from hpo_core.report.html_page import card, sheet, write_sheet
+from hpo_core.report.html_page import card, html_page, write_page
+from hpo_core.report.median_band import band, band_lines, color_of
 from hpo_core.report.scale import log_ticks, scale
 from hpo_core.report.simulation.answers import SPREADS, Simulated, endings, table
-from hpo_core.report.spread import band, band_lines, color_of
-from hpo_core.report.style import INK, MUTED, Figure, axis, layout, number, rounded, text, time_axis
+from hpo_core.report.style import INK, MUTED, Figure, axis, layout, rounded, text, time_axis
 from hpo_core.simulation.repeats import LOAD_BINS, Run, Scenario
-from hpo_core.simulation.statistics import Spread, quantile
+from hpo_core.views.formatting import number
+from hpo_core.views.spread import Spread, quantile
 
 FEW = 5
 """So many scenarios are drawn over time; a table has them side by side."""
@@ -43,7 +44,7 @@ def write_simulated(simulated: Simulated, path: Path) -> Path:
         f"{''.join(card(figure) for figure in drawn)}"
         f'<section class="card"><h2>What this takes for granted</h2><div class="caption">{notes}</div></section>'
     )
-    return write_sheet(sheet(simulated.heading(), body, drawn, "Simulated: nothing was trained."), path)
+    return write_page(html_page(simulated.heading(), body, drawn, "Simulated: nothing was trained."), path)
 
 
 def _table(simulated: Simulated) -> str:

@@ -1,4 +1,4 @@
-"""What each bracket brought, and what changed the course of the study: two tables."""
+"""The table of brackets, and the table of what changed the course of the study."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 from hpo_core.model.events import CeilingRaised, StudyExtended, StudyHalted, TrialExtended, TrialExtensionEnded
 from hpo_core.report.study.series import Series, Turn
 from hpo_core.report.study.tables import table
-from hpo_core.report.style import duration, number
 from hpo_core.state import TrialRecord
+from hpo_core.views.formatting import duration, number
 from hpo_core.views.rung_names import halt_words
 from hpo_core.views.rungs import BracketView
 
@@ -20,8 +20,8 @@ def brackets(series: Series) -> str:
     if not series.brackets:
         return ""
     bands, top = series.bands, max(band.rung.level for band in series.bands.all)
-    starts = bands.entrances or {ladder.numbers[0]: ladder.start for ladder in bands.ladders}
-    together = [[bracket] for bracket in starts] if bands.entrances else [ladder.numbers for ladder in bands.ladders]
+    starts = bands.entry_levels or {ladder.numbers[0]: ladder.start for ladder in bands.ladders}
+    together = [[bracket] for bracket in starts] if bands.entry_levels else [ladder.numbers for ladder in bands.ladders]
     mine: dict[int, list[TrialRecord]] = {}
     for trial in series.trials:
         mine.setdefault(trial.bracket, []).append(trial)
@@ -41,7 +41,7 @@ def brackets(series: Series) -> str:
         "bracket", "starts at", "trials", "results", "units trained", f"trained to {top:,}",
         f"best {series.metric}", "by trial",
     )  # fmt: skip
-    if bands.entrances:
+    if bands.entry_levels:
         caption = "All brackets share their rungs; the number of a bracket says at which of them its trials begin."
     elif len(set(starts.values())) == 1:
         caption = "The same search several times, one after the other, each with rungs of its own."
@@ -67,7 +67,7 @@ def course(series: Series) -> str:
 
 def _turn(series: Series, event: Turn) -> tuple[str, str]:
     if isinstance(event, CeilingRaised):
-        return f"rung {event.rung} opened", _sentence(series.bands.names.raised(event))
+        return f"rung {event.rung} opened", _sentence(series.bands.names.ceiling_line(event))
     if isinstance(event, StudyHalted):
         return "halted", halt_words(series.study.spec, event)
     if isinstance(event, StudyExtended):

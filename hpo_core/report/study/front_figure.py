@@ -9,10 +9,11 @@ from hpo_core.model.events import JobCompleted
 from hpo_core.report.scale import Scale, scale
 from hpo_core.report.study.series import Series
 from hpo_core.report.study.tables import table, value
-from hpo_core.report.style import BEST, Figure, layout, level_color, number, rounded, text
+from hpo_core.report.style import BEST, Figure, layout, level_color, rounded, text
 from hpo_core.spec import MetricSpec
 from hpo_core.state import Incumbent, is_complete
-from hpo_core.views.front import front_facts, front_rows, values_of
+from hpo_core.views.formatting import number
+from hpo_core.views.front import front_members, front_rows, values_of
 
 COLUMNS = 2
 DOTS = 3_000
@@ -114,7 +115,7 @@ def _front(series: Series, front: list[Incumbent], i: int, key: str) -> dict[str
 def front_table(series: Series) -> str:
     """The members with their objectives and parameters; empty for one objective."""
     spec, state = series.study.spec, series.study.state
-    rows = front_rows(front_facts(spec, state), ROWS) if len(spec.objectives) > 1 else []
+    rows = front_rows(front_members(spec, state), ROWS) if len(spec.objectives) > 1 else []
     if not rows:
         return ""
     more = f" The first {ROWS} of {len(state.front)}." if len(state.front) > ROWS else ""

@@ -1,4 +1,4 @@
-"""Jobs over time, per worker."""
+"""Attempts over time, one row for each worker."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hpo_core.report.style import (
     RUNNING,
     Figure,
     axis,
-    duration,
     layout,
     level_color,
     rounded,
     text,
     time_axis,
 )
+from hpo_core.views.formatting import duration
 
 BARS = 5_000
 LANES_NAMED = 40

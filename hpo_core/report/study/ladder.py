@@ -1,4 +1,4 @@
-"""Trials climbing from rung to rung."""
+"""Trials from rung to rung over time."""
 
 from __future__ import annotations
 
@@ -11,20 +11,8 @@ from hpo_core.model.trial import RESULTS
 from hpo_core.report.study.rung_bands import stacked
 from hpo_core.report.study.series import Series, Span
 from hpo_core.report.study.trials_by_rung import rung_table
-from hpo_core.report.style import (
-    BEST,
-    FAILED,
-    LOST,
-    OPENS,
-    Figure,
-    axis,
-    layout,
-    level_color,
-    number,
-    rounded,
-    text,
-    time_axis,
-)
+from hpo_core.report.style import BEST, FAILED, LOST, OPENS, Figure, axis, layout, level_color, rounded, text, time_axis
+from hpo_core.views.formatting import number
 from hpo_core.views.rungs import is_stopping
 
 PATHS = 300
@@ -34,7 +22,7 @@ BETWEEN = 0.2
 """Room between two brackets, for the heading of the lower one."""
 
 
-def climbing(series: Series) -> Figure | None:
+def ladder_figure(series: Series) -> Figure | None:
     """One line per trial: flat while it waits at a rung, rising while it trains towards the next."""
     if not series.spans:
         return None
@@ -166,7 +154,7 @@ def _openings(
     names, bands = series.bands.names, series.bands
     return [
         {
-            "text": f"rung {event.rung} opens", "hovertext": _wrapped(names.raised(event)), "showarrow": False,
+            "text": f"rung {event.rung} opens", "hovertext": _wrapped(names.ceiling_line(event)), "showarrow": False,
             "x": rounded(time / divisor), "xref": "x", "xanchor": "left", "yanchor": "bottom",
             "y": heights[bands.of(event.bracket, event.rung)] + BAND + 0.06,
             "font": {"size": 12, "color": OPENS}, "bgcolor": "rgba(255,255,255,0.85)",

@@ -1,4 +1,4 @@
-"""Learning curves by rung, and the incumbent over time."""
+"""Learning curves by rung, and the best value over time."""
 
 from __future__ import annotations
 
@@ -8,20 +8,9 @@ from typing import Any
 from hpo_core.model.trial import Outcome
 from hpo_core.report.scale import Scale, scale
 from hpo_core.report.study.series import Series
-from hpo_core.report.style import (
-    BEST,
-    FAILED,
-    Figure,
-    axis,
-    duration,
-    layout,
-    level_color,
-    number,
-    rounded,
-    text,
-    time_axis,
-)
+from hpo_core.report.style import BEST, FAILED, Figure, axis, layout, level_color, rounded, text, time_axis
 from hpo_core.state import TrialRecord
+from hpo_core.views.formatting import duration, number
 
 CURVE_BUDGET = 12_000
 """Points drawn in all; the lowest rungs are thinned first."""
@@ -143,17 +132,17 @@ def incumbent(series: Series) -> Figure | None:
                 "hoverinfo": "text", "showlegend": levels <= LISTED,
                 "marker": {"color": level_color(level, levels), "size": 6, "opacity": 0.85},
             })  # fmt: skip
-    steps = [*series.steps, (series.wall, *series.steps[-1][1:])]
-    words = [f"best since here: {number(value)} (trial {trial})" for _, value, trial in steps]
+    last = series.steps[-1]
+    steps = [*series.steps, last._replace(time=series.wall)]
+    words = [f"best since here: {number(step.value)} (trial {step.trial})" for step in steps]
     data.append({
         "type": "scatter", "mode": "lines", "name": "best so far", "text": words, "hoverinfo": "text",
-        "x": [rounded(time / divisor) for time, _, _ in steps], "y": [rounded(value) for _, value, _ in steps],
+        "x": [rounded(step.time / divisor) for step in steps], "y": [rounded(step.value) for step in steps],
         "line": {"shape": "hv", "color": BEST, "width": 3},
     })  # fmt: skip
-    last = series.steps[-1]
-    moving = last[0] > 0.8 * series.wall and len(results) > 9
+    moving = last.time > 0.8 * series.wall and len(results) > 9
     caption = (
-        f"Every dot is a result, the orange line the best so far; it last moved after {duration(last[0])} of "
+        f"Every dot is a result, the orange line the best so far; it last moved after {duration(last.time)} of "
         f"{duration(series.wall)}{', so more trials may well find better' if moving else ''}."
         f"{CUT if drawn.cut else ''}"
     )

@@ -1,4 +1,4 @@
-"""One panel per parameter: the result at one rung over the parameter's value."""
+"""One panel for each parameter: the result at one rung over the parameter's value."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 from hpo_core.model.space import ListedParameter, NumberParameter, Parameter
 from hpo_core.report.scale import scale
 from hpo_core.report.study.importance import Importances
-from hpo_core.report.study.parameters import marks, position
+from hpo_core.report.study.parameters import axis_ticks, position
 from hpo_core.report.study.series import Series
-from hpo_core.report.style import BEST, FAILED, Figure, axis, layout, level_color, number, rounded, text
+from hpo_core.report.style import BEST, FAILED, Figure, axis, layout, level_color, rounded, text
 from hpo_core.state import TrialRecord
+from hpo_core.views.formatting import number
 
 COLUMNS = 3
 DOTS = 1_000
 
 
-def panels(series: Series, found: Importances) -> Figure | None:
+def parameter_panels(series: Series, found: Importances) -> Figure | None:
     """Result at one rung over each parameter, most important first."""
     level = series.levels.index(found.resource)
     pairs: list[tuple[TrialRecord, float | None]] = []
@@ -72,7 +73,7 @@ def panels(series: Series, found: Importances) -> Figure | None:
 
 
 def _across(name: str, parameter: Parameter) -> dict[str, Any]:
-    ticks, words, low, high, log = marks(parameter)
+    ticks, words, low, high, log = axis_ticks(parameter)
     discrete = isinstance(parameter, ListedParameter)
     pad = 0.4 if discrete else 0.07 * (high - low)
     if len(ticks) > 5 and not discrete:
@@ -96,7 +97,7 @@ def _dots(
     color: str,
     listed: bool,
 ) -> dict[str, Any]:
-    log = marks(parameter)[4]
+    log = axis_ticks(parameter)[4]
     discrete = isinstance(parameter, ListedParameter)
     xs = []
     for trial, _ in here:

@@ -1,4 +1,4 @@
-"""Which parameters lead where: parallel coordinates, and one panel per parameter."""
+"""Parallel coordinates of all parameters, and the axis of one parameter."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 from hpo_core.model.space import ListedParameter, NumberParameter, Parameter
 from hpo_core.report.scale import log_ticks, round_ticks, scale, ticks_with_ends
 from hpo_core.report.study.series import Series
-from hpo_core.report.style import Figure, layout, number, rounded, text
+from hpo_core.report.style import Figure, layout, rounded, text
 from hpo_core.state import TrialRecord
+from hpo_core.views.formatting import number
 
 LINES = 500
 AXES = 12
@@ -19,7 +20,7 @@ WORST_TO_BEST = [[0, "#dfe5ec"], [0.3, "#a9c8ea"], [0.65, "#1c6dd0"], [1, "#0b2f
 
 def parallel_coordinates(series: Series, order: Sequence[str]) -> Figure | None:
     """Every trial a line through its parameters, coloured by its final value."""
-    ranked = [trial for trial in series.standing() if trial.loss is not None]
+    ranked = [trial for trial in series.ranked_trials() if trial.loss is not None]
     if len(ranked) < 2:
         return None
     shown = sorted(ranked, key=lambda t: (-series.reached(t), t.loss))[:LINES]
@@ -66,7 +67,7 @@ def parallel_coordinates(series: Series, order: Sequence[str]) -> Figure | None:
 
 
 def _dimension(name: str, parameter: Parameter, trials: Sequence[TrialRecord]) -> dict[str, Any]:
-    ticks, words, low, high, log = marks(parameter)
+    ticks, words, low, high, log = axis_ticks(parameter)
     values = [position(parameter, trial.params[name], log) if name in trial.params else None for trial in trials]
     if None in values:  # inactive: one place below the axis
         off = low - 0.14 * (high - low)
@@ -78,7 +79,7 @@ def _dimension(name: str, parameter: Parameter, trials: Sequence[TrialRecord]) -
     }  # fmt: skip
 
 
-def marks(parameter: Parameter) -> tuple[list[float], list[str], float, float, bool]:
+def axis_ticks(parameter: Parameter) -> tuple[list[float], list[str], float, float, bool]:
     """Ticks, their words, ends of the axis, and whether positions are logarithms."""
     if isinstance(parameter, ListedParameter):
         last = len(parameter.listed()) - 1

@@ -1,4 +1,4 @@
-"""Where each rung is drawn: the ladders of a study's brackets, one above the other."""
+"""Where each rung is drawn: the ladders of the brackets, one above the other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
 from hpo_core.views.rung_names import RungNames
-from hpo_core.views.rungs import FEW, BracketView, RungView, bracket_views, by_shape, entrances, is_unlimited
+from hpo_core.views.rungs import FEW, BracketView, RungView, bracket_views, by_shape, entry_levels, is_unlimited
 
 Kind = Literal["top", "ceiling", "closed", "middle"]
 
@@ -38,7 +38,7 @@ class Bands:
         views = bracket_views(study, details=True)
         self.ladders: list[BracketView] = views if len(views) <= FEW else by_shape(views)
         self.names = RungNames(study.spec)
-        self.entrances = entrances(study.spec)
+        self.entry_levels = entry_levels(study.spec)
         self.unlimited = is_unlimited(study.spec)
         self.all: list[Band] = []
         self._first: list[int] = []

@@ -1,4 +1,4 @@
-"""What the pictures need beside the study's state: when, where and along which curve. One pass over the journal.
+"""Times, attempts and learning curves of a study, read in one pass over its journal together with its state.
 
 Time here is *active* time: seconds since the first grant, without the stretches in which no controller ran,
 so that a study stopped overnight is not drawn as a night of nothing.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from hpo_core.model.errors import JournalError
 from hpo_core.model.events import (
     AttemptFailed,
     AttemptReported,
@@ -60,12 +62,23 @@ class Span:
     """Whether it trained beyond the search."""
 
 
+class Step(NamedTuple):
+    """The incumbent changed."""
+
+    time: float
+    value: float
+    trial: int
+    loss: float
+    resource: int
+    """Units of training used in all until then."""
+
+
 @dataclass(slots=True)
 class Series:
     """A study with its times, curves and failures. Values are the user's metric, not the loss."""
 
     study: Study
-    bands: Bands
+    bands: Bands = field(init=False)
     began: float = 0.0
     """First grant, on the journal's clock."""
     wall: float = 0.0
@@ -80,8 +93,8 @@ class Series:
     """Attempts in the order of their end; those that run come last."""
     curves: dict[int, dict[int, float]] = field(default_factory=dict)
     """Per trial: resource -> metric, from accepted reports; may hold NaN where a training diverged."""
-    steps: list[tuple[float, float, int]] = field(default_factory=list)
-    """Changes of the incumbent: (time, value, trial)."""
+    steps: list[Step] = field(default_factory=list)
+    """Changes of the incumbent."""
     failures: list[tuple[float, AttemptFailed]] = field(default_factory=list)
     abandoned: list[tuple[float, TrialAbandoned]] = field(default_factory=list)
     ignored: list[tuple[float, ReportIgnored]] = field(default_factory=list)
@@ -101,7 +114,7 @@ class Series:
     @property
     def brackets(self) -> bool:
         """Whether there are several brackets, with rungs of their own or shared ones."""
-        return self.bands.several or bool(self.bands.entrances) or len(self.bands.ladders[0].numbers) > 1
+        return self.bands.several or bool(self.bands.entry_levels) or len(self.bands.ladders[0].numbers) > 1
 
     @property
     def trials(self) -> list[TrialRecord]:
@@ -137,90 +150,108 @@ class Series:
         """Smallest finite loss of a trial; infinite where there is none."""
         return min((r.loss for r in trial.all_results if r.loss is not None), default=math.inf)
 
-    def standing(self) -> list[TrialRecord]:
+    def ranked_trials(self) -> list[TrialRecord]:
         """Trials with a finite result, best first."""
         ranked = [(self.best_loss(trial), trial.number, trial) for trial in self.trials if trial.results]
         return [trial for loss, _, trial in sorted(ranked, key=lambda item: item[:2]) if loss < math.inf]
 
 
-def read_series(entries: Sequence[Entry]) -> Series:
-    """Fold a study's entries.
+def read_series(entries: Iterable[Entry]) -> Series:
+    """Replay a study and read its series, in one pass over its entries.
 
     Raises:
         JournalError: the entries do not begin with the creation of a study, or have a gap.
     """
-    study = Study.from_entries(entries, sampler=RecordedSampler([]))  # nothing is proposed: learn nothing
-    series = Series(study, Bands(study))
-    resources = {result.resource for trial in study.state.trials for result in trial.all_results}
-    targets = {event.target for entry in entries for event in entry.events if type(event) is JobGranted}
-    series.levels = sorted(resources | targets | {band.rung.level for band in series.bands.all})
-    if study.spec.search.outline().population is not None or any(
-        trial.parent is not None for trial in study.state.trials
-    ):
-        series.lineage = Lineage()
-    fold = _Fold(series)
+    reader: _Reader | None = None
     for entry in entries:
-        fold.take(entry)
-    fold.close()
-    return series
+        if reader is None:  # nothing is proposed: the sampler learns nothing
+            reader = _Reader(Study.from_entries([entry], sampler=RecordedSampler([])))
+        else:
+            reader.study.replay(entry)
+        reader.take(entry)
+    if reader is None:
+        raise JournalError("A journal begins with the entry that created its study; this one is empty.")
+    return reader.series()
 
 
-class _Fold:
-    def __init__(self, series: Series) -> None:
-        self.series = series
-        self.level = {resource: index for index, resource in enumerate(series.levels)}
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """An attempt whose levels are not known yet: they depend on all results."""
+
+    grant: JobGranted
+    start: float
+    end: float
+    worker: str
+    outcome: Outcome | None
+    value: float | None
+
+
+class _Reader:
+    """Takes in each entry after the study replayed it."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self.found = Series(study)
+        if study.state.has_members:
+            self.found.lineage = Lineage()
+        self.targets: set[int] = set()
+        self.attempts: list[_Ended] = []
         self.running: dict[int, tuple[float, JobGranted]] = {}
         self.began: float | None = None
         self.last = 0.0
         self.slots = 0
-        self.best = math.inf
 
     def take(self, entry: Entry) -> None:
-        series = self.series
+        found = self.found
         if self.began is not None:
             gap = max(0.0, entry.time - self.last)
             if isinstance(entry.stimulus, ControllerStarted):
-                series.paused += gap
+                found.paused += gap
             else:
-                series.slot_time += gap * self.slots
+                found.slot_time += gap * self.slots
         self.last = max(self.last, entry.time)
         for event in entry.events:
-            if series.lineage is not None:
-                series.lineage.apply(event)
+            if found.lineage is not None:
+                found.lineage.apply(event)
             if isinstance(event, JobGranted):
                 if self.began is None:
                     self.began = entry.time
+                self.targets.add(event.target)
                 self.running[event.trial] = (self.active(entry.time), event)
             elif isinstance(event, JobCompleted):
                 self._completed(entry, event)
             elif isinstance(event, AttemptFailed):
                 self._end(entry, event, event.outcome, None)
-                series.failures.append((self.active(entry.time), event))
+                found.failures.append((self.active(entry.time), event))
             elif isinstance(event, CapacityChanged):
                 self.slots = event.inventory.slots
             elif isinstance(event, TrialAbandoned):
-                series.abandoned.append((self.active(entry.time), event))
+                found.abandoned.append((self.active(entry.time), event))
             elif isinstance(event, ReportIgnored):
-                series.ignored.append((self.active(entry.time), event))
+                found.ignored.append((self.active(entry.time), event))
             elif isinstance(event, Turn):
-                series.turns.append((self.active(entry.time), event))
+                found.turns.append((self.active(entry.time), event))
 
     def active(self, time: float) -> float:
-        return 0.0 if self.began is None else max(0.0, time - self.began - self.series.paused)
+        """Seconds since the first grant in which a controller ran."""
+        return 0.0 if self.began is None else max(0.0, time - self.began - self.found.paused)
 
     def _completed(self, entry: Entry, event: JobCompleted) -> None:
-        series = self.series
-        value = None if event.loss is None else series.study.metric_value(event.loss)
+        found, study = self.found, self.study
+        value = None if event.loss is None else study.metric_value(event.loss)
         self._end(entry, event, Outcome.COMPLETED if event.loss is not None else Outcome.DIVERGED, value)
-        curve = series.curves.setdefault(event.trial, {})
+        curve = found.curves.setdefault(event.trial, {})
         if isinstance(entry.stimulus, AttemptReported):
             for point in entry.stimulus.report.curve:
-                if series.metric in point.metrics:
-                    curve[point.resource] = float(point.metrics[series.metric])
+                if found.metric in point.metrics:
+                    curve[point.resource] = float(point.metrics[found.metric])
         curve[event.resource] = math.nan if value is None else value
-        if value is not None and event.loss is not None and event.loss < self.best:
-            self.best = event.loss
-            series.steps.append((self.active(entry.time), value, event.trial))
+        best = study.best  # one result an entry: the incumbent is that of this event
+        if best is not None and (not found.steps or best.loss != found.steps[-1].loss):
+            time = self.active(entry.time)
+            found.steps.append(
+                Step(time, study.metric_value(best.loss), best.trial, best.loss, study.state.resource_used)
+            )
 
     def _end(self, entry: Entry, event: JobCompleted | AttemptFailed, outcome: Outcome, value: float | None) -> None:
         granted, grant = self.running.pop(event.trial)
@@ -229,36 +260,42 @@ class _Fold:
         start = min(max(self.active(event.started), granted), reported)
         end = self.active(event.ended)
         end = reported if end <= start else min(end, reported)
-        self.series.spans.append(self._span(grant, start, end, event.worker, outcome, value))
+        self.attempts.append(_Ended(grant, start, end, event.worker, outcome, value))
 
-    def _span(
-        self,
-        grant: JobGranted,
-        start: float,
-        end: float,
-        worker: str,
-        outcome: Outcome | None,
-        value: float | None,
-    ) -> Span:
-        trial = self.series.trials[grant.trial]
+    def series(self) -> Series:
+        """The whole, once the last entry was taken in."""
+        found = self.found
+        found.bands = Bands(self.study)
+        resources = {result.resource for trial in found.trials for result in trial.all_results}
+        found.levels = sorted(resources | self.targets | {band.rung.level for band in found.bands.all})
+        found.began = self.began if self.began is not None else self.last
+        found.wall = self.active(self.last)
+        running = [_Ended(grant, at, found.wall, "", None, None) for at, grant in self.running.values()]
+        found.spans = [self._span(attempt) for attempt in (*self.attempts, *running)]
+        return found
+
+    def _span(self, attempt: _Ended) -> Span:
+        found, grant = self.found, attempt.grant
+        trial = found.trials[grant.trial]
         origin = -1
         if grant.checkpoint is not None:
-            origin = bisect_right(self.series.levels, grant.checkpoint.resource) - 1
+            origin = bisect_right(found.levels, grant.checkpoint.resource) - 1
         elif not trial.condemned:  # a loop by hand keeps its checkpoints to itself
             results = trial.all_results if grant.rung == FURTHER else trial.results
             below = [result.resource for result in results if result.resource < grant.target]
-            origin = self.level[below[-1]] if below else -1
+            origin = found.level(below[-1]) if below else -1
         return Span(
-            grant.trial, grant.attempt, self.level[grant.target], origin, start, end, worker, outcome, value,
-            grant.rung == FURTHER,
-        )  # fmt: skip
-
-    def close(self) -> None:
-        series = self.series
-        series.began = self.began if self.began is not None else self.last
-        series.wall = self.active(self.last)
-        for granted, grant in self.running.values():
-            series.spans.append(self._span(grant, granted, series.wall, "", None, None))
+            trial=grant.trial,
+            attempt=grant.attempt,
+            level=found.level(grant.target),
+            origin=origin,
+            start=attempt.start,
+            end=attempt.end,
+            worker=attempt.worker,
+            outcome=attempt.outcome,
+            value=attempt.value,
+            further=grant.rung == FURTHER,
+        )
 
 
 def _most_at_once(spans: Sequence[Span]) -> int:

@@ -1,24 +1,24 @@
-"""The page: one HTML file that needs nothing else, written whole or not at all."""
+"""The report of one study: all figures and tables in one HTML file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 from hpo_core.model.events import Entry
-from hpo_core.report.html_page import card, sheet, write_sheet
+from hpo_core.report.html_page import card, html_page, write_page
+from hpo_core.report.population.family_tree import lineage_tree
+from hpo_core.report.population.population_fitness import population_fitness
+from hpo_core.report.population.schedule_figure import schedules
 from hpo_core.report.study.bracket_tables import brackets, course
-from hpo_core.report.study.family_tree import lineage_tree
 from hpo_core.report.study.front_figure import front_figure, front_table
 from hpo_core.report.study.importance import importance_bars, importances
 from hpo_core.report.study.job_timeline import jobs_over_time
-from hpo_core.report.study.ladder import climbing
+from hpo_core.report.study.ladder import ladder_figure
 from hpo_core.report.study.learning_curves import incumbent, learning_curves
-from hpo_core.report.study.parameter_panels import panels
+from hpo_core.report.study.parameter_panels import parameter_panels
 from hpo_core.report.study.parameters import parallel_coordinates
-from hpo_core.report.study.population_fitness import population_fitness
-from hpo_core.report.study.schedule_figure import schedules
 from hpo_core.report.study.series import Series, read_series
 from hpo_core.report.study.tables import best_parameters, failures, head, top_trials
 from hpo_core.report.study.trials_by_rung import rung_counts
@@ -27,11 +27,11 @@ from hpo_core.report.style import Figure
 NO_LINKS: Mapping[str, str] = MappingProxyType({})
 
 
-def write_report(entries: Sequence[Entry], path: Path, *, links: Mapping[str, str] = NO_LINKS) -> Path:
+def write_report(entries: Iterable[Entry], path: Path, *, links: Mapping[str, str] = NO_LINKS) -> Path:
     """Write a study's report to ``path`` and return it.
 
     Args:
-        entries: the study's journal from its first entry on; a prefix gives the report as of then.
+        entries: the study's journal from its first entry on, read once; a prefix gives the report as of then.
         path: an ``.html`` file; folders above it are made. It is replaced as a whole or left as it was.
         links: name -> address, shown in the head (MLflow run, checkpoint).
 
@@ -39,7 +39,7 @@ def write_report(entries: Sequence[Entry], path: Path, *, links: Mapping[str, st
         JournalError: the entries do not begin with the creation of a study, or have a gap.
         StorageError: the file cannot be written.
     """
-    return write_sheet(render(read_series(entries), links), path)
+    return write_page(render(read_series(entries), links), path)
 
 
 def figures(series: Series) -> list[Figure]:
@@ -60,11 +60,11 @@ def _of_rungs(series: Series) -> list[Figure | None]:
     found = importances(series)
     return [
         learning_curves(series),
-        climbing(series),
+        ladder_figure(series),
         rung_counts(series),
         jobs_over_time(series),
         importance_bars(found) if found else None,
-        panels(series, found) if found else None,
+        parameter_panels(series, found) if found else None,
         parallel_coordinates(series, list(found.shares) if found else []),
     ]
 
@@ -100,7 +100,7 @@ def render(series: Series, links: Mapping[str, str] = NO_LINKS) -> str:
     if not drawn:
         empty = '<h2>Nothing to draw yet</h2><p class="caption">No job was granted.</p>'
         cards = f'<section class="card">{empty}</section>'
-    return sheet(
+    return html_page(
         f"{series.study.name} – report",
         f"{head(series, links)}"
         f'<div class="{"pair" if len(series.study.spec.space) < 12 else "pair long"}">{first}</div>'

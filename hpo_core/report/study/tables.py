@@ -1,4 +1,4 @@
-"""The numbers and tables of the page, as HTML. Every word that came from outside is escaped here."""
+"""Head, tiles and tables of the page as HTML; every word from outside is escaped."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 
 from hpo_core.model.events import TrialAbandoned
 from hpo_core.report.study.series import Series
-from hpo_core.report.style import duration, number, text
+from hpo_core.report.style import text
 from hpo_core.search.search_settings import Progress
 from hpo_core.spec import notices
+from hpo_core.views.formatting import duration, number
 from hpo_core.views.rung_names import halt_words
 
 TOP, FAILURES, UNBROKEN = 15, 50, 16
@@ -142,7 +143,7 @@ def best_parameters(series: Series) -> str:
 
 
 def value(item: Any) -> str:
-    """A parameter's value, as short as it can be told."""
+    """A parameter's value, floats with six digits."""
     return f"{item:.6g}" if isinstance(item, float) else str(item)
 
 
@@ -165,7 +166,7 @@ def _cell(item: object, most: int) -> str:
 
 def top_trials(series: Series) -> str:
     """The best trials with all their parameters."""
-    ranked = series.standing()[:TOP]
+    ranked = series.ranked_trials()[:TOP]
     if not ranked:
         return ""
     names = list(series.study.spec.space)
@@ -195,12 +196,12 @@ def failure_rows(series: Series) -> list[tuple[float, tuple[str, str, str, str]]
             time,
             (
                 "trial abandoned",
-                f"{gone.trial}",
-                f"{_where(series, gone)} {names.words(gone.bracket, gone.rung)}",
-                gone.reason,
+                f"{abandoned.trial}",
+                f"{_where(series, abandoned)} {names.label(abandoned.bracket, abandoned.rung)}",
+                abandoned.reason,
             ),
         )
-        for time, gone in series.abandoned
+        for time, abandoned in series.abandoned
     ]
     rows += [
         (time, ("report ignored", f"{late.trial}", f"attempt {late.attempt}", late.reason))
@@ -209,8 +210,8 @@ def failure_rows(series: Series) -> list[tuple[float, tuple[str, str, str, str]]
     return sorted(rows, key=lambda row: row[0])
 
 
-def _where(series: Series, gone: TrialAbandoned) -> str:
-    return "at" if series.trials[gone.trial].is_at(gone) else "on the way to"
+def _where(series: Series, abandoned: TrialAbandoned) -> str:
+    return "at" if series.trials[abandoned.trial].is_at(abandoned) else "on the way to"
 
 
 def failures(series: Series) -> str:

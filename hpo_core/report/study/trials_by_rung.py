@@ -1,4 +1,4 @@
-"""How many trials got how far."""
+"""How many results each rung holds, and how many of them were promoted."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def rung_table(series: Series) -> list[tuple[int, int, int, int]]:
 def _entered(series: Series) -> Counter[int]:
     """Where brackets share their rungs: band to trials that began there."""
     bands = series.bands
-    return Counter(bands.of(trial.bracket, 0) for trial in series.trials) if bands.entrances else Counter()
+    return Counter(bands.of(trial.bracket, 0) for trial in series.trials) if bands.entry_levels else Counter()
 
 
 def _label(band: Band) -> str:
@@ -129,13 +129,13 @@ def _caption(series: Series) -> str:
     bands = series.bands
     if len(bands.all) == 1:
         return "This search has one rung: every trial trains in full."
-    words = "How many trials each rung holds and how many of them went on: a narrow top is the saving."
+    words = "How many trials each rung holds and how many of them went on: few trials at the top mean training saved."
     if len({ladder.start for ladder in bands.ladders}) > 1:
         words += (
             " Brackets are searches side by side: the higher one starts, the longer its trials train before any of "
             "them is left behind."
         )
-    elif bands.entrances:
+    elif bands.entry_levels:
         words += (
             " All brackets share these rungs: the trials of a higher bracket begin further up, without the tests below."
         )

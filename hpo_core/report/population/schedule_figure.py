@@ -1,4 +1,4 @@
-"""The schedule of each hyperparameter along the training that led to the best result."""
+"""Each hyperparameter along the training that led to the best result."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from hpo_core.model.errors import HpoError
 from hpo_core.model.schedule import Schedule
 from hpo_core.model.space import ListedParameter, Parameter
 from hpo_core.report.scale import log_ticks, round_ticks
-from hpo_core.report.study.parameters import marks, position
+from hpo_core.report.study.parameters import axis_ticks, position
 from hpo_core.report.study.series import Series
-from hpo_core.report.style import BEST, Figure, axis, layout, level_color, number, rounded, text
+from hpo_core.report.style import BEST, Figure, axis, layout, level_color, rounded, text
 from hpo_core.state import TrialRecord
+from hpo_core.views.formatting import number
 
 DOTS = 1_500
 """Of the whole population, per parameter."""
@@ -60,7 +61,7 @@ def _up(
     name: str, parameter: Parameter, shown: list[TrialRecord], found: Schedule
 ) -> tuple[dict[str, Any], Any]:  # fmt: skip
     """The axis of one parameter, and the place of a value on it."""
-    ticks, words, low, high, log = marks(parameter)
+    ticks, words, low, high, log = axis_ticks(parameter)
 
     def place(value: Any) -> float:
         return position(parameter, value, log)

@@ -1,4 +1,4 @@
-"""How fit the population was, generation by generation."""
+"""The fitness of a population by generation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 from hpo_core.report.scale import scale
 from hpo_core.report.study.learning_curves import CUT
 from hpo_core.report.study.series import Series
-from hpo_core.report.style import BEST, FAILED, Figure, axis, layout, level_color, number, rounded, text
+from hpo_core.report.style import BEST, FAILED, Figure, axis, layout, level_color, rounded, text
+from hpo_core.views.formatting import number
 
 DOTS = 4_000
 

@@ -1,4 +1,4 @@
-"""One picture of a decision: a dot per seed, a line per mean. Plain SVG, so that any page can show it."""
+"""The picture of a retraining's decision: a dot for each seed, a line for each mean. Plain SVG, for any page."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from html import escape
 from statistics import fmean
 
 from hpo_core.report.scale import round_ticks
-from hpo_core.report.style import BEST, FONT, GRID, INK, MUTED, number
+from hpo_core.report.style import BEST, FONT, GRID, INK, MUTED
 from hpo_core.retraining.model_card import Decision
+from hpo_core.views.formatting import number
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _ROW = 760, 220, 24, 46, 46
 _BLUE = "#1c6dd0"

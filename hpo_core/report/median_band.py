@@ -1,4 +1,4 @@
-"""Several runs of one thing as a line with a band: the median, and from the worst to the best."""
+"""Several runs as one line with a band: the median, and the range from worst to best."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpo_core.report.style import rounded, text
-from hpo_core.simulation.statistics import quantile
+from hpo_core.views.spread import quantile
 
 COLORS = ("#1c6dd0", "#e8590c", "#2b8a3e", "#9c36b5", "#c79100", "#0b7285", "#d6336c", "#5c677d")
 POINTS = 240
@@ -31,12 +31,12 @@ def band(tracks: Sequence[Track], sign: float, *, log: bool) -> Band:
     shares = [k / (POINTS - 1) for k in range(POINTS)]
     log = log and begin > 0
     places = [begin * (end / begin) ** share if log else begin + (end - begin) * share for share in shares]
-    columns = [held(steps, places, sign) for steps, _ in known]
+    columns = [latest_values(steps, places, sign) for steps, _ in known]
     ordered = [sorted(at) for at in zip(*columns, strict=True)]
     return places, [o[0] for o in ordered], [quantile(o, 0.5) for o in ordered], [o[-1] for o in ordered]
 
 
-def held(steps: Sequence[tuple[float, float]], places: Sequence[float], sign: float) -> list[float]:
+def latest_values(steps: Sequence[tuple[float, float]], places: Sequence[float], sign: float) -> list[float]:
     """The metric of the latest step at each place."""
     found = []
     at = 0

@@ -1,4 +1,4 @@
-"""The family tree: who went on from whom, who lives on in the last generation, and how the winner came about."""
+"""The family tree of a population: who continued whose training, and the path to the winner."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from hpo_core.report.study.series import Series
-from hpo_core.report.style import BEST, FAILED, Figure, axis, layout, level_color, number, text
+from hpo_core.report.style import BEST, FAILED, Figure, axis, layout, level_color, text
+from hpo_core.views.formatting import number
 from hpo_core.views.lineage import Birth, Lineage
 
 TREE = 6_000

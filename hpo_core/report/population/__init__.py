@@ -1,0 +1,1 @@
+"""Figures of population based training: fitness, schedules, family tree."""

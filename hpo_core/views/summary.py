@@ -1,0 +1,124 @@
+"""The summary of a study: status, counts, best result, front, running jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from hpo_core.model.stage import FURTHER
+from hpo_core.model.trial import Params
+from hpo_core.study import Study
+from hpo_core.views.front import FrontMember, front_members
+from hpo_core.views.rung_names import RungNames
+
+
+class BestResult(msgspec.Struct, frozen=True):
+    """The incumbent in the user's metric."""
+
+    trial: int
+    value: float
+    resource: int
+    params: Params
+
+
+class RunningJob(msgspec.Struct, frozen=True):
+    """A job under way."""
+
+    trial: int
+    bracket: int
+    rung: int | None
+    """Place in its ladder; None beyond the search."""
+    target: int
+    attempt: int
+
+
+class TrialTarget(msgspec.Struct, frozen=True):
+    """A trial that a person wants trained further."""
+
+    trial: int
+    to: int
+
+
+class StudySummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A study as of its latest entry."""
+
+    study: str
+    method: str
+    sampler: str
+    seed: int
+    metric: str
+    mode: str
+    status: str
+    """``finished``, ``halted`` or ``open``."""
+    reason: str
+    """Why it halted; empty where it did not."""
+    rule: str
+    """The stop rule that halted it, if one did."""
+    trials: int
+    jobs: int
+    """Completed ones."""
+    running: tuple[RunningJob, ...]
+    waiting: tuple[int, ...]
+    """Trials whose job failed and is wanted again."""
+    to_train_further: tuple[TrialTarget, ...]
+    abandoned: int
+    failed_attempts: int
+    resource: int
+    """Units of training behind all results."""
+    best: BestResult | None
+    front: tuple[FrontMember, ...]
+    """The Pareto front; with one objective the best result alone."""
+    checkpoint: str | None
+    """Where the best result's checkpoint is, relative to the study's folder, or a URL."""
+
+    def plain(self, *names: str) -> dict[str, Any]:
+        """Some of its fields as JSON values, in this order."""
+        found: dict[str, Any] = msgspec.to_builtins({name: getattr(self, name) for name in names})
+        return found
+
+
+def summarize(study: Study) -> StudySummary:
+    """The summary of a study; O(front + running jobs)."""
+    spec, state, names = study.spec, study.state, RungNames(study.spec)
+    checkpoint = state.best_checkpoint()
+    return StudySummary(
+        study=study.name,
+        method=spec.search.method,
+        sampler=spec.sampler.name,
+        seed=spec.seed,
+        metric=spec.metric.name,
+        mode=spec.metric.mode,
+        status=study.status,
+        reason="" if state.halted is None else state.halted.reason,
+        rule="" if state.halted is None else state.halted.rule,
+        trials=len(state.trials),
+        jobs=state.completed_jobs,
+        running=tuple(
+            RunningJob(
+                trial=grant.trial,
+                bracket=grant.bracket,
+                rung=None if grant.rung == FURTHER else names.place(grant.bracket, grant.rung)[1],
+                target=grant.target,
+                attempt=grant.attempt,
+            )
+            for grant in state.running.values()
+        ),
+        waiting=tuple(state.waiting),
+        to_train_further=tuple(TrialTarget(wanted.trial, wanted.target) for wanted in state.extended.values()),
+        abandoned=state.abandoned_trials,
+        failed_attempts=state.failed_attempts,
+        resource=state.resource_used,
+        best=best_result(study),
+        front=front_members(spec, state),
+        checkpoint=None if checkpoint is None else checkpoint.uri,
+    )
+
+
+def best_result(study: Study) -> BestResult | None:
+    """The incumbent in the user's metric; None before there is a finite result."""
+    best = study.best
+    if best is None:
+        return None
+    value = study.metric_value(best.loss)
+    return BestResult(best.trial, value, best.resource, study.state.trials[best.trial].params)

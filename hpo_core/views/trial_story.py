@@ -1,0 +1,47 @@
+"""What happened to one trial, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from hpo_core.model.events import AttemptReported, Entry
+from hpo_core.model.stage import FURTHER
+from hpo_core.state import StudyState
+from hpo_core.views.rung_names import RungNames
+
+
+def trial_story(state: StudyState, number: int) -> list[str]:
+    """What happened to a trial, one line each."""
+    assert state.spec is not None
+    trial, names = state.trials[number], RungNames(state.spec)
+    lines = [f"trial {number} created in bracket {trial.bracket}: {trial.params}"]
+    lines += [
+        f"{'' if r.rung == FURTHER else 'reached '}{names.label(r.bracket, r.rung)} ({r.resource} units) in "
+        f"attempt {r.attempt}: loss {r.loss}"
+        for r in trial.all_results
+    ]
+    lines += [f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}" for f in trial.failures]
+    lines += [
+        f"its checkpoint at {r.resource} units was removed to stay within the study's budget for checkpoints "
+        f"(chance of promotion {r.chance:.2g})"
+        for r in trial.removed
+    ]
+    if trial.stopped is not None:
+        lines.append(names.stop_line(trial.stopped))
+    if (abandoned := trial.abandoned) is not None:
+        where = "at" if trial.is_at(abandoned) else "on the way to"
+        lines.append(f"abandoned {where} {names.label(abandoned.bracket, abandoned.rung)}: {abandoned.reason}")
+    lines += [f"not trained further to {ended.target}: {ended.reason}" for ended in trial.given_up]
+    if (wanted := state.extended.get(number)) is not None:
+        start = "scratch" if wanted.checkpoint is None else f"its checkpoint at {wanted.checkpoint.resource}"
+        lines.append(f"to be trained further to {wanted.target}, from {start}")
+    lines.append(f"now {trial.status}")
+    return lines
+
+
+def unrestored_lines(entries: Iterable[Entry], trial: int) -> Iterator[str]:
+    """What the trial's attempts could not restore from another trial's checkpoint."""
+    for entry in entries:
+        if isinstance(entry.stimulus, AttemptReported) and entry.stimulus.report.trial == trial:
+            report = entry.stimulus.report
+            yield from (f"attempt {report.attempt} left as built: {line}" for line in report.unrestored)

@@ -1,0 +1,47 @@
+"""What docs/adding.md says of figures and tags, done."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hpo_core import MemoryJournal
+from hpo_core.report.study.series import read_series
+from hpo_core.tracking.run_tags import TRIAL_TAGS, trial_tags
+from hpo_core.tracking.study_fold import StudyFold
+from tests.conftest import World, fresh
+from tests.methods import spec_of
+from tests.report.test_report import World as FourWorkers
+
+PAGE = (Path(__file__).parents[2] / "docs" / "adding.md").read_text()
+
+
+def section(title: str) -> str:
+    return PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def code(title: str) -> str:
+    (found,) = re.findall(r"```python\n(.*?)```", section(title), flags=re.DOTALL)
+    return re.sub(r"^   ", "", found, flags=re.MULTILINE)
+
+
+def test_the_figure_of_the_page_is_drawn() -> None:
+    names: dict[str, object] = {}
+    exec(compile(code("A figure in the report"), "adding.md", "exec", dont_inherit=True), names)
+    series = read_series(FourWorkers().play().entries())
+    figure = names["attempts_by_worker"](series)  # type: ignore[operator]
+    assert len(figure.data[0]["x"]) == 4 and sum(figure.data[0]["y"]) == len(series.spans)
+
+
+def test_the_tag_of_the_page_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(4)
+    study = fresh(spec_of("asha"), MemoryJournal(), world)
+    world.play(study)
+    for key, value in eval(f"{{{code('A tag or metric in MLflow')}}}").items():
+        monkeypatch.setitem(TRIAL_TAGS, key, value)
+    fold = StudyFold()
+    for entry in study.journal.entries("world"):
+        fold.add(entry)
+    assert trial_tags(fold, 0, "run")["hpo.attempts"] == str(study.state.trials[0].attempts)

@@ -1,0 +1,80 @@
+"""A report, a comparison and MLflow's copy read each entry of a journal once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hpo_core import MemoryJournal, Study
+from hpo_core.cli.app import app
+from hpo_core.home import Home
+from hpo_core.journal import sql
+from hpo_core.model.events import Entry
+from hpo_core.report import write_report
+from hpo_core.report.compare.comparison_page import Comparison
+from hpo_core.tracking.study_fold import StudyFold
+from tests.conftest import World, fresh
+from tests.methods import spec_of
+
+
+def once(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """An iterator: what would read it twice finds nothing the second time."""
+    yield from entries
+
+
+def played(search: str = "asha") -> Study:
+    world = World(4, failures=0.05)
+    study = fresh(spec_of(search), MemoryJournal(), world)
+    world.play(study)
+    return study
+
+
+@pytest.fixture
+def applied(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """How often each entry was replayed."""
+    found: Counter[int] = Counter()
+    replay = Study.replay
+
+    def counted(study: Study, entry: Entry) -> None:
+        found[entry.seq] += 1
+        replay(study, entry)
+
+    monkeypatch.setattr(Study, "replay", counted)
+    return found
+
+
+@pytest.mark.parametrize("search", ["asha", "pbt"])
+def test_a_report_replays_every_entry_once(search: str, applied: Counter[int], tmp_path: Path) -> None:
+    study = played(search)
+    path = write_report(once(study.journal.entries("world")), tmp_path / "report.html")
+    assert applied == Counter(range(study.seq))
+    assert path.read_text() == write_report(list(study.journal.entries("world")), tmp_path / "again.html").read_text()
+
+
+def test_a_comparison_replays_every_entry_once(applied: Counter[int]) -> None:
+    study = played()
+    (contender,) = Comparison.of([once(study.journal.entries("world"))]).contenders
+    assert applied == Counter(range(study.seq))
+    assert contender.by_resource[0][-1][1] == contender.by_time[0][-1][1] == study.state.incumbent.loss  # type: ignore[union-attr]
+
+
+def test_the_copy_in_mlflow_replays_every_entry_once(applied: Counter[int]) -> None:
+    study, fold = played(), StudyFold()
+    for entry in study.journal.entries("world"):
+        fold.add(entry)
+    assert applied == Counter(range(study.seq))
+
+
+def test_hpo_report_decodes_the_journal_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path)
+    world = World(4)
+    study = fresh(spec_of("asha"), home.open_journal(), world)
+    world.play(study)
+    decoded = []
+    monkeypatch.setattr(sql, "decode_entry", lambda text, decode=sql.decode_entry: decoded.append(1) or decode(text))
+    with pytest.raises(SystemExit) as end:
+        app(["report", "world", "--home", str(tmp_path)])
+    assert end.value.code in (0, None) and len(decoded) == study.seq
