@@ -18,7 +18,6 @@ from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal, StudyInfo
 from hpo_core.model.errors import HpoError
 from hpo_core.replay.damaged_journals import damage_named
-from hpo_core.search.registry import BY_NAME
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_core.views.extension import Extension
@@ -95,8 +94,12 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     report: str
 
 
-def print_run_result(result: RunResult, *, as_json: bool) -> None:
-    """The end of a run: JSON for programs, or a summary for people."""
+def print_run_result(result: RunResult, *, extendable: bool, as_json: bool) -> None:
+    """The end of a run: JSON for programs, or a summary for people.
+
+    Args:
+        extendable: whether further configurations can be asked for.
+    """
     if as_json:
         print_json(msgspec.to_builtins(result))
         return
@@ -125,10 +128,8 @@ def print_run_result(result: RunResult, *, as_json: bool) -> None:
     name = result.study
     if result.status != "finished":
         more = f"hpo resume {name}"
-    elif not BY_NAME[result.method].extendable:
-        more = "hpo list"
     else:
-        more = f"hpo extend {name} --configs 30"
+        more = f"hpo extend {name} --configs 30" if extendable else "hpo list"
     out.print(Text(f"  next        {more}   (also: hpo show {name}, hpo audit {name})"))
 
 

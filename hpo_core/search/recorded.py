@@ -46,7 +46,6 @@ class RecordedSearch(SearchSettings):
 
     title: ClassVar[str] = "Recorded"
     offered: ClassVar[bool] = False
-    extendable: ClassVar[bool] = False
 
     method: Literal["recorded"] = "recorded"
     source: str

@@ -97,8 +97,6 @@ class SearchSettings(Part, ABC):
     """Its name in a form."""
     offered: ClassVar[bool] = True
     """Whether people choose it in a form."""
-    extendable: ClassVar[bool] = True
-    """Whether a study can be asked for more configurations."""
     only_in_files: ClassVar[frozenset[str]] = frozenset()
     """Settings that a form does not ask for."""
     earlier: ClassVar[Mapping[str, Any]] = {}
