@@ -15,7 +15,7 @@ from hpo_core.cli.options import AsJson, Force, HomeOption, JournalOption, Name,
 from hpo_core.cli.output import out
 from hpo_core.home import Home, checked_name
 from hpo_core.model.errors import SpecError
-from hpo_core.replay.damage_report import damage_named
+from hpo_core.replay.damaged_journals import damage_named
 
 
 def tune(

@@ -17,7 +17,7 @@ from rich.text import Text
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal, StudyInfo
 from hpo_core.model.errors import HpoError
-from hpo_core.replay.damage_report import damage_named
+from hpo_core.replay.damaged_journals import damage_named
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_core.views.extension import Extension

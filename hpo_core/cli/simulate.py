@@ -19,7 +19,7 @@ from hpo_core.execution.virtual_workers import make_workers
 from hpo_core.home import Home
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import shown
-from hpo_core.replay.damage_report import damage_named
+from hpo_core.replay.damaged_journals import damage_named
 from hpo_core.report.simulation.answers import SPREADS, Simulated, endings, table
 from hpo_core.report.simulation.simulation_page import write_simulated
 from hpo_core.simulation.analytic import AnalyticCurves

@@ -1,4 +1,4 @@
-"""The error for a damaged journal entry: which one, what is wrong with it, what helps."""
+"""What to say of a damaged entry of a journal."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def damaged_entry(study: str, seq: int, error: Exception) -> JournalError:
 
 
 def error_words(error: Exception) -> str:
-    """Kind and text of an error on one line."""
+    """An error in one line."""
     said = " ".join(str(error).split())[:200]
     return f"{type(error).__name__}: {said}" if said else type(error).__name__

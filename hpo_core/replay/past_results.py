@@ -14,7 +14,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.model.space import ListedParameter, SearchSpace, same_scalar
 from hpo_core.model.trial import Params
-from hpo_core.replay.damage_report import damage_named
+from hpo_core.replay.damaged_journals import damage_named
 from hpo_core.spec import PastTrial, StudySpec
 from hpo_core.state import StudyState, TrialRecord
 

@@ -1,4 +1,4 @@
-"""Names the damaged entry of a journal where reading it failed; an audit finds it."""
+"""Finds out whether a journal is damaged, by auditing it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpo_core.replay.audit import audit
 
 @contextmanager
 def damage_named(journal: Journal, study: str) -> Iterator[None]:
-    """For whoever reads a study's entries: an error that only a damaged journal can explain is named as such.
+    """Name a damaged journal where it is what made reading fail.
 
     The journal is audited to find out; where it is clean the error is a defect of ours, and is raised as it is.
 
