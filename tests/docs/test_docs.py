@@ -143,7 +143,7 @@ def test_commands_named_exist() -> None:
 def test_exit_codes_named_are_those_of_the_code() -> None:
     from hpo_core.cli.studies import AUDIT_DIFFERS
     from hpo_core.model import errors
-    from hpo_flows import launch
+    from hpo_flows.study_run import launch
 
     for kind, code in (("SpecError", 2), ("StudyExistsError", 3), ("StudyNotFoundError", 4), ("StudyBusyError", 5),
                        ("StorageError", 6), ("JournalError", 6)):  # fmt: skip

@@ -31,7 +31,7 @@ from hpo_core.tracking.run_tags import study_tags, trial_tags
 from hpo_core.tracking.study_fold import StudyFold
 from hpo_flows.live_progress import LiveBoard, PlainLines
 from hpo_flows.prefect_artifacts import best_markdown
-from hpo_flows.tasks import final_state
+from hpo_flows.study_run.tasks import final_state
 from tests.conftest import completed, failed, make_spec
 from tests.flows.conftest import Runner
 from tests.retraining.test_verdict import decision
@@ -107,12 +107,12 @@ def test_progress_and_states_show_no_control_characters() -> None:
     for entry in _entries(study):
         report = getattr(entry.stimulus, "report", None)
         if report is not None:
-            plain.told(report, [])
+            plain.on_report(report, [])
             assert not BAD.search(str(final_state(report, study.spec.metric.name).message))
     assert lines and all("\n" not in line and not BAD.search(line) for line in lines)
     written = io.StringIO()
     board = LiveBoard(study, SafeConsole(file=written, width=300))
-    board.tick()
+    board.on_tick()
     board.close()
     console = SafeConsole(file=written, width=300)
     console.print(board.board())
