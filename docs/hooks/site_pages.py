@@ -49,6 +49,8 @@ _PICTURES = "repository"
 """Folder of the site for pictures that lie outside ``docs``."""
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]*)(#[^)\s]*)?\)")
 _FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
+_INSIDE_NUMBERED = re.compile(r"^\d\. .*\n(?:(?:   .*)?\n)+", re.MULTILINE)
+"""A numbered item with what belongs to it: indented by three as GitHub has it, while Python-Markdown wants four."""
 _MARKER = re.compile(r"<!-- settings: (\w+) -->")
 _ROLE = re.compile(r":(?:class|meth|func|mod|attr|data|exc):<code>(~?)([\w.]+)</code>")
 
@@ -72,6 +74,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Fill in tables of settings and point links at pages of the site."""
     page_uri = page.file.src_uri
+    markdown = _INSIDE_NUMBERED.sub(lambda found: re.sub("^(?= )", " ", found[0], flags=re.MULTILINE), markdown)
     parts = _FENCE.split(_MARKER.sub(lambda found: settings_tables(found[1]), markdown))
     return "".join(part if part.startswith("```") else _with_links(part, page_uri) for part in parts)
 
