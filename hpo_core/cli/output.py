@@ -94,8 +94,12 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     report: str
 
 
-def print_run_result(result: RunResult, *, as_json: bool) -> None:
-    """The end of a run: JSON for programs, or a summary for people."""
+def print_run_result(result: RunResult, *, extendable: bool, as_json: bool) -> None:
+    """The end of a run: JSON for programs, or a summary for people.
+
+    Args:
+        extendable: whether `hpo extend` is what a person may do next.
+    """
     if as_json:
         print_json(msgspec.to_builtins(result))
         return
@@ -124,7 +128,7 @@ def print_run_result(result: RunResult, *, as_json: bool) -> None:
     name = result.study
     if result.status != "finished":
         more = f"hpo resume {name}"
-    elif result.method == "recorded":
+    elif not extendable:
         more = "hpo list"
     else:
         more = f"hpo extend {name} --configs 30"
