@@ -98,7 +98,7 @@ def print_run_result(result: RunResult, *, extendable: bool, as_json: bool) -> N
     """The end of a run: JSON for programs, or a summary for people.
 
     Args:
-        extendable: whether `hpo extend` is what a person may do next.
+        extendable: whether further configurations can be asked for.
     """
     if as_json:
         print_json(msgspec.to_builtins(result))
@@ -128,10 +128,8 @@ def print_run_result(result: RunResult, *, extendable: bool, as_json: bool) -> N
     name = result.study
     if result.status != "finished":
         more = f"hpo resume {name}"
-    elif not extendable:
-        more = "hpo list"
     else:
-        more = f"hpo extend {name} --configs 30"
+        more = f"hpo extend {name} --configs 30" if extendable else "hpo list"
     out.print(Text(f"  next        {more}   (also: hpo show {name}, hpo audit {name})"))
 
 

@@ -113,7 +113,7 @@ def summarize(study: Study) -> StudySummary:
         resource=state.resource_used,
         best=best_result(study),
         front=front_members(spec, state),
-        extendable=spec.search.record() is None,
+        extendable=spec.search.refuse_extension(study.name, study.method) is None,
         checkpoint=None if checkpoint is None else checkpoint.uri,
     )
 
