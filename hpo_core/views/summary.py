@@ -69,6 +69,8 @@ class StudySummary(msgspec.Struct, frozen=True, kw_only=True):
     best: BestResult | None
     front: tuple[FrontMember, ...]
     """The Pareto front; with one objective the best result alone."""
+    extendable: bool
+    """Whether it can be asked for more configurations; a rerun cannot."""
     checkpoint: str | None
     """Where the best result's checkpoint is, relative to the study's folder, or a URL."""
 
@@ -111,6 +113,7 @@ def summarize(study: Study) -> StudySummary:
         resource=state.resource_used,
         best=best_result(study),
         front=front_members(spec, state),
+        extendable=spec.search.refuse_extension(study.name, study.method) is None,
         checkpoint=None if checkpoint is None else checkpoint.uri,
     )
 

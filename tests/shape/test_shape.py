@@ -19,7 +19,7 @@ LAYERS = [
     {"security"},
     {"search", "samplers"},
     {"spec"},
-    {"placement", "journal", "views.rung_names"},
+    {"placement", "journal"},
     {"state"},
     {"checkpoints"},
     {"study"},
@@ -44,17 +44,16 @@ SAME_NAME = {"registry", "rungs", "worker", "connection", "executor"}
 """Base names that two folders may share: each room has its registry; these words mean one thing in each place."""
 
 README_TO_COME = {
-    "hpo_core/journal", "hpo_core/training", "hpo_core/training/child", "hpo_core/report", "hpo_core/tracking",
-    "hpo_core/simulation", "hpo_core/study", "hpo_core/retraining", "hpo_core/placement", "hpo_core/execution",
-    "flows/hpo_flows", "flows/hpo_flows/deployed", "flows/hpo_flows/dask",
+    "hpo_core/journal", "hpo_core/training", "hpo_core/training/child", "hpo_core/simulation", "hpo_core/study",
+    "hpo_core/retraining", "hpo_core/placement", "hpo_core/execution", "flows/hpo_flows", "flows/hpo_flows/deployed",
+    "flows/hpo_flows/dask",
 }  # fmt: skip
 """Folders whose README does not name every file yet. None is to be added."""
 
 
 def room_of(module: str) -> str:
     """The room of a module of hpo_core, as :data:`LAYERS` spells it."""
-    parts = module.split(".")
-    return "views.rung_names" if parts[1:3] == ["views", "rung_names"] else ".".join(parts[1:2])
+    return ".".join(module.split(".")[1:2])
 
 
 def touches(path: Path, *rooms: str) -> set[str]:
