@@ -112,7 +112,7 @@ def test_progress_and_states_show_no_control_characters() -> None:
     assert lines and all("\n" not in line and not BAD.search(line) for line in lines)
     written = io.StringIO()
     board = LiveBoard(study, SafeConsole(file=written, width=300))
-    board.tick()
+    board.on_tick()
     board.close()
     console = SafeConsole(file=written, width=300)
     console.print(board.board())

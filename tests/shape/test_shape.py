@@ -52,8 +52,8 @@ SAME_NAME = {"registry", "rungs", "worker", "connection", "executor"}
 """Base names that two folders may share: each room has its registry; these words mean one thing in each place."""
 
 README_TO_COME = {
-    "hpo_core/journal", "hpo_core/training", "hpo_core/training/child", "hpo_core/report", "hpo_core/tracking",
-    "hpo_core/simulation", "hpo_core/study", "hpo_core/retraining", "flows/hpo_flows",
+    "hpo_core/journal", "hpo_core/report", "hpo_core/tracking", "hpo_core/simulation", "hpo_core/study",
+    "flows/hpo_flows",
 }  # fmt: skip
 """Folders whose README does not name every file yet. None is to be added."""
 
