@@ -99,7 +99,7 @@ class Follower:
         """Stopping variant, right after a result: its verdict, withdrawn, as Syne Tune's is what holds."""
         if isinstance(self.method, AshaStopping):
             stopped = self.method.next_fact() is not None
-            self.method._going.clear()
+            self.method._passed.clear()
             self.method._stopped.clear()
             return not stopped
         rung = self.asha.brackets.rung(event.bracket, event.rung)

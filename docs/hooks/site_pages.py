@@ -24,8 +24,12 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "benchmarks/README.md": "benchmarks.md",
     "deployments/README.md": "deployments.md",
+    "examples/retrain/README.md": "retraining-example.md",
 }
 """Files of the repository that are pages of the site, with their names there."""
+for _readme in sorted([*ROOT.glob("hpo_core/**/README.md"), *ROOT.glob("flows/hpo_flows/**/README.md")]):
+    _package = _readme.parent.relative_to(ROOT).as_posix()
+    PAGES[f"{_package}/README.md"] = f"packages/{_package.removeprefix('flows/').replace('/', '-')}.md"
 FIELDS = {
     "space": "The parameters, by name.",
     "search": "The search method and its settings.",

@@ -144,7 +144,7 @@ def worker() -> None:
 
 
 def _launch(home: Home, name: str, action: str, as_json: bool, **how: Any) -> None:
-    from hpo_flows.launch import launch
+    from hpo_flows.study_run.launch import launch
 
     launch(home, name, action, as_json, **how)
 

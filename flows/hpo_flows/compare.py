@@ -17,7 +17,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.tracking.comparison_run import Tracked, log_comparison
 from hpo_core.tracking.mlflow_client import prepare_environment
 from hpo_core.tracking.mlflow_links import reason_of
-from hpo_flows.deployed.permissions import Permits, home_here
+from hpo_flows.deployed.permissions import Permissions, home_here
 from hpo_flows.prefect_artifacts import artifact_key
 
 
@@ -58,7 +58,7 @@ def compare(
 
 def _tracked(home: Home, journal: Journal, spec: StudySpec) -> Tracked:
     if deployment.id is not None:
-        Permits.of_environment().check_tracking(spec)
+        Permissions.of_environment().check_tracking(spec)
     return Tracked(
         study=spec.study,
         created=journal.info(spec.study).created,

@@ -13,9 +13,9 @@ from pydantic import Field
 from hpo_core.retraining.data_fingerprint import absolute_path
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.tracking.mlflow_client import errors_without_credentials, prepare_environment
-from hpo_flows.deployed.permissions import Permits, home_here
+from hpo_flows.deployed.permissions import Permissions, home_here
 from hpo_flows.liveness.parent_watch import end_with_worker
-from hpo_flows.retraining.actions import Keeper
+from hpo_flows.retraining.actions import Retraining
 from hpo_flows.retraining.challengers import Rules, check_function
 
 __all__ = ["Rules", "retrain"]
@@ -65,7 +65,7 @@ def retrain(
     if evaluate is not None:
         check_function(evaluate)
     if deployment.id is not None:
-        data = Permits.of_environment().data_of(data)
+        data = Permissions.of_environment().data_of(data)
     prepare_environment()
     with tags("hpo", model), errors_without_credentials():
-        return Keeper(place, model, evaluate, rules, attempt).retrain(absolute_path(data), study)
+        return Retraining(place, model, evaluate, rules, attempt).retrain(absolute_path(data), study)

@@ -15,13 +15,11 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from hpo_core.security.masking import masked_errors
 from hpo_core.spec import StudySpec
 from hpo_flows.deployed.form import (
-    DEFAULT_METHOD,
     Attempts,
     Choice,
     Cluster,
     JournalRetry,
     Limits,
-    Method,
     Metric,
     Number,
     Objective,
@@ -31,10 +29,11 @@ from hpo_flows.deployed.form import (
     filled_in,
     with_changes,
 )
-from hpo_flows.deployed.permissions import Permits
+from hpo_flows.deployed.form_schema import DEFAULT_METHOD, Method
+from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.deployed.study_runs import begin, dated_name, this_flow_run
-from hpo_flows.flow_run import drive
-from hpo_flows.session import Session
+from hpo_flows.study_run.flow_run import drive
+from hpo_flows.study_run.session import Session
 
 _METRIC, _LIMITS, _ATTEMPTS = Metric(), Limits(), Attempts()
 
@@ -100,13 +99,14 @@ def tune(
     """
     if (opened := _opened.get()) is not None:
         return opened.run()
-    permits = Permits.of_environment()
+    permissions = Permissions.of_environment()
     run = this_flow_run()
     described = filled_in(
-        permits, objective=objective, metric=metric, numbers=numbers, choices=choices, method=method, sampler=sampler,
-        limits=limits, training=training, experiment=experiment, journal_retry_seconds=journal_retry_seconds,
+        permissions, objective=objective, metric=metric, numbers=numbers, choices=choices, method=method,
+        sampler=sampler, limits=limits, training=training, experiment=experiment,
+        journal_retry_seconds=journal_retry_seconds,
     )  # fmt: skip
-    spec = with_changes(described, name or dated_name("study", run), permits, seed=seed, cluster=cluster)
+    spec = with_changes(described, name or dated_name("study", run), permissions, seed=seed, cluster=cluster)
     return begin("tune", run, spec)
 
 

@@ -13,15 +13,14 @@ from pydantic import TypeAdapter, ValidationError
 from hpo_core.model.errors import SpecError
 from hpo_core.spec import AddressClusterSpec, LocalClusterSpec, StudySpec, TrainingSpec
 from hpo_flows.deployed.form import (
-    DEFAULT_METHOD,
     Attempts,
     DaskScheduler,
     LocalWorkers,
-    Method,
     filled_in,
     with_changes,
 )
-from hpo_flows.deployed.permissions import NotAllowedError, Permits
+from hpo_flows.deployed.form_schema import DEFAULT_METHOD, Method
+from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.tune import tune
 from tests.conftest import make_spec
 
@@ -36,7 +35,7 @@ pythonpath: [%s]
 
 
 @pytest.fixture
-def permits(tmp_path: Path) -> Permits:
+def permissions(tmp_path: Path) -> Permissions:
     folder = tmp_path / "studies"
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "a.yaml").write_text(STUDY % tmp_path)
@@ -44,50 +43,52 @@ def permits(tmp_path: Path) -> Permits:
     (tmp_path / "secret.yaml").write_text(STUDY % tmp_path)
     (folder / "link.yaml").symlink_to(tmp_path / "secret.yaml")
     (folder / "out").symlink_to(tmp_path)
-    return Permits(("models",), folder.resolve(), (tmp_path.resolve(),), ("tcp://dask:8786",))
+    return Permissions(("models",), folder.resolve(), (tmp_path.resolve(),), ("tcp://dask:8786",))
 
 
-def test_only_study_files_inside_the_folder_are_offered(permits: Permits) -> None:
-    assert permits.study_files() == ["deep/a.yaml"]
-    assert permits.known_objectives() == ["models.net:fit"]
-    assert permits.load("deep/a.yaml").study == "inner"
+def test_only_study_files_inside_the_folder_are_offered(permissions: Permissions) -> None:
+    assert permissions.study_files() == ["deep/a.yaml"]
+    assert permissions.known_objectives() == ["models.net:fit"]
+    assert permissions.load("deep/a.yaml").study == "inner"
 
 
 @pytest.mark.parametrize(
     "name", ["../secret.yaml", "deep/../../secret.yaml", "link.yaml", "out/secret.yaml", "/etc/hostname.yaml", "..", ""]
 )
-def test_paths_do_not_escape_the_folder(permits: Permits, name: str) -> None:
+def test_paths_do_not_escape_the_folder(permissions: Permissions, name: str) -> None:
     with pytest.raises(NotAllowedError):
-        permits.load(name)
+        permissions.load(name)
 
 
 def test_no_folder_no_file() -> None:
     with pytest.raises(NotAllowedError, match="HPO_STUDY_FOLDER is not set"):
-        Permits(("models",)).load("a.yaml")
+        Permissions(("models",)).load("a.yaml")
 
 
 def test_nothing_is_allowed_unless_said() -> None:
-    permits = Permits.of_environment({})
-    assert not permits.allows_objective("os:system")
+    permissions = Permissions.of_environment({})
+    assert not permissions.allows_objective("os:system")
     with pytest.raises(NotAllowedError, match="Allowed: none"):
-        made(permits)
+        made(permissions)
 
 
 def test_settings_are_read_from_the_environment(tmp_path: Path) -> None:
-    permits = Permits.of_environment(
+    permissions = Permissions.of_environment(
         {"HPO_ALLOWED_OBJECTIVES": " a, b.c:f ,", "HPO_STUDY_FOLDER": str(tmp_path), "HPO_IMPORT_FOLDERS": "/x:/y"}
     )
-    assert permits == Permits(("a", "b.c:f"), tmp_path.resolve(), (Path("/x"), Path("/y")))
+    assert permissions == Permissions(("a", "b.c:f"), tmp_path.resolve(), (Path("/x"), Path("/y")))
 
 
-def test_where_an_allowed_name_is_imported_from_is_no_choice_of_the_run(permits: Permits, tmp_path: Path) -> None:
-    assert permits.folder is not None
-    (permits.folder / "deep" / "a.yaml").write_text(STUDY % "/var/tmp")
+def test_where_an_allowed_name_is_imported_from_is_no_choice_of_the_run(
+    permissions: Permissions, tmp_path: Path
+) -> None:
+    assert permissions.folder is not None
+    (permissions.folder / "deep" / "a.yaml").write_text(STUDY % "/var/tmp")
     with pytest.raises(NotAllowedError, match="pythonpath = '/var/tmp' is not allowed"):
-        permits.load("deep/a.yaml")
+        permissions.load("deep/a.yaml")
 
 
-def made(permits: Permits, **changes: Any) -> StudySpec:
+def made(permissions: Permissions, **changes: Any) -> StudySpec:
     """The study of a form, as the flow makes it."""
     fields: dict[str, Any] = {
         "objective": "models.net:fit",
@@ -95,17 +96,17 @@ def made(permits: Permits, **changes: Any) -> StudySpec:
         "choices": [{"name": "kind", "values": ["sgd", "16", "true", "no", "1e-3", "'8'"]}],
         "method": DEFAULT_METHOD,
     }
-    spec = filled_in(permits, **(fields | changes))
-    return with_changes(spec, "named", permits, seed=4, cluster=LocalWorkers(workers=3))
+    spec = filled_in(permissions, **(fields | changes))
+    return with_changes(spec, "named", permissions, seed=4, cluster=LocalWorkers(workers=3))
 
 
-def test_limits_of_attempts_have_fields(permits: Permits) -> None:
-    assert made(permits).training == TrainingSpec()
+def test_limits_of_attempts_have_fields(permissions: Permissions) -> None:
+    assert made(permissions).training == TrainingSpec()
     given = {"max_lost": 5, "log_limit": None, "storage_timeout": 60.0, "fail_fast": 2}
-    training = made(permits, training=given).training
+    training = made(permissions, training=given).training
     assert {name: getattr(training, name) for name in given} == given
     with pytest.raises(SpecError, match="max_lost"):
-        made(permits, training={"max_lost": 0})
+        made(permissions, training={"max_lost": 0})
     schema = Attempts.model_json_schema()["properties"]
     assert schema["max_lost"]["default"] == 3 and "abandoned" in schema["max_lost"]["description"]
     assert "training" in tune.parameters.properties
@@ -120,34 +121,34 @@ def test_limits_of_attempts_have_fields(permits: Permits) -> None:
     ],
 )
 def test_clusters_that_run_shell_lines_and_places_elsewhere_must_be_named(
-    permits: Permits, changes: dict[str, Any], setting: str, value: str
+    permissions: Permissions, changes: dict[str, Any], setting: str, value: str
 ) -> None:
-    spec = StudySpec.from_plain(permits.load("deep/a.yaml").plain() | changes)
-    environment = {"HPO_ALLOWED_OBJECTIVES": "models", "HPO_IMPORT_FOLDERS": str(permits.import_folders[0])}
+    spec = StudySpec.from_plain(permissions.load("deep/a.yaml").plain() | changes)
+    environment = {"HPO_ALLOWED_OBJECTIVES": "models", "HPO_IMPORT_FOLDERS": str(permissions.import_folders[0])}
     with pytest.raises(NotAllowedError, match=setting):
-        Permits.of_environment(environment).check(spec)
-    Permits.of_environment(environment | {setting: value}).check(spec)
+        Permissions.of_environment(environment).check(spec)
+    Permissions.of_environment(environment | {setting: value}).check(spec)
 
 
-def test_a_form_becomes_the_study_it_says(permits: Permits) -> None:
-    spec = made(permits)
+def test_a_form_becomes_the_study_it_says(permissions: Permissions) -> None:
+    spec = made(permissions)
     assert (spec.study, spec.seed, spec.cluster.workers) == ("named", 4, 3)  # type: ignore[union-attr]
     assert spec.space["kind"].choices == ["sgd", 16, True, "no", 0.001, "8"]  # type: ignore[union-attr]
     assert spec.space["rate"].type == "float" and spec.search.method == "asha"
-    assert spec.pythonpath == [str(permits.import_folders[0])]
+    assert spec.pythonpath == [str(permissions.import_folders[0])]
 
 
-def test_a_study_file_keeps_what_is_not_changed(permits: Permits) -> None:
-    spec = with_changes(permits.load("deep/a.yaml"), "other", permits, seed=None, cluster=None)
+def test_a_study_file_keeps_what_is_not_changed(permissions: Permissions) -> None:
+    spec = with_changes(permissions.load("deep/a.yaml"), "other", permissions, seed=None, cluster=None)
     assert (spec.study, spec.seed, spec.search.method, spec.cluster.kind) == ("other", 0, "random", "local")
 
 
-def test_conditions_whole_numbers_and_grids(permits: Permits) -> None:
+def test_conditions_whole_numbers_and_grids(permissions: Permissions) -> None:
     numbers = [
         {"name": "width", "low": 8, "high": 32, "whole": True, "step": 8},
         {"name": "momentum", "low": 0, "high": 0.9, "grid_points": 4, "only_if": "kind = sgd, 16", "fixed": True},
     ]
-    spec = made(permits, numbers=numbers, method={"method": "grid"})
+    spec = made(permissions, numbers=numbers, method={"method": "grid"})
     assert spec.space["width"].step == 8 and spec.space["width"].type == "int"  # type: ignore[union-attr]
     assert spec.space["momentum"].when == {"kind": ["sgd", 16]} and spec.space["momentum"].static
     assert spec.search.points == {"momentum": 4}  # type: ignore[union-attr]
@@ -163,9 +164,9 @@ def test_conditions_whole_numbers_and_grids(permits: Permits) -> None:
         ({"numbers": [{"name": "w", "low": 1, "high": 4, "grid_points": 3}]}, "method Grid alone"),
     ],
 )
-def test_rows_that_make_no_study_say_why(permits: Permits, changes: dict[str, Any], says: str) -> None:
+def test_rows_that_make_no_study_say_why(permissions: Permissions, changes: dict[str, Any], says: str) -> None:
     with pytest.raises(SpecError, match=says):
-        made(permits, **changes)
+        made(permissions, **changes)
 
 
 def test_what_a_form_sends_means_what_a_study_file_says() -> None:
@@ -202,31 +203,31 @@ def test_data_lies_in_its_folder_or_is_a_name(tmp_path: Path) -> None:
     (folder / "may.npz").touch()
     (tmp_path / "secret").touch()
     (folder / "link").symlink_to(tmp_path / "secret")
-    permits = Permits.of_environment({"HPO_DATA_FOLDER": str(folder)})
-    assert permits.data_of(str(folder / "may.npz")) == permits.data_of("may.npz") == str(folder / "may.npz")
-    assert permits.data_of("period-3") == "period-3"
+    permissions = Permissions.of_environment({"HPO_DATA_FOLDER": str(folder)})
+    assert permissions.data_of(str(folder / "may.npz")) == permissions.data_of("may.npz") == str(folder / "may.npz")
+    assert permissions.data_of("period-3") == "period-3"
     for bad in (str(tmp_path / "secret"), f"{folder}/../secret", str(folder / "link"), "..", "/etc/passwd"):
         with pytest.raises(NotAllowedError, match="no file of the deployment's folder of data"):
-            permits.data_of(bad)
+            permissions.data_of(bad)
     with pytest.raises(NotAllowedError, match="no folder is set"):
-        Permits().data_of("/etc/passwd")
+        Permissions().data_of("/etc/passwd")
 
 
 @pytest.mark.parametrize("kind", ["form", "file", "ordinal", "recorded", "warm_start"])
-def test_a_parameter_called_data_names_what_lies_in_the_folder_of_data(permits: Permits, kind: str) -> None:
+def test_a_parameter_called_data_names_what_lies_in_the_folder_of_data(permissions: Permissions, kind: str) -> None:
     """Training functions open it: through every door that a study comes by."""
-    assert permits.folder is not None
-    data = permits.folder.parent / "data"
+    assert permissions.folder is not None
+    data = permissions.folder.parent / "data"
     data.mkdir()
     (data / "may.npz").touch()
-    open_to = dataclasses.replace(permits, data_folder=data)
+    open_to = dataclasses.replace(permissions, data_folder=data)
 
-    def checked(permits: Permits, value: str) -> None:
+    def checked(permissions: Permissions, value: str) -> None:
         named = {"type": "ordinal" if kind == "ordinal" else "categorical", "choices": [value, "period-3"]}
-        given = permits.load("deep/a.yaml").plain()
+        given = permissions.load("deep/a.yaml").plain()
         x = given["space"]["x"]
         if kind == "form":
-            made(permits, choices=[{"name": "data", "values": ["period-3", value]}])
+            made(permissions, choices=[{"name": "data", "values": ["period-3", value]}])
             return
         if kind in ("file", "ordinal"):
             given["space"] = {"x": x, "data": named}
@@ -235,24 +236,24 @@ def test_a_parameter_called_data_names_what_lies_in_the_folder_of_data(permits: 
             given["search"] = search | {"params": [{"x": 0.5, "data": "period-3"}, {"x": 0.5, "data": value}]}
         else:
             given["warm_start"] = {"studies": ["a"], "proposals": [{"x": 0.5, "data": value}]}
-        permits.check(StudySpec.from_plain(given))
+        permissions.check(StudySpec.from_plain(given))
 
     for good in ("period-1", "may.npz", str(data / "may.npz"), str(data / "removed-since.npz")):
         checked(open_to, good)
-    checked(permits, "period-1")
+    checked(permissions, "period-1")
     for bad in ("/etc/passwd", f"{data}/../../secret.yaml", "../secret.yaml", str(data.parent)):
         with pytest.raises(NotAllowedError, match="no file of the deployment's folder of data"):
             checked(open_to, bad)
     with pytest.raises(NotAllowedError, match="no folder is set"):
-        checked(permits, str(data / "may.npz"))
+        checked(permissions, str(data / "may.npz"))
 
 
 def test_a_form_says_how_long_a_worker_may_be_silent() -> None:
-    permits = Permits(("models",), clusters=("tls://a:1",))
+    permissions = Permissions(("models",), clusters=("tls://a:1",))
     spec = make_spec(objective="models:fit")
     local = LocalWorkers(workers=3, worker_timeout=30, dashboard=True)
-    made = with_changes(spec, "one", permits, seed=None, cluster=local)
+    made = with_changes(spec, "one", permissions, seed=None, cluster=local)
     assert made.cluster == LocalClusterSpec(workers=3, worker_timeout=30, dashboard=True)
     at = DaskScheduler(address="tls://a:1", worker_timeout=90)
-    made = with_changes(spec, "two", permits, seed=None, cluster=at)
+    made = with_changes(spec, "two", permissions, seed=None, cluster=at)
     assert made.cluster == AddressClusterSpec(address="tls://a:1", worker_timeout=90)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hpo_flows.deployed.permissions import Permits
+from hpo_flows.deployed.permissions import Permissions
 from tests.flows.conftest import ROOT
 
 FOLDER = ROOT / "deployments"
@@ -84,9 +84,9 @@ def test_servers_of_the_profiles_are_closed_to_other_pages(tmp_path: Path) -> No
 def test_local_environment_allows_the_examples(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     settings = sourced(tmp_path)
     monkeypatch.chdir(ROOT)
-    permits = Permits.of_environment(settings | {"HPO_IMPORT_FOLDERS": str(ROOT)})
-    assert "digits/study.yaml" in permits.study_files()
-    assert permits.load("digits/study.yaml").objective in permits.known_objectives()
+    permissions = Permissions.of_environment(settings | {"HPO_IMPORT_FOLDERS": str(ROOT)})
+    assert "digits/study.yaml" in permissions.study_files()
+    assert permissions.load("digits/study.yaml").objective in permissions.known_objectives()
     assert settings["PREFECT_SERVER_API_HOST"] == "127.0.0.1"
 
 

@@ -19,7 +19,7 @@ from hpo_core.journal.sql import SqlJournal, current_owner
 from hpo_core.model.errors import StudyBusyError
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_flows.deployed.run_marker import Mark, read_mark, write_mark
+from hpo_flows.deployed.run_marker import RunMarker, read_marker, write_marker
 from hpo_flows.deployed.study_runs import resumed, train_further
 from tests.deployed.deployment_server import TOY
 
@@ -46,7 +46,7 @@ def started(run: UUID, configs: int, *, until: str = "the end", take_over: bool 
     """What a process of the run does, up to its death; how many configurations it asks for."""
     session = resumed("toy", run, configs, take_over)
     extend = session._extend
-    if until != "the mark" and extend:
+    if until != "the marker" and extend:
         study = Study.open("toy", session.journal)
         study.epoch = session.journal.info("toy").epoch
         study.extend(extend)
@@ -56,7 +56,7 @@ def started(run: UUID, configs: int, *, until: str = "the end", take_over: bool 
 
 def test_configurations_are_asked_for_once(home: Home) -> None:
     run = uuid4()
-    assert started(run, 16, until="the mark") == 16, "it died before the journal had them"
+    assert started(run, 16, until="the marker") == 16, "it died before the journal had them"
     assert started(run, 16) == 16
     assert started(run, 16) == 0, "retried after a crash: 36 trials where 20 were asked for, once"
     another = uuid4()
@@ -77,8 +77,8 @@ def test_the_trial_that_is_trained_further_stays_the_same(home: Home) -> None:
     run = uuid4()
     session = resumed("toy", run, 0, False, (None, 40))
     session.close()
-    mark = read_mark(home.study_folder("toy"), run)
-    assert session.train == (best.trial, 40) and mark is not None and mark.train == (best.trial, 40)
+    marker = read_marker(home.study_folder("toy"), run)
+    assert session.train == (best.trial, 40) and marker is not None and marker.train == (best.trial, 40)
     other = next(t.number for t in study.state.trials if t.number != best.trial and t.results)
     study = Study.open("toy", journal)
     study.train_further(other, 30)
@@ -101,7 +101,7 @@ def test_a_run_that_is_retried_leaves_a_study_to_who_drives_it(home: Home, other
     epoch = journal.claim("toy", other, time.time())
     with pytest.raises(StudyBusyError, match=f"a command.*process {other.pid} on .*take_over"):
         started(old, 0, take_over=True)
-    write_mark(folder, healthy, Mark(owner=other))
+    write_marker(folder, healthy, RunMarker(owner=other))
     with pytest.raises(StudyBusyError, match=f"is driven by flow run {healthy}"):
         started(old, 0)
     assert journal.info("toy").epoch == epoch, "nothing was taken"
@@ -113,10 +113,10 @@ def test_a_run_that_is_retried_leaves_a_study_to_who_drives_it(home: Home, other
 def test_a_run_takes_over_from_its_own_former_process(home: Home, other: Owner) -> None:
     """On another host, say, whose lease has not run out yet."""
     run = uuid4()
-    write_mark(home.study_folder("toy"), run, Mark(began=True, owner=other))
+    write_marker(home.study_folder("toy"), run, RunMarker(began=True, owner=other))
     home.open_journal().claim("toy", other, time.time())
     session = resumed("toy", run, 0, False)
     assert session._force
     session.close()
-    mark = read_mark(home.study_folder("toy"), run)
-    assert mark is not None and mark.began and mark.owner == current_owner()
+    marker = read_marker(home.study_folder("toy"), run)
+    assert marker is not None and marker.began and marker.owner == current_owner()

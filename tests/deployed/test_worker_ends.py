@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from hpo_flows.liveness.heartbeat_monitor import SILENT
+from hpo_flows.liveness.heartbeat_monitor import NO_HEARTBEAT
 from tests.deployed.deployment_server import Deployed, gone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
@@ -103,7 +103,7 @@ def test_a_run_whose_processes_vanished_is_called_crashed(alone: Deployed) -> No
         assert gone(processes, 10)
     assert alone.run(run)["state_type"] == "RUNNING"
     state = alone.wait(run, lambda found: found["state_type"] != "RUNNING", seconds=240)["state"]
-    assert (state["type"], state["message"]) == ("CRASHED", SILENT)
+    assert (state["type"], state["message"]) == ("CRASHED", NO_HEARTBEAT)
     assert alone.status(study)["status"] == "interrupted"
     retried(alone, run)
     assert alone.status(study)["status"] == "finished"
@@ -116,6 +116,6 @@ def test_a_run_called_crashed_that_lives_is_running_again(alone: Deployed) -> No
         _, processes = alone.begun(run, 0)
         while alone.status("alive")["status"] != "running":
             time.sleep(0.5)
-        alone.api(f"flow_runs/{run}/set_state", {"state": {"type": "CRASHED", "message": SILENT}, "force": True})
+        alone.api(f"flow_runs/{run}/set_state", {"state": {"type": "CRASHED", "message": NO_HEARTBEAT}, "force": True})
         alone.wait(run, lambda found: found["state_type"] == "RUNNING", seconds=30)
         assert all(process.is_running() for process in processes)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import importlib.util
 import pkgutil
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +101,19 @@ def test_optuna_objective_runs_as_written(tmp_path: Path, monkeypatch: pytest.Mo
         assert trial.results[-1].loss == objective(optuna.trial.FixedTrial(trial.params))
 
 
+def test_study_runs_in_process_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "train", raising=False)
+    write_files(tmp_path, "train.py", "study.yaml")
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    (snippet,) = re.findall(r"<!-- runs in a folder with study.yaml -->\n +```python\n(.*?)```", page, re.DOTALL)
+    exec(textwrap.dedent(snippet), {})
+    assert "Incumbent(trial=" in capsys.readouterr().out
+
+
 def test_simulation_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
@@ -128,7 +143,7 @@ def test_commands_named_exist() -> None:
 def test_exit_codes_named_are_those_of_the_code() -> None:
     from hpo_core.cli.studies import AUDIT_DIFFERS
     from hpo_core.model import errors
-    from hpo_flows import launch
+    from hpo_flows.study_run import launch
 
     for kind, code in (("SpecError", 2), ("StudyExistsError", 3), ("StudyNotFoundError", 4), ("StudyBusyError", 5),
                        ("StorageError", 6), ("JournalError", 6)):  # fmt: skip
@@ -153,6 +168,21 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         if not target.startswith(("http://", "https://")):
             assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+NAMES_PATHS = [*GUIDE, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+
+
+@pytest.mark.parametrize("page", NAMES_PATHS, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_files_and_modules_named_exist(page: Path) -> None:
+    rooms = "hpo_core|flows|tests|examples|deployments|benchmarks"
+    text = page.read_text()
+    for path in re.findall(rf"[`(](?:\.\./)*((?:{rooms})/[\w./-]+)", text):
+        assert (ROOT / path).exists(), f"{page}: {path}"
+    for name in re.findall(r"`((?:hpo_core|hpo_flows)\.[\w.]+)[`(]", text):
+        module, _, last = name.rpartition(".")
+        if importlib.util.find_spec(module) and not hasattr(importlib.import_module(module), last):
+            assert importlib.util.find_spec(name), f"{page}: {name}"
 
 
 def test_every_package_has_a_readme() -> None:

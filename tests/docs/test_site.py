@@ -89,7 +89,14 @@ def test_every_package_is_named_by_the_architecture() -> None:
     text = (DOCS / "architecture.md").read_text()
     for folder in (ROOT / "hpo_core", ROOT / "flows" / "hpo_flows"):
         for package in folder.glob("*/__init__.py"):
-            assert f"| `{package.parent.name}` |" in text, package.parent
+            assert f"`{package.parent.name}`" in text, package.parent
+
+
+def test_every_extra_is_explained() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys() - {"dev"}
+    table = (DOCS / "start.md").read_text().split("| extra | for |")[1].split("\n\n")[0]
+    named = {name for line in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    assert named == extras
 
 
 def test_version_is_the_same_in_both_places() -> None:

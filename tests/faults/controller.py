@@ -13,7 +13,7 @@ from pathlib import Path
 from hpo_core.execution.dispatch import DirectDispatcher
 from hpo_core.home import Home
 from hpo_core.spec import StudySpec
-from hpo_flows.session import Session
+from hpo_flows.study_run.session import Session
 
 
 def _interrupt(_number: int, _frame: object) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hpo_core import StudySpec, load_spec
 from hpo_core.spec import notices
 from hpo_flows.deployed.form import FilledIn, filled_in
-from hpo_flows.deployed.permissions import Permits
+from hpo_flows.deployed.permissions import Permissions
 from tests.flows.conftest import Runner
 
 SHORT: dict[str, Any] = {
@@ -58,7 +58,7 @@ def test_presets_in_a_form_on_the_command_line_and_in_a_file(preset: str, bracke
     row = {"name": "x", "low": 0.0, "high": 1.0}
     everything = {"method": "asha", "preset": preset, "configs": 400, "max_resource": 256}
     sent = everything | {"variant": "promotion", "brackets": None, "noise": None, "min_resource": None}
-    made = filled_in(Permits(("a",)), objective="a:b", numbers=[row], method=sent)
+    made = filled_in(Permissions(("a",)), objective="a:b", numbers=[row], method=sent)
     assert made.search.brackets == brackets  # type: ignore[union-attr]
     assert StudySpec.from_plain(made.plain()) == made and not notices(made)
     bare = alone.study(search={"method": "asha", "configs": 400, "max_resource": 256})

@@ -27,8 +27,8 @@ from hpo_core.report import write_report
 from hpo_core.spec import limits, notices
 from hpo_core.spec.overrides import changed
 from hpo_flows.deployed.form import filled_in
-from hpo_flows.deployed.permissions import Permits
-from hpo_flows.session import expected_jobs
+from hpo_flows.deployed.permissions import Permissions
+from hpo_flows.study_run.session import expected_jobs
 
 SPACE: dict[str, Any] = {"x": {"type": "float", "low": 0.0, "high": 1.0}}
 RANDOM: dict[str, Any] = {"method": "random", "configs": 4}
@@ -271,7 +271,7 @@ def _of_set(name: str, folder: Path) -> Any:
 
 def _of_form(name: str, folder: Path) -> Any:
     fields = {"objective": "a:b", "method": {"method": "random", "configs": 4}} | FORMS[name]()
-    return Study.create(filled_in(Permits(("a",)), **fields)).ask()
+    return Study.create(filled_in(Permissions(("a",)), **fields)).ask()
 
 
 ATTACKS: dict[str, Callable[[str, Path], Any]] = {

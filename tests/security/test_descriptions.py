@@ -18,7 +18,7 @@ from hpo_core.spec import limits
 from hpo_core.spec.overrides import changed
 from hpo_core.spec.study_file import read_yaml
 from hpo_flows.deployed.form import filled_in
-from hpo_flows.deployed.permissions import Permits
+from hpo_flows.deployed.permissions import Permissions
 from tests.security.descriptions import (
     ATTACKS,
     LARGEST,
@@ -260,7 +260,9 @@ def test_any_change_of_the_command_line(text: str) -> None:
 def test_any_form(fields: dict[str, Any], row: Any) -> None:
     for rows in ({}, {"choices": [{"name": "c", "values": ["a", "b", str(row)], "only_if": str(row)}]}):
         try:
-            made = filled_in(Permits(("a",)), **({"objective": "a:b", "method": {"method": "random"}} | fields | rows))
+            made = filled_in(
+                Permissions(("a",)), **({"objective": "a:b", "method": {"method": "random"}} | fields | rows)
+            )
         except SpecError as error:
             assert len(str(error)) < MESSAGE
         else:

@@ -15,7 +15,7 @@ from hpo_core.journal.sql import SqlJournal
 from hpo_core.model.errors import StorageError
 from hpo_core.tracking.projection_lock import ProcessLock
 from hpo_core.tracking.run_location import note_trouble
-from hpo_flows.session import Session
+from hpo_flows.study_run.session import Session
 from tests.conftest import World, fresh, make_spec
 from tests.faults.test_real_study import Real
 

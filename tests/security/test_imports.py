@@ -8,9 +8,9 @@ import pytest
 
 from hpo_core import Study
 from hpo_core.home import Home
-from hpo_flows.deployed.flows import _known
-from hpo_flows.deployed.permissions import NotAllowedError, Permits
-from hpo_flows.session import Session
+from hpo_flows.deployed.permissions import NotAllowedError, Permissions
+from hpo_flows.deployed.study_runs import recorded_study
+from hpo_flows.study_run.session import Session
 from tests.conftest import make_spec
 
 
@@ -41,8 +41,8 @@ def test_import_folders_of_a_recorded_study_need_permission(
         make_spec(study="good", objective="json:loads", pythonpath=[str(tmp_path / "project" / "code")]), journal
     )
     with pytest.raises(NotAllowedError, match="pythonpath"):
-        _known("world")
+        recorded_study("world")
     with pytest.raises(NotAllowedError, match="pythonpath"):
-        Permits.of_environment().check(Study.open("world", journal, at=0).spec)
-    assert _known("good").name == "good"
+        Permissions.of_environment().check(Study.open("world", journal, at=0).spec)
+    assert recorded_study("good").name == "good"
     journal.close()

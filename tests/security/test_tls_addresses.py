@@ -21,7 +21,7 @@ from hpo_core.spec import AddressClusterSpec, load_spec
 from hpo_flows.dask.clusters.address import RunningScheduler
 from hpo_flows.dask.clusters.certificates import security_of
 from hpo_flows.dask.clusters.kind import ClusterError
-from hpo_flows.deployed.permissions import NotAllowedError, Permits
+from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from tests.conftest import make_spec
 from tests.faults.test_real_study import ROOT, Real
 
@@ -128,8 +128,8 @@ def test_a_deployment_can_require_tls() -> None:
         "HPO_ALLOWED_OBJECTIVES": "models", "HPO_ALLOWED_CLUSTERS": "tcp://a:1,tls://a:1,kubernetes,slurm",
         "HPO_REQUIRE_TLS": "1",
     }  # fmt: skip
-    permits = Permits.of_environment(allowed)
-    lenient = Permits.of_environment(allowed | {"HPO_REQUIRE_TLS": "0"})
+    permissions = Permissions.of_environment(allowed)
+    lenient = Permissions.of_environment(allowed | {"HPO_REQUIRE_TLS": "0"})
     for cluster, encrypted in (
         ({"kind": "address", "address": "tcp://a:1"}, False),
         ({"kind": "kubernetes", "image": "x"}, False),
@@ -140,7 +140,7 @@ def test_a_deployment_can_require_tls() -> None:
         spec = make_spec(objective="models:fit", cluster=cluster)
         lenient.check(spec)
         if encrypted:
-            permits.check(spec)
+            permissions.check(spec)
             continue
         with pytest.raises(NotAllowedError, match="HPO_REQUIRE_TLS"):
-            permits.check(spec)
+            permissions.check(spec)

@@ -17,7 +17,7 @@ from hpo_core.home import Home
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.tracking.credential_scope import credentials_for, is_own, origin
-from hpo_flows.deployed.permissions import NotAllowedError, Permits
+from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from tests.conftest import make_spec
 from tests.flows.conftest import Runner
 from tests.security.listening import listening
@@ -141,12 +141,12 @@ def test_the_follower_sends_no_credentials_to_another_server(tmp_path: Path) -> 
 )  # fmt: skip
 def test_a_deployment_refuses_other_mlflow_servers(uri: str) -> None:
     environment = {"MLFLOW_TRACKING_URI": "http://me:secret@mlflow:5000", "HPO_HOME": "/srv/hpo"}
-    permits = Permits.of_environment(
+    permissions = Permissions.of_environment(
         environment
         | {"HPO_ALLOWED_OBJECTIVES": "models", "HPO_ALLOWED_TRACKING": "https://mlflow.lab, sqlite:////srv/a.db"}
     )
     with pytest.raises(NotAllowedError, match="HPO_ALLOWED_TRACKING") as caught:
-        permits.check(spec_with(uri))
+        permissions.check(spec_with(uri))
     assert "secret" not in str(caught.value)
 
 
@@ -155,18 +155,18 @@ def test_a_deployment_refuses_other_mlflow_servers(uri: str) -> None:
 )
 def test_a_deployment_allows_its_own_and_listed_servers(uri: str | None) -> None:
     environment = {"MLFLOW_TRACKING_URI": "http://me:secret@mlflow:5000", "HPO_HOME": "/srv/hpo"}
-    Permits.of_environment(
+    Permissions.of_environment(
         environment
         | {"HPO_ALLOWED_OBJECTIVES": "models", "HPO_ALLOWED_TRACKING": "https://mlflow.lab, sqlite:////srv/a.db"}
     ).check(spec_with(uri))
 
 
 def test_a_deployment_without_a_server_allows_only_the_store_in_its_home() -> None:
-    permits = Permits.of_environment({"HPO_HOME": "/srv/hpo", "HPO_ALLOWED_OBJECTIVES": "models"})
-    permits.check(spec_with(None))
-    permits.check(spec_with("sqlite:////srv/hpo/mlflow.db"))
+    permissions = Permissions.of_environment({"HPO_HOME": "/srv/hpo", "HPO_ALLOWED_OBJECTIVES": "models"})
+    permissions.check(spec_with(None))
+    permissions.check(spec_with("sqlite:////srv/hpo/mlflow.db"))
     with pytest.raises(NotAllowedError):
-        permits.check(spec_with("http://127.0.0.1:5000"))
+        permissions.check(spec_with("http://127.0.0.1:5000"))
 
 
 def spec_with(uri: str | None) -> StudySpec:

@@ -31,7 +31,7 @@ from hpo_core.tracking.run_tags import study_tags, trial_tags
 from hpo_core.tracking.study_fold import StudyFold
 from hpo_flows.live_progress import LiveBoard, PlainLines
 from hpo_flows.prefect_artifacts import best_markdown
-from hpo_flows.tasks import final_state
+from hpo_flows.study_run.tasks import final_state
 from tests.conftest import completed, failed, make_spec
 from tests.flows.conftest import Runner
 from tests.retraining.test_promotion_decisions import decision

@@ -77,7 +77,7 @@ class Connection:
         self, watch: ClusterWatch, function: Callable[..., Any], *arguments: Any, seconds: float
     ) -> dict[str, Any]:
         """Run a function on every worker that is well; what came back in time, errors as values."""
-        if watch.scheduler_is_silent() or not self.is_open:
+        if watch.scheduler_is_unresponsive() or not self.is_open:
             return {}
 
         async def on_one(address: str) -> tuple[str, Any]:

@@ -33,7 +33,7 @@ from hpo_flows.dask.cancellation import Cancellation
 from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, ClusterError
 from hpo_flows.dask.connection import CALL_SECONDS, Connection
-from hpo_flows.dask.monitor import ClusterWatch, look_at_workers
+from hpo_flows.dask.monitor import ClusterWatch, facts_of_workers
 from hpo_flows.dask.on_worker import cancel_attempts_of, close_all_children, close_idle_children, forbid_repeats, train
 from hpo_flows.dask.start_up import IMPORT_SECONDS, StartUp
 
@@ -103,7 +103,7 @@ class DaskExecutor:
         self._cancellation = Cancellation(
             connection, watch, folder=self._folder, timeout=self._spec.cluster.worker_timeout
         )
-        connection.run_on_scheduler(look_at_workers, "/")
+        connection.run_on_scheduler(facts_of_workers, "/")
         watch.start()
         connection.run_on_scheduler(forbid_repeats)
         start_up = StartUp(self._kind, connection, watch=watch, abandoned=self._abandoned)
@@ -159,7 +159,7 @@ class DaskExecutor:
         """
         self._connected.check()
         assert self._watch is not None
-        if self._watch.scheduler_is_silent():
+        if self._watch.scheduler_is_unresponsive():
             raise ClusterError(
                 f"The Dask scheduler at {self._connected.address} has not answered for "
                 f"{self._spec.cluster.worker_timeout:g} s (cluster.worker_timeout). Nothing recorded is lost: look "

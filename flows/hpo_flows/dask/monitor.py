@@ -1,9 +1,9 @@
-"""Who lives and who runs what on a Dask cluster: asked once a second on the client's loop, read by anybody.
+"""Watch over the workers of a Dask cluster: who lives and who runs what, asked once a second on the client's loop.
 
 A worker that gives no sign for ``timeout`` seconds is out: not counted, not used, until it is heard again. A sign is
 a heartbeat that the scheduler got; for a worker that trains, also that the thread goes on which waits for the child.
-Silence is counted by our own clock and only while we could have heard something (:class:`HeartbeatTimer`), so neither a
-machine that slept nor a scheduler that stood still puts everybody out at once.
+The time without a sign is counted by our own clock and only while we could have heard something
+(:class:`HeartbeatTimer`), so neither a machine that slept nor a scheduler that stood still puts everybody out at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ METRIC = "hpo_beats"
 """Name under which workers send :func:`hpo_core.training.worker.heartbeats` with each heartbeat."""
 
 
-class Look(NamedTuple):
+class WorkerFacts(NamedTuple):
     """What the scheduler knows of one worker."""
 
     threads: int
@@ -38,8 +38,8 @@ class Look(NamedTuple):
 
 @dataclass
 class _Worker:
-    look: Look
-    silence: HeartbeatTimer
+    facts: WorkerFacts
+    since_heartbeat: HeartbeatTimer
     trainers: dict[str, HeartbeatTimer] = field(default_factory=dict)
     """By attempt that it runs."""
     out: str = ""
@@ -53,7 +53,7 @@ class ClusterWatch:
     Args:
         prefix: of the keys of our tasks.
         folder: of the study; its attempts are those whose trainers must go on.
-        timeout: seconds of silence after which a worker is out.
+        timeout: seconds without a sign after which a worker is out.
         limit: seconds after which a task of ours has run too long, whatever its worker says; None: never.
         on_out: called with (address, our keys there, why) when a worker goes out.
         on_overdue: called with (address, key, seconds) for a task that runs too long; its worker goes out next.
@@ -82,7 +82,7 @@ class ClusterWatch:
         self._scheduler = HeartbeatTimer(self._longest)
         self._task: Any = None
         self._returns: set[asyncio.Task[None]] = set()
-        self.looked = threading.Event()
+        self.asked = threading.Event()
         """Set once the scheduler has answered for the first time."""
 
     def start(self) -> None:
@@ -107,9 +107,9 @@ class ClusterWatch:
 
     def slots(self) -> int:
         """Threads of the workers that are not out."""
-        return sum(worker.look.threads for worker in list(self._workers.values()) if not worker.out)
+        return sum(worker.facts.threads for worker in list(self._workers.values()) if not worker.out)
 
-    def scheduler_is_silent(self) -> bool:
+    def scheduler_is_unresponsive(self) -> bool:
         """Whether the scheduler has not answered for ``timeout`` seconds. Asked about once a second by one thread."""
         return self._scheduler.elapsed() >= self._timeout
 
@@ -120,58 +120,58 @@ class ClusterWatch:
         while True:
             try:
                 seen = await asyncio.wait_for(
-                    self._client.run_on_scheduler(look_at_workers, self._prefix), ANSWER_SECONDS
+                    self._client.run_on_scheduler(facts_of_workers, self._prefix), ANSWER_SECONDS
                 )
             except Exception as error:
                 before = False  # nobody could be heard meanwhile
                 logging.getLogger(__name__).debug("asking the scheduler: %s: %s", type(error).__name__, error)
             else:
                 self._scheduler.reset()
-                self._take({address: Look(*look) for address, look in seen.items()}, count=before)
+                self._take({address: WorkerFacts(*facts) for address, facts in seen.items()}, count=before)
                 before = True
-                self.looked.set()
+                self.asked.set()
             await asyncio.sleep(ASK_SECONDS)
 
-    def _take(self, seen: dict[str, Look], *, count: bool) -> None:
+    def _take(self, seen: dict[str, WorkerFacts], *, count: bool) -> None:
         for address in self._workers.keys() - seen.keys():
             del self._workers[address]
         self._running = {
             key: self._running.get(key) or HeartbeatTimer(self._longest)
-            for look in seen.values()
-            for key in look.executing
+            for facts in seen.values()
+            for key in facts.executing
         }
-        for address, look in seen.items():
+        for address, facts in seen.items():
             worker = self._workers.get(address)
             if worker is None:
-                worker = self._workers[address] = _Worker(look, HeartbeatTimer(self._longest))
-            silent = self._silence_of(worker, look, count)
-            worker.look = look
-            if silent and not worker.out:
-                self._put_out(address, worker, silent)
-            elif worker.out and not silent and not worker.coming_back:
+                worker = self._workers[address] = _Worker(facts, HeartbeatTimer(self._longest))
+            why = self._why_out(worker, facts, count)
+            worker.facts = facts
+            if why and not worker.out:
+                self._put_out(address, worker, why)
+            elif worker.out and not why and not worker.coming_back:
                 worker.coming_back = True
                 task = asyncio.ensure_future(self._bring_back(address, worker))
                 self._returns.add(task)
                 task.add_done_callback(self._returns.discard)
 
-    def _silence_of(self, worker: _Worker, look: Look, count: bool) -> str:
+    def _why_out(self, worker: _Worker, facts: WorkerFacts, count: bool) -> str:
         """Why the worker must count as gone; empty where it is well."""
-        if look.last_seen != worker.look.last_seen:
-            worker.silence.reset()
-        ours = {name: number for name, number in look.heartbeats.items() if name.startswith(f"{self._folder}/")}
+        if facts.last_seen != worker.facts.last_seen:
+            worker.since_heartbeat.reset()
+        ours = {name: number for name, number in facts.heartbeats.items() if name.startswith(f"{self._folder}/")}
         worker.trainers = {name: worker.trainers.get(name) or HeartbeatTimer(self._longest) for name in ours}
         for name, number in ours.items():
-            if number != worker.look.heartbeats.get(name):
+            if number != worker.facts.heartbeats.get(name):
                 worker.trainers[name].reset()
         if not count:
-            for silence in (worker.silence, *worker.trainers.values()):
-                silence.skip()
-        if worker.silence.elapsed() >= self._timeout:
+            for timer in (worker.since_heartbeat, *worker.trainers.values()):
+                timer.skip()
+        if worker.since_heartbeat.elapsed() >= self._timeout:
             return f"gave no sign of life for {self._timeout:g} s"
-        for name, silence in worker.trainers.items():
-            if silence.elapsed() >= self._timeout + self._longest:
+        for name, timer in worker.trainers.items():
+            if timer.elapsed() >= self._timeout + self._longest:
                 return f"does not go on with {name.removeprefix(self._folder + '/')} for {self._timeout:g} s"
-        for key in look.executing:
+        for key in facts.executing:
             if self._limit is not None and self._running[key].elapsed() >= self._limit:
                 return f"did not end {key} in time"
         return ""
@@ -179,10 +179,10 @@ class ClusterWatch:
     def _put_out(self, address: str, worker: _Worker, why: str) -> None:
         worker.out = why
         logging.getLogger(__name__).warning("Dask worker %s %s: it counts as gone.", address, why)
-        for key in worker.look.executing:
+        for key in worker.facts.executing:
             if self._limit is not None and (seconds := self._running[key].elapsed()) >= self._limit:
                 self._on_overdue(address, key, seconds)
-        self._on_out(address, list(worker.look.keys), why)
+        self._on_out(address, list(worker.facts.keys), why)
 
     async def _bring_back(self, address: str, worker: _Worker) -> None:
         try:
@@ -194,7 +194,7 @@ class ClusterWatch:
             worker.coming_back = False
 
 
-def look_at_workers(prefix: str, dask_scheduler: Any = None) -> dict[str, tuple[Any, ...]]:
+def facts_of_workers(prefix: str, dask_scheduler: Any = None) -> dict[str, tuple[Any, ...]]:
     """Runs on the scheduler; plain values, for it may be a process of another version of this package."""
     return {
         worker.address: (

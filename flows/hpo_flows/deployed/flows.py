@@ -16,7 +16,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.security.masking import masked_errors
 from hpo_flows.deployed.form import Cluster, Count, Seed, StudyFile, StudyName, Target, TrialNumber, with_changes
-from hpo_flows.deployed.permissions import Permits
+from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.deployed.study_runs import (
     begin,
     dated_name,
@@ -48,10 +48,10 @@ def tune_file(
         seed: All draws and all training seeds follow from it. None: the file's.
         cluster: Where jobs train. None: as the file says.
     """
-    permits = Permits.of_environment()
+    permissions = Permissions.of_environment()
     run = this_flow_run()
     chosen = name or dated_name(_stem(file), run)
-    return begin("tune", run, with_changes(permits.load(file), chosen, permits, seed=seed, cluster=cluster))
+    return begin("tune", run, with_changes(permissions.load(file), chosen, permissions, seed=seed, cluster=cluster))
 
 
 @flow(name="resume", **_settings)

@@ -7,19 +7,14 @@ plain ones, a mapping of parameters as a list of rows.
 
 import re
 from collections import Counter
-from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, ValidationError
-from pydantic_core import CoreSchema
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import some
-from hpo_core.search.registry import BY_NAME
-from hpo_core.search.search_settings import SearchSettings
 from hpo_core.spec import (
     JournalSpec,
     LocalClusterSpec,
@@ -31,101 +26,8 @@ from hpo_core.spec import (
 from hpo_core.spec.plain_data import check_plain
 from hpo_core.spec.study_file import read_yaml
 from hpo_core.spec.validation_errors import explain
-from hpo_flows.deployed.permissions import Permits
-
-_METHODS: dict[str, type[SearchSettings]] = {name: settings for name, settings in BY_NAME.items() if settings.offered}
-
-_FILLED = {"configs": 30, "max_resource": 27}
-"""What stands in a form where a method needs a value and has no default."""
-DEFAULT_METHOD: Any = {"method": "asha", **_FILLED}
-"""Plain, for a model would say what it resolved (the brackets) as if somebody had chosen it."""
-_BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minItems"})
-
-
-@dataclass(frozen=True)
-class Offered:
-    """A string whose values are read off the deployment's settings when the schema is made."""
-
-    values: Callable[[], list[str]]
-    otherwise: str = ""
-    """Offered alone where there is nothing to offer; empty: any text."""
-
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        schema = handler(core)
-        if offered := self.values() or ([self.otherwise] if self.otherwise else []):
-            schema["enum"] = offered
-        return schema
-
-
-@dataclass(frozen=True)
-class AsTabs:
-    """A union as both of Prefect's UIs draw it: a tab for each of its models, by name.
-
-    Bounds are left to the run, which names field, value and rule. Prefect would say of the whole union that it is
-    "not valid under any of the given schemas".
-    """
-
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        schema = handler(core)
-        tabs = schema.get("oneOf") or schema["anyOf"]
-        for tab in tabs:
-            definition = handler.resolve_ref_schema(tab)
-            properties = definition.get("properties")
-            if properties is None:  # of None
-                continue
-            if "method" in properties:
-                definition["title"] = _METHODS[properties["method"]["const"]].title
-                definition.pop("required", None)
-                for name in _METHODS[properties["method"]["const"]].only_in_files & properties.keys():
-                    del properties[name]
-                for name in _FILLED.keys() & properties.keys():
-                    if properties[name].get("default") is None:
-                        properties[name]["default"] = _FILLED[name]
-            if "brackets" in properties:
-                brackets = properties["brackets"]
-                properties["brackets"] = {
-                    "title": brackets["title"],
-                    "description": brackets["description"].replace(" 'all' works.", " None: the paper's default."),
-                    "anyOf": [{"type": "array", "items": brackets["items"]}, {"type": "null"}],
-                    "default": None,
-                }
-            definition["properties"] = _without_bounds(properties)
-        return {"anyOf": tabs}
-
-
-def _without_bounds(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [_without_bounds(item) for item in schema]
-    if isinstance(schema, dict):
-        return {key: _without_bounds(value) for key, value in schema.items() if key not in _BOUNDS}
-    return schema
-
-
-def _as_written(data: Any) -> Any:
-    """A form sends every field, with its default where nothing was typed; a study file only what matters."""
-    if not isinstance(data, dict):
-        return data
-    if "method" not in data:
-        fitting = [tag for tag, model in _METHODS.items() if data.keys() <= model.model_fields.keys()]
-        if len(fitting) != 1:
-            raise ValueError(f"method is required: one of {', '.join(_METHODS)}")
-        data = data | {"method": fitting[0]}
-    if not isinstance(data["method"], str) or data["method"] not in _METHODS:
-        return data
-    fields = _METHODS[data["method"]].model_fields
-    return {
-        name: value
-        for name, value in data.items()
-        if name == "method" or not (name in fields and (value is None or value == fields[name].default))
-    }
-
-
-if TYPE_CHECKING:
-    _Offered = SearchSettings
-else:
-    _Offered = Annotated[Union[tuple(_METHODS.values())], Field(discriminator="method")]  # noqa: UP007 - a tuple
-
-Method = Annotated[_Offered, BeforeValidator(_as_written), AsTabs()]
+from hpo_flows.deployed.form_schema import AsTabs, Method, Offered
+from hpo_flows.deployed.permissions import Permissions
 
 
 class _Form(BaseModel):
@@ -182,13 +84,13 @@ class Choice(_Form):
 
 
 StudyFile = Annotated[
-    str, Offered(lambda: Permits.of_environment().study_files(), otherwise="(HPO_STUDY_FOLDER holds none)")
+    str, Offered(lambda: Permissions.of_environment().study_files(), otherwise="(HPO_STUDY_FOLDER holds none)")
 ]
-Objective = Annotated[str, Offered(lambda: Permits.of_environment().known_objectives())]
+Objective = Annotated[str, Offered(lambda: Permissions.of_environment().known_objectives())]
 ClusterAddress = Annotated[
     str,
     Offered(
-        lambda: [c for c in Permits.of_environment().clusters if "://" in c],
+        lambda: [c for c in Permissions.of_environment().clusters if "://" in c],
         otherwise="(HPO_ALLOWED_CLUSTERS lists none)",
     ),
 ]
@@ -307,7 +209,12 @@ Cluster = Annotated[LocalWorkers | DaskScheduler | None, AsTabs()]
 
 
 def with_changes(
-    spec: StudySpec, name: str, permits: Permits, *, seed: int | None, cluster: LocalWorkers | DaskScheduler | None
+    spec: StudySpec,
+    name: str,
+    permissions: Permissions,
+    *,
+    seed: int | None,
+    cluster: LocalWorkers | DaskScheduler | None,
 ) -> StudySpec:
     """A study under another name, and perhaps with another seed and on another cluster.
 
@@ -322,11 +229,11 @@ def with_changes(
     elif cluster is not None:
         changes["cluster"] = {"kind": "address"} | cluster.model_dump()
     made = StudySpec.from_plain(spec.plain() | changes, "form")
-    permits.check(made)
+    permissions.check(made)
     return made
 
 
-def filled_in(permits: Permits, **fields: Any) -> StudySpec:
+def filled_in(permissions: Permissions, **fields: Any) -> StudySpec:
     """The study that the fields of a form describe (see :class:`FilledIn`), by the name ``study``.
 
     Raises:
@@ -338,7 +245,7 @@ def filled_in(permits: Permits, **fields: Any) -> StudySpec:
         plain = FilledIn.model_validate(plain_fields).plain()
     except ValidationError as error:
         raise SpecError(explain(error, "form", plain_fields, {})) from None
-    folders = [str(folder) for folder in permits.import_folders]
+    folders = [str(folder) for folder in permissions.import_folders]
     return StudySpec.from_plain(plain | {"study": "study", "pythonpath": folders}, "form")
 
 

@@ -44,7 +44,7 @@ class NotAllowedError(HpoError):
 
 
 @dataclass(frozen=True, slots=True)
-class Permits:
+class Permissions:
     """Objectives, study files and clusters that deployed flows may use."""
 
     objectives: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class Permits:
     require_tls: bool = False
 
     @classmethod
-    def of_environment(cls, environment: Mapping[str, str] | None = None) -> Permits:
+    def of_environment(cls, environment: Mapping[str, str] | None = None) -> Permissions:
         """As the environment of this process says; whoever starts the worker decides it."""
         found = os.environ if environment is None else environment
         folder = found.get("HPO_STUDY_FOLDER", "").strip()
@@ -106,8 +106,9 @@ class Permits:
     def allows_objective(self, objective: str) -> bool:
         """Whether an entry names it, its module, or a package above.
 
-        >>> permits = Permits(("models", "lab.train:fit"))
-        >>> [permits.allows_objective(o) for o in ("models.net:fit", "lab.train:fit", "lab.train:other", "modelsx:f")]
+        >>> permissions = Permissions(("models", "lab.train:fit"))
+        >>> named = ("models.net:fit", "lab.train:fit", "lab.train:other", "modelsx:f")
+        >>> [permissions.allows_objective(objective) for objective in named]
         [True, True, False, False]
         """
         module = objective.partition(":")[0]

@@ -12,7 +12,7 @@ from typing import Any
 
 from hpo_core.home import DATABASES, Home, settled_database
 from hpo_core.model.errors import HpoError
-from hpo_flows.deployed.permissions import NotAllowedError, Permits
+from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.liveness.heartbeat_monitor import HEARTBEAT_SECONDS, make_automation
 from hpo_flows.prefect_api.connection import check_api, configured_api
 
@@ -62,7 +62,7 @@ def start_worker() -> None:
     """
     _need_api()
     environment = settled_environment()
-    if not Permits.of_environment(environment).objectives:
+    if not Permissions.of_environment(environment).objectives:
         raise NotAllowedError(
             "HPO_ALLOWED_OBJECTIVES is not set, so every run would be refused. Name the packages whose training "
             "functions may be run, for example HPO_ALLOWED_OBJECTIVES=my_models."
@@ -83,12 +83,12 @@ def settled_environment() -> dict[str, str]:
     found.setdefault("PREFECT_WORKER_QUERY_SECONDS", "2")
     found.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", str(HEARTBEAT_SECONDS))
     found |= {name: settled_database(found[name]) for name in DATABASES if name in found}
-    permits = Permits.of_environment(found)
-    found["HPO_IMPORT_FOLDERS"] = os.pathsep.join(map(str, permits.import_folders))
-    if permits.folder is not None:
-        found["HPO_STUDY_FOLDER"] = str(permits.folder)
-    if permits.data_folder is not None:
-        found["HPO_DATA_FOLDER"] = str(permits.data_folder)
+    permissions = Permissions.of_environment(found)
+    found["HPO_IMPORT_FOLDERS"] = os.pathsep.join(map(str, permissions.import_folders))
+    if permissions.folder is not None:
+        found["HPO_STUDY_FOLDER"] = str(permissions.folder)
+    if permissions.data_folder is not None:
+        found["HPO_DATA_FOLDER"] = str(permissions.data_folder)
     return found
 
 

@@ -21,17 +21,17 @@ from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.views.extension import extension_of
 from hpo_core.views.rung_names import halt_words
-from hpo_flows.deployed.permissions import Permits, refuse_relative_places
-from hpo_flows.deployed.run_marker import Mark, read_mark, run_of, write_mark
+from hpo_flows.deployed.permissions import Permissions, refuse_relative_places
+from hpo_flows.deployed.run_marker import RunMarker, read_marker, run_of, write_marker
 from hpo_flows.deployed.suspend import Suspension
-from hpo_flows.flow_run import drive
-from hpo_flows.session import Session, Summary
+from hpo_flows.study_run.flow_run import drive
+from hpo_flows.study_run.session import Session, Summary
 
 
 def train_further(study: str, run: UUID, take_over: bool, trial: int | None, to: int) -> State[Any]:
-    mark = read_mark(deployed_home().study_folder(study), run)
-    if mark is not None and mark.train is not None:  # this run was here before
-        trial = mark.train[0]
+    marker = read_marker(deployed_home().study_folder(study), run)
+    if marker is not None and marker.train is not None:  # this run was here before
+        trial = marker.train[0]
         record = recorded_study(study).state.trials[trial]
         if record.resource >= to:
             return Completed(message=f"trial {trial} is trained to {record.resource} already")
@@ -41,16 +41,16 @@ def train_further(study: str, run: UUID, take_over: bool, trial: int | None, to:
 def begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
     """Begin a study, or go on with it where this very flow run began it (suspended, crashed and started again)."""
     home = deployed_home()
-    Permits.of_environment().check(spec)
+    Permissions.of_environment().check(spec)
     folder = home.study_folder(spec.study)
-    mark = read_mark(folder, run.id)
-    if mark is not None and mark.began:
+    marker = read_marker(folder, run.id)
+    if marker is not None and marker.began:
         try:
             return drive_to_end(resumed(spec.study, run.id, 0, False), action)
         except StudyNotFoundError:
-            pass  # it ended between its mark and the study's first entry
+            pass  # it ended between its marker and the study's first entry
     session = Session(home, spec.study, spec=spec)
-    write_mark(folder, run.id, Mark(began=True, owner=session.owner))
+    write_marker(folder, run.id, RunMarker(began=True, owner=session.owner))
     return drive_to_end(session, action)
 
 
@@ -65,10 +65,10 @@ def resumed(
     """
     home = deployed_home()
     folder = home.study_folder(study)
-    known = read_mark(folder, run)
-    mark = known or Mark()
+    known = read_marker(folder, run)
+    marker = known or RunMarker()
     asked = recorded_study(study).state.extra_configs
-    target = asked + configs if mark.configs is None else mark.configs
+    target = asked + configs if marker.configs is None else marker.configs
     extend = max(0, target - asked)
     try:
         session = Session(home, study, force=take_over and known is None, extend=extend, train=train)
@@ -76,10 +76,10 @@ def resumed(
         journal = home.open_journal()
         owner = journal.info(study).owner
         journal.close()
-        if owner is None or owner != mark.owner:
+        if owner is None or owner != marker.owner:
             raise StudyBusyError(_busy_words(study, owner, folder)) from None
         session = Session(home, study, force=True, extend=extend, train=train)
-    write_mark(folder, run, msgspec.structs.replace(mark, owner=session.owner, configs=target, train=session.train))
+    write_marker(folder, run, msgspec.structs.replace(marker, owner=session.owner, configs=target, train=session.train))
     return session
 
 
@@ -103,7 +103,7 @@ def recorded_study(study: str) -> Study:
     """A recorded study, once its objective is found to be allowed: other doors lead into the journal too."""
     journal = deployed_home().read_journal()
     try:
-        Permits.of_environment().check(Study.open(study, journal, at=0).spec)
+        Permissions.of_environment().check(Study.open(study, journal, at=0).spec)
         return Study.open(study, journal, reading=True)
     finally:
         journal.close()

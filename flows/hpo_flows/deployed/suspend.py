@@ -17,9 +17,9 @@ from prefect.states import Running
 
 from hpo_core.model.trial import Job, Report
 from hpo_core.study import Study
-from hpo_flows.liveness.heartbeat_monitor import SILENT
+from hpo_flows.liveness.heartbeat_monitor import NO_HEARTBEAT
 
-LOOK_SECONDS = 3.0
+ASK_SECONDS = 3.0
 
 
 class Suspension:
@@ -32,7 +32,7 @@ class Suspension:
     def __init__(self, study: Study, flow_run: UUID) -> None:
         del study
         self._flow_run = flow_run
-        self._looked = time.monotonic()
+        self._asked = time.monotonic()
         self._thread: threading.Thread | None = None
         self._state: State | None = None
 
@@ -43,20 +43,20 @@ class Suspension:
         if self._state is not None:
             raise Pause("suspended", state=self._state)
         now = time.monotonic()
-        if now - self._looked >= LOOK_SECONDS and (self._thread is None or not self._thread.is_alive()):
-            self._looked = now
-            self._thread = threading.Thread(target=self._look, name="suspension", daemon=True)
+        if now - self._asked >= ASK_SECONDS and (self._thread is None or not self._thread.is_alive()):
+            self._asked = now
+            self._thread = threading.Thread(target=self._ask, name="suspension", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
         """Nothing is open."""
 
-    def _look(self) -> None:
+    def _ask(self) -> None:
         try:
             with get_client(sync_client=True) as client:
                 state = client.read_flow_run(self._flow_run).state
-                if state is not None and state.is_crashed() and state.message == SILENT:
-                    # the server was away for long, and took its own silence for ours
+                if state is not None and state.is_crashed() and state.message == NO_HEARTBEAT:
+                    # the server was away for long, and took heartbeats it missed for heartbeats we did not send
                     client.set_flow_run_state(self._flow_run, Running(), force=True)
         except Exception as error:
             logging.getLogger(__name__).debug("asking for the flow run's state: %s", error)

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 from prefect.workers.process import ProcessWorker
 
-from hpo_flows.liveness.parent_watch import GRACE_SECONDS, LOOK_SECONDS, WATCHED
+from hpo_flows.liveness.parent_watch import CHECK_SECONDS, GRACE_SECONDS, WATCHED
 
 _REPORT_SECONDS = 5.0
 """How long the worker then has to report what it had to kill."""
@@ -78,7 +78,7 @@ class StudyWorker(ProcessWorker):
                     reached.add(process)
                     with contextlib.suppress(psutil.Error):
                         process.send_signal(number)
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(CHECK_SECONDS)
         working.cancel()
 
 

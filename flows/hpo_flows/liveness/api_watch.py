@@ -1,4 +1,6 @@
-"""Without its Prefect server a study goes on and ends; only its picture stops.
+"""API watch: a study goes on without its Prefect server, and its process ends.
+
+Without the server only the pages in the Prefect UI stop.
 
 Prefect (3.8.8) waits for a server that is gone: its client tries every request six times, over a minute, and asks for
 the slots of task runs' tags one task run at a time; at the process's end every event is sent again for ten seconds.
@@ -19,25 +21,25 @@ from prefect.settings import get_current_settings
 from hpo_core.model.trial import Job, Report
 from hpo_flows.prefect_api.connection import PrefectServerError, check_api
 
-LOOK_SECONDS = 2.0
+ASK_SECONDS = 2.0
 RETURN_SECONDS = 15.0
 """How long the end of a study waits for a server that is gone: what runs there should be shown as ended."""
-LEAVE_SECONDS = 25.0
-"""How long a process then has left."""
-_LEAVING = "leave"
+END_SECONDS = 25.0
+"""Seconds until such a process ends."""
+_ENDING = "end-process"
 _code = 0
-_gone = False
+_unreachable = False
 _usual = get_current_settings().client.max_retries
 
 
-def gone() -> bool:
-    """Whether the API did not answer when it was looked at last: task runs would wait for it."""
-    return _gone
+def api_is_unreachable() -> bool:
+    """Whether the API did not answer the last time it was asked: task runs would wait for it."""
+    return _unreachable
 
 
-def look() -> bool:
-    """Whether the API answers; if not, Prefect's client is told to try everything once only, until it does."""
-    global _gone
+def api_answers() -> bool:
+    """Ask the API whether it answers; if not, Prefect's client tries each request only once until it does."""
+    global _unreachable
     settings = get_current_settings()
     if settings.api.url is None:
         return True
@@ -49,48 +51,48 @@ def look() -> bool:
                 time.sleep(0.5)
         else:
             settings.client.max_retries = _usual
-            _gone = False
+            _unreachable = False
             return True
     settings.client.max_retries = 0
-    _gone = True
+    _unreachable = True
     return False
 
 
 def wait_for_return() -> bool:
-    """Whether the API answers, now or within a quarter of a minute; if not, this process is going to end."""
+    """Wait for the API, 15 s at most; False: it does not answer, and this process is going to end."""
     deadline = time.monotonic() + RETURN_SECONDS
-    while not look():
+    while not api_answers():
         if time.monotonic() > deadline:
-            leave(1)
+            end_process_soon(1)
             return False
-        time.sleep(LOOK_SECONDS)
+        time.sleep(ASK_SECONDS)
     return True
 
 
-def leave(code: int) -> None:
+def end_process_soon(code: int) -> None:
     """End this process soon, whatever Prefect still waits for, unless the API is there again by then.
 
-    Said twice, the first time counts and the last code.
+    Called twice, the time of the first call counts and the code of the last.
     """
     global _code
     _code = code
-    if not any(thread.name == _LEAVING for thread in threading.enumerate()):
-        threading.Thread(target=copy_context().run, args=(_leave,), name=_LEAVING, daemon=True).start()
+    if not any(thread.name == _ENDING for thread in threading.enumerate()):
+        threading.Thread(target=copy_context().run, args=(_end_process,), name=_ENDING, daemon=True).start()
 
 
-def _leave() -> None:
-    time.sleep(LEAVE_SECONDS)
-    if not look():
+def _end_process() -> None:
+    time.sleep(END_SECONDS)
+    if not api_answers():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(_code)
 
 
 class ApiWatch:
-    """An observer that looks every other second, in a thread of its own."""
+    """An observer that asks the API every two seconds, in a thread of its own."""
 
     def __init__(self) -> None:
-        self._looked = time.monotonic()
+        self._asked = time.monotonic()
         self._thread: threading.Thread | None = None
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
@@ -98,9 +100,11 @@ class ApiWatch:
 
     def on_tick(self) -> None:
         now = time.monotonic()
-        if now - self._looked >= LOOK_SECONDS and (self._thread is None or not self._thread.is_alive()):
-            self._looked = now
-            self._thread = threading.Thread(target=copy_context().run, args=(look,), name="api-watch", daemon=True)
+        if now - self._asked >= ASK_SECONDS and (self._thread is None or not self._thread.is_alive()):
+            self._asked = now
+            self._thread = threading.Thread(
+                target=copy_context().run, args=(api_answers,), name="api-watch", daemon=True
+            )
             self._thread.start()
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""A flow run whose process vanished (power cut, ``kill -9`` of everything) reports nothing: its silence does.
+"""Heartbeat monitor: calls a flow run Crashed whose process sends no heartbeat.
 
-Flow processes of ``hpo worker`` send Prefect a heartbeat; an automation on the server calls a run Crashed that sent
-none for a while and has not ended.
+A process that vanished (power cut, ``kill -9`` of everything) reports nothing. Flow processes of ``hpo worker`` send
+Prefect a heartbeat; an automation on the server calls a run Crashed that sent none for a while and has not ended.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from datetime import timedelta
 
 HEARTBEAT_SECONDS = 30
 """Prefect sends no faster ones."""
-SILENT_SECONDS = 90
+LIMIT_SECONDS = 90
 AUTOMATION = "hpo: a run without a sign of life has crashed"
-SILENT = f"No sign of life for {SILENT_SECONDS} s: its process or machine is gone. Retry it, or run `resume`."
+NO_HEARTBEAT = f"No sign of life for {LIMIT_SECONDS} s: its process or machine is gone. Retry it, or run `resume`."
 
 _OVER = (
     "Completed", "Failed", "Crashed", "Cancelled", "TimedOut",
@@ -44,9 +44,9 @@ def make_automation() -> None:
                 expect={sign, *(f"prefect.flow-run.{state}" for state in _OVER)},
                 for_each={"prefect.resource.id"},
                 threshold=1,
-                within=timedelta(seconds=SILENT_SECONDS),
+                within=timedelta(seconds=LIMIT_SECONDS),
             ),
-            actions=[ChangeFlowRunState(name=None, state=StateType.CRASHED, message=SILENT, force=True)],
+            actions=[ChangeFlowRunState(name=None, state=StateType.CRASHED, message=NO_HEARTBEAT, force=True)],
         )
         if known:
             client.update_automation(known[0].id, wanted)

@@ -1,4 +1,4 @@
-"""A flow process notices the end of the worker that started it, and halts its study as an interrupt does."""
+"""Parent watch: a flow process halts its study when the worker that started it ends."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import psutil
 
 GRACE_SECONDS = 45.0
 """How long a study may take to halt. The profiles give their worker 60 seconds and more."""
-LOOK_SECONDS = 0.2
+CHECK_SECONDS = 0.2
 WATCHED = "HPO_WORKER"
 """Environment of a flow process: pid and start time of its worker."""
 
 
 def end_with_worker() -> None:
-    """In a flow process: halt as by an interrupt once the worker that started it is gone.
+    """Watch the worker that started this flow process; once it has ended, halt as an interrupt does.
 
     Without a worker of ours (the command line, another work pool) nothing is watched.
     """
@@ -29,7 +29,7 @@ def end_with_worker() -> None:
 
 def _watch(pid: int, born: float) -> None:
     while _lives(pid, born):
-        time.sleep(LOOK_SECONDS)
+        time.sleep(CHECK_SECONDS)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # pipes that the worker read: a line written now would raise where nobody expects it
         os.dup2(nowhere, stream)

@@ -31,12 +31,12 @@ from hpo_core.retraining.promotion_test import promotion_test
 from hpo_core.retraining.repeated_studies import DATA, tuning_spec
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import KnownRun
-from hpo_flows.deployed.permissions import Permits
+from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.prefect_artifacts import artifact_key
-from hpo_flows.retraining.challengers import Candidates, Rules
+from hpo_flows.retraining.challengers import Challengers, Rules
 
 
-class Keeper:
+class Retraining:
     """One run of the flow."""
 
     def __init__(self, home: Home, model: str, evaluate: str | None, rules: Rules, attempt: int) -> None:
@@ -46,7 +46,7 @@ class Keeper:
         self.attempt = attempt
         self.log = get_run_logger()
         self.journal: Journal = home.read_journal()
-        self.candidates = Candidates(home, self.journal, rules, evaluate or "")
+        self.challengers = Challengers(home, self.journal, rules, evaluate or "")
         self._asked = evaluate
 
     def retrain(self, data: str, first_study: str | None) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Keeper:
     def _is_still(self, data: str, content: str) -> bool:
         try:
             if deployment.id is not None:
-                data = Permits.of_environment().data_of(data)
+                data = Permissions.of_environment().data_of(data)
             return fingerprint(data) == content
         except HpoError:
             return False
@@ -131,10 +131,10 @@ class Keeper:
         content = fingerprint(own) if own else ""
         key = self._key(f"first/{name}/{trial}/{self.rules.repeats}/{content}")
         repeats = f"{self.model}-{key}-first"
-        spec = self.candidates.repeats_of(name, trial, repeats, own or None)
+        spec = self.challengers.repeats_of(name, trial, repeats, own or None)
         run = registry.begin(key, f"first champion of {self.model}", own)
         with self._failing(registry, run):
-            card = self.candidates.trained(repeats, spec, (self.candidates.search_behind(name),), own, content)
+            card = self.challengers.trained(repeats, spec, (self.challengers.search_behind(name),), own, content)
             registry.upload(run, card, self.home.study_folder(repeats), spec.checkpoint_base)
             version = registry.register(run, {"hpo.study": repeats}, f"The best of study {name}; the first champion.")
             registry.promote(version)
@@ -148,27 +148,27 @@ class Keeper:
         assert version is not None
         with tempfile.TemporaryDirectory(prefix="hpo-champion-") as folder:
             card = self._seen_by(registry.download(version, Path(folder)), version, Path(folder))
-            found = self.candidates.evaluated(f"champion-version-{version}", card, Path(folder), data)
+            found = self.challengers.evaluated(f"champion-version-{version}", card, Path(folder), data)
         now = [result.metrics[card.metric] * card.sign for result in found]
         rules = self.rules
         drift = check_drift(
             card.reference, found[card.serving].losses, limit=rules.drift_limit, level=rules.drift_level
         )
         step = branch_after_drift_check(drift)
-        steps, candidates = [step.reason], []
+        steps, challengers = [step.reason], []
         self.log.info("%s; %s", drift.words(), step.reason)
         if step.branch == "retrain":
-            candidates.append(self._retrained(card, data, content, key))
-            further = branch_after_retraining(card.losses, candidates[0].card.losses, level=rules.level)
+            challengers.append(self._retrained(card, data, content, key))
+            further = branch_after_retraining(card.losses, challengers[0].card.losses, level=rules.level)
             steps.append(further.reason if further else "trained again they are as good as before: no tuning")
             self.log.info(steps[-1])
         else:
             further = step
         if further is not None:
-            candidates.append(self._tuned(card, data, content, key))
-        best = min(candidates, key=lambda candidate: candidate.mean)
+            challengers.append(self._tuned(card, data, content, key))
+        best = min(challengers, key=lambda challenger: challenger.mean)
         verdict = promotion_test(
-            now, best.card.losses, margin=rules.margin, level=rules.level, challengers=len(candidates)
+            now, best.card.losses, margin=rules.margin, level=rules.level, challengers=len(challengers)
         )
         if fingerprint(data) != content:
             registry.spoil(run)
@@ -182,7 +182,7 @@ class Keeper:
                 "Nothing was changed; start again."
             )
         rows = [("champion, own data", tuple(card.losses)), ("champion, new data", tuple(now))]
-        rows += [(f"challenger, {candidate.branch}", tuple(candidate.card.losses)) for candidate in candidates]
+        rows += [(f"challenger, {challenger.branch}", tuple(challenger.card.losses)) for challenger in challengers]
         decision = Decision(
             model=self.model, key=key, data=data, fingerprint=content, metric=card.metric, mode=card.mode,
             champion_version=version, promoted=verdict.wins, drift=drift, verdict=verdict, steps=tuple(steps),
@@ -196,7 +196,7 @@ class Keeper:
     def _seen_by(self, card: ModelCard, version: int, folder: Path) -> ModelCard:
         """The card as the evaluation function of this run sees it: losses of another one compare with nothing."""
         if self._asked in (None, card.evaluate) and len(card.reference) >= MIN_EXAMPLES:
-            self.candidates.evaluate = card.evaluate
+            self.challengers.evaluate = card.evaluate
             return card
         if card.data and not self._is_still(card.data, card.fingerprint):
             raise HpoError(
@@ -204,15 +204,15 @@ class Keeper:
                 f"{card.data!r}, on which {self._asked or 'it'} would have to be run again, are gone or changed. "
                 f"Leave `evaluate` empty, or put them back."
             )
-        self.candidates.evaluate = self._asked or card.evaluate
-        return self.candidates.with_losses(
-            card, self.candidates.evaluated(f"champion-version-{version}-own-data", card, folder, None)
+        self.challengers.evaluate = self._asked or card.evaluate
+        return self.challengers.with_losses(
+            card, self.challengers.evaluated(f"champion-version-{version}-own-data", card, folder, None)
         )
 
     def _retrained(self, card: ModelCard, data: str, content: str, key: str) -> Candidate:
         name = f"{self.model}-{key}-again"
-        spec = self.candidates.repeats_of(card.study, card.repeats[0].trial, name, data)
-        return Candidate("trained again", self.candidates.trained(name, spec, card.searches, data, content))
+        spec = self.challengers.repeats_of(card.study, card.repeats[0].trial, name, data)
+        return Candidate("trained again", self.challengers.trained(name, spec, card.searches, data, content))
 
     def _tuned(self, card: ModelCard, data: str, content: str, key: str) -> Candidate:
         name = f"{self.model}-{key}-tune"
@@ -220,13 +220,13 @@ class Keeper:
         spec = tuning_spec(
             source, name, data=data, studies=card.searches, decay=self.rules.decay, first=self.rules.first, key=key
         )
-        found = self.candidates.driven(name, spec)
+        found = self.challengers.driven(name, spec)
         if found.best is None:
             raise HpoError(f"Study {name!r} ended without a finite result; nothing was changed. See hpo show {name}.")
         repeats = f"{self.model}-{key}-best"
-        best = self.candidates.repeats_of(name, found.best.trial, repeats, data)
+        best = self.challengers.repeats_of(name, found.best.trial, repeats, data)
         searches = (name, *card.searches)[:5]
-        return Candidate("tuned", self.candidates.trained(repeats, best, searches, data, content))
+        return Candidate("tuned", self.challengers.trained(repeats, best, searches, data, content))
 
     # The effects.
 

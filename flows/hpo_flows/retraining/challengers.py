@@ -1,4 +1,4 @@
-"""What stands for election: configurations trained with several seeds by studies, and evaluated in a process."""
+"""Challengers: configurations trained with several seeds by studies, and evaluated in a process."""
 
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from hpo_core.retraining.repeated_studies import DATA, repeats_spec, trials_of_r
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedModel, evaluate_models
-from hpo_flows.deployed.permissions import NotAllowedError, Permits
-from hpo_flows.session import Session
+from hpo_flows.deployed.permissions import NotAllowedError, Permissions
+from hpo_flows.study_run.session import Session
 from hpo_flows.tune import run_in_flow
 
 
@@ -46,10 +46,10 @@ def check_function(evaluate: str) -> None:
     """In a run of a deployment: only what the worker allows is imported, also where a registered model names it."""
     if deployment.id is None:
         return
-    permits = Permits.of_environment()
-    if not permits.allows_objective(evaluate):
+    permissions = Permissions.of_environment()
+    if not permissions.allows_objective(evaluate):
         raise NotAllowedError(
-            f"evaluate = {evaluate!r} is not allowed here. Allowed: {', '.join(permits.objectives) or 'none'}. "
+            f"evaluate = {evaluate!r} is not allowed here. Allowed: {', '.join(permissions.objectives) or 'none'}. "
             "Whoever runs the worker can add its package to HPO_ALLOWED_OBJECTIVES."
         )
 
@@ -60,7 +60,7 @@ def evaluate_on(label: str, request: EvaluationRequest, timeout: float) -> list[
     return evaluate_models(request, timeout=timeout)
 
 
-class Candidates:
+class Challengers:
     """Trains, tunes and evaluates for one run of ``retrain``; each study is gone on with where it was begun.
 
     Args:
@@ -93,7 +93,7 @@ class Candidates:
             )
         if known is None or not _has_ended(known):
             if deployment.id is not None:
-                Permits.of_environment().check(spec)
+                Permissions.of_environment().check(spec)
             _drive(Session(self.home, name, spec=None if known else spec), "resume" if known else "tune")
             known = Study.open(name, self.journal, reading=True)
         if not _has_ended(known):
@@ -144,7 +144,7 @@ class Candidates:
         spec = Study.open(card.study, self.journal, reading=True).spec
         check_function(function)
         if deployment.id is not None:
-            Permits.of_environment().check(spec)
+            Permissions.of_environment().check(spec)
         changes = {} if data is None else {DATA: data}
         trained_here = folder == self.home.study_folder(card.study)
         base = spec.checkpoint_base if trained_here else ""  # else downloaded, and below the folder it was put into

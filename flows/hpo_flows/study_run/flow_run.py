@@ -14,11 +14,11 @@ from hpo_core.spec import notices
 from hpo_core.study import Study
 from hpo_flows.dask.executor import DaskExecutor
 from hpo_flows.live_progress import ResultLines
-from hpo_flows.liveness.api_watch import ApiWatch, gone, leave, wait_for_return
+from hpo_flows.liveness.api_watch import ApiWatch, api_is_unreachable, end_process_soon, wait_for_return
 from hpo_flows.liveness.parent_watch import end_with_worker
 from hpo_flows.prefect_artifacts import StudyArtifacts
-from hpo_flows.session import ObserverFactory, Session, Summary, grain
-from hpo_flows.tasks import TaskPerJob, TaskPerRung
+from hpo_flows.study_run.session import ObserverFactory, Session, Summary, grain
+from hpo_flows.study_run.tasks import TaskPerJob, TaskPerRung
 
 
 class DecisionLog:
@@ -83,8 +83,8 @@ def drive(session: Session, action: str, *observers: ObserverFactory) -> tuple[S
         with tags("hpo", session.name):
             study, summary = session.run(_dispatcher)
     except BaseException as error:
-        if gone():
-            leave(130 if isinstance(error, KeyboardInterrupt) else 1)
+        if api_is_unreachable():
+            end_process_soon(130 if isinstance(error, KeyboardInterrupt) else 1)
         raise
     if wait_for_return():
         shown[-1].finish(summary.links)

@@ -37,7 +37,7 @@ from hpo_flows.prefect_api.connection import (
     settle,
 )
 from hpo_flows.prefect_api.shared_server import SharedServer
-from hpo_flows.session import Session
+from hpo_flows.study_run.session import Session
 
 HALTED = 7
 INTERRUPTED = 130
@@ -154,7 +154,7 @@ def _run_bare(session: Session) -> dict[str, Any]:
 
 
 def _run_flow(session: Session, action: str, as_json: bool) -> dict[str, Any]:
-    from hpo_flows.liveness.api_watch import leave, look
+    from hpo_flows.liveness.api_watch import api_answers, end_process_soon
     from hpo_flows.tune import run_in_flow
 
     try:
@@ -163,11 +163,11 @@ def _run_flow(session: Session, action: str, as_json: bool) -> dict[str, Any]:
         raise
     except Exception as error:
         if session.summary is None:
-            raise _as_said(error, session.name, look) from error
-        if look():
+            raise _as_said(error, session.name, api_answers) from error
+        if api_answers():
             raise
         done = session.summary.status == "finished" or session.train is not None
-        leave(0 if done else HALTED)
+        end_process_soon(0 if done else HALTED)
         err.print("The Prefect server is gone: its pages do not show the end of this study.", style="yellow")
         return dict(msgspec.to_builtins(session.summary))
     if not settle(summary["flow_run"], summary["task_runs"]):
@@ -175,9 +175,9 @@ def _run_flow(session: Session, action: str, as_json: bool) -> dict[str, Any]:
     return summary
 
 
-def _as_said(error: Exception, name: str, look: Callable[[], bool]) -> Exception:
+def _as_said(error: Exception, name: str, api_answers: Callable[[], bool]) -> Exception:
     """What Prefect raised before the study's end as a message; anything else as it is."""
-    if type(error).__module__.partition(".")[0] not in ("prefect", "httpx", "httpcore", "websockets") and look():
+    if type(error).__module__.partition(".")[0] not in ("prefect", "httpx", "httpcore", "websockets") and api_answers():
         return error
     return PrefectServerError(
         f"Prefect failed before the end of study {name!r} ({type(error).__name__}: {error}). `hpo list` shows whether "
@@ -217,7 +217,8 @@ def _finish(session: Session, summary: dict[str, Any], as_json: bool) -> None:
         checkpoint=None if known.checkpoint is None else summary["links"].get("Checkpoint", known.checkpoint),
         report=summary["report"],
     )
-    print_run_result(result, as_json=as_json)
+    extendable = study.spec.search.refuse_extension(study.name, study.method) is None
+    print_run_result(result, extendable=extendable, as_json=as_json)
     if further is not None:
         if not further.reached:
             raise HpoError(further.words)

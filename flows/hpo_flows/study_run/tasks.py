@@ -25,14 +25,14 @@ from hpo_core.model.inventory import Slot
 from hpo_core.model.stage import FURTHER, Further, Generation, Rung
 from hpo_core.model.trial import RESULTS, Job, Outcome, Report
 from hpo_core.security.untrusted_text import terminal_text
-from hpo_flows.liveness.api_watch import gone, look
+from hpo_flows.liveness.api_watch import api_answers, api_is_unreachable
 
 _REPORT_SECONDS = 10.0
 """How long the end of a flow waits for reports of attempts that were cancelled."""
 _STATES_SECONDS = 30.0
 """How long it waits for the final states of all task runs together."""
 OPEN_RUNGS = 32
-"""So many task runs of rungs stay open at once."""
+"""At most this many task runs of rungs are open at once."""
 _AWAY = frozenset({Outcome.LOST, Outcome.PREEMPTED})
 
 
@@ -116,7 +116,7 @@ class TaskPerJob:
         return len(self._futures)
 
     def dispatch(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        if gone():
+        if api_is_unreachable():
             self._executor.submit(job, slot, on_report)
             return
         answer: queue.SimpleQueue[Report] = queue.SimpleQueue()
@@ -194,7 +194,7 @@ class TaskPerRung:
     def dispatch(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         key = (0 if isinstance(job.stage, Further) else job.bracket, job.rung)
         if key not in self._rungs:
-            if gone():
+            if api_is_unreachable():
                 self._executor.submit(job, slot, on_report)
                 return
             self._make_room()
@@ -262,7 +262,7 @@ class TaskPerRung:
 
 def _wait(futures: list[PrefectFuture[Any]]) -> None:
     """Wait for final states; an API that is gone costs the picture, not the study: the journal is the record."""
-    seconds = _STATES_SECONDS if look() else _STATES_SECONDS / 3
+    seconds = _STATES_SECONDS if api_answers() else _STATES_SECONDS / 3
     try:
         late = wait(futures, timeout=seconds).not_done
     except Exception as error:

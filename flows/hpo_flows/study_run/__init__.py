@@ -1,0 +1,1 @@
+"""A study driven in this process: its session, its flow run, its task runs."""
