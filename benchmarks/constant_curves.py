@@ -1,4 +1,4 @@
-"""A world without surprises: a configuration's loss is its quality at every rung, a unit of training takes a second.
+"""A search with constant learning curves: same loss at every rung, one second per unit of training.
 
 What the paper on ASHA says about schedules (latency, stragglers, scaling, mispromotions) holds or fails here, apart
 from what real learning curves do.
