@@ -24,8 +24,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import plots
-import record
+import plot_style
+import result_file
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from hpo_core.checkpoints.budget import Budget
@@ -180,11 +180,11 @@ def calibrate(table: CurveTable, seeds: int) -> dict[str, Any]:
 
 
 def draw(found: dict[str, Any], path: Path) -> None:
-    figure, rows = plots.panels(len(found), 2, 9, 3.4 * len(found))
+    figure, rows = plot_style.panels(len(found), 2, 9, 3.4 * len(found))
     for (name, kinds), panels in zip(found.items(), rows, strict=True):
         for panel, part in zip(panels, ("base rung", "rungs above"), strict=True):
-            panel.plot([0, 1], [0, 1], color=plots.GREY, linewidth=0.9)
-            for kind, color in (("final place", plots.GREY), ("first passage", plots.RUST)):
+            panel.plot([0, 1], [0, 1], color=plot_style.GREY, linewidth=0.9)
+            for kind, color in (("final place", plot_style.GREY), ("first passage", plot_style.RUST)):
                 bins = [b for b in kinds[kind][part] if b["looks"] >= 20]
                 label = "first passage" if kind == "first passage" else "final place (before)"
                 panel.plot(
@@ -194,7 +194,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
             panel.set_ylabel("share promoted")
             panel.set_title(f"{name}: {part}")
             panel.legend()
-    plots.keep(figure, path)
+    plot_style.keep(figure, path)
 
 
 def main() -> None:
@@ -203,12 +203,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--out", help="JSON file (default benchmarks/results/checkpoint_removal.json)")
     given = parser.parse_args()
-    folder, facts, began = record.data_folder(given.data), record.machine(), time.monotonic()
+    folder, facts, began = result_file.data_folder(given.data), result_file.machine(), time.monotonic()
     table = CurveTable.load(folder / "curves" / "mlp_digits.npz")
     calibration = calibrate(table, given.seeds)
     for name, kinds in calibration.items():
         print(f"\n{name}")
-        record.table(
+        result_file.table(
             ("chance", "part", *(f"{k / 10:.1f}-" for k in range(10))),
             [
                 [kind, part, *(b.get("observed") for b in kinds[kind][part])]
@@ -217,9 +217,9 @@ def main() -> None:
             ],
         )
         print(kinds["said 0"])
-    draw(calibration, record.RESULTS / "checkpoint_removal.png")
+    draw(calibration, result_file.RESULTS / "checkpoint_removal.png")
     comparison = compare(table, given.seeds)
-    record.table(
+    result_file.table(
         ("units retrained", "units in all", *RULES),
         [
             [name, row["expected loss"]["units"], *(f"{row[r]['retrained']} ± {row[r]['error']}" for r in RULES)]
@@ -228,7 +228,9 @@ def main() -> None:
     )
     figures = {"seeds": given.seeds, "workers": WORKERS, "configs": CONFIGS, "retrained": comparison}
     seconds = round(time.monotonic() - began, 1)
-    record.write("checkpoint_removal", facts, {"seconds": seconds, **figures, "calibration": calibration}, given.out)
+    result_file.write(
+        "checkpoint_removal", facts, {"seconds": seconds, **figures, "calibration": calibration}, given.out
+    )
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import record
+import result_file
 
-DECIDE = record.ROOT / "decide"
+DECIDE = result_file.ROOT / "decide"
 PEERS = {
     "ray": ("Ray Tune AsyncHyperBand (stops)", "ray_tune.py"),
     "optuna": ("Optuna SuccessiveHalvingPruner (stops)", "optuna_halving.py"),
@@ -67,7 +67,7 @@ def measure(python: str, script: str, results: int, *more: str, seconds: float, 
 
 def row(name: str, found: dict[str, Any]) -> list[Any]:
     if "error" in found:
-        return [f"{name}: {found['error']}", f"{found['results']:,}"]
+        return [f"{name}: {found['error']}", f"{found['results']:,}", *[None] * 5]
     shown = [f"{found[key]:,.1f}" for key in ("mean_us", "median_us", "p99_us", "last_tenth_us")]
     return [name, f"{found['results']:,}", *shown, found["bytes_per_trial"]]
 
@@ -95,7 +95,7 @@ def verdicts(figures: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
 
 def main() -> None:
     given = _parser().parse_args()
-    facts = record.machine()
+    facts = result_file.machine()
     pythons = {"optuna": sys.executable}
     for item in given.peer_python:
         name, _, path = item.partition("=")
@@ -123,7 +123,7 @@ def main() -> None:
             figures[title] = [{"results": 0, "error": "not installed (see --peer-python)"}]
 
     head = ["microseconds per decision", "results", "mean", "median", "p99", "last tenth", "bytes/trial"]
-    record.table(head, [row(name, found) for name, all_found in figures.items() for found in all_found])
+    result_file.table(head, [row(name, found) for name, all_found in figures.items() for found in all_found])
     aims = verdicts(figures)
     print()
     for found in figures.get("study, SQL journal", []):
@@ -134,7 +134,7 @@ def main() -> None:
             )
     for name, aim in aims.items():
         print(f"{name}: {aim['seen']:,.4g} (aim {aim['aim']}): {'met' if aim['met'] else 'MISSED'}")
-    record.write("decisions", facts, {"figures": figures, "aims": aims}, given.out)
+    result_file.write("decisions", facts, {"figures": figures, "aims": aims}, given.out)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,7 +3,7 @@
 Syne Tune plays tabulated curves in its own environment and writes down what it decided (decide/syne_tune_oracle.py).
 Our methods are then told the same history, and before each decision of Syne Tune they are asked for theirs; what
 Syne Tune did is what both go on from, so one difference does not breed others. Every difference is given to the first
-rule of Syne Tune's that explains it, plugged into our code (decide/their_rules.py); with all of them plugged in no
+rule of Syne Tune's that explains it, plugged into our code (decide/syne_tune_rules.py); with all of them plugged in no
 difference may be left, else the rules listed are not the whole story and the benchmark exits with 1.
 
     python benchmarks/differential.py --python PATH-TO-SYNE-TUNE-ENV/bin/python
@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import record
+import result_file
 
-sys.path.insert(0, str(record.ROOT / "decide"))
+sys.path.insert(0, str(result_file.ROOT / "decide"))
 
-from their_rules import Borrowed, TheirPasha, plug
+from syne_tune_rules import Borrowed, TheirPasha, plug
 
 from hpo_core.model.events import CeilingRaised, Event, JobCompleted, JobGranted, TrialCreated
 from hpo_core.model.rng import Stream
@@ -99,7 +99,7 @@ class Follower:
         """Stopping variant, right after a result: its verdict, withdrawn, as Syne Tune's is what holds."""
         if isinstance(self.method, AshaStopping):
             stopped = self.method.next_fact() is not None
-            self.method._going.clear()
+            self.method._passed.clear()
             self.method._stopped.clear()
             return not stopped
         rung = self.asha.brackets.rung(event.bracket, event.rung)
@@ -279,7 +279,7 @@ def oracle(python: str, cases: list[dict[str, Any]], hash_seed: int = 0) -> list
     with tempfile.TemporaryDirectory(prefix="hpo-bench-") as folder:
         asked, answered = Path(folder) / "cases.json", Path(folder) / "logs.json"
         asked.write_text(json.dumps(cases))
-        script = str(record.ROOT / "decide" / "syne_tune_oracle.py")
+        script = str(result_file.ROOT / "decide" / "syne_tune_oracle.py")
         done = subprocess.run(
             [python, script, str(asked), str(answered)],
             capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": str(hash_seed)},
@@ -318,8 +318,8 @@ def main() -> int:
     given = _parser().parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # their tolerance depends on the order of sets of strings
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | {"PYTHONHASHSEED": "0"})
-    facts = record.machine()
-    folder = record.data_folder(given.data)
+    facts = result_file.machine()
+    folder = result_file.data_folder(given.data)
     figures: dict[str, dict[str, Any]] = {
         kind: {"counts": Counter(), "reasons": Counter(), "examples": {}} for kind in CASES
     }
@@ -346,7 +346,7 @@ def main() -> int:
         for found in figures.values()
         for what in ("grants", "stops", "ceilings")
     )
-    out = record.write(
+    out = result_file.write(
         "differential",
         facts,
         {

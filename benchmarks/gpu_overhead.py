@@ -27,10 +27,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import record
+import result_file
 
-sys.path.insert(0, str(record.ROOT.parent))
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(record.ROOT.parent), os.environ.get("PYTHONPATH")]))
+sys.path.insert(0, str(result_file.ROOT.parent))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(result_file.ROOT.parent), os.environ.get("PYTHONPATH")]))
 
 OBJECTIVE = "gpu_objective:train"
 STEPS = 4
@@ -76,7 +76,7 @@ def measure(jobs: int, megabytes: int, saved: bool) -> dict[str, dict[str, Any]]
     from hpo_core.training import Trainer
     from hpo_core.training.request import JobRequest
 
-    where = (str(record.ROOT),)
+    where = (str(result_file.ROOT),)
     trainer = Trainer(OBJECTIVE, where)
     trainer.prepare()
 
@@ -136,14 +136,14 @@ def main() -> None:
             figures[f"{name}, {kind}"] = found
             print(f"  {name}, {kind}: {found['beyond_ms']} ms", file=sys.stderr, flush=True)
     figures["a fresh Python: import torch, open the context"] = fresh_process(min(5, given.jobs))
-    record.table(
+    result_file.table(
         ["ms per job beyond training, medians", "jobs", "checkpoint MB", *STAGES],
         [
             [name, found["jobs"], found.get("checkpoint_mb"), *(found.get(f"{stage}_ms") for stage in STAGES)]
             for name, found in figures.items()
         ],
     )
-    record.write("gpu_overhead", facts, {"figures": figures}, given.out)
+    result_file.write("gpu_overhead", facts, {"figures": figures}, given.out)
 
 
 if __name__ == "__main__":

@@ -30,9 +30,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import plots
-import record
-from ideal import NO_END, Search
+import plot_style
+import result_file
+from constant_curves import NO_END, Search
 from numpy.typing import NDArray
 
 from hpo_core.model.events import JobCompleted, JobGranted
@@ -255,31 +255,31 @@ def compared(runs: list[dict[str, Any]], speed: Callable[[dict[str, Any]], float
 
 
 def draw_latency(curves: list[dict[str, Any]], path: Path) -> None:
-    figure, axes = plots.panels(1, len(DRAWN), 11.5, 3.8, sharey=True)
+    figure, axes = plot_style.panels(1, len(DRAWN), 11.5, 3.8, sharey=True)
     for panel, (eta, top) in zip(axes[0], DRAWN, strict=True):
         for curve in curves:
             if (curve["eta"], curve["R"]) != (eta, top):
                 continue
             ours = curve["method"] == "asha"
             panel.plot(
-                curve["workers"], curve["times"], color=plots.BLUE if ours else plots.RUST,
+                curve["workers"], curve["times"], color=plot_style.BLUE if ours else plot_style.RUST,
                 marker="o" if ours else "s", linestyle="-" if curve["resume"] else "--",
                 label=f"{'ASHA' if ours else 'synchronous SHA'}, {'resume' if curve['resume'] else 'from scratch'}",
             )  # fmt: skip
-        panel.axvline(top, color=plots.MUTED, linewidth=1, linestyle=":")
-        panel.axhline(1, color=plots.MUTED, linewidth=1, linestyle=":")
+        panel.axvline(top, color=plot_style.MUTED, linewidth=1, linestyle=":")
+        panel.axhline(1, color=plot_style.MUTED, linewidth=1, linestyle=":")
         panel.set_title(f"eta {eta}, R = {top}")
-        plots.log_axis(panel.xaxis)
+        plot_style.log_axis(panel.xaxis)
         panel.set_xlabel("workers")
     axes[0][0].set_ylabel("first trial at R, in units of time(R)")
     axes[0][0].set_ylim(0.8)
     axes[0][0].legend(loc="upper right")
-    plots.keep(figure, path)
+    plot_style.keep(figure, path)
 
 
 def draw_mispromotions(found: list[dict[str, Any]], path: Path) -> None:
-    figure, axes = plots.panels(1, 2, 9.5, 4.4, sharey=True)
-    colours = (plots.RUST, plots.BLUE, plots.GREEN, plots.PURPLE)
+    figure, axes = plot_style.panels(1, 2, 9.5, 4.4, sharey=True)
+    colours = (plot_style.RUST, plot_style.BLUE, plot_style.GREEN, plot_style.PURPLE)
     etas = sorted({one["eta"] for one in found})
     for one in found:
         panel = axes[0][one["rung"]]
@@ -301,39 +301,41 @@ def draw_mispromotions(found: list[dict[str, Any]], path: Path) -> None:
     for k, panel in enumerate(axes[0]):
         widest = max(max([*one["n"], *map(int, one.get("bare", ()))]) for one in found if one["rung"] == k)
         line = np.array([10, widest])
-        panel.plot(line, np.sqrt(line), color=plots.INK, linestyle="--", linewidth=1.2, label="$\\sqrt{n}$")
-        plots.log_axis(panel.xaxis, subs=(1,))
-        plots.log_axis(panel.yaxis)
+        panel.plot(line, np.sqrt(line), color=plot_style.INK, linestyle="--", linewidth=1.2, label="$\\sqrt{n}$")
+        plot_style.log_axis(panel.xaxis, subs=(1,))
+        plot_style.log_axis(panel.yaxis)
         panel.set_title("rung 1" if k else "base rung (hollow: plain loop)")
         panel.set_xlabel("results in the rung, n")
         panel.legend(loc="upper left")
     axes[0][0].set_ylim(bottom=0.3)
     axes[0][0].set_ylabel("mispromoted (mean and sd over seeds)")
-    plots.keep(figure, path)
+    plot_style.keep(figure, path)
 
 
 def draw_scaling(rates: list[dict[str, Any]], ends: dict[str, list[dict[str, Any]]], path: Path) -> None:
-    figure, axes = plots.panels(1, 2, 9.5, 4.2, sharex=True, sharey=True)
+    figure, axes = plot_style.panels(1, 2, 9.5, 4.2, sharex=True, sharey=True)
     left, right = axes[0]
     left.plot(
-        WORKERS, [run["speedup"] for run in rates], color=plots.BLUE, marker="o", label="configurations evaluated"
+        WORKERS, [run["speedup"] for run in rates], color=plot_style.BLUE, marker="o", label="configurations evaluated"
     )
     left.set_title("throughput: done in 5 time(R)")
     left.set_ylabel("speed-up against one worker")
-    for colour, (configs, runs) in zip((plots.RUST, plots.BLUE, plots.GREEN), ends.items(), strict=False):
+    for colour, (configs, runs) in zip(
+        (plot_style.RUST, plot_style.BLUE, plot_style.GREEN), ends.items(), strict=False
+    ):
         workers = np.array([run["workers"] for run in runs])
         right.plot(workers, [run["speedup"] for run in runs], color=colour, marker="o", label=f"n = {int(configs):,}")
         right.plot(workers, np.minimum(workers, runs[0]["work"] / 256), color=colour, linestyle=":", linewidth=1.2)
     right.set_title("time to finish n configurations")
     note = "dotted: bound, no search\nends before time(R)"
-    right.annotate(note, (0.97, 0.06), xycoords="axes fraction", ha="right", color=plots.MUTED)
+    right.annotate(note, (0.97, 0.06), xycoords="axes fraction", ha="right", color=plot_style.MUTED)
     for panel in axes[0]:
-        panel.plot(WORKERS, WORKERS, color=plots.INK, linestyle="--", linewidth=1.2, label="linear", zorder=1)
-        plots.log_axis(panel.xaxis)
-        plots.log_axis(panel.yaxis)
+        panel.plot(WORKERS, WORKERS, color=plot_style.INK, linestyle="--", linewidth=1.2, label="linear", zorder=1)
+        plot_style.log_axis(panel.xaxis)
+        plot_style.log_axis(panel.yaxis)
         panel.set_xlabel("workers")
         panel.legend(loc="upper left")
-    plots.keep(figure, path)
+    plot_style.keep(figure, path)
 
 
 def main() -> None:
@@ -344,12 +346,12 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[4000, 10_000, 100_000], help="n, for scaling")
     parser.add_argument("--out", help="JSON file (default benchmarks/results/latency.json)")
     given = parser.parse_args()
-    facts = record.machine()
+    facts = result_file.machine()
     began = time.monotonic()
 
     formula = formula_check(5)
     print("First trial at R, in units of time(R)")
-    record.table(
+    result_file.table(
         ["", "workers", "formula", "from scratch", "resume", "holds"],
         [
             [f"eta {one['eta']}, R = {one['R']}, s = {one['s']}", one["workers"], f"{one['formula']:.4f}"]
@@ -362,7 +364,7 @@ def main() -> None:
 
     wrong = mispromotion_figures(given.etas, given.configs, given.seeds)
     print("\nMispromoted")
-    record.table(
+    result_file.table(
         ["", "n", "mean", "sd", "over sqrt(n)", "exponent from 100 on", "95 %"],
         [
             [f"eta {one['eta']}, rung {one['rung']}", f"{one['n'][-1]:,}"]
@@ -374,7 +376,7 @@ def main() -> None:
 
     print("\nMispromoted in the base rung, over sqrt(n), plain loop")
     far = [str(n) for n in PLACES if n >= FIT_FROM]
-    record.table(
+    result_file.table(
         ["", *(f"{int(n):,}" for n in far), "same as the study"],
         [
             [f"eta {one['eta']}", *(one["bare_over_sqrt_n"][n] for n in far), "yes" if one["same_as_bare"] else "NO"]
@@ -385,7 +387,7 @@ def main() -> None:
 
     rates = compared([throughput(workers) for workers in WORKERS], lambda run: float(run["configs"]))
     print("\nThroughput in 5 time(R)")
-    record.table(
+    result_file.table(
         ["workers", "evaluated", "speed-up", "efficiency", "at R", "utilization"],
         [
             [run[key] for key in ("workers", "configs", "speedup", "efficiency", "at_top", "utilization")]
@@ -397,7 +399,7 @@ def main() -> None:
         runs = [finish(configs, workers) for workers in WORKERS]
         ends[str(configs)] = compared(runs, lambda run: 1 / float(run["time"]))
         print(f"\nTime to finish, n = {configs:,}")
-        record.table(
+        result_file.table(
             ["workers", "time", "speed-up", "efficiency", "at R", "utilization"],
             [
                 [run[key] for key in ("workers", "time", "speedup", "efficiency", "at_top", "utilization")]
@@ -409,7 +411,7 @@ def main() -> None:
         "seconds": seconds, "seeds": given.seeds, "formula": formula, "latency": curves,
         "mispromotions": wrong, "throughput": rates, "finish": ends,
     }  # fmt: skip
-    out = record.write("latency", facts, figures, given.out)
+    out = result_file.write("latency", facts, figures, given.out)
     draw_latency(curves, out.with_suffix(".png"))
     draw_mispromotions(wrong, out.with_name("mispromotions.png"))
     draw_scaling(rates, ends, out.with_name("scaling.png"))

@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-import record
+import result_file
 
 LADDER = {"min_resource": 1, "max_resource": 81, "reduction_factor": 3}
 SLOTS = 9
@@ -89,7 +89,7 @@ def main() -> None:
     if given.one:
         print(json.dumps(measure(given.one[0], int(given.one[1]))))
         return
-    facts = record.machine()
+    facts = result_file.machine()
     figures: dict[str, Any] = {}
     print(f"{'method':20} " + " ".join(f"{n:>24,}" for n in given.results))
     for name in searches(1):
@@ -105,7 +105,7 @@ def main() -> None:
         cells = [figures[name][str(n)] for n in given.results]
         shown = (f"{c['us']:.1f} ({c['last_tenth_us']:.1f}) us, {1e6 / c['us']:,.0f}/s" for c in cells)
         print(f"{name:20} " + " ".join(f"{text:>24}" for text in shown), flush=True)
-    print(record.write("methods", facts, figures, given.out))
+    print(result_file.write("methods", facts, figures, given.out))
 
 
 if __name__ == "__main__":

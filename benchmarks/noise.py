@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import record
+import result_file
 from scipy.stats import wilcoxon
 
 from hpo_core.simulation import CurveTable, Simulation, TableSampler, VirtualClock
@@ -175,15 +175,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=25)
     parser.add_argument("--out", help="JSON file (default benchmarks/results/noise.json)")
     given = parser.parse_args()
-    folder = record.data_folder(given.data)
-    facts = record.machine()
+    folder = result_file.data_folder(given.data)
+    facts = result_file.machine()
     began = time.monotonic()
     figures = {path.stem: on_table(path, given.seeds) for path in sorted((folder / "curves").glob("*.npz"))}
     head, rows = tabulate(figures)
-    record.table(head, rows)
+    result_file.table(head, rows)
     summary = summarize(figures)
     print(f"\n{summary}\n{time.monotonic() - began:.0f} s")
-    out = record.write("noise", facts, {"seeds": given.seeds, "tables": figures, "summary": summary}, given.out)
+    out = result_file.write("noise", facts, {"seeds": given.seeds, "tables": figures, "summary": summary}, given.out)
     lines = [f"| {' | '.join(map(str, row))} |" for row in [head, ["---"] * len(head), *rows]]
     out.with_suffix(".md").write_text("\n".join([*lines, "", summary]) + "\n")
 

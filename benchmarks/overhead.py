@@ -34,9 +34,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import record
+import result_file
 
-JOBS = record.ROOT / "jobs"
+JOBS = result_file.ROOT / "jobs"
 sys.path.insert(0, str(JOBS))
 
 from slots import SECONDS, slot_ms  # noqa: E402
@@ -150,7 +150,7 @@ def script(python: str, name: str, *more: str, seconds: float) -> dict[str, Any]
 
 def main() -> None:
     given = _parser().parse_args()
-    facts = record.machine()
+    facts = result_file.machine()
     pythons = {}
     for item in given.peer_python:
         name, _, path = item.partition("=")
@@ -182,7 +182,7 @@ def main() -> None:
         "decide",
     ]
     keys = ("jobs", "slot_ms", "last_fifth_ms", "dispatch_ms", "train_ms", "return_ms", "decision_and_journal_ms")
-    record.table(
+    result_file.table(
         head,
         [
             [f"{name}: {found['error']}" if "error" in found else name, *(found.get(key) for key in keys)]
@@ -197,7 +197,7 @@ def main() -> None:
             if seen is not None:
                 aims[name] = {"aim": f"<= {ray / 2:.1f} ms (half of Ray's)", "seen": seen, "met": seen <= ray / 2}
                 print(f"{name}: {seen:.1f} ms (aim {aims[name]['aim']}): {'met' if aims[name]['met'] else 'MISSED'}")
-    record.write("overhead", facts, {"figures": figures, "aims": aims}, given.out)
+    result_file.write("overhead", facts, {"figures": figures, "aims": aims}, given.out)
 
 
 def _plan(given: argparse.Namespace, pythons: dict[str, str]) -> Iterator[tuple[str, Run]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import record
+import result_file
 
 from hpo_core.search.halving.pareto_rungs import ParetoRung
 
@@ -58,12 +58,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", help="file for the figures; default results/pareto.json")
     given = parser.parse_args()
-    facts = record.machine()
+    facts = result_file.machine()
     found = [measure(kind, size, m) for kind in KINDS for m in OBJECTIVES for size in SIZES]
     columns = ("kind", "objectives", "results", "promoted", "mean_us", "p99_us", "last_tenth_us")
     head = ["losses", "objectives", "results", "promoted", "mean us", "p99", "last tenth"]
-    record.table(head, [[figures[key] for key in columns] for figures in found])
-    record.write("pareto", facts, {"rungs": found}, given.out)
+    result_file.table(head, [[figures[key] for key in columns] for figures in found])
+    result_file.write("pareto", facts, {"rungs": found}, given.out)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import plots
-import record
+import plot_style
+import result_file
 from scipy.stats import wilcoxon
 
 from hpo_core.simulation import CurveTable, Simulation, TableSampler, VirtualClock
@@ -120,8 +120,8 @@ def on_table(table: CurveTable, eta: int, seeds: int, configs: int) -> dict[str,
 
 def main() -> None:
     given = _parser().parse_args()
-    folder = record.data_folder(given.data)
-    facts = record.machine()
+    folder = result_file.data_folder(given.data)
+    facts = result_file.machine()
     began = time.monotonic()
     tables = [CurveTable.load(path) for path in sorted((folder / "curves").glob("*.npz"))]
     figures: dict[int, dict[str, dict[str, Any]]] = {}
@@ -131,13 +131,13 @@ def main() -> None:
         head, rows = tabulate(figures[eta])
         summaries[eta] = f"eta {eta}: {summarize(figures[eta])}"
         print(f"\neta {eta}")
-        record.table(head, rows)
+        result_file.table(head, rows)
         lines += [f"## eta {eta}", ""]
         lines += [f"| {' | '.join(map(str, row))} |" for row in [head, ["---"] * len(head), *rows]]
         lines += ["", summaries[eta], ""]
     print(*summaries.values(), sep="\n")
     print(f"{3 * given.seeds * len(tables) * len(ETAS)} searches in {time.monotonic() - began:.0f} s")
-    out = record.write("pasha", facts, {"seeds": given.seeds, "summary": summaries, "eta": figures}, given.out)
+    out = result_file.write("pasha", facts, {"seeds": given.seeds, "summary": summaries, "eta": figures}, given.out)
     out.with_suffix(".md").write_text("\n".join(lines).rstrip() + "\n")
     draw(figures[ETAS[0]], out.with_suffix(".png"))
 
@@ -186,11 +186,11 @@ def summarize(figures: dict[str, dict[str, Any]]) -> str:
 def draw(figures: dict[str, dict[str, Any]], path: Path) -> None:
     """A row per table: how much less resource, and the regret of both."""
     names = list(figures)
-    figure, ((left, right),) = plots.panels(1, 2, 12.5, 0.36 * len(names) + 1.6, sharey=True)
+    figure, ((left, right),) = plot_style.panels(1, 2, 12.5, 0.36 * len(names) + 1.6, sharey=True)
     places = range(len(names))
     for shift, what, colour, label in (
-        (-0.13, "resource", plots.BLUE, "PASHA, resource"),
-        (0.13, "seconds", plots.GREEN, "PASHA, time on nine workers"),
+        (-0.13, "resource", plot_style.BLUE, "PASHA, resource"),
+        (0.13, "seconds", plot_style.GREEN, "PASHA, time on nine workers"),
     ):
         found = [figures[name][f"speed_up_{what}"] for name in names]
         left.errorbar(
@@ -199,17 +199,17 @@ def draw(figures: dict[str, dict[str, Any]], path: Path) -> None:
         )  # fmt: skip
     limits = [figures[n]["asha"]["resource"]["mean"] / figures[n]["two_rungs"]["resource"]["mean"] for n in names]
     left.plot(
-        limits, list(places), "|", color=plots.MUTED, markersize=11, label="two rungs only: the most it could save"
+        limits, list(places), "|", color=plot_style.MUTED, markersize=11, label="two rungs only: the most it could save"
     )
-    left.axvline(1, color=plots.INK, linewidth=1)
+    left.axvline(1, color=plot_style.INK, linewidth=1)
     left.set_yticks(list(places), names)
     left.set_ylim(len(names) - 0.5, -0.5)
     left.set_xlabel("times less than ASHA")
     left.set_title("What PASHA saves")
     for shift, key, colour, label in (
-        (-0.2, "asha", plots.RUST, "ASHA"),
-        (0.0, "pasha", plots.BLUE, "PASHA"),
-        (0.2, "asha_stopped", plots.GOLD, "ASHA stopped at PASHA's resource"),
+        (-0.2, "asha", plot_style.RUST, "ASHA"),
+        (0.0, "pasha", plot_style.BLUE, "PASHA"),
+        (0.2, "asha_stopped", plot_style.GOLD, "ASHA stopped at PASHA's resource"),
     ):
         found = [figures[name][key]["regret"] for name in names]
         right.errorbar(
@@ -220,7 +220,7 @@ def draw(figures: dict[str, dict[str, Any]], path: Path) -> None:
     right.set_title("What it finds")
     for panel in (left, right):
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=9)
-    plots.keep(figure, path)
+    plot_style.keep(figure, path)
 
 
 def _parser() -> argparse.ArgumentParser:

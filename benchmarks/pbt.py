@@ -36,8 +36,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import plots
-import record
+import plot_style
+import result_file
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from hpo_core.checkpoints.paths import checkpoint_path
@@ -128,20 +128,22 @@ def toy(seeds: int) -> dict[str, Any]:
         job = Job(0, 0, Rung(0, 0), 4 * generations, {"h0": h0, "h1": h1})
         fixed.append(world.train(job)["q"])
         lines.append(world.path(Checkpoint(kept_as(job), "", 0, 0)))
-    draw_toy(paths[0], lines, record.RESULTS / "pbt-toy.png")
+    draw_toy(paths[0], lines, result_file.RESULTS / "pbt-toy.png")
     return {"optimum": 1.2, "fixed": fixed, "pbt": reached, "steps": 4 * generations}
 
 
 def draw_toy(found: list[tuple[float, float]], fixed: list[list[tuple[float, float]]], path: Path) -> None:
-    figure, [[left, right]] = plots.panels(1, 2, 9, 3.6)
+    figure, [[left, right]] = plot_style.panels(1, 2, 9, 3.6)
     for k, line in enumerate(fixed):
         name = f"h = {'(1, 0)' if k == 0 else '(0, 1)'}, fixed"
-        left.plot(*zip(*line, strict=True), color=plots.GREY, linestyle="--" if k else ":", label=name)
-        right.plot([1.2 - a * a - b * b for a, b in line], color=plots.GREY, linestyle="--" if k else ":", label=name)
-    left.plot(*zip(*found, strict=True), color=plots.RUST, label="PBT, the winner's path")
-    left.plot([0], [0], marker="*", markersize=12, color=plots.BLUE, linestyle="none", label="optimum")
-    right.plot([1.2 - a * a - b * b for a, b in found], color=plots.RUST, label="PBT, the winner's path")
-    right.axhline(1.2, color=plots.BLUE, linewidth=1)
+        left.plot(*zip(*line, strict=True), color=plot_style.GREY, linestyle="--" if k else ":", label=name)
+        right.plot(
+            [1.2 - a * a - b * b for a, b in line], color=plot_style.GREY, linestyle="--" if k else ":", label=name
+        )
+    left.plot(*zip(*found, strict=True), color=plot_style.RUST, label="PBT, the winner's path")
+    left.plot([0], [0], marker="*", markersize=12, color=plot_style.BLUE, linestyle="none", label="optimum")
+    right.plot([1.2 - a * a - b * b for a, b in found], color=plot_style.RUST, label="PBT, the winner's path")
+    right.axhline(1.2, color=plot_style.BLUE, linewidth=1)
     left.set_xlabel("t0")
     left.set_ylabel("t1")
     left.set_title("Where training leads")
@@ -149,7 +151,7 @@ def draw_toy(found: list[tuple[float, float]], fixed: list[list[tuple[float, flo
     right.set_xlabel("steps")
     right.set_ylabel("1.2 - t0² - t1²")
     right.set_title("What counts")
-    plots.keep(figure, path)
+    plot_style.keep(figure, path)
 
 
 # Digits.
@@ -268,7 +270,7 @@ def digits(seeds: int) -> dict[str, Any]:
         other: sum(a["val"] < b["val"] for a, b in zip(rows["pbt"], rows[other], strict=True))
         for other in ("asha", "random", "fixed")
     }
-    draw_digits(rows, schedules, record.RESULTS / "pbt-digits.png")
+    draw_digits(rows, schedules, result_file.RESULTS / "pbt-digits.png")
     return {
         "summary": summary, "seeds_won_by_pbt": wins, "runs": rows,
         "schedules": [[(s, e, p["learning_rate"], p["momentum"]) for s, e, p, _ in one.segments] for one in schedules],
@@ -353,8 +355,12 @@ def spread(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def draw_digits(rows: dict[str, list[dict[str, Any]]], schedules: list[Schedule], path: Path) -> None:
-    figure, [[left, right]] = plots.panels(1, 2, 10, 3.8)
-    looks = (("pbt", "PBT", plots.RUST), ("asha", "ASHA", plots.BLUE), ("random", "random search", plots.GREY))
+    figure, [[left, right]] = plot_style.panels(1, 2, 10, 3.8)
+    looks = (
+        ("pbt", "PBT", plot_style.RUST),
+        ("asha", "ASHA", plot_style.BLUE),
+        ("random", "random search", plot_style.GREY),
+    )
     for name, label, color in looks:
         grid = range(POPULATION, POPULATION * UNITS + 1)
         runs = [[min((v for u, v in run["steps"] if u <= at), default=math.nan) for at in grid] for run in rows[name]]
@@ -362,7 +368,7 @@ def draw_digits(rows: dict[str, list[dict[str, Any]]], schedules: list[Schedule]
             left.plot(grid, run, color=color, linewidth=0.7, alpha=0.35)
         left.plot(grid, [statistics.fmean(column) for column in zip(*runs, strict=True)], color=color, label=label)
     limit = statistics.fmean(row["val"] for row in rows["fixed"])
-    left.axhline(limit, color=plots.GREEN, linestyle="--", label="best fixed setting, 4 x the resource")
+    left.axhline(limit, color=plot_style.GREEN, linestyle="--", label="best fixed setting, 4 x the resource")
     left.set_yscale("log")
     left.set_ylim(top=2.5)
     left.set_yticks([0.4, 0.6, 1, 2], ["0.4", "0.6", "1", "2"])
@@ -374,14 +380,14 @@ def draw_digits(rows: dict[str, list[dict[str, Any]]], schedules: list[Schedule]
     for k, schedule in enumerate(schedules):
         steps = [(at, p["learning_rate"] / (1 - p["momentum"])) for s, e, p, _ in schedule.segments for at in (s, e)]
         right.plot(
-            *zip(*steps, strict=True), color=plots.RUST, alpha=0.75, label="winner of each seed" if not k else None
+            *zip(*steps, strict=True), color=plot_style.RUST, alpha=0.75, label="winner of each seed" if not k else None
         )
     right.set_yscale("log")
     right.set_xlabel("units of training of one member")
     right.set_ylabel("learning rate / (1 - momentum)")
     right.set_title("Schedules found")
     right.legend()
-    plots.keep(figure, path)
+    plot_style.keep(figure, path)
 
 
 # Scaling.
@@ -413,25 +419,27 @@ def scaling(seeds: int) -> dict[str, Any]:
     began = time.process_time()
     generations_an_hour(500, 100, 0, generations=30)
     found["500 members, 30 generations, CPU seconds"] = round(time.process_time() - began, 2)
-    draw_scaling(found, record.RESULTS / "pbt-scaling.png")
+    draw_scaling(found, result_file.RESULTS / "pbt-scaling.png")
     return found
 
 
 def draw_scaling(found: dict[str, Any], path: Path) -> None:
-    figure, axes = plots.panels(1, 2, 9, 3.6)
+    figure, axes = plot_style.panels(1, 2, 9, 3.6)
     for panel, key, other in zip(axes[0], ("population", "workers"), ("5 workers", "population 20"), strict=True):
-        for name, color, style in (("asynchronous", plots.RUST, "-"), ("barrier", plots.GREY, "--")):
+        for name, color, style in (("asynchronous", plot_style.RUST, "-"), ("barrier", plot_style.GREY, "--")):
             rates = {n: statistics.fmean(values) for n, values in found[key][name].items()}
             panel.plot(list(rates), list(rates.values()), color=color, linestyle=style, marker="o", label=name)
         ideal = {n: 60 * (5 / n if key == "population" else n / 20) for n in rates}
-        panel.plot(list(ideal), list(ideal.values()), color=plots.BLUE, linewidth=0.9, label="every worker always busy")
-        plots.log_axis(panel.xaxis)
-        plots.log_axis(panel.yaxis)
+        panel.plot(
+            list(ideal), list(ideal.values()), color=plot_style.BLUE, linewidth=0.9, label="every worker always busy"
+        )
+        plot_style.log_axis(panel.xaxis)
+        plot_style.log_axis(panel.yaxis)
         panel.set_xlabel(key)
         panel.set_ylabel("generations an hour")
         panel.set_title(other)
         panel.legend()
-    plots.keep(figure, path)
+    plot_style.keep(figure, path)
 
 
 def show(figures: dict[str, Any]) -> None:
@@ -439,7 +447,7 @@ def show(figures: dict[str, Any]) -> None:
         one = figures["toy"]
         rows = [["fixed (1, 0)", f"{one['fixed'][0]:.3f}"], ["fixed (0, 1)", f"{one['fixed'][1]:.3f}"]]
         rows += [["PBT, worst and best seed", f"{min(one['pbt']):.3f} {max(one['pbt']):.3f}"], ["optimum", "1.200"]]
-        record.table(("two quadratics", "reached"), rows)
+        result_file.table(("two quadratics", "reached"), rows)
     for part, keys in (("digits", ("val", "test")), ("steady", ("val",))):
         if part in figures:
             print()
@@ -447,7 +455,7 @@ def show(figures: dict[str, Any]) -> None:
                 [name, row["runs"], *(f"{row[f'{key}_mean']:.3f} ± {row[f'{key}_sd']:.3f}" for key in keys)]
                 for name, row in figures[part]["summary"].items()
             ]
-            record.table((part, "runs", *(f"{key} loss" for key in keys)), rows)
+            result_file.table((part, "runs", *(f"{key} loss" for key in keys)), rows)
             print(f"seeds that PBT won: {figures[part]['seeds_won_by_pbt']}")
     for world, rules in figures.get("reproduction", {}).items():
         print()
@@ -456,7 +464,7 @@ def show(figures: dict[str, Any]) -> None:
             + [f"{statistics.fmean(row[key]):.1f}" for key in ("depth", "alone", "seconds")]
             for rule, row in rules.items()
         ]
-        record.table((world, "runs", "reached (smaller is better)", "generations", "met nobody", "seconds"), rows)
+        result_file.table((world, "runs", "reached (smaller is better)", "generations", "met nobody", "seconds"), rows)
     if "scaling" in figures:
         print()
         for key in ("population", "workers"):
@@ -464,7 +472,7 @@ def show(figures: dict[str, Any]) -> None:
                 [n, *(f"{statistics.fmean(found[n]):.1f}" for found in figures["scaling"][key].values())]
                 for n in figures["scaling"][key]["asynchronous"]
             ]
-            record.table((key, "asynchronous", "barrier"), rows)
+            result_file.table((key, "asynchronous", "barrier"), rows)
         print({key: value for key, value in figures["scaling"].items() if "CPU" in key})
 
 
@@ -476,17 +484,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", help="JSON file (default benchmarks/results/pbt.json)")
     given = parser.parse_args()
-    facts = record.machine()
+    facts = result_file.machine()
     began = time.monotonic()
     run = {"toy": toy, "digits": digits, "steady": steady, "reproduction": reproduction, "scaling": scaling}
-    before = Path(given.out) if given.out else record.RESULTS / "pbt.json"
+    before = Path(given.out) if given.out else result_file.RESULTS / "pbt.json"
     known = json.loads(before.read_text()) if before.exists() else {}
     figures = {name: known[name] for name in run if name in known and given.parts and name not in given.parts}
     for name in given.parts or run:
         figures[name] = run[name](given.seeds)
     seconds = round(time.monotonic() - began, 1)
     show({name: figures[name] for name in given.parts or run})
-    record.write("pbt", facts, {"seeds": given.seeds, "seconds": seconds, **figures}, given.out)
+    result_file.write("pbt", facts, {"seeds": given.seeds, "seconds": seconds, **figures}, given.out)
 
 
 if __name__ == "__main__":

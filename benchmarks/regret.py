@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import record
+import result_file
 from scipy.stats import wilcoxon
 
 from hpo_core.simulation import CurveTable, Simulation, TableSampler, VirtualClock
@@ -135,8 +135,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=25)
     parser.add_argument("--out", help="JSON file (default benchmarks/results/regret.json)")
     given = parser.parse_args()
-    folder = record.data_folder(given.data)
-    facts = record.machine()
+    folder = result_file.data_folder(given.data)
+    facts = result_file.machine()
     references = {one["task"]: one for one in json.loads((folder / "reference" / "ref_eta3_w9.json").read_text())}
     began = time.monotonic()
     figures = {}
@@ -156,7 +156,7 @@ def main() -> None:
         reference = "/".join(map(str, found["reference_wins_ties_losses"]))
         rows.append([*cells, f"{over['wins']}/{over['ties']}/{over['losses']}", f"{over['p']:.2g}", reference])
     head = ["table", "ASHA", "reference", "within", "random", "reference", "within", "w/t/l", "p", "reference"]
-    record.table(head, rows)
+    result_file.table(head, rows)
     inside = {method: sum(found[method]["within"] for found in figures.values()) for method in METHODS}
     means = {
         method: {
@@ -173,7 +173,7 @@ def main() -> None:
             end="",
         )
     print(f"\n{2 * given.seeds * len(figures)} searches in {seconds} s")
-    out = record.write(
+    out = result_file.write(
         "regret",
         facts,
         {"seeds": given.seeds, "seconds": seconds, "inside": inside, "means": means, "tables": figures},

@@ -23,7 +23,7 @@ import sys
 import time
 from typing import Any
 
-import record
+import result_file
 
 AIM_SECONDS = 30.0
 LEVELS = {"min_resource": 1, "max_resource": 256, "reduction_factor": 4}
@@ -132,7 +132,7 @@ def main() -> None:
         kind, name = given.one
         print(json.dumps((bare if kind == "bare" else full)(name, given.trials, given.workers)))
         return
-    facts = record.machine()
+    facts = result_file.machine()
     figures: dict[str, dict[str, Any]] = {}
     for name in METHODS:
         for kind in ("bare", "full"):
@@ -153,12 +153,12 @@ def main() -> None:
             cells += [f"{one['cpu_seconds']:.1f}", f"{one['reports_per_second']:,}", f"{one['bytes_per_trial']:,}"]
         rows.append(cells)
     head = ["", "trials", "reports", "bare: s", "reports/s", "bytes/trial", "full: s", "reports/s", "bytes/trial"]
-    record.table(head, rows)
+    result_file.table(head, rows)
     worst = max(one["cpu_seconds"] for found in figures.values() for one in found.values())
     met = worst <= AIM_SECONDS
     print(f"\nslowest: {worst:.1f} s (aim <= {AIM_SECONDS:g} s): {'met' if met else 'MISSED'}")
     aim = {"aim": f"<= {AIM_SECONDS:g} s", "seen": worst, "met": met}
-    record.write("simulate_speed", facts, {"workers": given.workers, "figures": figures, "aim": aim}, given.out)
+    result_file.write("simulate_speed", facts, {"workers": given.workers, "figures": figures, "aim": aim}, given.out)
 
 
 if __name__ == "__main__":

@@ -29,9 +29,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import plots
-import record
-from ideal import NO_END, Search
+import plot_style
+import result_file
+from constant_curves import NO_END, Search
 
 from hpo_core.simulation import Faults
 
@@ -53,7 +53,7 @@ NAMES = {
 }
 SDS = (0.10, 0.24, 0.56, 1.33)
 DROPS = (0.0, 0.002, 0.004, 0.006, 0.008, 0.010)
-LOOKS = {"sha": (plots.RUST, "synchronous SHA", "s"), "asha": (plots.BLUE, "ASHA", "o")}
+LOOKS = {"sha": (plot_style.RUST, "synchronous SHA", "s"), "asha": (plot_style.BLUE, "ASHA", "o")}
 
 
 def play(method: str, world: str, sd: float, drop: float, seed: int, limit: float) -> tuple[int, float, int]:
@@ -114,7 +114,7 @@ def draw(worlds: dict[str, list[dict[str, Any]]], limit: float, path: Path) -> N
     """Per world a row of counts and a row of times, a column per sd."""
     sds = sorted({cell["sd"] for cells in worlds.values() for cell in cells})
     step = max(cell["p"] for cells in worlds.values() for cell in cells) / 120
-    figure = plots.blank(11.5, 5.6 * len(worlds))
+    figure = plot_style.blank(11.5, 5.6 * len(worlds))
     parts = figure.subfigures(len(worlds), 1, squeeze=False, hspace=0.04)
     for part, (world, cells) in zip(parts[:, 0], worlds.items(), strict=True):
         part.suptitle(NAMES[world], x=0.01, ha="left", fontsize=12, fontweight="bold")
@@ -132,14 +132,14 @@ def draw(worlds: dict[str, list[dict[str, Any]]], limit: float, path: Path) -> N
                     )  # fmt: skip
             axes[0][j].set_title(f"sd {sd:.2f}")
             axes[1][j].set_xlabel("drop probability p")
-            plots.few_ticks(axes[1][j].xaxis)
-            axes[1][j].axhline(limit, color=plots.MUTED, linewidth=1, linestyle=":")
+            plot_style.few_ticks(axes[1][j].xaxis)
+            axes[1][j].axhline(limit, color=plot_style.MUTED, linewidth=1, linestyle=":")
         axes[0][0].set_ylabel(f"trained to R in {limit:.0f} units")
         axes[0][0].set_ylim(bottom=0)
         axes[1][0].set_ylabel("time until the first (units)")
-        plots.log_axis(axes[1][0].yaxis)
+        plot_style.log_axis(axes[1][0].yaxis)
         axes[0][-1].legend(loc="upper right")
-    plots.keep(figure, path)
+    plot_style.keep(figure, path)
 
 
 def main() -> None:
@@ -151,13 +151,13 @@ def main() -> None:
     parser.add_argument("--worlds", nargs="+", choices=list(WORLDS), default=list(WORLDS))
     parser.add_argument("--out", help="JSON file (default benchmarks/results/stragglers.json)")
     given = parser.parse_args()
-    facts = record.machine()
+    facts = result_file.machine()
     began = time.monotonic()
     worlds: dict[str, list[dict[str, Any]]] = {}
     for world in given.worlds:
         worlds[world] = [cell_of(world, sd, drop, given.repeats, given.limit) for sd in given.sd for drop in given.p]
         print(f"\n{NAMES[world]}: trained to R within the limit, and time until the first one")
-        record.table(*rows_of(worlds[world]))
+        result_file.table(*rows_of(worlds[world]))
     seconds = round(time.monotonic() - began, 1)
     counts = {
         world: {
@@ -175,8 +175,8 @@ def main() -> None:
         "repeats": given.repeats, "limit": given.limit, "workers": WORKERS, "ladder": LADDER,
         "seconds": seconds, "verdicts": counts, "worlds": worlds,
     }  # fmt: skip
-    out = record.write("stragglers", facts, figures, given.out)
-    parts = [f"## {NAMES[world]}\n\n{record.markdown(*rows_of(cells))}" for world, cells in worlds.items()]
+    out = result_file.write("stragglers", facts, figures, given.out)
+    parts = [f"## {NAMES[world]}\n\n{result_file.markdown(*rows_of(cells))}" for world, cells in worlds.items()]
     out.with_suffix(".md").write_text("\n".join(parts))
     first, *others = worlds
     draw({first: worlds[first]}, given.limit, out.with_suffix(".png"))

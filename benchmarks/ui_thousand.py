@@ -39,9 +39,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-import record
+import result_file
 
-sys.path.insert(0, str(record.ROOT.parent))
+sys.path.insert(0, str(result_file.ROOT.parent))
 
 from hpo_flows.prefect_api.shared_server import SharedServer
 
@@ -65,7 +65,7 @@ def start_study(name: str, grain: str, configs: int, folder: Path) -> subprocess
     study = {
         "study": name,
         "objective": "objective:train_saving",
-        "pythonpath": [str(record.ROOT / "jobs")],
+        "pythonpath": [str(result_file.ROOT / "jobs")],
         "metric": {"name": "loss"},
         "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
         "search": {"method": "asha", "configs": configs, "min_resource": 1, "max_resource": 9, "reduction_factor": 3},
@@ -76,7 +76,7 @@ def start_study(name: str, grain: str, configs: int, folder: Path) -> subprocess
     file = folder / f"{name}.yaml"
     file.write_text(json.dumps(study))  # JSON is YAML
     command = [sys.executable, "-m", "hpo_flows.command", "tune", str(file), "--home", str(folder / "home"), "--json"]
-    path = os.pathsep.join(filter(None, [str(record.ROOT.parent), os.environ.get("PYTHONPATH")]))
+    path = os.pathsep.join(filter(None, [str(result_file.ROOT.parent), os.environ.get("PYTHONPATH")]))
     with (folder / f"{name}.out").open("wb") as out, (folder / f"{name}.err").open("wb") as err:
         return subprocess.Popen(command, stdout=out, stderr=err, cwd=folder, env=os.environ | {"PYTHONPATH": path})
 
@@ -267,7 +267,7 @@ def tables(figures: dict[str, dict[str, Any]]) -> str:
             shown = found[sight]
             alive = [_while_running(shown[key]) for key in ("running_page_s", "running_list_s") if key in shown]
             rows.append([study, sight, *(f"{shown[key]:,.1f}" for key in keys), ", ".join(alive) or "-"])
-    pages = record.markdown(head, rows)
+    pages = result_file.markdown(head, rows)
     rows = [
         [f"{found['jobs']:,} jobs, {found['task_runs']:,} task runs"]
         + [f"{one['ms']:g} ({one['slowest_ms']:g}) ms, {one['kB']:,.0f} kB" for one in found["api"].values()]
@@ -276,7 +276,7 @@ def tables(figures: dict[str, dict[str, Any]]) -> str:
     return (
         pages
         + "\n"
-        + record.markdown(["API: median (slowest) of 20", "task runs (200)", "timeline", "log (200)"], rows)
+        + result_file.markdown(["API: median (slowest) of 20", "task runs (200)", "timeline", "log (200)"], rows)
     )
 
 
@@ -298,7 +298,7 @@ def main() -> None:
         raise SystemExit("No Chromium on this machine. Nothing was measured.")
     if given.pictures is not None:
         given.pictures.mkdir(parents=True, exist_ok=True)
-    facts = record.machine()
+    facts = result_file.machine()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what was started, too
     for name in ("HPO_HOME", "HPO_JOURNAL", "HPO_DATABASE", "PREFECT_API_URL"):
         os.environ.pop(name, None)
@@ -321,9 +321,9 @@ def main() -> None:
     text = f"{facts['cores']} cores; load {facts['load_at_start']:g} at the start, {loads} after each study.\n\n"
     text += tables(figures)
     print(text)
-    record.write("ui_thousand", facts, {"figures": figures}, given.out)
+    result_file.write("ui_thousand", facts, {"figures": figures}, given.out)
     if given.out is None:
-        (record.RESULTS / "ui_thousand.md").write_text(f"# {(__doc__ or '').splitlines()[0]}\n\n{text}")
+        (result_file.RESULTS / "ui_thousand.md").write_text(f"# {(__doc__ or '').splitlines()[0]}\n\n{text}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpo_core.model.errors import SpecError, StorageError
-from hpo_core.security.masking import remember
+from hpo_core.security.masking import add_secrets_of
 from hpo_core.security.private_files import check_file, check_folder, open_private, private_folder
 from hpo_core.spec import StudySpec
 
@@ -83,7 +83,7 @@ class Home:
             )
         self._database = os.environ.get("HPO_DATABASE")
         if journal:
-            remember(journal)
+            add_secrets_of(journal)
         self._journal = journal or os.environ.get("HPO_JOURNAL") or self._database
 
     @property

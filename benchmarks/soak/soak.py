@@ -33,10 +33,10 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-import record  # noqa: E402
+import result_file  # noqa: E402
+from checks import figures_of, log_tail, problems_in_mlflow, problems_of  # noqa: E402
 from faults import MARKER, Fault, Saboteur, marked  # noqa: E402
 from services import PostgreSQL, PrefectApi, with_group  # noqa: E402
-from verdict import figures_of, log_tail, problems_in_mlflow, problems_of  # noqa: E402
 
 from hpo_core.home import Home  # noqa: E402
 from hpo_core.model.errors import HpoError  # noqa: E402
@@ -260,7 +260,7 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="leave logs and homes behind")
     parser.add_argument("--out", help="default: results/soak.json")
     args = parser.parse_args()
-    facts = record.machine()
+    facts = result_file.machine()
     folder = Path(tempfile.mkdtemp(prefix="hpo-soak-"))
     folder.chmod(0o755)  # PostgreSQL's own user must get through
     database = PostgreSQL(folder / "postgresql")
@@ -343,9 +343,9 @@ def report(
         "ideal_seconds",
         "lost_seconds_per_fault",
     ]
-    record.table(head, [[result.get(key) for key in keys] for result in results])
+    result_file.table(head, [[result.get(key) for key in keys] for result in results])
     print()
-    record.table(["fault", "times", "results held up s, mean", "at most"], by_kind(results))
+    result_file.table(["fault", "times", "results held up s, mean", "at most"], by_kind(results))
     for result in results:
         for problem in result["problems"]:
             print(f"{result['study']}: {problem}")
@@ -358,7 +358,7 @@ def report(
         "studies": [{k: v for k, v in result.items() if k not in ("held_up", "log_tail")} for result in results],
         "held_up_by_kind": by_kind(results),
     }
-    record.write("soak" if not args.load else "soak_loaded", facts, figures, args.out)
+    result_file.write("soak" if not args.load else "soak_loaded", facts, figures, args.out)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from prefect import flow, tags
 from prefect.runtime import deployment
 from pydantic import Field
 
-from hpo_core.retraining.data_fingerprint import resolved
+from hpo_core.retraining.data_fingerprint import absolute_path
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.tracking.mlflow_client import errors_without_credentials, prepare_environment
 from hpo_flows.deployed.permissions import Permissions, home_here
@@ -68,4 +68,4 @@ def retrain(
         data = Permissions.of_environment().data_of(data)
     prepare_environment()
     with tags("hpo", model), errors_without_credentials():
-        return Retraining(place, model, evaluate, rules, attempt).retrain(resolved(data), study)
+        return Retraining(place, model, evaluate, rules, attempt).retrain(absolute_path(data), study)

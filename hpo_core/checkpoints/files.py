@@ -1,8 +1,8 @@
-"""Checkpoints as files: one safetensors file each, written whole or not at all, verified before use.
+"""Saves and loads checkpoints: one safetensors file each, written atomically, verified before use.
 
-Layout of the file: 8 bytes length, JSON header (one entry per tensor, our structure as its metadata), data.
-It is written by hand, for so the hash, the write and the fsync take one pass and no second copy in memory;
-it is read by the safetensors library, which checks the header.
+File format: 8 bytes length, JSON header (one entry per tensor, the tree's structure as metadata), data. This module
+writes it itself, so that hashing, writing and fsync take one pass without a second copy in memory. The safetensors
+library reads it and checks the header.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import contextlib
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from hpo_core.checkpoints.storage import fetched, local_path, write
+from hpo_core.checkpoints.storage import local_copy, local_path, write
 from hpo_core.checkpoints.tree_codec import Block, Flattener, unflatten
 from hpo_core.model.errors import CheckpointError, StorageError
 from hpo_core.model.trial import Checkpoint
 
 FORMAT = 1
-_WIDTH = {
+_ITEM_BYTES = {
     "F64": 8,
     "I64": 8,
     "U64": 8,
@@ -36,11 +37,18 @@ _WIDTH = {
 
 
 def save(folder: str | Path, relative_path: str, tree: Any, *, resource: int, parent: str | None = None) -> Checkpoint:
-    """Write ``tree`` durably to ``folder / relative_path`` (or to a URL) and return the reference to it.
+    """Write a checkpoint durably and return the reference to it.
+
+    Args:
+        folder: the study's folder.
+        relative_path: of the file within ``folder``; or a URL.
+        tree: tensors, arrays and plain values in dicts and lists (``tree_codec``).
+        resource: units of training that it stands for.
+        parent: URI of the checkpoint that training started from.
 
     Raises:
-        CheckpointError: the tree holds a value that cannot be stored.
-        StorageError: the folder cannot be written; nothing is left behind.
+        CheckpointError: the tree contains a value that cannot be stored.
+        StorageError: the folder cannot be written; no file is left behind.
     """
     flattener = Flattener()
     try:
@@ -49,61 +57,67 @@ def save(folder: str | Path, relative_path: str, tree: Any, *, resource: int, pa
         raise CheckpointError(
             "Checkpoint state is nested too deeply, or contains itself. Cure: let state_dict() return a flat dict."
         ) from error
-    blocks = sorted(flattener.blocks.items(), key=lambda item: -_WIDTH.get(item[1].dtype, 1))
+    blocks = sorted(flattener.blocks.items(), key=lambda item: -_ITEM_BYTES.get(item[1].dtype, 1))
     head = _header(structure, blocks)
-    try:  # it is a path of our own making; what may be on its way is not
+    try:  # the path is our own, but a folder on its way may be a link
         path = local_path(folder, relative_path, "" if "://" not in relative_path else relative_path.rpartition("/")[0])
     except CheckpointError as error:
         raise StorageError(str(error)) from None
+    chunks = [memoryview(chunk).cast("B") for chunk in (head, *(block.data for _, block in blocks))]
     if path is None:
-        views = [memoryview(chunk).cast("B") for chunk in (head, *(block.data for _, block in blocks))]
-        whole = hashlib.sha256()
-        for view in views:
-            whole.update(view)
-        length = sum(map(len, views))
-        write(relative_path, views, length)
-        return Checkpoint(uri=relative_path, digest=whole.hexdigest(), resource=resource, size=length, parent=parent)
-    side = path.with_name(path.name + ".part")
-    digest = hashlib.sha256()
-    size = 0
-    try:
-        # Where a folder was named by the user, who may read its files is what the user's umask says.
-        others = 0o077 if "://" in relative_path else 0
-        _make_folder(path.parent, 0o700 | others)
-        with _new_file(side, 0o600 | others & 0o066) as file:
-            for chunk in (head, *(block.data for _, block in blocks)):
-                view = memoryview(chunk).cast("B")
-                digest.update(view)
-                size += len(view)
-                while view:
-                    view = view[file.write(view) :]
-            os.fsync(file.fileno())
-        side.replace(path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            side.unlink(missing_ok=True)
-        raise StorageError(
-            f"Checkpoint {path} ({size or len(head)} bytes so far) cannot be written: {error.strerror or error}. "
-            "Free space on that disk or make the folder writable, then resume the study."
-        ) from error
+        digest = hashlib.sha256()
+        for chunk in chunks:
+            digest.update(chunk)
+        write(relative_path, chunks, sum(map(len, chunks)))
+    else:
+        # In a folder that the user named (a URL), the user's umask decides who may read the files.
+        digest = _write_file(path, chunks, shared="://" in relative_path)
+    size = sum(map(len, chunks))
     return Checkpoint(uri=relative_path, digest=digest.hexdigest(), resource=resource, size=size, parent=parent)
 
 
+def _write_file(path: Path, chunks: Sequence[memoryview], *, shared: bool) -> hashlib._Hash:
+    """Write a file atomically and durably; return the SHA-256 of its content."""
+    partial = path.with_name(path.name + ".part")
+    digest = hashlib.sha256()
+    size = 0
+    try:
+        _make_folder(path.parent, 0o777 if shared else 0o700)
+        with _new_file(partial, 0o666 if shared else 0o600) as file:
+            for chunk in chunks:
+                digest.update(chunk)
+                size += len(chunk)
+                rest = chunk
+                while rest:
+                    rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+        partial.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise StorageError(
+            f"Checkpoint {path} ({size or len(chunks[0])} bytes so far) cannot be written: {error.strerror or error}. "
+            "Free space on that disk or make the folder writable, then resume the study."
+        ) from error
+    return digest
+
+
 def load(folder: str | Path, checkpoint: Checkpoint, base: str = "") -> Any:
-    """Read a checkpoint back after its size and digest were verified.
+    """Load a checkpoint after verifying its size and digest; returns its tree.
 
     Args:
-        base: where it must lie (:func:`~hpo_core.checkpoints.storage.local_path`).
+        folder: the study's folder.
+        base: folder or URL that it must be below (:func:`~hpo_core.checkpoints.storage.local_path`).
 
     Raises:
         CheckpointError: missing, truncated, corrupt, of a newer format, or not below ``base``.
-        StorageError: the study's folder cannot be read at the moment; says nothing about the checkpoint.
+        StorageError: the study's folder cannot be read now; the checkpoint itself may be good.
     """
     path = local_path(folder, checkpoint.uri, base)
     if path is not None:
         return _load(path, checkpoint, Path(folder) if "://" not in checkpoint.uri else path.parent.parent)
-    with fetched(checkpoint.uri) as copy:
+    with local_copy(checkpoint.uri) as copy:
         return _load(copy, checkpoint, copy.parent)
 
 
@@ -121,7 +135,7 @@ def _load(path: Path, checkpoint: Checkpoint, folder: Path) -> Any:
                 f"Study folder {folder} is not there on this worker. Mount it, then resume the study."
             ) from error
         raise CheckpointError(f"Checkpoint {path} is missing. {cure}") from error
-    except OSError as error:  # the disk's trouble, not the file's: nothing is condemned for it
+    except OSError as error:  # a fault of the disk: the checkpoint itself may be good
         raise StorageError(
             f"Checkpoint {path} cannot be read: {error.strerror or error}. Mend that, then resume the study."
         ) from error

@@ -1,4 +1,4 @@
-"""Where the files of an attempt lie: one spelling for the trainer, the simulator and whoever removes them."""
+"""Paths of an attempt's files: the one place that spells them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hpo_core.model.stage import FURTHER
 from hpo_core.model.trial import Job
 
 CHECKPOINTS = "checkpoints"
-"""Folder of a study's checkpoints below its own, unless ``checkpoints.storage`` names another place."""
+"""Folder of checkpoints within the study's folder, unless ``checkpoints.folder`` names another one."""
 
 
 def attempt_name(trial: int, attempt: int) -> str:
@@ -15,16 +15,16 @@ def attempt_name(trial: int, attempt: int) -> str:
 
 
 def log_path(trial: int, attempt: int) -> str:
-    """Where the attempt's output goes, relative to the study's folder."""
+    """Path of the attempt's log, relative to the study's folder."""
     return f"logs/{attempt_name(trial, attempt)}.log"
 
 
 def checkpoint_path(job: Job, base: str = CHECKPOINTS) -> str:
-    """Where the job's checkpoint goes, relative to the study's folder, or a URL."""
+    """Path of the job's checkpoint: relative to the study's folder, or a URL if ``base`` is one."""
     place = "further" if job.rung == FURTHER else f"rung-{job.rung}"
     return f"{base}/trial-{job.trial:05d}/{place}-attempt-{job.attempt}.safetensors"
 
 
 def files_of_attempt(trial: int, attempt: int, base: str = CHECKPOINTS) -> str:
-    """Pattern of the checkpoint files, whole or begun, that an attempt may have written."""
+    """Glob pattern of the checkpoint files, complete or not, that an attempt may have written."""
     return f"{base}/trial-{trial:05d}/*-attempt-{attempt}.safetensors*"

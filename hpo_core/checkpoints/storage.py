@@ -1,12 +1,12 @@
-"""Where checkpoint files lie: below the study's folder, or at a URL that fsspec knows (``s3://bucket/hpo``).
+"""Checkpoint storage: files in the study's folder, or at a URL that fsspec supports (``s3://bucket/hpo``).
 
-A file behind a URL is written under its final name: object stores show an object when it is complete, and on the
-others a torn file is named by no result, for a reference is only reported once the filesystem said that the file is
-closed and as long as it should be; size and digest are verified at every load besides. How durable a closed file is,
-is the filesystem's own affair; there is no fsync. ``file://`` is a local folder and gets the local treatment.
+A file at a URL is written under its final name. Object stores show an object only once it is complete. Elsewhere no
+result refers to an incomplete file: a reference is reported only after the filesystem closed the file and its size is
+right, and size and digest are verified at every load. There is no fsync: durability is up to the filesystem.
+``file://`` is treated as a local folder.
 
-A URI comes out of a journal, which others may have written. Before anything is loaded, copied or removed it is
-compared with the study's base folder (:func:`local_path`): it must lie below it, with no ``..`` in it and no symbolic
+A URI is read from a journal, which others may have written. Before anything is loaded, copied or removed, it is
+compared with the study's base folder (:func:`local_path`): it must be below it, without ``..`` and without a symbolic
 link on the way.
 """
 
@@ -28,14 +28,15 @@ _CURE = "Check that it can be reached with the credentials of this process, then
 
 
 def local_path(folder: str | Path, uri: str, base: str = "") -> Path | None:
-    """Where a checkpoint lies on this machine; None where fsspec must be asked.
+    """Path of a checkpoint on this machine; None for a URL that needs fsspec.
 
     Args:
-        folder: of the study.
-        base: relative to ``folder``, or a URL: the study's ``checkpoint_base``. Default: ``folder`` itself.
+        folder: the study's folder.
+        uri: path relative to ``folder``, or a URL.
+        base: the study's ``checkpoint_base``: relative to ``folder``, or a URL. Default: ``folder`` itself.
 
     Raises:
-        CheckpointError: it does not lie below ``base``, or a symbolic link is on the way from there.
+        CheckpointError: it is not below ``base``, or a symbolic link is on the way from there.
     """
     prefix = base.rstrip("/") + "/" if base else ""
     below = uri.removeprefix(prefix)
@@ -52,7 +53,7 @@ def local_path(folder: str | Path, uri: str, base: str = "") -> Path | None:
 
 
 def _without_links(top: Path, below: str) -> Path:
-    """Who planted a link may have us load or remove what it points to."""
+    """Join both and refuse symbolic links: through one, another user could have us load or remove any file."""
     path = top
     for part in below.split("/"):
         path = path / part
@@ -65,10 +66,14 @@ def _without_links(top: Path, below: str) -> Path:
 
 
 def write(uri: str, chunks: Iterable[memoryview], size: int) -> None:
-    """Write a file behind a URL.
+    """Write a file to a URL.
+
+    Args:
+        chunks: the file's bytes, in order.
+        size: total number of bytes, which is checked afterwards.
 
     Raises:
-        StorageError: whatever went wrong; nothing names what may be left.
+        StorageError: it could not be written; no result refers to what may be left.
     """
     try:
         filesystem, path = _resolve(uri)
@@ -79,18 +84,18 @@ def write(uri: str, chunks: Iterable[memoryview], size: int) -> None:
         filesystem.invalidate_cache()
         written = filesystem.size(path)
     except Exception as error:
-        raise StorageError(f"Checkpoint {uri} cannot be written: {_text(error)}. {_CURE}") from error
+        raise StorageError(f"Checkpoint {uri} cannot be written: {_error_text(error)}. {_CURE}") from error
     if written != size:
         raise StorageError(f"Checkpoint {uri} has {written} bytes after {size} were written to it. {_CURE}")
 
 
 @contextlib.contextmanager
-def fetched(uri: str) -> Iterator[Path]:
-    """A copy, on this machine, of the file behind a URL.
+def local_copy(uri: str) -> Iterator[Path]:
+    """Context manager: a temporary local copy of the file at a URL.
 
     Raises:
-        CheckpointError: it is not there.
-        StorageError: its filesystem cannot be reached, or its bucket (or top folder) is not there.
+        CheckpointError: there is no such file.
+        StorageError: its filesystem cannot be reached, or its bucket (or top folder) does not exist.
     """
     with tempfile.TemporaryDirectory(prefix="hpo-checkpoint-") as folder:
         copy = Path(folder) / "checkpoint.safetensors"
@@ -103,7 +108,7 @@ def fetched(uri: str) -> Iterator[Path]:
                 root = path[: path.find("/", 1)]
                 there = filesystem.exists(root)
         except Exception as error:
-            raise StorageError(f"Checkpoint {uri} cannot be read: {_text(error)}. {_CURE}") from error
+            raise StorageError(f"Checkpoint {uri} cannot be read: {_error_text(error)}. {_CURE}") from error
         if not found:
             if not there:
                 raise StorageError(f"Checkpoint {uri} cannot be read: there is no {root}. {_CURE}")
@@ -114,9 +119,9 @@ def fetched(uri: str) -> Iterator[Path]:
 
 
 def remove(folder: str | Path, uri: str, base: str = "") -> None:
-    """Remove a checkpoint file. Housekeeping ends nothing: what cannot be removed now is swept the next time.
+    """Remove a checkpoint file; raises nothing, for a later clean-up will try again.
 
-    What does not lie below ``base`` is not removed.
+    A file that is not below ``base`` is not removed.
     """
     try:
         local = local_path(folder, uri, base)
@@ -132,20 +137,20 @@ def remove(folder: str | Path, uri: str, base: str = "") -> None:
         filesystem.rm_file(path)
 
 
-def files_of(folder: str | Path, base: str, trial: int, attempt: int) -> list[str]:
-    """URIs of the files, whole or begun, that an attempt may have written."""
-    return _found(folder, files_of_attempt(trial, attempt, base))
+def attempt_files(folder: str | Path, base: str, trial: int, attempt: int) -> list[str]:
+    """URIs of the existing checkpoint files, complete or not, of one attempt."""
+    return _matching_uris(folder, files_of_attempt(trial, attempt, base))
 
 
 def all_files(folder: str | Path, base: str) -> list[str]:
-    """URIs of all checkpoint files of a study."""
-    return _found(folder, f"{base}/*/*")
+    """URIs of all existing checkpoint files of a study."""
+    return _matching_uris(folder, f"{base}/*/*")
 
 
-def _found(folder: str | Path, pattern: str) -> list[str]:
+def _matching_uris(folder: str | Path, pattern: str) -> list[str]:
     if "://" not in pattern:
         names = [path.relative_to(folder).as_posix() for path in Path(folder).glob(pattern)]
-        return [name for name in names if not _leads_away(Path(folder), name)]
+        return [name for name in names if not _has_link(Path(folder), name)]
     try:
         filesystem, path = _resolve(pattern)
         filesystem.invalidate_cache()
@@ -155,7 +160,7 @@ def _found(folder: str | Path, pattern: str) -> list[str]:
         return []
 
 
-def _leads_away(folder: Path, name: str) -> bool:
+def _has_link(folder: Path, name: str) -> bool:
     try:
         _without_links(folder, name)
     except CheckpointError:
@@ -170,5 +175,5 @@ def _resolve(uri: str) -> tuple[Any, str]:
     return filesystem, str(path)
 
 
-def _text(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

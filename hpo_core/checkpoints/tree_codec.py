@@ -1,7 +1,7 @@
-"""Trees of tensors, arrays and plain values <-> a JSON structure and named blocks of bytes.
+"""Encodes trees of tensors, arrays and plain values as a JSON structure and named byte blocks, and back.
 
-The set of types is closed, so loading a checkpoint can run nobody's code. Plain scalars, lists stand for
-themselves in the structure; everything else is an object with one tag.
+The set of types is closed, so loading a checkpoint runs no code from it. Plain scalars and lists are written as they
+are; everything else is an object with one tag.
 """
 
 from __future__ import annotations
@@ -30,27 +30,30 @@ TORCH_TYPES = {
 
 
 class Block(NamedTuple):
-    """One tensor or array as it lies in the file."""
+    """One tensor or array as stored in the file."""
 
     dtype: str
-    """The format's name of the type."""
+    """Type name in the safetensors format."""
     shape: tuple[int, ...]
     data: Any
-    """Flat uint8 array over the bytes."""
+    """Its bytes as a flat uint8 array."""
 
 
 class Flattener:
-    """Turns one tree into ``structure`` (JSON) and ``blocks``; equal tensors of one storage share a block."""
+    """Encodes one tree: :meth:`flatten` returns the JSON structure, ``blocks`` collects the bytes.
+
+    Tensors that share their memory share a block, so tied weights stay tied.
+    """
 
     def __init__(self) -> None:
         self.blocks: dict[str, Block] = {}
         self._tied: dict[tuple[Any, ...], str] = {}
 
     def flatten(self, value: Any, path: str = "") -> Any:
-        """The structure of ``value``.
+        """Return the JSON structure of ``value``; ``path`` is its place in the tree, for names and messages.
 
         Raises:
-            CheckpointError: a value of another type lies somewhere in the tree.
+            CheckpointError: the tree contains a value of an unsupported type.
         """
         kind = type(value)
         if value is None or kind is bool or kind is str:
@@ -128,10 +131,15 @@ class Flattener:
 
 
 def unflatten(node: Any, array: Callable[[str], Any], tensor: Callable[[str], Any]) -> Any:
-    """Inverse of :meth:`Flattener.flatten`; ``array`` and ``tensor`` fetch a block by its name.
+    """Decode a structure that :meth:`Flattener.flatten` returned.
+
+    Args:
+        node: the JSON structure.
+        array: returns the numpy array of a block, by its name.
+        tensor: returns the torch tensor of a block, by its name.
 
     Raises:
-        CheckpointError: the structure holds an unknown tag.
+        CheckpointError: the structure contains an unknown tag.
     """
 
     def build(node: Any) -> Any:

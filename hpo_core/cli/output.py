@@ -94,8 +94,12 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     report: str
 
 
-def print_run_result(result: RunResult, *, as_json: bool) -> None:
-    """The end of a run: JSON for programs, or a summary for people."""
+def print_run_result(result: RunResult, *, extendable: bool, as_json: bool) -> None:
+    """The end of a run: JSON for programs, or a summary for people.
+
+    Args:
+        extendable: whether further configurations can be asked for.
+    """
     if as_json:
         print_json(msgspec.to_builtins(result))
         return
@@ -124,10 +128,8 @@ def print_run_result(result: RunResult, *, as_json: bool) -> None:
     name = result.study
     if result.status != "finished":
         more = f"hpo resume {name}"
-    elif result.method == "recorded":
-        more = "hpo list"
     else:
-        more = f"hpo extend {name} --configs 30"
+        more = f"hpo extend {name} --configs 30" if extendable else "hpo list"
     out.print(Text(f"  next        {more}   (also: hpo show {name}, hpo audit {name})"))
 
 

@@ -80,12 +80,12 @@ def simulate_study(
 def space(objective: Annotated[str, typer.Argument(help="An Optuna objective, package.module:function.")]) -> None:
     """Write the space of an Optuna objective, found by calling it up to its first report."""
     from hpo_core.training.objective import load_objective
-    from hpo_core.training.optuna.dry_call import find_space
-    from hpo_core.training.optuna.suggestions import in_yaml, key_in_yaml
+    from hpo_core.training.optuna.space_discovery import find_space
+    from hpo_core.training.optuna.suggestions import to_yaml, yaml_key
 
     found = find_space(load_objective(objective, [str(Path.cwd())]))
     sys.stdout.write(
-        "space:\n" + "".join(f"  {key_in_yaml(name)}: {in_yaml(item)}\n" for name, item in found.space.items())
+        "space:\n" + "".join(f"  {yaml_key(name)}: {to_yaml(item)}\n" for name, item in found.space.items())
     )
     if found.unclear:
         names = ", ".join(found.unclear)

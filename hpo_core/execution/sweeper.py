@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 
 from hpo_core.checkpoints.paths import CHECKPOINTS
-from hpo_core.checkpoints.storage import all_files, files_of, remove
+from hpo_core.checkpoints.storage import all_files, attempt_files, remove
 from hpo_core.model.trial import Report
 from hpo_core.study import Study
 
@@ -32,7 +32,7 @@ class CheckpointSweeper:
         """Of an attempt that failed or came too late, files may be left that no result names."""
         live = self._study.checkpoints
         if report.checkpoint is None or report.checkpoint.uri not in live:
-            for uri in files_of(self._folder, self._base, report.trial, report.attempt):
+            for uri in attempt_files(self._folder, self._base, report.trial, report.attempt):
                 if uri not in live:
                     remove(self._folder, uri, self._base)
 

@@ -1,4 +1,4 @@
-"""The steps of a trial, driven from the outside by another loop's epochs."""
+"""EpochSteps: advances a trial by the epochs of another library's training loop."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hpo_core.model.errors import ObjectiveError
 from hpo_core.training.handle import TrialHandle
 
 
-class Epochs:
-    """One step of the trial is one epoch of somebody else's loop."""
+class EpochSteps:
+    """Maps epochs of another loop to steps of a trial: one epoch is one step."""
 
     def __init__(self, trial: TrialHandle) -> None:
         self._trial = trial
@@ -19,25 +19,29 @@ class Epochs:
         self._open = False
 
     def begin(self, **objects: Any) -> bool:
-        """Track what the loop has built, restore it; False where the target was reached before."""
+        """Track and restore what the loop has built; return False if the target was reached before."""
         self._trial.track(**objects)
         self._steps = self._trial.steps()
         return self.next()
 
     def next(self) -> bool:
-        """The present epoch is done, its schedules included; False after the last one, when all has been saved."""
+        """Finish the current epoch; return False after the last one, when the checkpoint is saved."""
         self._open = next(self._steps, None) is not None
         return self._open
 
     def report(self, metrics: Mapping[str, Any]) -> None:
-        """Note those of the present epoch that are one real number each."""
+        """Report the metrics of the current epoch; values that are not one real number are ignored."""
         plain = {name: value for name, value in metrics.items() if _is_number(value)}
         if plain and self._open:
             self._trial.report(**plain)
 
 
-def refuse(condition: bool, what: str, cure: str) -> None:
-    """Raise ObjectiveError for a loop that cannot be followed."""
+def refuse_if(condition: bool, what: str, cure: str) -> None:
+    """Raise ObjectiveError for a setting of the loop that is not supported.
+
+    Raises:
+        ObjectiveError: ``condition`` is true; the message is ``what`` and ``cure``.
+    """
     if condition:
         raise ObjectiveError(f"{what} {cure}")
 

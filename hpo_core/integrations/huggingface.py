@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer under a trial handle: reports, saves and resumes, epoch by epoch.
+"""Runs Hugging Face's Trainer under a trial handle: reports, saves and resumes, epoch by epoch.
 
 ::
 
@@ -17,7 +17,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from hpo_core.integrations.epochs import Epochs, refuse
+from hpo_core.integrations.epochs import EpochSteps, refuse_if
 from hpo_core.training.handle import TrialHandle
 
 try:
@@ -27,12 +27,12 @@ except ImportError as error:
         "hpo_core.integrations.huggingface needs transformers and accelerate: pip install 'hpo-core[huggingface]'"
     ) from error
 
-_ABOUT_SPEED = ("_runtime", "_per_second", "_flops", "_flos")
-_OF_TRAINING = ("loss", "grad_norm", "learning_rate")
+_SPEED_METRICS = ("_runtime", "_per_second", "_flops", "_flos")
+_LOGGED_METRICS = ("loss", "grad_norm", "learning_rate")
 
 
 def train_to_target(trial: TrialHandle, trainer: Any) -> None:
-    """``trainer.train()`` from where the trial stands to its target; one epoch is one step.
+    """Run ``trainer.train()`` from the trial's resource to its target; one epoch is one step.
 
     ``num_train_epochs`` stays the length of a full training (``max_resource``), for the trainer's learning rate
     schedule spans it; the callback ends the training at the target. Metrics of each evaluation are reported
@@ -43,14 +43,14 @@ def train_to_target(trial: TrialHandle, trainer: Any) -> None:
         ObjectiveError: the trainer has ``max_steps``, fewer epochs than the target, or several processes.
     """
     arguments = trainer.args
-    refuse(arguments.max_steps > 0, f"max_steps = {arguments.max_steps}:", "a step of a trial is an epoch; drop it.")
-    refuse(
+    refuse_if(arguments.max_steps > 0, f"max_steps = {arguments.max_steps}:", "a step of a trial is an epoch; drop it.")
+    refuse_if(
         arguments.num_train_epochs < trial.target,
         f"num_train_epochs = {arguments.num_train_epochs} is below the target {trial.target}:",
         "set it to the study's max_resource.",
     )
-    refuse(arguments.world_size > 1, f"{arguments.world_size} processes:", "train in one.")
-    refuse(
+    refuse_if(arguments.world_size > 1, f"{arguments.world_size} processes:", "train in one.")
+    refuse_if(
         arguments.load_best_model_at_end, "load_best_model_at_end:", "the trial's state is the last epoch's; drop it."
     )
     trainer.add_callback(TrialCallback(trial))
@@ -72,18 +72,18 @@ def train_to_target(trial: TrialHandle, trainer: Any) -> None:
 
 
 class TrialCallback(TrainerCallback):  # type: ignore[misc]
-    """What :func:`train_to_target` adds to the trainer."""
+    """The callback that :func:`train_to_target` adds to the trainer."""
 
     def __init__(self, trial: TrialHandle) -> None:
         self._trial = trial
-        self._epochs = Epochs(trial)
+        self._epochs = EpochSteps(trial)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         optimizer = objects["optimizer"]
         optimizer = getattr(optimizer, "optimizer", optimizer)  # without accelerate's wrapper
         schedule = objects["lr_scheduler"]
-        going_on = self._epochs.begin(model=objects["model"], optimizer=optimizer, schedule=schedule)
-        control.should_training_stop = not going_on
+        has_steps = self._epochs.begin(model=objects["model"], optimizer=optimizer, schedule=schedule)
+        control.should_training_stop = not has_steps
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         if state.epoch is not None and round(state.epoch) > self._trial.resource:
@@ -94,11 +94,11 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]
             control.should_training_stop = True
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, Any], **objects: Any) -> None:
-        shown = {name: value for name, value in metrics.items() if not name.endswith(_ABOUT_SPEED)}
+        shown = {name: value for name, value in metrics.items() if not name.endswith(_SPEED_METRICS)}
         self._epochs.report({name: value for name, value in shown.items() if name != "epoch"})
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **objects: Any) -> None:
-        self._epochs.report({name: logs[name] for name in _OF_TRAINING if name in logs})
+        self._epochs.report({name: logs[name] for name in _LOGGED_METRICS if name in logs})
 
     def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         if round(state.epoch) > self._trial.resource:

@@ -1,4 +1,4 @@
-"""PyTorch Lightning under a trial handle: a callback that reports, saves and resumes, epoch by epoch.
+"""Runs PyTorch Lightning under a trial handle: a callback that reports, saves and resumes, epoch by epoch.
 
 ::
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from hpo_core.integrations.epochs import Epochs, refuse
+from hpo_core.integrations.epochs import EpochSteps, refuse_if
 from hpo_core.training.handle import TrialHandle
 
 if "pytorch_lightning" in sys.modules:  # both names may be installed, and their classes differ
@@ -31,7 +31,7 @@ else:
 
 
 class TrialCallback(pl.Callback):  # type: ignore[misc]
-    """Trains to the trial's target and no further; one epoch is one step.
+    """Callback that trains exactly to the trial's target; one epoch is one step.
 
     Every metric logged by the end of an epoch is reported under its own name. Module, optimizers, schedules, the
     precision's state (a gradient scaler) and the loop's counters are tracked, so they are saved as any trial's are;
@@ -44,23 +44,25 @@ class TrialCallback(pl.Callback):  # type: ignore[misc]
 
     def __init__(self, trial: TrialHandle) -> None:
         self._trial = trial
-        self._epochs = Epochs(trial)
+        self._epochs = EpochSteps(trial)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         if stage != "fit":
             return
-        refuse(trainer.max_steps != -1, f"max_steps = {trainer.max_steps}:", "a step of a trial is an epoch; drop it.")
-        refuse(
+        refuse_if(
+            trainer.max_steps != -1, f"max_steps = {trainer.max_steps}:", "a step of a trial is an epoch; drop it."
+        )
+        refuse_if(
             trainer.world_size > 1, f"{trainer.world_size} processes:", "train in one, with devices=1 (see strategy)."
         )
         every = trainer.check_val_every_n_epoch
-        refuse(
+        refuse_if(
             every not in (None, 1), f"check_val_every_n_epoch = {every}:", "metrics must be each epoch's own; use 1."
         )
         trainer.fit_loop.max_epochs = self._trial.target
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        objects: dict[str, Any] = {"module": pl_module, "progress": _Progress(trainer.fit_loop)}
+        objects: dict[str, Any] = {"module": pl_module, "progress": _LoopCounters(trainer.fit_loop)}
         objects |= {f"optimizer_{i}": optimizer for i, optimizer in enumerate(trainer.optimizers)}
         objects |= {f"schedule_{i}": config.scheduler for i, config in enumerate(trainer.lr_scheduler_configs)}
         if trainer.precision_plugin.state_dict():
@@ -80,8 +82,8 @@ class TrialCallback(pl.Callback):  # type: ignore[misc]
             self._epochs.next()
 
 
-class _Progress:
-    """The counters of Lightning's loops, to be restored between two epochs."""
+class _LoopCounters:
+    """State of Lightning's loop counters, restored between two epochs."""
 
     def __init__(self, loop: Any) -> None:
         self._loop = loop

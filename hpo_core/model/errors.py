@@ -1,66 +1,66 @@
-"""Errors a user can meet. Each says what, where, the value, the rule and the cure."""
+"""Errors that users can meet. Each message names what, where, the value, the rule and the cure."""
 
 from __future__ import annotations
 
 
 class HpoError(Exception):
-    """Base of every error this package raises on purpose.
+    """Base class of all errors that this package raises on purpose.
 
-    ``exit_code`` is what the command line ends with when the error reaches it.
+    ``exit_code`` is the exit code of the command line when the error reaches it.
     """
 
     exit_code = 1
 
 
 class SpecError(HpoError):
-    """A study's description is wrong: unknown key, value out of range, objective not found."""
+    """A study's description is invalid: unknown key, value out of range, objective not found."""
 
     exit_code = 2
 
 
 class StudyExistsError(HpoError):
-    """A study of that name is in the journal already."""
+    """The journal already has a study of that name."""
 
     exit_code = 3
 
 
 class StudyNotFoundError(HpoError):
-    """No study of that name is in the journal."""
+    """The journal has no study of that name."""
 
     exit_code = 4
 
 
 class StudyBusyError(HpoError):
-    """Another controller, still alive, drives the study."""
+    """Another controller that is still alive runs the study."""
 
     exit_code = 5
 
 
 class FencedError(HpoError):
-    """Another controller took the study over; this one must stop and write nothing more."""
+    """Another controller has taken over the study; this one must stop and write nothing more."""
 
     exit_code = 5
 
 
 class JournalError(HpoError):
-    """The journal could not be read or written (full disk, no permission, damaged entry)."""
+    """The journal cannot be read or written (full disk, no permission, damaged entry)."""
 
     exit_code = 6
 
 
 class JournalUnavailableError(JournalError):
-    """The journal's database did not answer, or could not just now; the same call may succeed later."""
+    """The journal's database is unavailable at the moment; the same call may succeed later."""
 
 
 class CheckpointError(HpoError):
-    """A checkpoint is missing, truncated, corrupt, or holds what cannot be stored safely."""
+    """A checkpoint is missing, truncated or corrupt, or contains a value that cannot be stored safely."""
 
 
 class ObjectiveError(HpoError):
-    """The training function broke its contract (no metric, unknown call order, early end)."""
+    """The training function broke its contract (missing metric, wrong order of calls, early end)."""
 
 
 class StorageError(HpoError):
-    """A folder the study needs cannot be written (full disk, no permission)."""
+    """A folder that the study needs cannot be read or written (full disk, no permission)."""
 
     exit_code = 6

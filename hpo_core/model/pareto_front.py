@@ -1,4 +1,4 @@
-"""The Pareto front of results: those that no other result dominates."""
+"""The Pareto front: the results that no other result dominates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol, TypeVar
 
 
 class HasLosses(Protocol):
-    """Anything with one loss per objective, smaller is better."""
+    """A result with one loss per objective; smaller is better."""
 
     @property
     def losses(self) -> tuple[float, ...]: ...
@@ -17,7 +17,7 @@ Result = TypeVar("Result", bound=HasLosses)
 
 
 def dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    """Whether losses ``one`` are nowhere worse than ``other`` and somewhere better (smaller).
+    """Whether losses ``one`` are at most ``other`` in every objective and smaller in one.
 
     >>> dominates((1, 2), (1, 3)), dominates((1, 2), (1, 2)), dominates((1, 2), (2, 1))
     (True, False, False)
@@ -28,11 +28,11 @@ def dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     return one != other
 
 
-def enter(front: list[Result], result: Result) -> bool:
-    """Add a result to a front unless a member dominates or equals it; members it dominates leave.
+def add_to_front(front: list[Result], result: Result) -> bool:
+    """Add a result to a front unless a member dominates or equals it; return whether it was added.
 
-    The front stays sorted by its losses, the first objective first. O(log n) and the shift of a list for two
-    objectives, O(n) comparisons for more.
+    Members that it dominates are removed. The front stays sorted by its losses, the first objective first. O(log n)
+    comparisons plus the shift of a list for two objectives, O(n) comparisons for more.
     """
     losses = result.losses
     at = bisect_left(front, losses, key=lambda member: member.losses)

@@ -1,9 +1,9 @@
 """Counter-based random streams: no global generator, no hidden state.
 
 A stream is a pure function of ``(seed, purpose, counter)``. Trial 17 of a study draws the same
-parameters whatever was asked before it, on any machine, after any crash. The generator is BLAKE2b in
-counter mode: slow next to PCG64 for millions of draws, faster for the handful that one decision needs
-(no state to set up), and the same bits on every platform and version for ever.
+parameters whatever was asked before it, on any machine, after any crash. The generator is BLAKE2b in counter
+mode: slower than PCG64 for millions of draws, faster for the few that one decision needs (no state to set up), and
+equal bits on every platform and version.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Sequence
+from math import cos, log, pi, sqrt
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -18,7 +19,7 @@ _EIGHT = struct.Struct("<8Q")
 
 
 class Stream:
-    """A short sequence of uniform draws keyed by ``(seed, purpose, counter)``.
+    """A sequence of random draws determined by ``(seed, purpose, counter)``.
 
     >>> Stream(1, "params", 0).uniform() == Stream(1, "params", 0).uniform()
     True
@@ -63,12 +64,10 @@ class Stream:
         return items[self.below(len(items))]
 
     def normal(self) -> float:
-        """A standard normal draw (inverse transform is avoided: Box-Muller, one value kept)."""
-        from math import cos, log, pi, sqrt
-
+        """A standard normal draw (Box-Muller, of whose two values one is used)."""
         return sqrt(-2.0 * log(1.0 - self.uniform())) * cos(2.0 * pi * self.uniform())
 
 
 def derive_seed(seed: int, purpose: str, counter: int) -> int:
-    """A 31-bit seed for somebody else's generator (torch, numpy, an Optuna sampler)."""
+    """A 31-bit seed for another library's generator (torch, numpy, an Optuna sampler)."""
     return Stream(seed, purpose, counter).word() >> 33

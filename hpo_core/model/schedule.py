@@ -1,6 +1,6 @@
-"""A schedule of hyperparameters found by a search, for a training script that knows nothing of the search.
+"""Schedule: hyperparameters over training time, as a search found them, for scripts without this package.
 
-This file needs Python's standard library alone; it may be copied beside such a script::
+This file needs only Python's standard library; it may be copied next to such a script::
 
     schedule = Schedule.from_json("schedule.json")
     for epoch in range(schedule.end):
@@ -24,7 +24,7 @@ VERSION = 1
 
 
 class ScheduleError(ValueError):
-    """A schedule has a gap, holds what it cannot, or was asked for a step that it does not cover."""
+    """A schedule has a gap or an invalid value, or does not cover the requested step."""
 
 
 class Segment(NamedTuple):
@@ -34,11 +34,11 @@ class Segment(NamedTuple):
     end: int
     params: dict[str, Any]
     trial: int
-    """The trial of the search that was trained so."""
+    """The trial of the search that was trained with them."""
 
 
 class Schedule:
-    """Parameters over units of training (epochs, steps), constant from border to border.
+    """Parameters over units of training (epochs, steps), constant within each segment.
 
     >>> schedule = Schedule([(0, 2, {"lr": 0.1}, 4), (2, 5, {"lr": 0.08}, 9)])
     >>> schedule.at(1), schedule.at(2), schedule.end
@@ -70,12 +70,12 @@ class Schedule:
 
     @property
     def end(self) -> int:
-        """Units of training in all."""
+        """Total units of training."""
         return self.segments[-1].end
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All parameters, in the order in which they first appear."""
+        """Names of all parameters, in order of first appearance."""
         return tuple(dict.fromkeys(name for segment in self.segments for name in segment.params))
 
     def segment(self, step: float) -> Segment:
@@ -88,7 +88,7 @@ class Schedule:
         return self.segments[bisect_right(self._starts, step) - 1]
 
     def at(self, step: float) -> dict[str, Any]:
-        """Parameters of the unit of training that begins after ``step`` units: at a border, those behind it.
+        """Parameters of the unit of training that begins after ``step`` units; at a border, the later ones.
 
         Fractions are allowed (``epoch + batch / batches``).
 

@@ -1,4 +1,4 @@
-"""What all parts of a study's description share."""
+"""The base of all settings of a study, and the metric."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def is_recorded(info: ValidationInfo) -> bool:
 
 
 class Part(BaseModel):
-    """Unknown keys, NaN and infinities are refused; nothing changes after it was read."""
+    """Base of all settings: immutable; unknown keys, NaN and infinities are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 

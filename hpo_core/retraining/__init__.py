@@ -1,1 +1,1 @@
-"""Whether a champion stays: drift of its data, retraining or tuning, and the test a challenger must pass. Pure."""
+"""Whether a registered model (the champion) stays: drift check, retraining or tuning, promotion test. Pure."""

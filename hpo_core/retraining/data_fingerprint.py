@@ -1,4 +1,4 @@
-"""Which data is it? By content where it is a file or folder, else by name."""
+"""Fingerprint of training data: by content for a file or folder, else by name."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ _BLOCK = 1 << 20
 
 
 def fingerprint(data: str) -> str:
-    """SHA-256 of a file's or a folder's content (relative paths and bytes); of the text itself for anything else.
+    """SHA-256 of a file or folder (relative paths and bytes); of the text itself for anything else.
 
-    Links are followed: what they lead to is content. A name that stands for changing content (a table, a URL) must be
-    told apart by the caller: name a version with it.
+    Links are followed. A name of changing content (a table, a URL) must contain a version, for its content is not read.
 
     Raises:
         StorageError: a file cannot be read, or a folder leads back into itself.
@@ -36,14 +35,14 @@ def fingerprint(data: str) -> str:
     return digest.hexdigest()
 
 
-def resolved(data: str) -> str:
-    """The absolute path where it is a file or folder: training processes may run elsewhere."""
+def absolute_path(data: str) -> str:
+    """The absolute path of a file or folder, for processes with another working folder; other names stay."""
     path = Path(data)
     return str(path.resolve()) if path.exists() else data
 
 
 def _files(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
-    """All files below, also behind links; ``above`` are the real folders on the way here."""
+    """All files below a folder, also through links; ``above`` are its resolved parents."""
     real = folder.resolve()
     if real in above:
         raise StorageError(f"Data folder {folder} leads back into itself (to {real}). Remove that link.")

@@ -1,4 +1,4 @@
-"""Has the data changed under the champion? Its losses per example, before and now, have the answer."""
+"""Drift check: compares the champion's losses per example on its own data and on new data."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ import msgspec
 
 from hpo_core.model.errors import SpecError
 
-FEWEST = 20
-"""Examples on each side; with fewer no test can tell anything."""
+MIN_EXAMPLES = 20
+"""Least number of examples on each side; with fewer the test says nothing."""
 
 
 class Drift(msgspec.Struct, frozen=True):
-    """What a two-sample Kolmogorov-Smirnov test says of the champion's losses per example."""
+    """Result of a two-sample Kolmogorov-Smirnov test of the champion's losses per example."""
 
     statistic: float
-    """The largest distance between the two distribution functions, from 0 (same) to 1 (no overlap)."""
+    """Largest distance between the two distribution functions: 0 (same) to 1 (no overlap)."""
     p_value: float
     limit: float
     level: float
     before: int
-    """Examples of the champion's own data."""
+    """Number of examples of the champion's own data."""
     now: int
-    """Examples of the new data."""
+    """Number of examples of the new data."""
 
     @property
     def drifted(self) -> bool:
-        """Large enough to matter, and no accident."""
+        """Whether the distance reaches ``limit`` and is significant at ``level``."""
         return self.statistic >= self.limit and self.p_value < self.level
 
     def words(self) -> str:
+        """The result in one line."""
         large = "at or above" if self.statistic >= self.limit else "below"
         sure = "below" if self.p_value < self.level else "not below"
         return (
@@ -41,25 +42,26 @@ class Drift(msgspec.Struct, frozen=True):
 
 
 def check_drift(before: Sequence[float], now: Sequence[float], *, limit: float = 0.2, level: float = 0.01) -> Drift:
-    """Compare the champion's losses per example on its own data and on the new data.
+    """Test whether the champion's losses per example differ between its own data and the new data.
 
-    Two conditions, for with many examples any difference is significant and with few any statistic is large.
+    Both distance and significance must show it: with many examples any difference is significant, with few any
+    distance is large.
 
     Args:
-        before: finite losses of examples that the champion was validated with.
-        now: those of the new data.
-        limit: D from which on a drift matters.
-        level: of significance.
+        before: finite losses on the champion's validation data.
+        now: finite losses on the new data.
+        limit: least distance D that counts as drift.
+        level: significance level.
 
     Raises:
-        SpecError: too few examples.
+        SpecError: fewer than ``MIN_EXAMPLES`` on a side.
     """
     from scipy.stats import ks_2samp
 
-    if min(len(before), len(now)) < FEWEST:
+    if min(len(before), len(now)) < MIN_EXAMPLES:
         raise SpecError(
             f"The drift check has {len(before)} losses of the champion's own data and {len(now)} of the new data; it "
-            f"needs {FEWEST} of each. Return one loss per example from the evaluation function."
+            f"needs {MIN_EXAMPLES} of each. Return one loss per example from the evaluation function."
         )
     found = ks_2samp(list(before), list(now))
     return Drift(float(found.statistic), float(found.pvalue), limit, level, len(before), len(now))

@@ -1,4 +1,4 @@
-"""What is known of a registered model, and of a decision about one: the values that are kept beside it."""
+"""ModelCard and Decision: the facts kept with a registered model and with a retraining."""
 
 from __future__ import annotations
 
@@ -22,53 +22,55 @@ class Repeat(msgspec.Struct, frozen=True):
     params: Params
     checkpoint: Checkpoint
     loss: float
-    """On the model's own data, by the evaluation function."""
+    """Loss on the model's own data, by the evaluation function."""
 
 
 class ModelCard(msgspec.Struct, frozen=True):
-    """A registered version: one configuration, trained with several seeds, on one data set."""
+    """A registered version: one configuration trained with several seeds on one data set."""
 
     metric: str
     mode: str
     study: str
-    """Where its repeats were trained; its schedule and parameters are recorded there."""
+    """Study that trained its repeats; schedule and parameters are recorded there."""
     searches: tuple[str, ...]
-    """Studies with a search that led to it, the newest first; a further one begins from them."""
+    """Searches that led to it, newest first; a further search starts from their results."""
     data: str
     fingerprint: str
     evaluate: str
     repeats: tuple[Repeat, ...]
     reference: tuple[float, ...]
-    """Losses per example of the repeat that serves, on the model's own data."""
+    """Losses per example of the serving repeat, on the model's own data."""
 
     @property
     def sign(self) -> float:
+        """Factor between metric and loss: 1 for ``min``, -1 for ``max``."""
         return 1.0 if self.mode == "min" else -1.0
 
     @property
     def serving(self) -> int:
         """Index of the repeat to be used: the one with the smallest loss."""
-        return best_of([repeat.loss for repeat in self.repeats])
+        return index_of_smallest([repeat.loss for repeat in self.repeats])
 
     @property
     def losses(self) -> list[float]:
-        """Of all repeats, on the model's own data."""
+        """Losses of all repeats on the model's own data."""
         return [repeat.loss for repeat in self.repeats]
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A challenger: what it is, and its losses on the new data."""
+    """A challenger: its card, with losses on the new data, and the branch that made it."""
 
     branch: str
     card: ModelCard
 
     @property
     def mean(self) -> float:
+        """Mean loss of its repeats."""
         return fmean(self.card.losses)
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """All that a retraining found, and what follows; kept before anything is done about it."""
+    """What a retraining found and decided; it is stored before it is carried out."""
 
     model: str
     key: str
@@ -83,20 +85,22 @@ class Decision(msgspec.Struct, frozen=True):
     steps: tuple[str, ...]
     """Why each branch was taken."""
     rows: tuple[tuple[str, tuple[float, ...]], ...]
-    """What was compared: label and one loss per seed, for the picture."""
+    """What was compared: label and one loss per seed."""
     challenger: ModelCard
 
     @property
     def sign(self) -> float:
+        """Factor between metric and loss: 1 for ``min``, -1 for ``max``."""
         return 1.0 if self.mode == "min" else -1.0
 
     def headline(self) -> str:
+        """The decision in one line."""
         if self.promoted:
             return f"{self.model}: the challenger became champion"
         return f"{self.model}: version {self.champion_version} stays champion"
 
     def markdown(self) -> str:
-        """In words: what was compared, and why it did or did not change."""
+        """The decision as Markdown: what was compared, and why the champion changed or stayed."""
         test = markdown_text(self.verdict.words(self.metric, self.sign))
         lines = [
             f"## {self.headline()}",
@@ -119,10 +123,11 @@ class Decision(msgspec.Struct, frozen=True):
         return "\n".join(lines)
 
     def plain(self) -> dict[str, Any]:
+        """The decision as JSON-compatible values."""
         found: dict[str, Any] = msgspec.to_builtins(self)
         return found
 
 
-def best_of(losses: Sequence[float]) -> int:
-    """Index of the smallest one."""
+def index_of_smallest(losses: Sequence[float]) -> int:
+    """Index of the smallest loss."""
     return min(range(len(losses)), key=losses.__getitem__)

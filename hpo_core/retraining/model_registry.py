@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.checkpoints.storage import fetched, local_path
+from hpo_core.checkpoints.storage import local_copy, local_path
 from hpo_core.model.errors import HpoError
 from hpo_core.retraining.model_card import Decision, ModelCard
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore, open_client
@@ -216,10 +216,10 @@ def _inside(folder: Path, uri: str) -> Path:
 
 @contextlib.contextmanager
 def _on_this_machine(folder: Path, uri: str, base: str) -> Iterator[Path]:
-    """A checkpoint's file, fetched where it lies at a URL."""
+    """A checkpoint's file, downloaded where it lies at a URL."""
     local = local_path(folder, uri, base)
     if local is not None:
         yield local
         return
-    with fetched(uri) as copy:
+    with local_copy(uri) as copy:
         yield copy

@@ -1,4 +1,4 @@
-"""What is done next: retrain along the record, tune again, or neither."""
+"""Chooses the next branch of a retraining: train again with the same parameters, or tune again."""
 
 from __future__ import annotations
 
@@ -8,39 +8,40 @@ from typing import Literal
 import msgspec
 
 from hpo_core.retraining.drift import Drift
-from hpo_core.retraining.promotion_test import judge
+from hpo_core.retraining.promotion_test import promotion_test
 
 Branch = Literal["retrain", "tune"]
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A branch and why."""
+    """A branch and the reason for it."""
 
     branch: Branch
     reason: str
 
 
-def first_step(drift: Drift) -> Step:
-    """Without drift the recorded parameters are still the right ones; with drift they are looked for again."""
+def branch_after_drift_check(drift: Drift) -> Step:
+    """Without drift the champion's parameters are trained again; with drift new ones are searched."""
     if drift.drifted:
         return Step("tune", "tuned again: the parameters were chosen for other data than these")
     return Step("retrain", "the champion's parameters are trained again on the new data")
 
 
 def is_good_enough(own: Sequence[float], retrained: Sequence[float], *, level: float = 0.05) -> bool:
-    """Whether parameters that were trained again on new data reach what they reached on their own data.
+    """Whether the champion's parameters are as good on the new data as on their own.
 
-    They do unless they are significantly worse (one-sided Welch test of the losses over seeds).
+    They are unless they are significantly worse (one-sided Welch test of the losses over seeds).
 
     Args:
         own: losses of the champion's repeats on its own data, when it became champion.
-        retrained: losses of the same parameters trained on the new data, evaluated there.
+        retrained: losses of the same parameters, trained and evaluated on the new data.
+        level: significance level.
     """
-    return not judge(retrained, own, level=level).wins
+    return not promotion_test(retrained, own, level=level).wins
 
 
-def second_step(own: Sequence[float], retrained: Sequence[float], *, level: float = 0.05) -> Step | None:
-    """After retraining: None where it was good enough."""
+def branch_after_retraining(own: Sequence[float], retrained: Sequence[float], *, level: float = 0.05) -> Step | None:
+    """Tune after a retraining that was not good enough; None where it was."""
     if is_good_enough(own, retrained, level=level):
         return None
     return Step(

@@ -1,4 +1,4 @@
-"""Is a challenger better than the champion by more than the noise of repeated seeds?"""
+"""Promotion test: is a challenger better than the champion by more than the noise of seeds?"""
 
 from __future__ import annotations
 
@@ -12,26 +12,32 @@ from hpo_core.model.errors import SpecError
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """One-sided Welch test over repeated seeds; all values are losses (smaller is better)."""
+    """Result of a one-sided Welch test over repeated seeds; all values are losses (smaller is better)."""
 
     champion: tuple[float, ...]
     challenger: tuple[float, ...]
     margin: float
     level: float
-    """Of significance, after Bonferroni where several challengers were looked at."""
+    """Significance level, after Bonferroni's correction for several challengers."""
     p_value: float
 
     @property
     def gain(self) -> float:
-        """How much smaller the challenger's mean loss is."""
+        """Champion's mean loss minus the challenger's; positive where the challenger is better."""
         return fmean(self.champion) - fmean(self.challenger)
 
     @property
     def wins(self) -> bool:
+        """Whether the challenger is significantly better."""
         return self.p_value < self.level
 
     def words(self, metric: str, sign: float) -> str:
-        """For people, in the user's metric (``sign`` turns a loss into it)."""
+        """The result in one line, in the user's metric.
+
+        Args:
+            metric: name of the metric.
+            sign: factor that turns a loss into the metric: 1 for ``min``, -1 for ``max``.
+        """
         sides = [
             f"{fmean(values) * sign:.5g} ± {stdev(values):.2g} ({len(values)} seeds)"
             for values in (self.challenger, self.champion)
@@ -44,24 +50,24 @@ class Verdict(msgspec.Struct, frozen=True):
         )
 
 
-def judge(
+def promotion_test(
     champion: Sequence[float],
     challenger: Sequence[float],
     *,
     margin: float = 0.0,
     level: float = 0.05,
-    looks: int = 1,
+    challengers: int = 1,
 ) -> Verdict:
-    """Test the hypothesis that the challenger's mean loss is not smaller by more than ``margin``.
+    """Test whether the challenger's mean loss is smaller than the champion's by more than ``margin``.
 
-    Welch's t test (unequal variances, Welch 1947), one-sided. Without any spread on both sides the difference itself
-    decides.
+    Welch's t test (unequal variances, Welch 1947), one-sided. If neither side has any spread, the difference decides.
 
     Args:
-        champion: losses of its repeats, each trained with a seed of its own, at least two.
-        challenger: likewise.
-        margin: a gain up to it is not worth a change; in units of the metric.
-        looks: so many challengers were looked at, of which this is the best one; the level is divided by it.
+        champion: losses of its repeats, at least two, each trained with another seed.
+        challenger: losses of its repeats, likewise.
+        margin: least gain that is worth a change, in units of the metric.
+        level: significance level, from 0 to 1.
+        challengers: number of challengers of which this is the best one; the level is divided by it (Bonferroni).
 
     Raises:
         SpecError: fewer than two repeats, or a loss that is not finite.
@@ -79,4 +85,4 @@ def judge(
         p_value = 0.0 if raised[0] < champion[0] else 1.0
     else:
         p_value = float(ttest_ind(raised, list(champion), equal_var=False, alternative="less").pvalue)
-    return Verdict(tuple(champion), tuple(challenger), margin, level / looks, p_value)
+    return Verdict(tuple(champion), tuple(challenger), margin, level / challengers, p_value)

@@ -1,4 +1,4 @@
-"""Studies of a retraining: one configuration with several seeds; a search that begins from earlier ones."""
+"""Specifications of a retraining's studies: one configuration with several seeds, or a new search."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import StudySpec
 
 DATA = "data"
-"""The parameter that says which data a trial trains on (``trial.params["data"]``)."""
+"""Name of the parameter with the data that a trial trains on (``trial.params["data"]``)."""
 
 
 def repeats_spec(
     entries: Sequence[Entry], name: str, *, trial: int, repeats: int, changes: Mapping[str, Any]
 ) -> StudySpec:
-    """Train one trial (and what it went on from) again along its recorded grants, ``repeats`` times.
+    """A study that trains one trial (and its ancestors) again along its recorded grants, ``repeats`` times.
 
-    Every repeat has training seeds of its own, which follow from ``name``: the recorded ones belong to a training that
-    was chosen for its result, and would bring its luck into the test. :func:`trials_of_repeats` says which trials of
-    the new study are the repeats of the one that was asked for.
+    Every repeat has its own training seeds, derived from ``name``: the recorded seeds belong to a training that was
+    selected for its result, and would bias the test. :func:`trials_of_repeats` gives the repeats' trial numbers.
 
     Args:
+        entries: journal of the study that has the trial.
+        name: of the new study.
         changes: parameters set in every trial, such as the data.
 
     Raises:
@@ -54,7 +55,11 @@ def repeats_spec(
 
 
 def trials_of_repeats(spec: StudySpec, repeats: int) -> list[int]:
-    """The trials that :func:`repeats_spec` was made for, one of each repeat."""
+    """Trial numbers of the repeats in a study made by :func:`repeats_spec`, one per repeat.
+
+    Raises:
+        SpecError: the study was not made for that number of repeats.
+    """
     record = spec.search.record()
     if record is None or len(record.params) % repeats:
         raise SpecError(f"Study {spec.study!r} does not hold {repeats} repeats of one trial.")
@@ -64,12 +69,16 @@ def trials_of_repeats(spec: StudySpec, repeats: int) -> list[int]:
 def tuning_spec(
     source: StudySpec, name: str, *, data: str, studies: Sequence[str], decay: float, first: int, key: str
 ) -> StudySpec:
-    """The search of ``source`` again, on other data, begun from what earlier studies found (a grid: just again).
+    """The search of ``source`` on other data, warm-started from earlier studies (a grid search: repeated).
 
     Args:
-        source: a study with a search of its own (a rerun has none).
-        studies: earlier studies, the newest first.
-        key: the new study's seed follows from it.
+        source: a study with a search of its own; a rerun has none.
+        name: of the new study.
+        data: value of the parameter ``data`` in every trial.
+        studies: earlier studies, newest first.
+        decay: weight of each further study relative to the one before.
+        first: number of earlier incumbents that are tried first.
+        key: text that the new study's seed is derived from.
 
     Raises:
         SpecError: ``source`` is a rerun.

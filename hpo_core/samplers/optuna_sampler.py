@@ -114,7 +114,7 @@ class _MirrorStorage(optuna.storages.InMemoryStorage):
 
 
 class OptunaSampler:
-    """Asks an Optuna sampler; told every result."""
+    """Asks an Optuna sampler, and shows it every result."""
 
     def __init__(self, name: str, arguments: Mapping[str, Any], context: SamplerContext) -> None:
         self._name = name
@@ -143,7 +143,7 @@ class OptunaSampler:
         self._remember_past()
 
     def _remember_past(self) -> None:
-        """Trials of earlier studies, under negative numbers: told before all trials of this one."""
+        """Show trials of earlier studies first, under negative numbers."""
         for index, trial in enumerate(self._past):
             number = -1 - index
             event = TrialCreated(number, 0, trial.params)

@@ -1,4 +1,4 @@
-"""Parameters that another study recorded, for ``hpo rerun``; without any, a sampler for looking at a study."""
+"""A list of configurations, for studies that are only looked at."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from hpo_core.samplers.sampler import Sampler
 
 
 class WarmStarted:
-    """Trials 0 to k - 1 get the proposals of the spec; the sampler is asked from trial k on.
+    """The first k trials get the proposals of the spec, the others those of the sampler.
 
-    It hears of all of them, as it hears of trials that were proposed before a resume.
+    The sampler is shown all of them, as after a resume.
     """
 
     def __init__(self, sampler: Sampler, proposals: Sequence[Params]) -> None:

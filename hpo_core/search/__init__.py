@@ -1,1 +1,1 @@
-"""Search methods: they take note of events and answer what to do next; they call nobody."""
+"""Search methods: each is told events and answers what to do next."""

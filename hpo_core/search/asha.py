@@ -91,7 +91,7 @@ class AshaSearch(SearchSettings):
     @model_validator(mode="before")
     @classmethod
     def _choose_brackets(cls, data: Any) -> Any:
-        """``brackets`` absent or ``all``, or a preset: resolved once, so that the journal says what was meant."""
+        """Resolve ``brackets`` that are absent, ``all`` or a preset, so that the journal holds numbers."""
         if not isinstance(data, dict):
             return data
         preset = str(data.get("preset"))
@@ -155,7 +155,7 @@ class AshaSearch(SearchSettings):
         return rung_levels(smallest, self.max_resource, self.reduction_factor)
 
     def plan(self) -> BracketPlan:
-        """Its brackets, as the rungs are built from them."""
+        """What rungs and brackets are built from."""
         return BracketPlan(
             brackets=self.brackets,
             levels=self.levels(),
@@ -224,7 +224,7 @@ class AshaSearch(SearchSettings):
 
     @classmethod
     def without_derived(cls, search: Mapping[str, Any], changed: Collection[str]) -> dict[str, Any]:
-        """Brackets that followed from a preset follow from the changed one, or from the changed rungs."""
+        """Without brackets that followed from a preset which changed, or whose rungs changed."""
         decide = {"preset", "max_resource", "min_resource", "reduction_factor"}
         if search.get("preset") is None or "brackets" in changed or not decide & set(changed):
             return dict(search)
@@ -232,7 +232,7 @@ class AshaSearch(SearchSettings):
 
 
 class Asha(SearchMethod):
-    """Promote whenever a rung has a candidate, else grow a base rung, else wait.
+    """The promotion variant: promote a candidate, else sample, else wait.
 
     The base rungs take ``configs`` configurations in all; after that the study drains (5.1, "Using n as ASHA's
     stopping criterion"). A trial that was abandoned counts in the rung it was heading for, last.

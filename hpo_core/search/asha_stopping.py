@@ -1,4 +1,6 @@
-"""Asynchronous successive halving, stopping variant: at a rung a trial goes on at once, or never.
+"""Asynchronous successive halving, stopping variant.
+
+At a rung a trial goes on at once, or it is stopped for good.
 
 Li et al. 2018 (arXiv:1810.05934v1) and Syne Tune's documentation: a trial goes on where it is among the best
 ``floor(n / eta)`` of the ``n`` results of its rung so far, itself counted, or ``n < eta``.
@@ -18,7 +20,9 @@ from hpo_core.search.method import DONE, WAIT, Action, Loss, Promote, RungStatus
 
 
 class AshaStopping(SearchMethod):
-    """Each result is judged when it comes; those that pass have the next free slot, before new configurations.
+    """The stopping variant: each result is judged at once.
+
+    Trials that pass get the next free slot, before new configurations.
 
     A loss that is not finite stops its trial always.
     """
@@ -29,12 +33,12 @@ class AshaStopping(SearchMethod):
         self._eta = plan.reduction_factor
         self._several = objectives > 1
         self._ranked: dict[AnyRung, list[tuple[float, int]]] = {}
-        self._going: deque[Promote] = deque()
+        self._passed: deque[Promote] = deque()
         self._stopped: deque[TrialStopped] = deque()
 
     def next_action(self) -> Action:
-        if self._going:
-            return self._going[0]
+        if self._passed:
+            return self._passed[0]
         return self.brackets.sample() or (WAIT if self.brackets.running else DONE)
 
     def next_fact(self) -> Event | None:
@@ -48,8 +52,8 @@ class AshaStopping(SearchMethod):
         elif type(event) is TrialAbandoned:
             self._rank(self.brackets.rung(event.bracket, event.rung), event.trial, None)
         elif type(event) is JobGranted:
-            if not event.retry and self._going and self._going[0].trial == event.trial:
-                self._going.popleft()
+            if not event.retry and self._passed and self._passed[0].trial == event.trial:
+                self._passed.popleft()
         elif type(event) is TrialStopped:
             self._stopped.popleft()
             self.ruled_out.append(event.trial)
@@ -65,12 +69,15 @@ class AshaStopping(SearchMethod):
             return
         eta = ladder.reduction_factor
         if loss is not None and (rung.size < eta or rank <= int(rung.size // eta)):
-            self._going.append(self.brackets.promote(ladder, event.trial, k + 1))
+            self._passed.append(self.brackets.promote(ladder, event.trial, k + 1))
         else:
             self._stopped.append(TrialStopped(event.trial, event.bracket, event.rung, rank, rung.size))
 
     def _rank(self, rung: AnyRung, trial: int, loss: Loss) -> int:
-        """Add a result to its rung; its place there, from 1 (the lower trial number first between equals)."""
+        """Add a result to its rung and return its place there, from 1.
+
+        Between equal results the lower trial number comes first.
+        """
         rung.add(trial, loss)
         if self._several:
             return rung.rank(trial)
@@ -81,23 +88,23 @@ class AshaStopping(SearchMethod):
         return bisect_right(ranked, key)
 
     def _withdraw(self, event: TrialAbandoned) -> None:
-        """A trial that passed does not go on after all; the rung itself is the brackets' affair."""
-        self._going = deque(job for job in self._going if job.trial != event.trial)
+        """Drop an abandoned trial that had passed; the brackets take it out of the rung."""
+        self._passed = deque(job for job in self._passed if job.trial != event.trial)
         rung = self.brackets.rung(event.bracket, event.rung)
         if (ranked := self._ranked.get(rung)) is not None:
             ranked[:] = [key for key in ranked if key[1] != event.trial]
             insort(ranked, (math.inf, event.trial))
 
     def rungs(self) -> list[RungStatus]:
-        going = Counter(self.brackets.rung(job.bracket, job.rung - 1) for job in self._going)
+        going = Counter(self.brackets.rung(job.bracket, job.rung - 1) for job in self._passed)
         return self.brackets.rungs(lambda rung: going[rung], self._leaving)
 
     def _leaving(self, results: int) -> int:
-        """The first results of a rung go on whatever they are, the others as one in eta."""
+        """How many of so many results go on: the first ones always, then one in eta."""
         eta = self._eta
         free = min(results, math.ceil(eta) - 1)
         return int(free + (results - free) / eta)
 
     def check(self) -> None:
         assert self.brackets.running >= 0
-        assert not {p.trial for p in self._going} & {s.trial for s in self._stopped}
+        assert not {p.trial for p in self._passed} & {s.trial for s in self._stopped}

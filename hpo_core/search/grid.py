@@ -81,7 +81,7 @@ class GridSearch(SearchSettings):
 
 
 class Grid:
-    """Trial ``n`` gets point ``n`` of the grid (modulo its size), whatever else happened.
+    """The points of a grid: trial ``n`` gets point ``n``, modulo their number.
 
     Order: the first parameter of the space varies slowest, the last one fastest, values ascending, choices as
     they stand; with ``order: shuffled`` that list in a random order that follows from the seed. A parameter

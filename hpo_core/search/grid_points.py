@@ -1,4 +1,4 @@
-"""The points of a grid counted and found by number, without a list of them.
+"""Counts the points of a grid, and finds one by its number.
 
 A parameter with conditions is on or off depending on the values before it. Which ones are off is all that the
 number of points below a prefix depends on, so the points are counted from the last parameter backwards, for each set

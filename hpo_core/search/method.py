@@ -83,7 +83,7 @@ class RungStatus(msgspec.Struct, frozen=True):
 
 
 class SearchMethod(ABC):
-    """A running search: told what happened, asked what to do next. It calls nobody.
+    """A running search: it is told what happened and says what to do next.
 
     Settings are given at construction; everything else follows from applied events alone.
     """

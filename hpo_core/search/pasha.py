@@ -1,4 +1,4 @@
-"""Progressive ASHA: the highest rung opens only when rankings below it are not stable (Bohdal et al., ICLR 2023)."""
+"""Progressive ASHA: rungs open only while rankings change (Bohdal et al., ICLR 2023)."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Pasha(SearchMethod):
         return self._tolerance.value
 
     @property
-    def _settled(self) -> bool:
+    def _all_open(self) -> bool:
         """Whether every rung is open, and nothing is left to compare."""
         return self.ladder.ceiling == len(self.ladder.rungs) - 1
 
@@ -140,7 +140,7 @@ class Pasha(SearchMethod):
 
     def apply(self, event: Event) -> None:
         self.asha.apply(event)
-        if self._settled:
+        if self._all_open:
             return
         if type(event) is TrialCreated:
             self._losses.append(math.inf)
@@ -175,7 +175,7 @@ class Pasha(SearchMethod):
         self._raised = None
         self._ranking = self._new_ranking()
         self._tolerance.begin()
-        if self._settled:
+        if self._all_open:
             self._losses.clear()
             self._curves.clear()
 
@@ -183,7 +183,7 @@ class Pasha(SearchMethod):
         return self.asha.rungs()
 
     def contest(self, bracket: int, rung: int) -> Contest | None:
-        """As in ASHA; a trial at the ceiling counts as if the ceiling were raised, for that is not known."""
+        """As in ASHA; whether the ceiling will be raised is not known, so it counts as raised."""
         return self.asha.contest(bracket, rung)
 
     def check(self) -> None:

@@ -174,7 +174,9 @@ class Session(msgspec.Struct, gc=False):
 
 
 class Pbt(SearchMethod):
-    """See the module; ``selection`` says how the parent is found.
+    """A population, asked which member trains next and from whose weights.
+
+    ``selection`` says how the parent is found:
 
     - ``tournament``: the opponent is drawn from the trials of the last ``opponents_from`` generations up to the
       initiator's own (``opponents: past``), of its own alone (``same``), or of later ones too (``any``; 4.8 compares
@@ -208,8 +210,6 @@ class Pbt(SearchMethod):
         self._oldest = 0  # generation of the oldest trial that has not initiated
         self._kept_from = 0  # generations below it can be no parents any more
         self.ruled_out: list[int] = []
-
-    # Questions.
 
     def next_action(self) -> Action:
         created, population = len(self.sessions), self.settings.population
@@ -305,7 +305,7 @@ class Pbt(SearchMethod):
         return None, initiator if own.fitness is not None else self._fallback(own.generation), True
 
     def _rule_out(self) -> None:
-        """Generations whose trials meet no initiator any more: all that come initiate later ones."""
+        """Rule out generations that no later initiator may meet."""
         if self.settings.keep_last:
             return
         while not self._pending[self._oldest]:
@@ -364,8 +364,6 @@ class Pbt(SearchMethod):
             return None
         return TrialStopped(stop[0], 0, self.sessions[stop[0]].generation, 0, 0)
 
-    # Facts.
-
     def apply(self, event: Event) -> None:
         kind = type(event)
         if kind is JobCompleted:
@@ -411,7 +409,7 @@ class Pbt(SearchMethod):
             self.total += event.configs
 
     def _withdraw(self, trial: int) -> None:
-        """A trial that has ended is nobody's parent any more; where it has not initiated, it still does, and loses."""
+        """Abandon an ended trial: it is nobody's parent any more, and loses where it has yet to initiate."""
         session = self.sessions[trial]
         if session.fitness is not None:
             self._good[session.generation].remove(trial)
@@ -443,10 +441,10 @@ class Pbt(SearchMethod):
         found, sizes = [], self._sizes()
         for generation, size in enumerate(sizes):
             ended = self._count(self._ended, generation)
-            gone = initiated[generation]
-            ready = max(0, min(ended, self._count(sizes, generation + 1)) - gone)
+            reproduced = initiated[generation]
+            ready = max(0, min(ended, self._count(sizes, generation + 1)) - reproduced)
             left = max(0, size - ended) * steps
-            found.append(RungStatus(0, generation, (generation + 1) * steps, ended, gone, ready, size, left))
+            found.append(RungStatus(0, generation, (generation + 1) * steps, ended, reproduced, ready, size, left))
         return found
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""Grants another study recorded, granted again in that order (``hpo rerun``; ASHA 5.4).
+"""The grants of another study, granted again in the same order (``hpo rerun``; ASHA 5.4).
 
 The recorded order fixes the promotions; the timing of the workers does not matter. A grant whose trial is
 still training waits, and later ones of other trials go ahead, so no slot idles. A trial that goes on from another
@@ -190,8 +190,8 @@ class Recorded(SearchMethod):
                 level = max(grant.target for grant in grants)
                 below = max((g.target for g in self._expected.get((bracket, k - 1), ())), default=0)
                 left = max(0, len(grants) - done)
-                gone = self._granted.get((bracket, k + 1), 0)
-                found.append(RungStatus(bracket, k, level, done, gone, 0, len(grants), left * (level - below)))
+                left_for_next = self._granted.get((bracket, k + 1), 0)
+                found.append(RungStatus(bracket, k, level, done, left_for_next, 0, len(grants), left * (level - below)))
         return found
 
     def check(self) -> None:

@@ -97,7 +97,7 @@ class ShaSearch(SearchSettings):
 
 
 def sizes_of(configs: int, rungs: int, reduction_factor: float) -> list[int]:
-    """``floor(n * eta**-k)`` for each rung ``k``, as far as it holds a trial.
+    """Sizes of the rungs, ``floor(n * eta**-k)``, as far as they hold a trial.
 
     >>> sizes_of(9, 3, 3), sizes_of(4, 3, 3)
     ([9, 3, 1], [4, 1])
@@ -119,7 +119,7 @@ class Tournament:
         self.rungs: list[AnyRung] = [make_rung(level, reduction_factor, objectives) for level in levels]
         self.finite = [0] * len(levels)
         self.created = 0
-        self.going: list[int] = []
+        self.chosen: list[int] = []
         """Trials of the rung below the running one that were chosen and not granted yet, the best first."""
         self.rung = 0
         """The rung that is filling."""
@@ -132,10 +132,10 @@ class Tournament:
 
     def free(self) -> bool:
         """Whether it has a job to give now."""
-        return bool(self.going) or (self.rung == 0 and self.created < self.sizes[0])
+        return bool(self.chosen) or (self.rung == 0 and self.created < self.sizes[0])
 
     def add(self, rung: int, trial: int, loss: Loss) -> list[int]:
-        """A trial reported, or was abandoned; the last one of a rung opens the next.
+        """Add a result, or None for an abandoned trial; the last one of a rung opens the next.
 
         Returns the trials that do not go on, as known now for the first time.
         """
@@ -146,26 +146,26 @@ class Tournament:
         return over + self._next_rung()
 
     def _next_rung(self) -> list[int]:
-        """Open it where this one is complete; the trials that do not go on."""
+        """Open the next rung where this one is complete; return the trials that do not go on."""
         rung, size = self.rung, self._size(self.rung + 1)
         if self.rungs[rung].size < self.wanted or not self.wanted:
             return []
         ranking = self.rungs[rung].ranking()
-        self.going = ranking[: min(size, self.finite[rung])]
-        self.wanted = len(self.going)
+        self.chosen = ranking[: min(size, self.finite[rung])]
+        self.wanted = len(self.chosen)
         self.rung = rung + 1
-        return ranking[len(self.going) : self.finite[rung]] if size else []
+        return ranking[len(self.chosen) : self.finite[rung]] if size else []
 
     def withdraw(self, rung: int, trial: int) -> list[int]:
-        """A trial that waits at a rung, or was chosen to leave it, does not go on: nobody takes its place.
+        """Take out a trial that waits at a rung or was chosen to leave it; nobody takes its place.
 
         Returns the trials that do not go on, as known now for the first time; this one is the first.
         """
         self.rungs[rung].withdraw(trial)
         self.finite[rung] -= 1
-        if trial not in self.going:
+        if trial not in self.chosen:
             return [trial]
-        self.going.remove(trial)
+        self.chosen.remove(trial)
         self.wanted -= 1
         return [trial, *self._next_rung()]
 
@@ -173,14 +173,14 @@ class Tournament:
         return self.sizes[rung] if rung < len(self.sizes) else 0
 
     def contest(self, rung: int, reduction_factor: float) -> Contest | None:
-        """Promotion goes to the best ``floor(n * eta**-k)`` at the barrier, and nobody is sure of it before."""
+        """What decides promotion: the best ``floor(n * eta**-k)`` at the barrier go on."""
         if rung != self.rung or self.finished:
             return None
         return Contest(self.rungs[rung], self.wanted, self._size(rung + 1), reduction_factor, at_barrier=True)
 
     def promote(self, trial: int) -> None:
         self.rungs[self.rung - 1].promote(trial)
-        self.going.remove(trial)
+        self.chosen.remove(trial)
 
 
 class Halving(SearchMethod):
@@ -213,8 +213,8 @@ class Halving(SearchMethod):
     def next_action(self) -> Action:
         for number in range(self._first, len(self.brackets)):
             bracket = self.brackets[number]
-            if bracket.going:
-                return Promote(bracket.going[0], number, bracket.rung, bracket.rungs[bracket.rung].level)
+            if bracket.chosen:
+                return Promote(bracket.chosen[0], number, bracket.rung, bracket.rungs[bracket.rung].level)
             if bracket.free():
                 return Sample(number, 0, bracket.rungs[0].level)
         if self._next_size() > 0:
@@ -298,7 +298,7 @@ def _status(number: int, bracket: Tournament, reduction_factor: float) -> list[R
             expected = min(expected, bracket.sizes[k])
         if k < bracket.rung:
             expected = rung.size
-        waiting = len(bracket.going) if k == bracket.rung - 1 else 0
+        waiting = len(bracket.chosen) if k == bracket.rung - 1 else 0
         step = rung.level - (bracket.rungs[k - 1].level if k else 0)
         left = max(0, expected - rung.size)
         found.append(RungStatus(number, k, rung.level, rung.size, rung.promoted, waiting, expected, left * step))

@@ -1,1 +1,1 @@
-"""Secrets, private files, and texts of others where people read them."""
+"""Secrets, private files, and untrusted text."""

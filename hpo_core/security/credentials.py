@@ -1,4 +1,4 @@
-"""Passwords in URLs: found where a study would keep them, hidden where a message would show them."""
+"""Passwords in URLs, and settings that open our services: finds and removes them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _SECRET = re.compile(
     r"password|passwd|passphrase|pwd|token|secret|key|credential|odbc_connect|^pass$|^sig$|signature", re.IGNORECASE
 )
 _FILES = frozenset({"sslkey"})
-"""PostgreSQL's arguments that sound like a secret and name a file."""
+"""Arguments of PostgreSQL that sound like a secret but name a file."""
 _ARGUMENT = re.compile(r"(?<=[?&;])([^=&;?\s]{1,200})=([^&\s]*)")
 _HTTP_USER = re.compile(r"^(https?://)[^/?#]*@", re.IGNORECASE)
 _DATABASE_USER = re.compile(r"^(.*?://)[^:/]*(?::[^@]*)?@")
-"""As SQLAlchemy reads it: a password may hold a slash."""
+"""As SQLAlchemy parses it: a password may contain a slash."""
 _ANY_USER = re.compile(r"://[^:/@\s]{0,500}(?::[^@\s]{0,500})?@")
 
 
 def holds_credentials(url: str) -> bool:
-    """Whether a URL names a user or a password, before its host or as an argument.
+    """Whether a URL contains a user or a password, before its host or as an argument.
 
     >>> [holds_credentials(u) for u in ("http://h:5000/@x", "http://me:pw@h", "postgresql://h/db?user=me&password=pw")]
     [False, True, True]
@@ -30,7 +30,7 @@ def holds_credentials(url: str) -> bool:
 
 
 def without_credentials(url: str) -> str:
-    """A URL fit for a log.
+    """A URL without user and password, with secret arguments masked, for logs.
 
     >>> without_credentials("postgresql://me:pw@h/db?password=pw&sslmode=require")
     'postgresql://h/db?password=***&sslmode=require'
@@ -39,12 +39,12 @@ def without_credentials(url: str) -> str:
 
 
 def without_secret_arguments(url: str) -> str:
-    """A URL whose arguments that are secrets are masked; its user and password stay as they are."""
+    """A URL with its secret arguments masked; user and password before the host stay."""
     return _ARGUMENT.sub(lambda found: f"{found[1]}=***" if is_secret_name(found[1]) else found[0], url)
 
 
 def without_urls_credentials(text: str) -> str:
-    """A message without the credentials of the URLs in it; of something in doubt nothing is left."""
+    """A message without the credentials of URLs in it; in doubt a part is removed."""
     return without_secret_arguments(_ANY_USER.sub("://", text))
 
 
@@ -53,7 +53,7 @@ def _user(url: str) -> re.Pattern[str]:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether an argument, or a variable, of this name holds a secret."""
+    """Whether an argument or environment variable of this name holds a secret."""
     plain = unquote_plus(name)
     return plain not in _FILES and _SECRET.search(plain) is not None
 
@@ -71,9 +71,9 @@ _SERVICES = ("HPO_", "MLFLOW_", "PREFECT_", "PG", "DASK_")
 
 
 def is_private_setting(name: str, value: str) -> bool:
-    """Whether an environment variable opens journal, database, tracking server, Prefect API or Dask cluster.
+    """Whether an environment variable is a credential of journal, database, MLflow, Prefect or Dask.
 
-    Training code gets none of these. What it needs itself (AWS_*, HF_TOKEN, WANDB_API_KEY) is none of ours.
+    Training code gets none of these. It keeps those that it may need itself (AWS_*, HF_TOKEN, WANDB_API_KEY).
 
     >>> [is_private_setting(n, "x") for n in ("HPO_JOURNAL", "PGPASSWORD", "PREFECT_API_KEY", "AWS_SECRET_ACCESS_KEY")]
     [True, True, True, False]
@@ -84,5 +84,5 @@ def is_private_setting(name: str, value: str) -> bool:
 
 
 def without_private_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a process that runs user code."""
+    """A copy of an environment for processes that run user code: without private settings."""
     return {name: value for name, value in environment.items() if not is_private_setting(name, value)}

@@ -1,11 +1,11 @@
-"""Secrets out of texts: what training functions and libraries say is kept, logged and shown, passwords are not.
+"""Masks secrets in texts of training functions and libraries before they are recorded, logged or shown.
 
-Known secrets are the values of environment variables with telling names (``..._PASSWORD``, ``..._TOKEN``, ``..._KEY``),
-the passwords in URLs and connection strings that any variable holds, and what :func:`remember` was told. They are
-found as they are, and as Python, JSON, HTML, URLs and Basic authentication write them. Beside these, whatever looks
-like a secret is masked: ``scheme://user:password@``, ``password=...``, ``Authorization: ...``.
+Known secrets are the values of environment variables named like one (``..._PASSWORD``, ``..._TOKEN``, ``..._KEY``), the
+passwords in URLs and connection strings of any variable, and those given to :func:`add_secrets_of`. They are
+recognized as such, and in the encodings of Python, JSON, HTML, URLs and Basic authentication. In addition, whatever
+looks like a secret is masked: ``scheme://user:password@``, ``password=...``, ``Authorization: ...``.
 
-A secret that a function takes apart, encrypts, or reads from a file cannot be recognized.
+A secret that a function splits, encrypts, or reads from a file cannot be recognized.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from hpo_core.model.errors import HpoError
 from hpo_core.model.trial import Report
 from hpo_core.security.credentials import is_secret_name, without_urls_credentials
 
-STARS = "***"
-SHORTEST = 6
-"""Shorter values are part of ordinary words."""
-_EDGE = 4
-"""Of a secret that a limit of length cut through, so many characters at least are recognized."""
+MASK = "***"
+MIN_SECRET_LENGTH = 6
+"""Shorter values are not masked: they are part of ordinary words."""
+_MIN_CUT_LENGTH = 4
+"""Least characters of a secret that are recognized where a length limit cut through it."""
 _PLAIN_WORDS = frozenset({"default", "disabled", "enabled", "required", "optional", "always", "prefer", "allow"})
 _NO_SECRETS = frozenset({"PWD", "OLDPWD"})
 _AUTH = re.compile(r"auth(?!or)", re.IGNORECASE)
@@ -43,7 +43,7 @@ _AMOUNT = re.compile(r"tokens|max|min|limit|size|count|length|ttl|timeout|second
 _USER = re.compile(r"""[a-z][a-z0-9+.-]{0,30}://([^:/?#\s"'@]*)(?::([^@\s"']*))?@""", re.IGNORECASE)
 _HTTP_USER = re.compile(r"""https?://([^:/?#\s"']*)(?::([^/?#\s"']*))?@""", re.IGNORECASE)
 _DATABASE_USER = re.compile(r"[^:/]+://([^:/]*)(?::([^@]*))?@.*", re.DOTALL)
-"""A whole value, as SQLAlchemy reads it: a password may hold slashes and spaces."""
+"""A whole value, as SQLAlchemy parses it: a password may contain slashes and spaces."""
 _ARGUMENT = re.compile(r"[?&;]([^=&;?\s]+)=([^&\s\"']*)")
 _ASSIGNED = re.compile(
     r"""(?P<name>(?:password|passwd|passphrase|secret|credentials?|(?:api|access|auth|private|refresh|session|security|id)[_-]?(?:key|token)|(?<![a-z])pwd)[\w-]{0,40}
@@ -56,22 +56,26 @@ _AUTHORIZATION = re.compile(
         (?P<value>[A-Za-z0-9._~+/=-]{4,9999})""",
     re.IGNORECASE | re.VERBOSE,
 )
-_remembered: set[str] = set()
+_added_secrets: set[str] = set()
 
 
-def remember(value: str) -> None:
-    """A setting that is not in the environment: its secrets are masked from now on (a URL, or ``user:password``)."""
-    _remembered.update(_secrets_in("", value))
+def add_secrets_of(value: str) -> None:
+    """Mask from now on the secrets in a setting that is not in the environment (a URL, or ``user:password``)."""
+    _added_secrets.update(_secrets_in("", value))
 
 
 def known_secrets(environment: Mapping[str, str] | None = None) -> frozenset[str]:
-    """All values that must not be shown, as this process knows them."""
+    """All secret values that this process knows.
+
+    Args:
+        environment: variables to search; default: this process's.
+    """
     found = os.environ if environment is None else environment
-    return _known(tuple(found.items()), frozenset(_remembered))
+    return _known(tuple(found.items()), frozenset(_added_secrets))
 
 
 def masked(text: str, environment: Mapping[str, str] | None = None) -> str:
-    """A text fit to be kept and shown.
+    """The text with all secrets replaced by ``***``.
 
     >>> masked("cannot reach http://me:pw@host/x: s3cret-of-mine", {"MY_TOKEN": "s3cret-of-mine"})
     'cannot reach http://host/x: ***'
@@ -80,14 +84,14 @@ def masked(text: str, environment: Mapping[str, str] | None = None) -> str:
         return text
     pattern, forms = _pattern(known_secrets(environment))
     if pattern is not None:
-        text = _cut_ones(pattern.sub(STARS, text), forms)
+        text = _mask_cut_secrets(pattern.sub(MASK, text), forms)
     text = without_urls_credentials(text)
-    text = _AUTHORIZATION.sub(rf"\g<name>{STARS}", text)
-    return _ASSIGNED.sub(_starred, text)
+    text = _AUTHORIZATION.sub(rf"\g<name>{MASK}", text)
+    return _ASSIGNED.sub(_masked_assignment, text)
 
 
 def masked_report(report: Report) -> Report:
-    """A report whose texts hold no secret; numbers are left alone."""
+    """A report with secrets masked in its texts; numbers stay."""
     texts = (report.message, report.detail, *report.unrestored)
     safe = tuple(masked(text) for text in texts)
     if safe == texts:
@@ -97,10 +101,10 @@ def masked_report(report: Report) -> Report:
 
 @contextmanager
 def masked_errors() -> Iterator[None]:
-    """Around what others show the errors of: one whose text or cause holds a secret is raised anew without it.
+    """Context manager: replaces an error whose text or cause contains a secret by one with it masked.
 
     Raises:
-        HpoError: in place of such an error; one of ours stays of its kind.
+        HpoError: in place of such an error; a subclass of HpoError keeps its class.
     """
     try:
         yield
@@ -115,7 +119,7 @@ def masked_errors() -> Iterator[None]:
 
 
 def mask_logs() -> None:
-    """From now on no log record of this process holds a secret, whoever makes and writes it."""
+    """Mask secrets in all log records of this process from now on."""
     before: Any = logging.getLogRecordFactory()
     if getattr(before, "masks_secrets", False):
         return
@@ -133,7 +137,7 @@ def _mask_record(record: logging.LogRecord) -> None:
     try:
         text = record.getMessage()
     except Exception:
-        return  # logging itself says what is wrong with it
+        return  # logging itself reports the wrong arguments
     if (safe := masked(text)) != text:
         record.msg, record.args = safe, ()
     if record.exc_info and record.exc_info[1] is not None:
@@ -143,32 +147,32 @@ def _mask_record(record: logging.LogRecord) -> None:
 
 
 @lru_cache(maxsize=16)
-def _known(environment: tuple[tuple[str, str], ...], remembered: frozenset[str]) -> frozenset[str]:
-    found = set(remembered)
+def _known(environment: tuple[tuple[str, str], ...], added: frozenset[str]) -> frozenset[str]:
+    found = set(added)
     for name, value in environment:
         found |= _secrets_in(name, value)
     users = {value for name, value in environment if name.upper().endswith(("USERNAME", "USER")) and value}
     named = [value for name, value in environment if _names_secret(name, value)]
-    found |= {_basic(f"{user}:{secret}") for user in users for secret in named}
-    return frozenset(value for value in found if len(value) >= SHORTEST and value not in _PLAIN_WORDS)
+    found |= {_basic_auth(f"{user}:{secret}") for user in users for secret in named}
+    return frozenset(value for value in found if len(value) >= MIN_SECRET_LENGTH and value not in _PLAIN_WORDS)
 
 
 def _secrets_in(name: str, value: str) -> set[str]:
-    """What of a variable's value is secret: all of it by its name, passwords by their place in it."""
+    """Secret parts of a variable's value: all of it because of its name, or passwords within it."""
     found: set[str] = set()
     if _names_secret(name, value):
         found.add(value)
         if ":" in value:  # user:password
-            found |= {value.partition(":")[2], _basic(value)}
+            found |= {value.partition(":")[2], _basic_auth(value)}
     for user, password in _users_in(value):
-        found |= {password, unquote(password), _basic(f"{unquote(user)}:{unquote(password)}")}
+        found |= {password, unquote(password), _basic_auth(f"{unquote(user)}:{unquote(password)}")}
     for argument, given in _ARGUMENT.findall(value):
         if is_secret_name(argument):
             found |= {given, unquote_plus(given)}
-            found |= {_bare(inner["value"]) for inner in _ASSIGNED.finditer(unquote_plus(given))}
-    found |= {_bare(inner["value"]) for inner in _ASSIGNED.finditer(value)}
+            found |= {_unquoted(inner["value"]) for inner in _ASSIGNED.finditer(unquote_plus(given))}
+    found |= {_unquoted(inner["value"]) for inner in _ASSIGNED.finditer(value)}
     found |= {inner["value"] for inner in _AUTHORIZATION.finditer(value)}
-    return found - {"", STARS}
+    return found - {"", MASK}
 
 
 def _users_in(value: str) -> Iterator[tuple[str, str]]:
@@ -178,7 +182,7 @@ def _users_in(value: str) -> Iterator[tuple[str, str]]:
     for user, password in pairs:
         if password:
             yield user, password
-        elif value.lower().startswith("http") and len(user) >= 2 * SHORTEST:
+        elif value.lower().startswith("http") and len(user) >= 2 * MIN_SECRET_LENGTH:
             yield "", user  # https://TOKEN@host
 
 
@@ -190,30 +194,30 @@ def _names_secret(name: str, value: str) -> bool:
     return not (_AMOUNT.search(name) and value.replace(".", "", 1).isdigit())
 
 
-def _bare(value: str) -> str:
+def _unquoted(value: str) -> str:
     return value[1:-1] if value[:1] in "\"'{" and len(value) > 1 else value
 
 
-def _starred(found: re.Match[str]) -> str:
+def _masked_assignment(found: re.Match[str]) -> str:
     value = found["value"]
     closed = value[:1] if value[:1] in "\"'" else ""
-    return found[0] if STARS in value else f"{found['name']}{closed}{STARS}{closed}"
+    return found[0] if MASK in value else f"{found['name']}{closed}{MASK}{closed}"
 
 
-def _basic(text: str) -> str:
+def _basic_auth(text: str) -> str:
     return base64.b64encode(text.encode("utf-8", "surrogateescape")).decode().rstrip("=")
 
 
 @lru_cache(maxsize=16)
 def _pattern(values: frozenset[str]) -> tuple[re.Pattern[str] | None, tuple[str, ...]]:
-    forms = sorted({form for value in values for form in _forms(value)}, key=lambda form: (-len(form), form))
+    forms = sorted({form for value in values for form in _encodings(value)}, key=lambda form: (-len(form), form))
     return (re.compile("|".join(map(re.escape, forms))), tuple(forms)) if forms else (None, ())
 
 
-def _forms(value: str) -> set[str]:
-    """A value as texts may hold it."""
+def _encodings(value: str) -> set[str]:
+    """Encodings in which texts may contain a secret value."""
     plain = value.encode("utf-8", "backslashreplace").decode()
-    forms = {value, plain, " ".join(value.split()), value.strip(), _basic(value), html.escape(plain)}
+    forms = {value, plain, " ".join(value.split()), value.strip(), _basic_auth(value), html.escape(plain)}
     for coded in (quote(plain), quote(plain, safe=""), quote_plus(plain)):
         forms |= {coded, re.sub("%[0-9A-F]{2}", lambda code: code[0].lower(), coded)}
     for written in (repr(value), repr(value.encode("utf-8", "replace"))[1:], json.dumps(value), ascii(value)):
@@ -221,25 +225,35 @@ def _forms(value: str) -> set[str]:
     forms |= {value.replace("'", "\\'"), value.replace('"', '\\"'), value.replace("'", "'\"'\"'")}
     if "\n" in value:  # a private key: each of its lines
         forms |= {line.strip() for line in value.splitlines() if len(line.strip()) >= 16 and "-----" not in line}
-    return {form for form in forms if len(form) >= SHORTEST}
+    return {form for form in forms if len(form) >= MIN_SECRET_LENGTH}
 
 
-def _cut_ones(text: str, forms: tuple[str, ...]) -> str:
-    """Limits of length cut texts where they are made, where secrets are not known: the rest of one may be left."""
+def _mask_cut_secrets(text: str, forms: tuple[str, ...]) -> str:
+    """Mask a part of a secret at the edge of a shortened text.
+
+    Length limits are applied where a text is made, before masking, so part of a secret may be left.
+    """
     if text.endswith("..."):
         kept = text[:-3]
         for form in forms:
-            long = next((n for n in range(min(len(form) - 1, len(kept)), _EDGE - 1, -1) if kept.endswith(form[:n])), 0)
+            long = next(
+                (n for n in range(min(len(form) - 1, len(kept)), _MIN_CUT_LENGTH - 1, -1) if kept.endswith(form[:n])), 0
+            )
             if long:
-                text = f"{kept[:-long]}{STARS}..."
+                text = f"{kept[:-long]}{MASK}..."
                 break
     lead = "..." if text.startswith("...") else ""
     if lead or len(text) >= 4000:
         kept = text[len(lead) :]
         for form in forms:
             long = next(
-                (n for n in range(min(len(form) - 1, len(kept)), _EDGE - 1, -1) if kept.startswith(form[-n:])), 0
+                (
+                    n
+                    for n in range(min(len(form) - 1, len(kept)), _MIN_CUT_LENGTH - 1, -1)
+                    if kept.startswith(form[-n:])
+                ),
+                0,
             )
             if long:
-                return f"{lead}{STARS}{kept[long:]}"
+                return f"{lead}{MASK}{kept[long:]}"
     return text

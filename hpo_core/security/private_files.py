@@ -1,8 +1,8 @@
-"""Folders and files that only their user may read: modes 0700 and 0600, no links, no foreign owners.
+"""Makes and opens folders and files that only their user may read (modes 0700 and 0600).
 
-A link that somebody planted where we write would make us write, empty or delete what it points to. So nothing below a
-home folder may be a link, and nothing may belong to somebody else; root's own files are accepted, and root accepts
-every owner (a container often runs as root on a volume of another user).
+Another user's symbolic link where we write would make us write, empty or delete what it points to. So nothing below a
+home folder may be a link or belong to another user. Files of root are accepted, and root accepts every owner (a
+container often runs as root on a volume of another user).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ log = logging.getLogger("hpo.home")
 
 
 def private_folder(path: str | Path, *, below: str | Path | None = None) -> Path:
-    """Make a folder with mode 0700, or check one that is there and take others' permissions from it.
+    """Make a folder with mode 0700, or check an existing one and remove other users' permissions.
 
     Args:
-        below: folders from here (included) down to ``path`` are checked and made likewise; it must be a parent of
-            ``path``. Default: ``path`` alone, and what is missing above it is made with mode 0700, too.
+        below: a parent of ``path``; all folders from it (included) to ``path`` are treated alike. Default: ``path``
+            alone; missing parents are made with mode 0700, too.
 
     Raises:
-        StorageError: it is a link or no folder, belongs to somebody else, or cannot be made.
+        StorageError: it is a link or no folder, belongs to another user, or cannot be made.
     """
     path = Path(path)
     top = path if below is None else Path(below)
@@ -44,58 +44,57 @@ def private_folder(path: str | Path, *, below: str | Path | None = None) -> Path
         for folder in chain:  # one by one: below a link nothing may be made
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=FOLDER_MODE)
-            _tighten(folder)
+            _remove_group_permissions(folder)
     except OSError as error:
-        raise _cannot(f"Folder {path}", error) from None
+        raise _access_error(f"Folder {path}", error) from None
     return path
 
 
 def check_folder(path: str | Path, *, below: str | Path | None = None) -> None:
-    """Refuse a folder of which a part, from ``below`` (included) on, is a link or belongs to somebody else.
+    """Check that no folder from ``below`` (included) to ``path`` is a link or belongs to another user.
 
-    Nothing is changed; what is not there is no fault.
+    Nothing is changed; a missing folder is no error.
 
     Raises:
-        StorageError: see above.
+        StorageError: one is a link, no folder, or another user's.
     """
     path = Path(path)
     place = path if below is None else Path(below)
-    _look(place)
+    _inspect_folder(place)
     for part in path.relative_to(place).parts:
         place = place / part
-        _look(place)
+        _inspect_folder(place)
 
 
 def check_file(path: str | Path) -> None:
-    """Refuse a file that is a link, no regular file, or somebody else's; what is not there is no fault.
+    """Check that a file is a regular one of this user; a missing file is no error.
 
     Raises:
-        StorageError: see above.
+        StorageError: it is a link, no regular file, or another user's.
     """
     try:
         found = Path(path).lstat()
     except FileNotFoundError:
         return
     except OSError as error:
-        raise _cannot(f"File {path}", error) from None
-    _refuse(Path(path), found, "file")
+        raise _access_error(f"File {path}", error) from None
+    _check_kind_and_owner(Path(path), found, "file")
 
 
 def private_database(path: str | Path) -> None:
-    """Make an empty SQLite file of mode 0600 where there is none; take others' permissions from one that is ours.
+    """Make an empty SQLite file of mode 0600, or remove other users' permissions from an existing one.
 
-    One that is there is never opened here: to close it again would free the locks that SQLite holds on it elsewhere in
-    this process.
+    An existing file is never opened here: closing it would release the locks that SQLite holds on it in this process.
     """
     path = Path(path)
     if not path.exists():
         with contextlib.suppress(FileExistsError):
             open_private(path, "xb").close()
-    for side in ("", "-wal", "-shm"):  # SQLite gives the other two the mode of the first
-        _narrow(path.with_name(path.name + side))
+    for temporary in ("", "-wal", "-shm"):  # SQLite gives the other two the mode of the first
+        _restrict_mode(path.with_name(path.name + temporary))
 
 
-def _narrow(path: Path) -> None:
+def _restrict_mode(path: Path) -> None:
     with contextlib.suppress(OSError):
         found = path.stat()
         if stat.S_IMODE(found.st_mode) & 0o077 and found.st_uid == os.geteuid():
@@ -103,29 +102,29 @@ def _narrow(path: Path) -> None:
 
 
 def open_private(path: str | Path, mode: Literal["rb", "wb", "ab", "xb"]) -> IO[bytes]:
-    """Open a file of ours, made with mode 0600 where it is missing (except to read).
+    """Open a file of this user; it is made with mode 0600 if missing, except for reading.
 
     Raises:
-        FileNotFoundError: it is to be read and is not there.
-        FileExistsError: it is to be new (``xb``) and is there.
-        StorageError: it is a link or no regular file, belongs to somebody else, or cannot be opened.
+        FileNotFoundError: mode ``rb``, and it is missing.
+        FileExistsError: mode ``xb``, and it exists.
+        StorageError: it is a link or no regular file, belongs to another user, or cannot be opened.
     """
     flags = {
         "rb": os.O_RDONLY,
-        "wb": os.O_WRONLY | os.O_CREAT,  # emptied only once it is known to be ours
+        "wb": os.O_WRONLY | os.O_CREAT,  # emptied only after its owner was checked
         "ab": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
         "xb": os.O_WRONLY | os.O_CREAT | os.O_EXCL,
     }[mode]
     try:
-        # O_NONBLOCK: to open a pipe that somebody planted must not wait for its other end.
+        # O_NONBLOCK: opening a pipe that another user put there must not wait for its other end.
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, FILE_MODE)
     except (FileNotFoundError, FileExistsError):
         raise
     except OSError as error:
-        raise _cannot(f"File {path}", error) from None
+        raise _access_error(f"File {path}", error) from None
     try:
         found = os.fstat(descriptor)
-        _refuse(Path(path), found, "file")
+        _check_kind_and_owner(Path(path), found, "file")
         os.set_blocking(descriptor, True)
         if stat.S_IMODE(found.st_mode) & 0o077 and found.st_uid == os.geteuid():
             os.fchmod(descriptor, FILE_MODE)
@@ -133,7 +132,7 @@ def open_private(path: str | Path, mode: Literal["rb", "wb", "ab", "xb"]) -> IO[
             os.ftruncate(descriptor, 0)
     except OSError as error:
         os.close(descriptor)
-        raise _cannot(f"File {path}", error) from None
+        raise _access_error(f"File {path}", error) from None
     except BaseException:
         os.close(descriptor)
         raise
@@ -141,31 +140,31 @@ def open_private(path: str | Path, mode: Literal["rb", "wb", "ab", "xb"]) -> IO[
 
 
 def write_private(path: str | Path, content: bytes, *, durable: bool = False) -> None:
-    """Replace a file by one of mode 0600 in one step; what a link at its place points to is not touched.
+    """Replace a file atomically by one of mode 0600; the target of a link in its place is not touched.
 
     Args:
         durable: whether it must be on disk when this returns.
 
     Raises:
         OSError: it cannot be written.
-        StorageError: the file beside it that is written first is somebody else's.
+        StorageError: the temporary file beside it belongs to another user.
     """
     path = Path(path)
-    side = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open_private(side, "wb") as file:
+        with open_private(temporary, "wb") as file:
             file.write(content)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        side.replace(path)
+        temporary.replace(path)
     except BaseException:
-        side.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
-def _tighten(folder: Path) -> None:
-    found = _look(folder)
+def _remove_group_permissions(folder: Path) -> None:
+    found = _inspect_folder(folder)
     assert found is not None
     wide = stat.S_IMODE(found.st_mode) & 0o077
     if not wide:
@@ -183,20 +182,20 @@ def _tighten(folder: Path) -> None:
         )
 
 
-def _look(folder: Path) -> os.stat_result | None:
+def _inspect_folder(folder: Path) -> os.stat_result | None:
     try:
         found = folder.lstat()
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _cannot(f"Folder {folder}", error) from None
-    _refuse(folder, found, "folder")
+        raise _access_error(f"Folder {folder}", error) from None
+    _check_kind_and_owner(folder, found, "folder")
     return found
 
 
-def _refuse(path: Path, found: os.stat_result, kind: Literal["file", "folder"]) -> None:
+def _check_kind_and_owner(path: Path, found: os.stat_result, kind: Literal["file", "folder"]) -> None:
     if stat.S_ISLNK(found.st_mode):
-        raise _link(f"{kind.capitalize()} {path}")
+        raise _link_error(f"{kind.capitalize()} {path}")
     if not (stat.S_ISREG if kind == "file" else stat.S_ISDIR)(found.st_mode):
         raise StorageError(
             f"{path} is no {'regular file' if kind == 'file' else 'folder'}. Move it out of the way, or choose another "
@@ -211,16 +210,16 @@ def _refuse(path: Path, found: os.stat_result, kind: Literal["file", "folder"]) 
         )
 
 
-def _link(what: str) -> StorageError:
+def _link_error(what: str) -> StorageError:
     return StorageError(
         f"{what} is a symbolic link, and below a home folder none is followed: somebody else could have planted it. "
         "Put the real one in its place; for checkpoints elsewhere set checkpoints.folder in the study."
     )
 
 
-def _cannot(what: str, error: OSError) -> StorageError:
+def _access_error(what: str, error: OSError) -> StorageError:
     if error.errno == errno.ELOOP:
-        return _link(what)
+        return _link_error(what)
     return StorageError(
         f"{what} cannot be opened or made ({error.strerror}). Free space or make it writable, or choose another home "
         "with --home or HPO_HOME."

@@ -1,4 +1,4 @@
-"""Texts of others where a person reads them: terminals, Markdown, tags. What they hold is shown, never obeyed."""
+"""Escapes texts of users and libraries for terminals, JSON and Markdown, so that nothing in them takes effect."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 _JOINERS = frozenset("\u200c\u200d")
-"""Scripts and emoji need them."""
+"""Zero-width joiners, which some scripts and emoji need."""
 _SUSPECT = re.compile(r"[^\t\n\x20-\x7e]")
 _UNSAFE = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs", "Co", "Cn"})
 _MARKDOWN = re.compile(r"[\\`*_{}\[\]<>|~#$!&]|:(?=//)|(?<=www)\.|@|^[-+=]", re.IGNORECASE)
@@ -16,19 +16,19 @@ _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 
 
 def terminal_text(text: str, *, lines: bool = False) -> str:
-    """A text without control characters: escape sequences, line breaks, changes of direction are written out.
+    """Escape control characters: escape sequences, line breaks, changes of text direction.
 
     >>> terminal_text("a\\x1b[2J\\nb\\u202ec")
     'a\\\\x1b[2J\\\\nb\\\\u202ec'
 
     Args:
-        lines: line breaks and tabs stay, for tracebacks.
+        lines: keep line breaks and tabs, for tracebacks.
     """
-    shown = _SUSPECT.sub(_written_out, text)
+    shown = _SUSPECT.sub(_escaped, text)
     return shown if lines else shown.replace("\n", "\\n").replace("\t", "\\t")
 
 
-def _written_out(found: re.Match[str]) -> str:
+def _escaped(found: re.Match[str]) -> str:
     character = found[0]
     if character in _JOINERS or unicodedata.category(character) not in _UNSAFE:
         return character
@@ -39,11 +39,11 @@ def _written_out(found: re.Match[str]) -> str:
 
 
 def json_text(text: str) -> str:
-    """JSON that is safe to look at: what a terminal would obey can only stand in strings, where it has another form."""
-    return _SUSPECT.sub(_in_json, text)
+    """JSON text with control characters escaped, safe to print; they can only occur within its strings."""
+    return _SUSPECT.sub(_escaped_for_json, text)
 
 
-def _in_json(found: re.Match[str]) -> str:
+def _escaped_for_json(found: re.Match[str]) -> str:
     character = found[0]
     if character in _JOINERS or unicodedata.category(character) not in _UNSAFE:
         return character
@@ -52,7 +52,7 @@ def _in_json(found: re.Match[str]) -> str:
 
 
 def markdown_text(value: Any) -> str:
-    """A value as text in Markdown: no link, image, code, table cell or HTML begins or ends in it.
+    """A value as plain text in Markdown: no link, image, code, table cell or HTML can begin or end in it.
 
     >>> markdown_text("a|b <img src=x> [c](http://d)")
     'a\\\\|b &lt;img src=x&gt; \\\\[c\\\\](http\\\\://d)'
@@ -62,7 +62,7 @@ def markdown_text(value: Any) -> str:
 
 
 def markdown_code(value: Any) -> str:
-    """A value as a code span, whatever backticks it holds; also within a table.
+    """A value as a Markdown code span, with any backticks in it; also valid within a table.
 
     >>> markdown_code("a`b"), markdown_code("x")
     ('`` a`b ``', '`x`')
@@ -74,7 +74,7 @@ def markdown_code(value: Any) -> str:
 
 
 def markdown_row(cells: Iterable[Any]) -> str:
-    """A row of a table; cells are texts of others."""
+    """A row of a Markdown table; cells are untrusted values."""
     return f"| {' | '.join(_cells(cells))} |"
 
 

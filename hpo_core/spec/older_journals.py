@@ -15,7 +15,7 @@ _TRAINING: dict[str, Any] = {"max_lost": None}
 
 
 def with_later_settings(spec: dict[str, Any]) -> dict[str, Any]:
-    """A journaled spec with the settings of later versions, as its own version decided."""
+    """A journaled spec, completed by settings that came after it."""
     found = spec | {
         "checkpoints": _CHECKPOINTS | spec.get("checkpoints", {}),
         "training": _TRAINING | spec.get("training", {}),

@@ -13,7 +13,7 @@ from hpo_core.search.registry import settings_class
 
 
 def split_change(text: str) -> tuple[tuple[str, ...], Any]:
-    """(keys from the top, value); the value is JSON, or else plain text.
+    """Split a change into its keys and its value, which is JSON or else plain text.
 
     Raises:
         SpecError: it has no ``=``, or no key before it.
@@ -76,6 +76,6 @@ def _replaced(data: dict[str, Any], keys: tuple[str, ...], value: Any) -> dict[s
 
 
 def settings_of(method: Any) -> set[str]:
-    """What the settings of a search method are called (none for an unknown one: the spec refuses it later)."""
+    """Names of a search method's settings; none where the method is unknown."""
     known = settings_class(method)
     return set() if known is None else set(known.model_fields)

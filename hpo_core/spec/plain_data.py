@@ -1,4 +1,4 @@
-"""Looks a description over before anything is built from it: plain data, of a bounded size.
+"""Checks that a description is plain data of a bounded size.
 
 Iterative, and it ends at the first thing that is too large, so that neither depth nor size can hurt.
 """

@@ -1,4 +1,4 @@
-"""Refuses new descriptions whose parts are valid and together too large (see :mod:`hpo_core.model.limits`).
+"""Refuses new descriptions that are too large (see :mod:`hpo_core.model.limits`).
 
 What is checked here is cheap to reckon and dear to build. Search methods and parameter types check their own sizes.
 Errors are ValueErrors, which the spec's validator turns into a SpecError.

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def notices(spec: StudySpec, extra: int = 0) -> list[str]:
-    """Where the study ends before a trial is trained to the maximum resource.
+    """Why no trial may be trained to the maximum resource; empty: nothing to say.
 
     Args:
         extra: configurations asked for after the study was created.

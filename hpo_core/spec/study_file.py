@@ -1,4 +1,4 @@
-"""A study file: YAML read with the line of each key, so that an error can name it."""
+"""Reads study files: YAML with the line of each key, for errors."""
 
 from __future__ import annotations
 

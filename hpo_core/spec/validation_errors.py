@@ -1,4 +1,4 @@
-"""Says what is wrong with a description, a line each: place, value, rule, cure."""
+"""Turns validation errors into one line each: place, value, rule, cure."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from hpo_core.model.settings import Part
 from hpo_core.model.short_text import cut, shown
 from hpo_core.model.space import PARAMETER_TYPES
 from hpo_core.search.registry import BY_NAME
+from hpo_core.spec.clusters import Cluster
 from hpo_core.spec.plain_data import line_of, named
 
 _TAGS = {
     *BY_NAME,
     *(get_args(known.model_fields["type"].annotation)[0] for known in PARAMETER_TYPES),
-    "local", "address", "slurm", "kubernetes", "local_cuda",
-}  # fmt: skip
+    *(known.model_fields["kind"].default for known in get_args(get_args(Cluster)[0])),
+}
+"""Names of methods, parameter types and cluster kinds."""
 
 
 def explain(error: ValidationError, where: str, data: Any, lines: dict[tuple[Any, ...], int]) -> str:

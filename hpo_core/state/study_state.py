@@ -33,7 +33,7 @@ from hpo_core.model.events import (
     TrialStopped,
 )
 from hpo_core.model.inventory import EMPTY, Inventory
-from hpo_core.model.pareto_front import dominates, enter
+from hpo_core.model.pareto_front import add_to_front, dominates
 from hpo_core.model.stage import Further, Generation, Rung, Stage
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Params
 from hpo_core.spec import StudySpec
@@ -318,7 +318,7 @@ class StudyState:
             return
         if event.losses:
             if is_complete(event):
-                enter(self.front, Incumbent(event.trial, event.resource, loss, event.metrics, event.losses))
+                add_to_front(self.front, Incumbent(event.trial, event.resource, loss, event.metrics, event.losses))
                 self.incumbent = self.front[0]
         elif self.incumbent is None or loss < self.incumbent.loss:
             self.incumbent = Incumbent(event.trial, event.resource, loss, event.metrics)

@@ -214,8 +214,8 @@ class RunStore:
             page = self.client.search_runs([self.experiment_id], text, view, max_results=_PAGE, page_token=token)
             for run in page:
                 info = run.info
-                gone = info.lifecycle_stage != "active"
-                found.append(KnownRun(info.run_id, info.status, info.end_time, gone, dict(run.data.tags)))
+                is_deleted = info.lifecycle_stage != "active"
+                found.append(KnownRun(info.run_id, info.status, info.end_time, is_deleted, dict(run.data.tags)))
             token = page.token
             if not token:
                 return found

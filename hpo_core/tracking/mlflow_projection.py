@@ -104,7 +104,7 @@ class MlflowProjection:
 
     @property
     def url(self) -> str | None:
-        """Where to look at it, once there is something."""
+        """The page of the study's run, once there is one."""
         if self._store is None or self._parent is None:
             return None
         return run_url(self.tracking_uri, self._store.experiment_id, self._parent.run_id)
@@ -330,7 +330,7 @@ class MlflowProjection:
         parent.tags.update(tags)
 
     def _note_place(self, store: RunStore, *, compare: bool = False) -> None:
-        """Leave a note of where to look in the study's folder."""
+        """Write where the run is into the study's folder."""
         assert self._parent is not None
         if self._noted == self._parent.run_id and not compare:
             return

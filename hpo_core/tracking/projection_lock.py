@@ -74,7 +74,7 @@ class ProcessLock:
         return None
 
     def free(self) -> None:
-        """Let go; harmless where it is not held."""
+        """Free the lock; harmless where this object does not hold it."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -93,7 +93,7 @@ trees = st.recursive(
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(tree=trees)
-def test_every_tree_comes_back_exactly(tree, tmp_path):
+def test_every_tree_is_restored_exactly(tree, tmp_path):
     assert same(tree, through_file(tmp_path, tree))
 
 
@@ -112,7 +112,7 @@ def test_every_tree_comes_back_exactly(tree, tmp_path):
         {"tensor": "not a tag", "dict": {}},
     ],
 )
-def test_awkward_values(value, tmp_path):
+def test_unusual_values_are_restored_exactly(value, tmp_path):
     assert same(value, through_file(tmp_path, value))
 
 
@@ -164,7 +164,7 @@ def test_state_dict_keeps_its_versions(tmp_path):
         torch.empty(2, device="meta"),
     ],
 )
-def test_anything_else_is_refused_by_path_and_type(value, tmp_path):
+def test_an_unsupported_value_is_refused_with_path_and_type(value, tmp_path):
     with pytest.raises(CheckpointError) as caught:
         through_file(tmp_path, {"tracked": {"model": [1, value]}})
     text = str(caught.value)
@@ -178,7 +178,7 @@ def test_a_tree_that_contains_itself_is_refused(tmp_path):
         through_file(tmp_path, loop)
 
 
-def test_global_generators_go_on_where_they_were(tmp_path):
+def test_global_generators_continue_after_a_restore(tmp_path):
     seed_all(3)
     random.gauss(0, 1), np.random.randn(), torch.randn(1)
     states = through_file(tmp_path, capture_all())
@@ -199,7 +199,7 @@ def test_global_generators_go_on_where_they_were(tmp_path):
         (torch.Generator().manual_seed(1), lambda g: torch.rand(1, generator=g).item()),
     ],
 )
-def test_tracked_generators_go_on_where_they_were(generator, draw, tmp_path):
+def test_tracked_generators_continue_after_a_restore(generator, draw, tmp_path):
     draw(generator)
     state = through_file(tmp_path, state_of(generator))
     expected = draw(generator)

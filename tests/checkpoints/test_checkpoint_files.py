@@ -19,24 +19,24 @@ def saved(tmp_path):
     return checkpoints.save(tmp_path, "checkpoints/t/a.safetensors", TREE, resource=3, parent="b")
 
 
-def test_reference(saved, tmp_path):
+def test_a_reference_has_path_digest_size_and_resource(saved, tmp_path):
     assert (saved.resource, saved.parent) == (3, "b")
     assert saved.size == (tmp_path / saved.uri).stat().st_size
     assert [path.name for path in (tmp_path / saved.uri).parent.iterdir()] == ["a.safetensors"]
 
 
-def test_same_tree_same_bytes(saved, tmp_path):
+def test_equal_trees_give_equal_bytes(saved, tmp_path):
     assert checkpoints.save(tmp_path, "other", TREE, resource=3).digest == saved.digest
 
 
-def test_missing(saved, tmp_path):
+def test_a_missing_checkpoint_is_reported(saved, tmp_path):
     (tmp_path / saved.uri).unlink()
     with pytest.raises(CheckpointError, match=r"a\.safetensors is missing\..*older checkpoint"):
         checkpoints.load(tmp_path, saved)
 
 
 @pytest.mark.parametrize("left", [0, 5, 100, -1])
-def test_truncated(saved, tmp_path, left):
+def test_a_truncated_checkpoint_is_reported(saved, tmp_path, left):
     path = tmp_path / saved.uri
     path.write_bytes(path.read_bytes()[:left])
     with pytest.raises(CheckpointError, match=f"{saved.size} were written"):
@@ -44,7 +44,7 @@ def test_truncated(saved, tmp_path, left):
 
 
 @pytest.mark.parametrize("at", [0, 20, -1])
-def test_one_bit_flipped(saved, tmp_path, at):
+def test_a_checkpoint_with_one_flipped_bit_is_reported(saved, tmp_path, at):
     path = tmp_path / saved.uri
     data = bytearray(path.read_bytes())
     data[at] ^= 1
@@ -53,7 +53,7 @@ def test_one_bit_flipped(saved, tmp_path, at):
         checkpoints.load(tmp_path, saved)
 
 
-def test_another_kind_of_file_with_the_right_digest(tmp_path):
+def test_another_file_type_with_the_right_digest_is_reported(tmp_path):
     import hashlib
 
     for data in (b"", b"junk" * 100, b"\x02" + bytes(7) + b"{}"):
@@ -63,19 +63,19 @@ def test_another_kind_of_file_with_the_right_digest(tmp_path):
             checkpoints.load(tmp_path, wrong)
 
 
-def test_a_protocol_whose_package_is_missing_is_said(saved, tmp_path):
+def test_a_url_whose_package_is_missing_is_reported(saved, tmp_path):
     with pytest.raises(StorageError, match="s3fs"):
         checkpoints.load(tmp_path, Checkpoint("s3://bucket/a", saved.digest, 3, saved.size), "s3://bucket")
 
 
-def test_folder_that_cannot_be(tmp_path):
+def test_a_folder_that_cannot_be_made_is_a_storage_error(tmp_path):
     (tmp_path / "checkpoints").write_text("a file where a folder must be")
     with pytest.raises(StorageError, match=r"checkpoints.*cannot be written.*resume the study"):
         checkpoints.save(tmp_path, "checkpoints/t/a", TREE, resource=1)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
-def test_full_disk(tmp_path):
+def test_a_full_disk_is_a_storage_error(tmp_path):
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(tmp_path)], capture_output=True, text=True
     )

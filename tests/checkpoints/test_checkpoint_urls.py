@@ -8,7 +8,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from hpo_core.checkpoints import files as checkpoints
-from hpo_core.checkpoints.storage import all_files, files_of, remove
+from hpo_core.checkpoints.storage import all_files, attempt_files, remove
 from hpo_core.model.errors import CheckpointError, SpecError, StorageError
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome
@@ -37,22 +37,22 @@ def saved(base, tmp_path):
     return checkpoints.save(tmp_path, f"{base}/trial-00001/rung-0-attempt-2.safetensors", TREE, resource=3)
 
 
-def test_read_back_and_the_same_bytes_as_in_a_folder(saved, base, tmp_path):
+def test_a_checkpoint_at_a_url_has_the_same_bytes_as_in_a_folder(saved, base, tmp_path):
     read = checkpoints.load(tmp_path, saved, base)
     assert read["weights"].tolist() == TREE["weights"].tolist() and read["name"] == "x"
     here = checkpoints.save(tmp_path, "a.safetensors", TREE, resource=3)
     assert (here.digest, here.size) == (saved.digest, saved.size)
 
 
-def test_listed_under_the_name_that_results_have_and_removed(saved, base, tmp_path):
-    assert files_of(tmp_path, base, 1, 2) == all_files(tmp_path, base) == [saved.uri]
-    assert files_of(tmp_path, base, 1, 3) == files_of(tmp_path, base, 0, 2) == []
+def test_checkpoints_at_a_url_are_listed_by_their_uri_and_removed(saved, base, tmp_path):
+    assert attempt_files(tmp_path, base, 1, 2) == all_files(tmp_path, base) == [saved.uri]
+    assert attempt_files(tmp_path, base, 1, 3) == attempt_files(tmp_path, base, 0, 2) == []
     remove(tmp_path, saved.uri, base)
     remove(tmp_path, saved.uri, base)
     assert all_files(tmp_path, base) == []
 
 
-def test_missing_truncated_and_corrupt_are_seen(saved, base, tmp_path):
+def test_missing_truncated_and_corrupt_files_at_a_url_are_reported(saved, base, tmp_path):
     other = checkpoints.save(tmp_path, f"{base}/trial-00002/b.safetensors", {"x": 1}, resource=1)
     with pytest.raises(CheckpointError, match="bytes, 1 were written"):
         checkpoints.load(tmp_path, msgspec.structs.replace(saved, size=1), base)
@@ -65,18 +65,18 @@ def test_missing_truncated_and_corrupt_are_seen(saved, base, tmp_path):
 
 
 @pytest.mark.parametrize("url", ["memory://nowhere/s/t/a", "nosuchprotocol://x/s/t/a"])
-def test_what_cannot_be_reached_says_nothing_about_the_checkpoint(url, tmp_path):
+def test_an_unreachable_url_is_a_storage_error_not_a_bad_checkpoint(url, tmp_path):
     gone = checkpoints.Checkpoint(uri=url, digest="", resource=1, size=1)
     with pytest.raises(StorageError, match=f"Checkpoint {url} cannot be read"):
         checkpoints.load(tmp_path, gone, url.rpartition("/t/")[0])
 
 
-def test_what_cannot_be_written_halts_the_study_and_blames_no_trial(tmp_path):
+def test_a_failed_write_halts_the_study_and_fails_no_trial(tmp_path):
     with pytest.raises(StorageError, match="cannot be written: .*nosuchprotocol"):
         checkpoints.save(tmp_path, "nosuchprotocol://x/s/t/a", TREE, resource=1)
 
 
-def test_a_trial_goes_on_from_it(base, tmp_path):
+def test_a_trial_continues_from_a_checkpoint_at_a_url(base, tmp_path):
     def train(trial):
         counter = Counter()
         trial.track(counter=counter)
@@ -104,6 +104,6 @@ def test_a_trial_goes_on_from_it(base, tmp_path):
 @pytest.mark.parametrize(
     "url", ["/shared/hpo", "s3://key:secret@bucket/hpo", "s3://bucket/*", "s3://bucket/a/../b", "file:///a/%2e%2e/b"]
 )
-def test_other_places_are_refused(url):
+def test_uris_outside_the_base_are_refused(url):
     with pytest.raises(SpecError, match="checkpoints.folder"):
         make_spec(checkpoints={"folder": url})

@@ -87,7 +87,7 @@ def removals(study: Study) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_without_a_limit_what_can_never_be_needed_goes_at_once(name: str) -> None:
+def test_without_a_limit_unneeded_checkpoints_are_removed_at_once(name: str) -> None:
     world = Disk(3, failures=0.05, nans=0.05)
     study = fresh(spec_of(name), MemoryJournal(), world)
     world.through(study)
@@ -106,7 +106,7 @@ def test_without_a_limit_what_can_never_be_needed_goes_at_once(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name != "grid"])  # a whole grid cannot be extended
-def test_an_extension_finds_every_checkpoint_it_needs(name: str) -> None:
+def test_an_extended_study_has_every_checkpoint_it_needs(name: str) -> None:
     world = Disk(1, nans=0.05)
     study = fresh(spec_of(name), MemoryJournal(), world)
     world.through(study)
@@ -119,7 +119,7 @@ def test_an_extension_finds_every_checkpoint_it_needs(name: str) -> None:
     assert all(grant.checkpoint is not None for grant in again)
 
 
-def test_what_decides_a_promotion_is_told_by_each_method() -> None:
+def test_each_method_names_the_results_that_decide_a_promotion() -> None:
     def told(search: dict[str, Any], results: int, rung: int = 0) -> tuple[Any, ...] | None:
         study = fresh(make_spec(search=search, stop={"total_resource": 999}))
         jobs = study.set_capacity(1)
@@ -141,7 +141,7 @@ def test_what_decides_a_promotion_is_told_by_each_method() -> None:
     assert told({"method": "random", "configs": 3}, 1) is None
 
 
-def test_a_beaten_incumbent_at_the_top_goes_at_once() -> None:
+def test_the_checkpoint_of_a_beaten_incumbent_is_removed_at_once() -> None:
     study = fresh(make_spec(search={"method": "random", "configs": 4, "max_resource": 5}))
     live = study.checkpoints
     (first,) = study.set_capacity(1)
@@ -153,7 +153,7 @@ def test_a_beaten_incumbent_at_the_top_goes_at_once() -> None:
     assert live.take_dead() == ["t0-r0"] and live.uris == {"t2-r0"}
 
 
-def test_a_barrier_frees_those_it_passes_over() -> None:
+def test_a_synchronous_rung_removes_checkpoints_that_it_does_not_promote() -> None:
     study = fresh(make_spec(search=NINE | {"method": "sha"}))
     live = study.checkpoints
     jobs = study.set_capacity(9)
@@ -164,7 +164,7 @@ def test_a_barrier_frees_those_it_passes_over() -> None:
     assert sorted(live.take_dead()) == [f"t{n}-r0" for n in range(3, 9)]
 
 
-def test_a_failed_trial_keeps_what_its_next_attempt_loads_and_an_abandoned_one_nothing() -> None:
+def test_a_failed_trial_keeps_its_checkpoint_and_an_abandoned_one_keeps_none() -> None:
     study = fresh(make_spec(search=NINE))
     live = study.checkpoints
     jobs = study.set_capacity(1)
@@ -183,7 +183,7 @@ def test_a_failed_trial_keeps_what_its_next_attempt_loads_and_an_abandoned_one_n
     study.check()
 
 
-def test_a_child_of_another_trial_pins_the_checkpoint_it_loads() -> None:
+def test_a_parents_checkpoint_is_kept_while_its_child_needs_it() -> None:
     """A search method that starts trials from each other's checkpoints, event by event."""
     state, method = StudyState(), Straight(9, 1)  # never told of anything, so it rules nobody out by itself
     live = LiveCheckpoints(state, method)
@@ -212,7 +212,7 @@ def test_a_child_of_another_trial_pins_the_checkpoint_it_loads() -> None:
 # Within a limit.
 
 
-def test_fallbacks_go_before_anything_else_and_the_oldest_first() -> None:
+def test_older_checkpoints_of_a_trial_are_removed_first() -> None:
     study = fresh(make_spec(search=NINE, checkpoints={"max_count": 5}))
     in_turn(study, [0.1, 0.2, 0.3, 0.05, 0.6, 0.7])  # t0 at rung 1 after three results; then t4, t5 fill the disk
     assert removals(study)[0] == (0, 1), "the checkpoint below the one trial 0 would go on from"
@@ -220,11 +220,11 @@ def test_fallbacks_go_before_anything_else_and_the_oldest_first() -> None:
     assert all(trial != 0 for trial, _ in removals(study)[1:])
 
 
-def test_the_least_likely_trial_goes_first() -> None:
+def test_the_checkpoint_of_the_least_promising_trial_is_removed_first() -> None:
     assert chances_of_removed("expected_loss") == [first_passage(4, 4, 30, 3), first_passage(5, 5, 30, 3)]
 
 
-def test_earlier_studies_go_on_by_the_chance_to_be_among_the_best_in_the_end() -> None:
+def test_recorded_studies_keep_the_removal_rule_final_place() -> None:
     assert chances_of_removed("final_place") == [hypergeometric_tail(4, 30, 10, 4), hypergeometric_tail(5, 30, 10, 5)]
     old = make_spec(checkpoints={"max_count": 4}).plain()
     del old["checkpoints"]["removal"]  # as an earlier version recorded it
@@ -244,7 +244,7 @@ def chances_of_removed(removal: str) -> list[float]:
     return [event.chance for event in events if event.trial in (1, 4)]
 
 
-def test_between_rungs_the_units_that_would_be_trained_again_decide() -> None:
+def test_between_rungs_the_expected_retraining_decides() -> None:
     """The least chance times units goes first, which somewhere is not the least chance."""
     world = Disk(2)
     study = fresh(make_spec(checkpoints={"max_count": 100}), MemoryJournal(), world)
@@ -274,7 +274,7 @@ def test_between_rungs_the_units_that_would_be_trained_again_decide() -> None:
     assert against, "the order was that of the chances alone"
 
 
-def test_fallbacks_then_expected_loss_then_training_is_the_order() -> None:
+def test_the_order_is_older_checkpoints_then_expected_loss_then_training() -> None:
     world = Disk(2)
     study = fresh(make_spec(checkpoints={"max_count": 100}), MemoryJournal(), world)
     world.play(study, steps=30)
@@ -293,7 +293,7 @@ def test_fallbacks_then_expected_loss_then_training_is_the_order() -> None:
     assert all(live.why(uri) is Hold.PINNED for uri in live.uris)
 
 
-def test_a_trial_promoted_after_all_starts_from_scratch() -> None:
+def test_a_trial_promoted_after_its_checkpoint_was_removed_starts_from_zero() -> None:
     world = Disk(1, workers=1)
     study = fresh(make_spec(search=NINE, checkpoints={"max_count": 2}), MemoryJournal(), world)
     jobs = study.set_capacity(1)
@@ -312,7 +312,7 @@ def test_a_trial_promoted_after_all_starts_from_scratch() -> None:
     assert study.state.trials[1].resource == 3
 
 
-def test_the_trial_whose_turn_it_is_keeps_its_own_while_others_can_go() -> None:
+def test_the_next_promoted_trial_keeps_its_checkpoint_if_others_can_be_removed() -> None:
     study = fresh(make_spec(search=NINE, checkpoints={"max_count": 3}))
     in_turn(study, [0.9, 0.5, 0.7])
     (job,) = study.state.wanted()
@@ -320,7 +320,7 @@ def test_the_trial_whose_turn_it_is_keeps_its_own_while_others_can_go() -> None:
     assert study.checkpoints.uris == {"t1-r0", "t2-r0"}, "the worst of the three made room"
 
 
-def test_bytes_are_reserved_for_running_jobs_and_the_first_size_is_waited_for() -> None:
+def test_bytes_are_reserved_for_running_jobs_once_a_size_is_known() -> None:
     study = fresh(make_spec(checkpoints={"max_bytes": 1030}))
     (first,) = study.set_capacity(8)
     study.check()
@@ -333,14 +333,14 @@ def test_bytes_are_reserved_for_running_jobs_and_the_first_size_is_waited_for() 
     assert removals(study) == [(job.trial, 1)] and others
 
 
-def test_objectives_that_save_nothing_are_not_held_up() -> None:
+def test_objectives_without_checkpoints_are_not_delayed() -> None:
     study = fresh(make_spec(checkpoints={"max_bytes": 10, "max_count": 2}))
     (first,) = study.set_capacity(8)
     assert len(study.tell_report(completed(first, 0.5))) == 8
     study.check()
 
 
-def test_simulated_checkpoints_count_but_weigh_nothing() -> None:
+def test_simulated_checkpoints_count_with_zero_bytes() -> None:
     world = Disk(4)
     world.size = 0
     study = fresh(make_spec(checkpoints={"max_bytes": 1}), MemoryJournal(), world)
@@ -355,7 +355,7 @@ def test_simulated_checkpoints_count_but_weigh_nothing() -> None:
         ({"max_bytes": 150}, r"checkpoints.max_bytes = 150 leaves .* are 100 bytes, .* write 102 more.*max_bytes: 304"),
     ],
 )
-def test_a_limit_that_leaves_no_room_halts_with_the_cure(limits: dict[str, int], says: str) -> None:
+def test_a_limit_that_is_too_small_halts_the_study_with_the_cure(limits: dict[str, int], says: str) -> None:
     import re
 
     study = fresh(make_spec(checkpoints=limits))
@@ -371,7 +371,7 @@ def test_a_limit_that_leaves_no_room_halts_with_the_cure(limits: dict[str, int],
     assert audit(study.journal.entries("world")).clean
 
 
-def test_the_rest_of_the_front_goes_rather_than_the_study_halts() -> None:
+def test_checkpoints_of_the_front_are_removed_before_the_study_halts() -> None:
     study = fresh(spec_of("pareto-random", checkpoints={"max_count": 4}), MemoryJournal())
     jobs = study.set_capacity(1)
     while jobs:
@@ -396,7 +396,7 @@ def test_a_study_without_end_stays_within_its_limit() -> None:
     assert any(0 < event.chance < 1 for event in events) and all(event.chance < 1 for event in events)
 
 
-def test_without_checkpoints_set_there_is_no_budget_at_all() -> None:
+def test_without_limits_there_is_no_budget() -> None:
     study = fresh(make_spec())
     study.set_capacity(2)
     assert study._budget is None and study._checkpoints is None
@@ -419,7 +419,7 @@ def test_every_method_finishes_within_its_limit(name: str, limits: dict[str, int
 
 
 @pytest.mark.parametrize("name", ["asha", "sha", "pbt"])
-def test_a_rerun_keeps_to_the_limit_too(name: str) -> None:
+def test_a_rerun_stays_within_the_limit(name: str) -> None:
     journal = MemoryJournal()
     source = fresh(spec_of(name), journal, World(5))
     World(5).play(source)
@@ -433,7 +433,7 @@ def test_a_rerun_keeps_to_the_limit_too(name: str) -> None:
     assert study.state.completed_jobs == source.state.completed_jobs
 
 
-def test_opened_again_in_the_middle_it_decides_the_same() -> None:
+def test_a_reopened_study_removes_the_same_checkpoints() -> None:
     world, journal = Disk(6), MemoryJournal()
     study = fresh(make_spec(checkpoints={"max_count": 8}), journal, world)
     running = world.play(study, steps=25)

@@ -1,4 +1,4 @@
-"""What every sampler promises: ours, and Optuna's through the oracle."""
+"""Every sampler, ours and Optuna's: the contract, and what Optuna's samplers are shown."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from hpo_core import Job, MemoryJournal, Outcome, Report, Study
 from hpo_core.model.errors import SpecError
 from hpo_core.samplers.optuna_sampler import CounterRandomSampler, OptunaSampler
+from hpo_core.testing.sampler_contract import SamplerContract
 from tests.conftest import World, fresh, make_spec
 
 SAMPLERS = [
@@ -23,51 +24,21 @@ SAMPLERS = [
 ]
 
 
-@pytest.fixture(params=SAMPLERS, ids=lambda s: str(s["name"]))
-def sampler(request: pytest.FixtureRequest) -> dict[str, object]:
-    return dict(request.param)
+class TestSamplers(SamplerContract):
+    """The contract for every sampler."""
+
+    @pytest.fixture(params=SAMPLERS, ids=lambda s: str(s["name"]))
+    def sampler_settings(self, request: pytest.FixtureRequest) -> dict[str, object]:
+        return dict(request.param)
+
+    def configs(self, sampler_settings: dict[str, object]) -> int:
+        return 14 if sampler_settings["name"] == "GPSampler" else 30  # a GP proposal takes half a second
+
+    def may_repeat(self, sampler_settings: dict[str, object]) -> bool:
+        return sampler_settings["name"] == "GPSampler"  # one that found the optimum at a corner proposes it again
 
 
-def play(sampler: dict[str, object], journal: MemoryJournal, steps: int | None = None) -> Study:
-    world = World(3, failures=0.05, nans=0.05)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        configs = 14 if sampler["name"] == "GPSampler" else 30  # a GP proposal takes half a second
-        search = {"method": "asha", "configs": configs, "max_resource": 9, "reduction_factor": 3}
-        study = fresh(make_spec(sampler=sampler, search=search), journal, world)
-        world.play(study, steps=steps)
-    return study
-
-
-def test_proposals_are_inside_the_space(sampler: dict[str, object]) -> None:
-    study = play(sampler, MemoryJournal())
-    space = study.spec.search_space()
-    assert study.status == "finished"
-    for trial in study.state.trials:
-        assert space.complaints(trial.params) == []
-
-
-def test_same_history_gives_the_same_proposals(sampler: dict[str, object]) -> None:
-    one, two = play(sampler, MemoryJournal()), play(sampler, MemoryJournal())
-    assert [t.params for t in one.state.trials] == [t.params for t in two.state.trials]
-
-
-def test_resumed_study_does_not_repeat_configurations(sampler: dict[str, object]) -> None:
-    journal = MemoryJournal()
-    study = play(sampler, journal, steps=10)
-    again = Study.open("world", journal)
-    again.recover("next")
-    world = World(4)
-    world.play(again)
-    params = [repr(trial.params) for trial in again.state.trials]
-    old, new = params[: len(study.state.trials)], params[len(study.state.trials) :]
-    assert old[:3] != new[:3], "the sampler began its sequence anew"
-    if sampler["name"] != "GPSampler":  # a GP that found the optimum at a corner proposes it again
-        assert sum(p in old for p in new) < len(new) / 2
-    assert again.state.trials[: len(study.state.trials)][0].params == study.state.trials[0].params
-
-
-def test_tpe_learns_and_beats_random() -> None:
+def test_tpe_proposes_better_values_than_random_search() -> None:
     def median_x(name: str) -> float:
         found = []
         for seed in range(3):
@@ -82,8 +53,8 @@ def test_tpe_learns_and_beats_random() -> None:
     assert median_x("TPESampler") < 0.5 * median_x("random")
 
 
-def test_gp_learns_from_the_highest_rung_with_enough_results() -> None:
-    study = play({"name": "GPSampler", "n_startup_trials": 5}, MemoryJournal())
+def test_gp_is_shown_the_highest_rung_with_enough_results() -> None:
+    study = TestSamplers().play({"name": "GPSampler", "n_startup_trials": 5})
     assert isinstance(study.sampler, OptunaSampler)
     shown = study.sampler._study.get_trials(deepcopy=False)
     complete = [t for t in shown if t.state == optuna.trial.TrialState.COMPLETE]
@@ -118,7 +89,7 @@ def play_two(sampler: dict[str, object], journal: MemoryJournal, **changes: obje
 
 
 @pytest.mark.parametrize("sampler", [s for s in SAMPLERS if s["name"] != "CmaEsSampler"], ids=lambda s: str(s["name"]))
-def test_several_objectives(sampler: dict[str, object]) -> None:
+def test_a_study_with_several_objectives_is_reproducible_and_can_be_extended(sampler: dict[str, object]) -> None:
     journal = MemoryJournal()
     study = play_two(sampler, journal)
     assert study.status == "finished" and len(study.front) > 1
@@ -136,7 +107,7 @@ def test_several_objectives(sampler: dict[str, object]) -> None:
     assert len(new) == 10 and not set(new) <= {repr(t.params) for t in study.state.trials}
 
 
-def test_tpe_learns_from_several_objectives() -> None:
+def test_tpe_proposes_better_values_than_random_search_for_several_objectives() -> None:
     def median_x(name: str) -> float:
         search = {"method": "random", "configs": 50}
         trials = play_two({"name": name}, MemoryJournal(), search=search).state.trials[25:]
@@ -145,7 +116,7 @@ def test_tpe_learns_from_several_objectives() -> None:
     assert median_x("TPESampler") < 0.6 * median_x("random")
 
 
-def test_with_several_objectives_optuna_sees_complete_trials_of_one_rung() -> None:
+def test_optuna_is_shown_complete_trials_of_one_rung_for_several_objectives() -> None:
     study = play_two({"name": "TPESampler", "n_startup_trials": 6}, MemoryJournal())
     assert isinstance(study.sampler, OptunaSampler)
     results = [{r.resource: r for r in trial.results} for trial in study.state.trials]
@@ -162,7 +133,7 @@ def test_a_sampler_of_one_objective_is_refused_for_several() -> None:
         play_two({"name": "CmaEsSampler"}, MemoryJournal())
 
 
-def test_tpe_without_a_maximum_resource() -> None:
+def test_tpe_is_shown_pruned_trials_if_the_study_has_no_maximum_resource() -> None:
     world = World(3)
     search = {"method": "asha", "configs": 30, "reduction_factor": 3}
     study = fresh(make_spec(sampler={"name": "TPESampler", "n_startup_trials": 5}, search=search), world=world)
@@ -174,7 +145,7 @@ def test_tpe_without_a_maximum_resource() -> None:
     assert max(len(trial.intermediate_values) for trial in shown) >= 3
 
 
-def test_ours_in_plain_optuna() -> None:
+def test_our_random_sampler_is_reproducible_in_a_plain_optuna_study() -> None:
     def objective(trial: optuna.Trial) -> float:
         trial.suggest_categorical("c", ["a", "b"])
         trial.suggest_int("n", 1, 64, log=True)

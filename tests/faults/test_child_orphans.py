@@ -54,7 +54,7 @@ def pids(folder, trial=4):
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-def test_children_of_a_killed_worker_vanish(tmp_path, end):
+def test_children_of_a_killed_worker_end(tmp_path, end):
     (tmp_path / "request").write_bytes(encode_request(request_for(tmp_path)))
     code = "import sys; from hpo_core.training import train_job; train_job(open(sys.argv[1], 'rb').read())"
     worker = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "request")], cwd=ROOT)
@@ -72,7 +72,7 @@ def test_children_of_a_killed_worker_vanish(tmp_path, end):
         worker.wait()
 
 
-def test_a_killed_zygote_takes_its_children_along(tmp_path):
+def test_children_of_a_killed_zygote_end(tmp_path):
     reports = []
     request = encode_request(request_for(tmp_path, 5))
     thread = threading.Thread(target=lambda: reports.append(decode_report(train_job(request))))

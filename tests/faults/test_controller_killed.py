@@ -106,7 +106,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("before", [False, True], ids=["after-entry", "before-entry"])
-def test_one_kill_at_every_entry(folder: Path, before: bool) -> None:
+def test_a_controller_killed_after_each_entry_recovers(folder: Path, before: bool) -> None:
     at, killed = 1, 0
     while True:
         url = f"sqlite:///{folder / f'{at}.db'}"
@@ -127,7 +127,7 @@ def test_one_kill_at_every_entry(folder: Path, before: bool) -> None:
     "name",
     ["asha-shared", "stopping-brackets", "sha", "hyperband", "pasha", "pbt", "grid-drawn", "pareto-asha-brackets"],
 )
-def test_one_kill_after_every_entry_of_every_method(folder: Path, name: str) -> None:
+def test_a_controller_killed_after_each_entry_of_every_method_recovers(folder: Path, name: str) -> None:
     spec = spec_of(name)
     plan = fresh(spec)
     World(1).play(plan)
@@ -167,7 +167,9 @@ def test_one_kill_after_every_entry_of_every_method(folder: Path, name: str) -> 
         ),
     ],
 )
-def test_one_kill_at_every_entry_of_training_further(folder: Path, name: str, before: bool) -> None:
+def test_a_controller_killed_after_each_entry_of_further_training_recovers(
+    folder: Path, name: str, before: bool
+) -> None:
     spec = spec_of(name)
     base = f"sqlite:///{folder / 'base.db'}"
     assert in_child(base, at=-1, before=False, spec=spec) == 0
@@ -199,7 +201,7 @@ def test_one_kill_at_every_entry_of_training_further(folder: Path, name: str, be
     assert killed >= 8
 
 
-def test_killed_again_and_again_after_every_single_result(folder: Path) -> None:
+def test_a_controller_killed_after_every_result_finishes_the_study(folder: Path) -> None:
     url = f"sqlite:///{folder / 'journal.db'}"
     kills, recorded = 0, 0
     while True:

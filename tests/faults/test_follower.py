@@ -123,7 +123,7 @@ def test_a_follower_ends_soon_after_its_controller_was_killed(
         controller.end()
 
 
-def test_a_new_follower_ends_the_older_one(
+def test_a_new_follower_ends_the_previous_one(
     tmp_path: Path, hanging_server: tuple[str, threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "300")
@@ -145,7 +145,7 @@ def test_a_new_follower_ends_the_older_one(
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_of_a_killed_and_resumed_study_one_follower_is_left(tmp_path: Path) -> None:
+def test_a_killed_and_resumed_study_has_one_follower(tmp_path: Path) -> None:
     from tests.faults.test_real_study import Real
 
     real = Real(tmp_path, tracking={"experiment": "--help"})

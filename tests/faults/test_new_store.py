@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("grown", [1, 100_000, 300_000])
-def test_a_store_whose_making_was_cut_short(tmp_path: Path, grown: int) -> None:
+def test_an_interrupted_creation_of_the_store_is_repaired(tmp_path: Path, grown: int) -> None:
     """MLflow's migrations are no transaction; cut short, they left a store that no MLflow could open again."""
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     code = f"from hpo_core.tracking.mlflow_client import open_client; open_client({uri!r})"

@@ -92,7 +92,7 @@ def assert_zygote_is_the_same(bench, before):
 @pytest.mark.parametrize(
     "do", ["garbage", "garbage_and_sleep", "huge_frame", "endless_messages", "somebody_elses_report"]
 )
-def test_garbage_on_inherited_descriptors_costs_the_attempt_alone(bench, do):
+def test_garbage_on_inherited_descriptors_fails_only_the_attempt(bench, do):
     before = bench.zygote
     report = bench.run(do, trial=3, timeout=20.0)
     assert (report.trial, report.outcome) == (3, Outcome.CRASHED), report
@@ -100,13 +100,13 @@ def test_garbage_on_inherited_descriptors_costs_the_attempt_alone(bench, do):
     assert_zygote_is_the_same(bench, before)
 
 
-def test_a_child_that_closes_every_descriptor(bench):
+def test_a_child_that_closes_every_descriptor_is_reported(bench):
     before = bench.zygote
     assert bench.run("closes_all").outcome == Outcome.CRASHED
     assert_zygote_is_the_same(bench, before)
 
 
-def test_children_have_one_descriptor_of_ours_and_those_their_module_opened(bench):
+def test_children_inherit_one_descriptor_and_those_of_their_module(bench):
     report = bench.run("notes_descriptors", trial=5)
     assert report.outcome == Outcome.COMPLETED, report
     found = json.loads((bench.folder / "scratch/trial-00005/fds").read_text())
@@ -115,7 +115,7 @@ def test_children_have_one_descriptor_of_ours_and_those_their_module_opened(benc
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "future"])
-def test_the_board_may_hold_anything(bench, value):
+def test_any_value_in_the_shared_progress_is_harmless(bench, value):
     before = bench.zygote
     params = {"value": value, "then_sleep": 0.3}
     assert bench.run("scribbles_on_the_board", params=params).outcome == Outcome.COMPLETED
@@ -166,17 +166,17 @@ def test_a_fork_in_user_code_writes_nothing_twice(bench):
     assert bench.run("good", trial=8, attempt=1, target=4, checkpoint=report.checkpoint).outcome == Outcome.COMPLETED
 
 
-def test_a_copy_that_raises_removes_nothing(bench):
+def test_a_forked_copy_that_raises_removes_nothing(bench):
     report = bench.run("fork_that_raises", trial=8)
     assert report.outcome == Outcome.COMPLETED, report
     assert (bench.folder / report.checkpoint.uri).is_file()
 
 
-def test_a_copy_that_exits_has_its_code(bench):
+def test_a_forked_copy_exits_with_its_code(bench):
     assert bench.run("fork_that_exits").metrics == {"loss": 5.0}
 
 
-def test_exit_functions_run_once(bench):
+def test_exit_functions_of_an_attempt_run_once(bench):
     assert bench.run("exit_function_once", trial=9, target=2).outcome == Outcome.COMPLETED
     assert len(list((bench.folder / "scratch/trial-00009").glob("exit-*"))) == 1
 
@@ -186,7 +186,7 @@ def pids_of(bench, trial=4):
     return [int(pid) for pid in note.read_text().split()] if note.exists() else []
 
 
-def test_daemons_end_with_the_attempt(bench):
+def test_daemon_processes_end_with_the_attempt(bench):
     assert bench.run("daemons", trial=4).outcome == Outcome.COMPLETED
     assert len(pids_of(bench)) == 3
     assert all(eventually(lambda pid=pid: gone(pid), 5) for pid in pids_of(bench))
@@ -195,7 +195,7 @@ def test_daemons_end_with_the_attempt(bench):
 
 
 @pytest.mark.parametrize("how", ["cancel", "zygote killed", "trainer closed"])
-def test_daemons_end_however_the_attempt_does(tmp_path, how):
+def test_daemon_processes_end_whatever_the_outcome(tmp_path, how):
     trainer = Trainer(OBJECTIVE, (HERE,))
     bench = Bench(trainer, tmp_path)
     reports = []
@@ -259,7 +259,7 @@ def test_a_log_stays_below_its_limit_while_the_attempt_runs(bench):
         ("sleep", Outcome.TIMEOUT, "in chatty"),
     ],
 )
-def test_the_end_of_a_long_log_is_in_the_detail(bench, then, outcome, told):
+def test_a_reports_detail_has_the_end_of_a_long_log(bench, then, outcome, told):
     limits = {"timeout": 5.0} if then == "sleep" else {}
     report = bench.run("chatty", params={"lines": 20_000, "then": then}, log_limit=100_000, **limits)
     assert report.outcome == outcome
@@ -270,14 +270,14 @@ def test_the_end_of_a_long_log_is_in_the_detail(bench, then, outcome, told):
 # A full disk.
 
 
-def test_a_full_disk_of_the_users_own_is_the_trials_affair(bench):
+def test_a_full_disk_outside_the_study_folder_fails_the_trial(bench):
     report = bench.run("full_device")
     assert report.outcome == Outcome.ERROR and "No space left" in report.message
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
 @pytest.mark.parametrize("do", ["fills_study_disk", "hides_the_failed_save"])
-def test_a_full_study_folder_is_ours(bench, do):
+def test_a_full_study_folder_is_a_storage_error(bench, do):
     disk = bench.folder / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True).returncode:
@@ -293,7 +293,7 @@ def test_a_full_study_folder_is_ours(bench, do):
 # Storage that takes its time.
 
 
-def test_the_stall_limit_does_not_count_what_storage_takes(bench):
+def test_the_stall_timeout_does_not_count_saving_and_loading(bench):
     """Each file takes 2.5 s: as long as two and a half stall limits."""
     base = f"slow://{bench.folder}/far"
     first = bench.run("good", stall_timeout=1.0, checkpoint_base=base)
@@ -304,13 +304,13 @@ def test_the_stall_limit_does_not_count_what_storage_takes(bench):
     assert second.outcome == Outcome.COMPLETED, second
 
 
-def test_storage_has_a_limit_of_its_own_and_blames_no_trial(bench):
+def test_saving_beyond_the_storage_timeout_is_a_storage_error(bench):
     report = bench.run("good", stall_timeout=60.0, storage_timeout=0.5, checkpoint_base=f"slow://{bench.folder}/far")
     assert report.outcome == Outcome.STORAGE
     assert "training.storage_timeout = 0.5 s" in report.message
 
 
-def test_a_step_that_hangs_is_noticed_after_a_save_limit_that_is_long(bench):
+def test_a_hung_step_is_noticed_with_a_longer_storage_timeout(bench):
     report = bench.run("good", params={"sleep": 300}, target=2, stall_timeout=1.0, storage_timeout=1e300, timeout=None)
     assert report.outcome == Outcome.HUNG
 
@@ -319,7 +319,7 @@ def test_a_step_that_hangs_is_noticed_after_a_save_limit_that_is_long(bench):
 
 
 @pytest.mark.timeout(400)
-def test_a_study_gives_up_what_kills_its_workers_and_finishes(tmp_path):
+def test_a_study_abandons_trials_that_kill_workers_and_finishes(tmp_path):
     """One configuration in ten kills its zygote at every attempt; Dask, children and journal are real."""
     study_file = Real(
         tmp_path,

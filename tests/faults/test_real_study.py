@@ -183,7 +183,7 @@ def test_controller_killed_at_random_moments_of_every_method(tmp_path: Path, sea
     judge(study.spec, real.home.open_journal().entries("real"))
 
 
-def test_killed_dask_worker_and_killed_child(tmp_path: Path) -> None:
+def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path) -> None:
     real = Real(tmp_path)
     process = real.start()
     real.wait_for_entries(6, process)
@@ -232,7 +232,7 @@ def test_second_controller_is_refused_and_a_forced_one_fences_the_first(tmp_path
     real.finish()
 
 
-def test_corrupt_checkpoint_sends_the_trial_back(tmp_path: Path) -> None:
+def test_a_corrupt_checkpoint_makes_the_trial_start_earlier(tmp_path: Path) -> None:
     real = Real(tmp_path)
     process = real.start()
     real.wait_for_entries(8, process)

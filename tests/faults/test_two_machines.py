@@ -69,7 +69,7 @@ def worker(start: Start, address: str) -> Callable[[str], subprocess.Popen[bytes
     return run
 
 
-def test_one_worker_dies_and_another_comes(
+def test_a_study_continues_when_one_worker_dies_and_another_joins(
     tmp_path: Path, address: str, worker: Callable[[str], subprocess.Popen[bytes]]
 ) -> None:
     first, _ = worker("one"), worker("two")

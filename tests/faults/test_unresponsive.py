@@ -104,7 +104,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Real]]:
 
 
 @pytest.mark.slow
-def test_a_worker_that_stands_still_for_a_while_loses_nothing(make: Callable[..., Real]) -> None:
+def test_a_worker_stopped_for_a_short_time_loses_nothing(make: Callable[..., Real]) -> None:
     real = make(timeout=60)
     process = real.start()
     real.wait_for_entries(6, process, seconds=120)
@@ -120,7 +120,7 @@ def test_a_worker_that_stands_still_for_a_while_loses_nothing(make: Callable[...
 
 
 @pytest.mark.timeout(300)
-def test_a_worker_that_stands_still_for_ever_is_replaced_and_its_job_is_lost(make: Callable[..., Real]) -> None:
+def test_a_worker_that_does_not_answer_is_replaced_and_its_job_is_lost(make: Callable[..., Real]) -> None:
     real = make(workers=1, search=RANDOM)
     process = real.start()
     real.wait_for_entries(4, process, seconds=120)
@@ -135,7 +135,7 @@ def test_a_worker_that_stands_still_for_ever_is_replaced_and_its_job_is_lost(mak
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_zygote_that_stands_still_is_replaced_and_its_job_is_lost(make: Callable[..., Real]) -> None:
+def test_a_zygote_that_does_not_answer_is_replaced_and_its_job_is_lost(make: Callable[..., Real]) -> None:
     real = make(workers=1, search=RANDOM)
     process = real.start()
     real.wait_for_entries(4, process, seconds=120)
@@ -150,7 +150,7 @@ def test_a_zygote_that_stands_still_is_replaced_and_its_job_is_lost(make: Callab
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_child_that_stands_still_is_hung(make: Callable[..., Real]) -> None:
+def test_a_stopped_child_is_hung(make: Callable[..., Real]) -> None:
     real = make(workers=1, search=RANDOM, training={"stall_timeout": 4, "grace": 1})
     process = real.start()
     real.wait_for_entries(4, process, seconds=120)
@@ -163,7 +163,7 @@ def test_a_child_that_stands_still_is_hung(make: Callable[..., Real]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_machine_that_slept_loses_nothing(make: Callable[..., Real]) -> None:
+def test_a_suspended_machine_loses_nothing(make: Callable[..., Real]) -> None:
     """All processes stand still for longer than any of them may, and none of them is taken for gone."""
     real = make(search=RANDOM)
     process = real.start()
@@ -192,7 +192,7 @@ STANDING = {
     "which",
     [pytest.param("worker", marks=pytest.mark.slow), pytest.param("zygote", marks=pytest.mark.slow), "everything"],
 )
-def test_sigterm_ends_a_study_whose_processes_stand_still(make: Callable[..., Real], which: str) -> None:
+def test_sigterm_ends_a_study_whose_processes_are_stopped(make: Callable[..., Real], which: str) -> None:
     """With the default of a minute, so that nothing is noticed before the signal comes."""
     real = make(timeout=60, search=ENDLESS)
     process = real.start()
@@ -266,7 +266,9 @@ def cluster() -> Iterator[Cluster]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("told", ["sigterm", "nothing"])
-def test_a_scheduler_that_stands_still_ends_the_study(make: Callable[..., Real], cluster: Cluster, told: str) -> None:
+def test_a_scheduler_that_does_not_answer_ends_the_study(
+    make: Callable[..., Real], cluster: Cluster, told: str
+) -> None:
     timeout = 60 if told == "sigterm" else 5
     real = make(search=ENDLESS, cluster={"kind": "address", "address": cluster.address, "worker_timeout": timeout})
     process = real.start()
@@ -283,7 +285,7 @@ def test_a_scheduler_that_stands_still_ends_the_study(make: Callable[..., Real],
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_worker_of_an_address_is_left_out_until_it_is_heard_again(
+def test_a_silent_worker_of_an_address_is_not_used_until_its_next_heartbeat(
     make: Callable[..., Real], cluster: Cluster
 ) -> None:
     """It is the user's: it is not killed, and what it trained meanwhile is ended when it comes back."""
@@ -309,7 +311,7 @@ def test_a_worker_of_an_address_is_left_out_until_it_is_heard_again(
 
 
 @pytest.mark.timeout(300)
-def test_sigterm_ends_a_start_that_stands_still(make: Callable[..., Real]) -> None:
+def test_sigterm_ends_a_start_that_hangs(make: Callable[..., Real]) -> None:
     """A worker that never comes up keeps Dask's constructor waiting for ever."""
     real = make(timeout=60, search=ENDLESS)
     process = real.start()

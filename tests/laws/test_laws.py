@@ -13,7 +13,7 @@ from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.model.events import JobCompleted, JobGranted
 from hpo_core.replay.audit import audit
 from hpo_core.search.halving.rungs import Rung, rung_levels
-from hpo_core.search.method import Promote, Sample
+from hpo_core.testing.fake_training import snapshot
 from tests.conftest import completed, failed, fresh, make_spec
 from tests.methods import judge
 
@@ -135,19 +135,6 @@ def test_rung_agrees_with_a_plain_sort(losses: list[float | None], eta: int, dat
         if data.draw(st.booleans()) and (candidate := rung.candidate()) is not None:
             rung.promote(candidate)
             rung.check()
-
-
-def snapshot(study: Study) -> Any:
-    """All facts of a study, comparable (NaN included)."""
-    state = study.state
-    action = study.method.next_action()
-    return repr(
-        (
-            state.trials, state.running, list(state.waiting), state.capacity, state.extra_configs, state.halted,
-            state.incumbent, state.front, state.completed_jobs, state.abandoned_trials, state.resource_used, study.seq,
-            study.method.rungs(), action if isinstance(action, Sample | Promote) else type(action),
-        )
-    )  # fmt: skip
 
 
 def test_snapshot_tells_studies_apart() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hpo_core import Job, MemoryJournal, Outcome, Report, Study
 from hpo_core.model.events import JobCompleted, TrialCreated
-from hpo_core.model.pareto_front import dominates, enter
+from hpo_core.model.pareto_front import add_to_front, dominates
 from hpo_core.replay.audit import audit
 from hpo_core.search.halving.pareto_rungs import ParetoRung
 from hpo_core.search.halving.rungs import Rung, make_rung
@@ -207,7 +207,7 @@ def test_the_front_of_a_study_is_what_nothing_dominates(given: list[Losses | Non
 def test_a_later_result_of_a_trial_removes_its_earlier_one_by_dominance_alone() -> None:
     front: list[Incumbent] = []
     for resource, losses in [(1, (0.5, 0.5)), (3, (0.4, 0.7)), (9, (0.4, 0.5))]:
-        enter(front, Incumbent(0, resource, losses[0], {}, losses))
+        add_to_front(front, Incumbent(0, resource, losses[0], {}, losses))
         assert resource == 9 or len(front) == (1 if resource == 1 else 2)
     assert [member.resource for member in front] == [9]
 

@@ -19,7 +19,7 @@ from hpo_core.training.request import JobRequest
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_second_period_is_no_drift_and_the_third_one_is(tmp_path: Path) -> None:
+def test_the_examples_third_period_drifts_and_its_second_does_not(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     write(tmp_path)
     spec = load_spec(ROOT / "examples/retrain/study.yaml")

@@ -47,7 +47,7 @@ def kept_in(url: str) -> dict[str, str]:
     return found
 
 
-def test_no_password_of_the_settings_is_kept_or_said(hpo: Runner, dask_cluster: str, postgresql_url: str) -> None:  # noqa: F811
+def test_no_password_of_the_settings_is_stored_or_printed(hpo: Runner, dask_cluster: str, postgresql_url: str) -> None:  # noqa: F811
     url = database(postgresql_url)
     file = hpo.study(
         study="line", objective=LINE["objective"], space=LINE["space"], search=LINE["search"], tracking={},

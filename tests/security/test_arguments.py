@@ -15,14 +15,14 @@ BASE = ["--study", "a", "--study-folder", "/x", "--tracking-uri", "sqlite:///x"]
 
 
 @pytest.mark.parametrize("experiment", ["--help", "-h", "--study=evil", "--", "-", "a b", "--nice=-20"])
-def test_the_follower_takes_any_name_of_an_experiment(experiment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_follower_accepts_any_experiment_name(experiment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPO_FOLLOW_EXPERIMENT", experiment)
     given = _parser().parse_args(BASE)
     assert (given.experiment, given.study, given.nice) == (experiment, "a", 15)
 
 
 @pytest.mark.parametrize("experiment", ["", "a\x00b", "a\x1b[2J", "a\nb"])
-def test_an_experiment_has_a_name_that_can_be_passed_on(experiment: str) -> None:
+def test_experiment_names_with_control_characters_are_refused(experiment: str) -> None:
     with pytest.raises(SpecError, match="experiment"):
         make_spec(tracking={"experiment": experiment})
 
@@ -41,6 +41,6 @@ def test_an_experiment_called_help_gets_its_runs(hpo: Runner) -> None:
 
 
 @pytest.mark.parametrize("name", ["--help", "-x", "", ".", "a b", "a\n", "a/b", "../a", "a\x1b[2J"])
-def test_no_study_is_called_like_an_option(name: str) -> None:
+def test_study_names_that_look_like_options_are_refused(name: str) -> None:
     with pytest.raises(SpecError):
         make_spec(study=name)

@@ -10,7 +10,7 @@ import pytest
 
 from hpo_core import Study
 from hpo_core.checkpoints import files as checkpoints
-from hpo_core.checkpoints.storage import all_files, files_of, local_path, remove
+from hpo_core.checkpoints.storage import all_files, attempt_files, local_path, remove
 from hpo_core.execution.sweeper import CheckpointSweeper
 from hpo_core.model.errors import CheckpointError, ObjectiveError, StorageError
 from hpo_core.model.stage import Rung
@@ -57,7 +57,9 @@ def bad_uris(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("number", range(11))
-def test_other_places_are_neither_loaded_nor_removed(tmp_path: Path, folder: Path, victim: Checkpoint, number: int):
+def test_files_outside_the_study_are_neither_loaded_nor_removed(
+    tmp_path: Path, folder: Path, victim: Checkpoint, number: int
+):
     bad = msgspec.structs.replace(victim, uri=bad_uris(tmp_path)[number])
     with pytest.raises(CheckpointError, match="does not lie below"):
         checkpoints.load(folder, bad, "checkpoints")
@@ -84,13 +86,13 @@ def test_other_places_are_neither_loaded_nor_removed(tmp_path: Path, folder: Pat
         ("file:///srv/base", "file:///srv/other/x"),
     ],
 )
-def test_other_places_behind_urls(tmp_path: Path, base: str, uri: str) -> None:
+def test_urls_outside_the_base_are_refused(tmp_path: Path, base: str, uri: str) -> None:
     with pytest.raises(CheckpointError, match="does not lie below"):
         local_path(tmp_path, uri, base)
     remove(tmp_path, uri, base)
 
 
-def test_what_lies_where_it_must_is_found(tmp_path: Path, folder: Path) -> None:
+def test_checkpoints_below_the_base_are_found(tmp_path: Path, folder: Path) -> None:
     good = "trial-00000/rung-0-attempt-0.safetensors"
     assert local_path(folder, f"checkpoints/{good}", "checkpoints") == folder / "checkpoints" / good
     assert local_path(folder, f"s3://bucket/base/{good}", "s3://bucket/base") is None
@@ -104,7 +106,7 @@ def test_what_lies_where_it_must_is_found(tmp_path: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["checkpoints", "checkpoints/trial-00000", "file"])
-def test_links_on_the_way_are_not_followed(tmp_path: Path, folder: Path, where: str) -> None:
+def test_symbolic_links_are_not_followed(tmp_path: Path, folder: Path, where: str) -> None:
     """Somebody's folder, or file, looks like checkpoints of this study."""
     uri = "checkpoints/trial-00000/rung-0-attempt-0.safetensors"
     theirs = tmp_path / "thesis"
@@ -118,7 +120,7 @@ def test_links_on_the_way_are_not_followed(tmp_path: Path, folder: Path, where: 
         checkpoints.load(folder, saved, "checkpoints")
     with pytest.raises(StorageError, match="is a symbolic link"):
         checkpoints.save(folder, uri, TREE, resource=1)
-    assert all_files(folder, "checkpoints") == files_of(folder, "checkpoints", 0, 0) == []
+    assert all_files(folder, "checkpoints") == attempt_files(folder, "checkpoints", 0, 0) == []
     remove(folder, uri, "checkpoints")
     study = Study.create(make_spec())
     sweeper = CheckpointSweeper(study, folder)
@@ -126,7 +128,7 @@ def test_links_on_the_way_are_not_followed(tmp_path: Path, folder: Path, where: 
     assert (theirs / uri).exists()
 
 
-def test_a_journals_uri_is_not_copied_to_mlflow(tmp_path: Path, folder: Path, victim: Checkpoint) -> None:
+def test_a_foreign_uri_in_a_journal_is_not_copied_to_mlflow(tmp_path: Path, folder: Path, victim: Checkpoint) -> None:
     study = Study.create(make_spec())
     job = study.ask()
     assert job is not None
@@ -150,7 +152,7 @@ def test_a_journals_uri_is_not_copied_to_mlflow(tmp_path: Path, folder: Path, vi
     write_files(Store(), KnownRun("1", "RUNNING", None, False, {}), fold, folder)  # type: ignore[arg-type]
 
 
-def test_the_driver_removes_no_file_that_a_journal_names_elsewhere(folder: Path, victim: Checkpoint) -> None:
+def test_the_driver_removes_no_file_outside_the_study(folder: Path, victim: Checkpoint) -> None:
     """`../..` in the checkpoint of a result deleted a file once a better one made it superfluous."""
     thesis = folder / "../../thesis/chapter.safetensors"
     study = Study.create(make_spec(search={"method": "random", "configs": 9}))
@@ -166,7 +168,7 @@ def test_the_driver_removes_no_file_that_a_journal_names_elsewhere(folder: Path,
     assert thesis.exists()
 
 
-def test_an_evaluation_reads_no_file_elsewhere(folder: Path, victim: Checkpoint) -> None:
+def test_an_evaluation_reads_no_file_outside_the_study(folder: Path, victim: Checkpoint) -> None:
     bad = msgspec.structs.replace(victim, uri="../../thesis/chapter.safetensors")
     model = TrainedModel(0, {}, 1, str(folder), bad, "checkpoints")
     with pytest.raises(ObjectiveError, match="does not lie below"):

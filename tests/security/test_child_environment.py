@@ -65,7 +65,7 @@ def assert_clean(found):
     assert found.items() >= OWN.items()
 
 
-def test_training_children_and_their_zygote(tmp_path):
+def test_zygote_and_children_get_no_private_setting(tmp_path):
     trainer = Trainer("poison_objectives:dispatch", (OBJECTIVES,))
     try:
         report = trainer.run(request_for(tmp_path))
@@ -77,7 +77,7 @@ def test_training_children_and_their_zygote(tmp_path):
     assert b"secret-" not in (scratch / "parent").read_bytes()
 
 
-def test_the_process_that_evaluates(tmp_path):
+def test_the_evaluation_process_gets_no_private_setting(tmp_path):
     trainer = Trainer("poison_objectives:dispatch", (OBJECTIVES,))
     try:
         report = trainer.run(request_for(tmp_path, do="good"))
@@ -90,7 +90,7 @@ def test_the_process_that_evaluates(tmp_path):
     assert_clean(json.loads((tmp_path / "note").read_text()))
 
 
-def test_an_import_sees_none_either(tmp_path):
+def test_the_import_of_an_objective_gets_no_private_setting(tmp_path):
     (tmp_path / "curious.py").write_text(
         "import json, os\n"
         f"open({str(tmp_path / 'seen')!r}, 'w').write(json.dumps(dict(os.environ)))\n"
@@ -104,6 +104,6 @@ def test_an_import_sees_none_either(tmp_path):
     assert_clean(json.loads((tmp_path / "seen").read_text()))
 
 
-def test_every_secret_of_this_test_is_really_there():
+def test_the_worker_itself_has_every_private_setting():
     code = "import os, sys; sys.exit('secret-' not in os.environ['HPO_JOURNAL'])"
     assert subprocess.run([sys.executable, "-c", code], env=os.environ.copy()).returncode == 0

@@ -37,7 +37,7 @@ MESSAGE = 20_000
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_attack_is_accepted_or_refused_soon(name: str, tmp_path: Path) -> None:
+def test_a_hostile_description_is_accepted_or_refused_in_time(name: str, tmp_path: Path) -> None:
     seen = measured(attack, name, str(tmp_path))
     assert seen.outcome in ("accepted", "refused"), seen
     assert seen.seconds < SECONDS and seen.megabytes < ROOM, seen
@@ -45,7 +45,7 @@ def test_attack_is_accepted_or_refused_soon(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", LARGEST)
-def test_the_largest_that_is_accepted_begins_soon(name: str) -> None:
+def test_the_largest_accepted_study_starts_in_time(name: str) -> None:
     """Rungs, tables of Hyperband, points of a grid: what is reckoned from a description stays as small as it is."""
     seen = measured(begun, name)
     assert seen.outcome == "accepted", seen
@@ -54,14 +54,14 @@ def test_the_largest_that_is_accepted_begins_soon(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LARGEST)
-def test_the_largest_that_is_accepted_is_shown_and_simulated(name: str, tmp_path: Path) -> None:
+def test_the_largest_accepted_study_is_shown_and_simulated(name: str, tmp_path: Path) -> None:
     seen = measured(shown, name, str(tmp_path))
     assert seen.outcome in ("accepted", "refused"), seen
     assert seen.seconds < 10 * SECONDS and seen.megabytes < 2 * ROOM, seen
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory", "device", "endless device", "link to itself", "name with NUL"])
-def test_what_is_no_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
+def test_a_study_file_that_is_no_file_is_refused(kind: str, tmp_path: Path) -> None:
     """A FIFO nobody writes to blocks whoever opens it; /dev/zero never ends."""
     path = tmp_path / "study.yaml"
     if kind == "fifo":
@@ -81,7 +81,7 @@ def _load(path: str) -> None:
     load_spec(path)
 
 
-def test_a_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
+def test_a_study_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     text = yaml.safe_dump(plain())
     path.write_text(text + "#" * (limits.FILE_BYTES - len(text)))
@@ -99,7 +99,7 @@ def test_a_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
         ({"changes": tuple(f"k{i}={j}" for i in range(30) for j in range(9))}, "combinations; ask for at most 24"),
     ],
 )
-def test_simulations_that_would_fill_the_memory(options: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_simulations_that_need_too_much_memory_are_refused(options: dict[str, Any], words: str, tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(yaml.safe_dump(plain()))
     seen = measured(simulated, {"study_file": path, "repeat": 1} | options, str(tmp_path))

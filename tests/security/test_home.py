@@ -43,7 +43,7 @@ def contents(folder: Path) -> dict[str, str | None]:
 
 
 @pytest.mark.timeout(300)
-def test_all_that_a_study_leaves_is_private(tmp_path: Path) -> None:
+def test_all_files_of_a_study_are_private(tmp_path: Path) -> None:
     old = os.umask(0o000)
     try:
         real = Real(tmp_path, "good", search={"method": "random", "configs": 3, "max_resource": 2})
@@ -61,7 +61,7 @@ def test_all_that_a_study_leaves_is_private(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_a_journal_that_was_open_to_all_is_closed(tmp_path: Path) -> None:
+def test_a_journal_readable_by_others_becomes_private(tmp_path: Path) -> None:
     fresh(make_spec(), SqlJournal(f"sqlite:///{tmp_path / 'journal.db'}")).journal.close()
     (tmp_path / "journal.db").chmod(0o644)
     SqlJournal(f"sqlite:///{tmp_path / 'journal.db'}").close()
@@ -80,7 +80,7 @@ def test_mlflows_database_is_private(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("planted", ["studies", "studies/world", "studies/world/checkpoints", "studies/world/logs"])
-def test_a_linked_folder_is_neither_filled_nor_swept(tmp_path: Path, thesis: Path, planted: str) -> None:
+def test_nothing_is_written_or_removed_through_a_linked_folder(tmp_path: Path, thesis: Path, planted: str) -> None:
     home = Home(tmp_path / "home")
     link = home.make_folder() / planted
     link.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def test_a_linked_file_of_the_home_is_refused(tmp_path: Path, thesis: Path, name
     assert contents(thesis) == before
 
 
-def test_the_probe_of_a_study_folder_writes_to_nothing_planted(tmp_path: Path, thesis: Path) -> None:
+def test_the_probe_of_a_study_folder_follows_no_link(tmp_path: Path, thesis: Path) -> None:
     """It once wrote 4096 zeros through a link called .writable."""
     home = Home(tmp_path / "home")
     folder = home.study_folder("world", create=True)
@@ -116,7 +116,7 @@ def test_the_probe_of_a_study_folder_writes_to_nothing_planted(tmp_path: Path, t
 
 
 @pytest.mark.parametrize("name", ["mlflow.log", "mlflow.trouble", "lock", "report.html"])
-def test_files_of_a_study_that_were_planted_as_links(tmp_path: Path, thesis: Path, name: str) -> None:
+def test_linked_files_in_a_study_folder_are_refused(tmp_path: Path, thesis: Path, name: str) -> None:
     home = Home(tmp_path / "home")
     folder = home.study_folder("world", create=True)
     before = contents(thesis)
@@ -166,9 +166,7 @@ def test_a_linked_attempt_log_is_not_appended_to(tmp_path: Path, thesis: Path) -
     assert contents(thesis) == before
 
 
-def test_a_home_that_came_with_a_project_is_refused_where_it_is_a_link(
-    tmp_path: Path, thesis: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_linked_home_in_a_project_is_refused(tmp_path: Path, thesis: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".hpo").symlink_to(thesis)
     before = contents(thesis)

@@ -26,7 +26,7 @@ def test_the_home_is_no_import_folder(tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("place", ["home", "home/studies", "other", "project/../other"])
-def test_a_recorded_studys_import_folders_need_a_permit(
+def test_import_folders_of_a_recorded_study_need_permission(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """Whoever can write to the journal, with a command say, must not choose what a deployment's worker imports."""

@@ -65,7 +65,7 @@ def basic(server: SharedServer, auth: str | None = None) -> str:
     return "Basic " + base64.b64encode((auth or server.auth).encode()).decode()
 
 
-def test_a_page_of_another_site_gets_nothing(server: SharedServer) -> None:
+def test_requests_from_another_site_are_refused(server: SharedServer) -> None:
     for origin in (EVIL, "null", "http://127.0.0.1:1", "http://localhost", server.url.replace("http", "https")):
         for method, path in (
             ("GET", "/api/health"),
@@ -84,7 +84,7 @@ def test_a_page_of_another_site_gets_nothing(server: SharedServer) -> None:
     assert "planted" not in {flow["name"] for flow in flows}
 
 
-def test_its_own_pages_are_served(server: SharedServer) -> None:
+def test_requests_from_its_own_pages_are_served(server: SharedServer) -> None:
     for name in ("127.0.0.1", "localhost"):
         own = server.url.replace("127.0.0.1", name)
         answer = send(server, "GET", "/api/admin/version", Host=own[7:], Origin=own, Authorization=basic(server))
@@ -114,7 +114,7 @@ def test_a_change_needs_password_and_token(server: SharedServer) -> None:
     assert send(server, "GET", "/api/health").status == 200, "whoever waits for it has no password yet"
 
 
-def test_another_name_of_this_machine_is_refused(server: SharedServer) -> None:
+def test_requests_for_another_host_name_are_refused(server: SharedServer) -> None:
     """DNS rebinding: the name of an attacker's page points at 127.0.0.1 now, so that the origin is the same."""
     port = server.url.rpartition(":")[2]
     for host in (
@@ -130,7 +130,7 @@ def test_another_name_of_this_machine_is_refused(server: SharedServer) -> None:
         assert "through a tunnel use the same port" in answer.body
 
 
-def test_web_sockets_ask_the_same(server: SharedServer) -> None:
+def test_web_sockets_are_checked_like_requests(server: SharedServer) -> None:
     """CORS does not cover them: a page of any site may open one."""
     address = server.api_url.replace("http", "ws") + "/events/in"
     port = int(server.url.rpartition(":")[2])
@@ -154,14 +154,14 @@ def test_it_listens_on_this_machine_only(server: SharedServer) -> None:
     assert listening == ["127.0.0.1"]
 
 
-def test_its_files_are_the_owners_only(server: SharedServer) -> None:
+def test_the_servers_files_are_private(server: SharedServer) -> None:
     assert stat.S_IMODE(server.folder.stat().st_mode) == 0o700
     files = [path for path in server.folder.iterdir() if path.is_file()]
     assert {"prefect.db", "server.log", server.secrets_file.name} <= {path.name for path in files}
     assert [path for path in files if stat.S_IMODE(path.stat().st_mode) & 0o077] == []
 
 
-def test_the_servers_environment_holds_no_other_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_servers_environment_has_no_other_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPO_JOURNAL", "postgresql://me:pl4nted@host/db")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "pl4nted")
     monkeypatch.setenv("PREFECT_SERVER_CORS_ALLOWED_ORIGINS", "*")
@@ -176,7 +176,7 @@ def test_the_servers_environment_holds_no_other_secret(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("name", ["users-{}.lock", "server-{}.lock", "start-{}.lock", "server.log"])
-def test_a_planted_link_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_linked_server_file_is_refused(name: str, tmp_path: Path) -> None:
     folder = tmp_path / "prefect"
     folder.mkdir()
     key = tmp_path / "key"
@@ -191,7 +191,7 @@ def test_a_planted_link_is_refused(name: str, tmp_path: Path) -> None:
     assert key.read_text() == "do not touch"
 
 
-def test_the_password_is_in_its_file_only(tmp_path: Path) -> None:
+def test_the_password_is_only_in_its_file(tmp_path: Path) -> None:
     hpo = Runner(tmp_path, {})
     process = hpo.start(
         "tune", hpo.study("slow", tracking={}, search={"method": "random", "configs": 30, "max_resource": 2})

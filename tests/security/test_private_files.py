@@ -19,7 +19,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 
 
-def test_what_is_made_is_private_and_what_was_wide_becomes_so(tmp_path: Path) -> None:
+def test_new_files_are_private_and_open_ones_become_private(tmp_path: Path) -> None:
     wide = tmp_path / "wide"
     wide.mkdir(mode=0o755)
     wide.chmod(0o777)
@@ -38,7 +38,7 @@ def test_what_is_made_is_private_and_what_was_wide_becomes_so(tmp_path: Path) ->
     assert old.read_text() == "anew"
 
 
-def test_links_are_refused_and_what_they_point_to_stays(tmp_path: Path) -> None:
+def test_links_are_refused_and_their_targets_stay(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.mkdir(mode=0o755)
     (victim / "key").write_text("secret")
@@ -59,7 +59,7 @@ def test_links_are_refused_and_what_they_point_to_stays(tmp_path: Path) -> None:
     assert mode(victim) == 0o755
 
 
-def test_a_planted_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "log")
     with pytest.raises(StorageError):
         open_private(tmp_path / "log", "ab")
@@ -68,7 +68,7 @@ def test_a_planted_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
-def test_what_belongs_to_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_files_of_another_user_are_refused(tmp_path: Path) -> None:
     for parent in (tmp_path, *tmp_path.parents[:3]):
         parent.chmod(0o755)
     foreign = tmp_path / "foreign"

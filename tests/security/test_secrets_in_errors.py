@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from hpo_core.model.errors import HpoError, JournalError
 from hpo_core.model.trial import Outcome, Report
-from hpo_core.security.masking import known_secrets, mask_logs, masked, masked_errors, masked_report, remember
+from hpo_core.security.masking import add_secrets_of, known_secrets, mask_logs, masked, masked_errors, masked_report
 from hpo_core.tracking.mlflow_links import reason_of
 from tests.flows.conftest import Runner
 
@@ -38,7 +38,7 @@ CORES = ("awsPl4nted", "Pl4nted%40x", "Pl4nted@x", "argPl4nted", "mlflowPl4nted"
 
 
 @pytest.mark.parametrize("secret", sorted(SECRETS))
-def test_a_secret_is_masked_however_it_is_written(secret: str) -> None:
+def test_a_secret_is_masked_in_every_encoding(secret: str) -> None:
     forms = [
         secret, repr(secret), json.dumps(secret), repr(ValueError(secret)), str(ValueError([secret])),
         repr(repr(secret)),
@@ -67,7 +67,7 @@ def test_all_secrets_of_an_environment_are_known() -> None:
         ("GET /x?access_token=abcdef&y=1", "GET /x?access_token=***&y=1"),
     ],
 )
-def test_what_looks_like_a_secret_is_masked(text: str, shown: str) -> None:
+def test_text_that_looks_like_a_secret_is_masked(text: str, shown: str) -> None:
     assert masked(text, {}) == shown
 
 
@@ -79,7 +79,7 @@ def test_what_looks_like_a_secret_is_masked(text: str, shown: str) -> None:
         "File \"/home/me/project/train.py\", line 3, in train", "100000 tokens",
     ],
 )  # fmt: skip
-def test_other_words_stay(text: str) -> None:
+def test_ordinary_text_is_not_masked(text: str) -> None:
     environment = {
         "PWD": "/home/me/work", "TOKENIZERS_PARALLELISM": "false", "MAX_TOKENS": "100000", "SSH_KEY_PATH": "/home/me",
         "MLFLOW_TRACKING_USERNAME": "train", "A_TOKEN": "in", "XAUTHORITY": "/tmp", "USER": "allocate",
@@ -87,7 +87,7 @@ def test_other_words_stay(text: str) -> None:
     assert masked(text, environment) == text
 
 
-def test_a_secret_that_a_limit_of_length_cut_is_masked() -> None:
+def test_a_secret_cut_by_a_length_limit_is_masked() -> None:
     assert "mlflowPl" not in masked("x" * 400 + " mlflowPl...", ENVIRONMENT)
     assert "wPl4nted" not in masked("...wPl4nted\nline 2", ENVIRONMENT)
     assert "owPl4nted" not in masked("owPl4nted\n" + "y" * 4090, ENVIRONMENT)
@@ -96,7 +96,7 @@ def test_a_secret_that_a_limit_of_length_cut_is_masked() -> None:
 @pytest.mark.parametrize(
     "text", ["password" * 20_000, "://a:" * 40_000, "Bearer " * 20_000, "a.b-" * 40_000, 'password="' * 20_000]
 )
-def test_no_text_takes_long(text: str) -> None:
+def test_masking_a_long_text_takes_little_time(text: str) -> None:
     began = time.process_time()
     masked(text)
     assert time.process_time() - began < 60  # some took hours
@@ -140,7 +140,7 @@ def test_logs_and_their_tracebacks_are_masked(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_errors_of_libraries_are_raised_without_secrets() -> None:
-    remember("postgresql+psycopg://hpo:urlPl4nted@127.0.0.1:9/hpo")
+    add_secrets_of("postgresql+psycopg://hpo:urlPl4nted@127.0.0.1:9/hpo")
     with pytest.raises(HpoError) as caught, masked_errors():
         sa.create_engine("nodatabase://hpo:urlPl4nted@127.0.0.1:9/hpo")
         raise sa.exc.OperationalError("SELECT 'urlPl4nted'", {}, Exception("no pg_hba.conf entry for urlPl4nted"))
@@ -186,7 +186,7 @@ def train(trial):
 
 
 @pytest.mark.timeout(600)
-def test_no_secret_of_the_settings_is_kept_or_said(hpo: Runner) -> None:
+def test_no_secret_of_the_settings_is_stored_or_printed(hpo: Runner) -> None:
     """A real study with Prefect and MLflow: what its function raises and prints is nowhere but in its own log."""
     (hpo.folder / "leaky.py").write_text(LEAKY)
     (hpo.folder / "leaky.py.json").write_text(json.dumps(ENVIRONMENT))

@@ -77,7 +77,7 @@ def test_a_study_trains_on_a_scheduler_behind_tls(scheduler: tuple[str, dict[str
 
 
 @pytest.mark.parametrize("shown", ["another certificate", "none"])
-def test_a_scheduler_behind_tls_takes_nobody_else(
+def test_a_scheduler_with_tls_refuses_clients_without_certificate(
     scheduler: tuple[str, dict[str, str]], tmp_path: Path, shown: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hpo_flows.dask.clusters.address.CONNECT_SECONDS", 6.0)  # it tries again and again for so long
@@ -99,13 +99,13 @@ def test_a_scheduler_behind_tls_takes_nobody_else(
         ({"address": "tls://h:1", "tls_ca_file": "/a", "tls_cert": "-----BEGIN\nx"}, "name its file instead"),
     ],
 )
-def test_wrong_files_are_refused_early(cluster: dict[str, str], message: str) -> None:
+def test_wrong_certificate_files_are_refused_early(cluster: dict[str, str], message: str) -> None:
     with pytest.raises(SpecError, match=message) as refused:
         make_spec(cluster={"kind": "address", **cluster})
     assert "BEGIN" not in str(refused.value), "a key must not be shown"
 
 
-def test_paths_belong_to_the_study_file(tmp_path: Path) -> None:
+def test_certificate_paths_are_relative_to_the_study_file(tmp_path: Path) -> None:
     certificate(tmp_path / "keys")
     names = ("tls_ca_file", "tls_cert", "tls_key")
     cluster = {"kind": "address", "address": "tls://h:1", **{name: f"keys/{name}" for name in names}}

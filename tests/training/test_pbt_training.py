@@ -54,7 +54,7 @@ class Quadratics:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_optimum_that_no_fixed_setting_of_the_population_reaches(seed: int) -> None:
+def test_pbt_reaches_an_optimum_that_no_fixed_setting_reaches(seed: int) -> None:
     limits = [Quadratics().train(Job(0, 0, Rung(0, 0), 300, {"h0": h0, "h1": 1 - h0})) for h0 in (0, 1)]
     assert [limit["q"] for limit in limits] == [pytest.approx(0.39, abs=1e-6)] * 2
     spec = StudySpec.from_plain({
@@ -110,7 +110,7 @@ def evolved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, MemoryJour
     return play(spec, train, workers=2)
 
 
-def test_a_population_learns(evolved: tuple[Study, MemoryJournal]) -> None:
+def test_a_population_improves_its_loss(evolved: tuple[Study, MemoryJournal]) -> None:
     study, journal = evolved
     lineage = read_lineage(journal.entries(study.name))
     losses = [[t.loss for t in study.state.trials if lineage.births[t.number].generation == g] for g in (0, 4)]
@@ -118,7 +118,7 @@ def test_a_population_learns(evolved: tuple[Study, MemoryJournal]) -> None:
     assert study.best is not None and study.best.loss < 1.2
 
 
-def test_a_plain_script_along_the_schedule_comes_to_the_same_bits(evolved: tuple[Study, MemoryJournal]) -> None:
+def test_a_script_that_follows_the_exported_schedule_gives_the_same_bits(evolved: tuple[Study, MemoryJournal]) -> None:
     """A trial and its ancestors are one training with changing parameters; the exported schedule is all it takes."""
     study, journal = evolved
     assert study.best is not None
@@ -134,7 +134,7 @@ def test_a_plain_script_along_the_schedule_comes_to_the_same_bits(evolved: tuple
     assert float(example.evaluate(model, example.valid)[0]) == study.best.metrics["val_loss"]
 
 
-def test_its_schedules_are_drawn(evolved: tuple[Study, MemoryJournal]) -> None:
+def test_the_report_draws_the_schedules(evolved: tuple[Study, MemoryJournal]) -> None:
     figure = schedules(read_series(list(evolved[1].entries(evolved[0].name))))
     assert figure is not None and {"learning_rate", "momentum"} <= {
         str(axis["title"]["text"]).strip("</b>") for key, axis in figure.layout.items() if key.startswith("yaxis")

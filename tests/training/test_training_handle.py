@@ -50,7 +50,7 @@ def counting(trial):
         trial.report(loss=1 / counter.value)
 
 
-def test_train_and_go_on(request_of):
+def test_a_second_job_continues_from_the_checkpoint(request_of):
     first = run_attempt(counting, request_of(target=2))
     assert first.outcome == Outcome.COMPLETED and first.metrics == {"loss": 0.5}
     assert first.checkpoint.uri == "checkpoints/trial-00005/rung-0-attempt-0.safetensors"
@@ -60,7 +60,7 @@ def test_train_and_go_on(request_of):
     assert second.checkpoint.parent == first.checkpoint.uri
 
 
-def test_a_job_whose_target_was_reached_before_is_harmless(request_of):
+def test_a_job_whose_target_is_reached_changes_nothing(request_of):
     first = run_attempt(counting, request_of(target=2))
     again = run_attempt(counting, request_of(target=2, checkpoint=first.checkpoint, attempt=1))
     assert (again.outcome, again.metrics, again.checkpoint) == (Outcome.COMPLETED, first.metrics, first.checkpoint)
@@ -72,7 +72,7 @@ def test_a_target_below_the_checkpoint_is_refused(request_of):
         request_of(target=1, checkpoint=first.checkpoint)
 
 
-def test_seeded_before_the_function_starts(request_of):
+def test_generators_are_seeded_before_the_function_starts(request_of):
     seen = []
 
     def train(trial):
@@ -84,7 +84,7 @@ def test_seeded_before_the_function_starts(request_of):
     assert seen[0] == seen[1]
 
 
-def test_without_steps_one_report_is_enough(request_of):
+def test_a_function_without_steps_needs_one_report(request_of):
     report = run_attempt(lambda trial: trial.report(loss=trial.target), request_of(target=9))
     assert (report.outcome, report.metrics, report.checkpoint) == (Outcome.COMPLETED, {"loss": 9.0}, None)
     assert report.curve == (Point(9, {"loss": 9.0}),)
@@ -133,7 +133,7 @@ def test_diverged_keeps_no_checkpoint(request_of, tmp_path, bad):
         assert str(decode_report(encode_report(report)).metrics["loss"]) == str(bad)
 
 
-def test_the_curve_is_thinned_and_keeps_its_ends(request_of):
+def test_the_curve_is_downsampled_and_keeps_its_ends(request_of):
     def train(trial):
         for step in trial.steps():
             trial.report(loss=step)
@@ -146,7 +146,7 @@ def test_the_curve_is_thinned_and_keeps_its_ends(request_of):
 
 
 @pytest.mark.parametrize("value", [1, 2.5, np.float32(2.5), np.int64(3), torch.tensor(2.5), np.array(1.0), -0.0])
-def test_numbers_that_count(request_of, value):
+def test_numbers_of_python_numpy_and_torch_are_accepted(request_of, value):
     report = run_attempt(lambda trial: trial.report(loss=value), request_of())
     assert report.metrics == {"loss": float(value)}
 
@@ -165,7 +165,7 @@ def test_numbers_that_count(request_of, value):
         (10**400, "builtins.int"),
     ],
 )
-def test_values_that_are_no_metric(request_of, value, named):
+def test_values_that_are_not_one_real_number_are_refused(request_of, value, named):
     report = run_attempt(lambda trial: trial.report(loss=value), request_of())
     assert report.outcome == Outcome.ERROR
     with pytest.raises(ObjectiveError, match=rf"trial\.report\(loss=\.\.\.\) got a .*{named}"):
@@ -235,14 +235,14 @@ def odd_state(trial):
         (odd_state, "Checkpoint value at 'tracked/counter/value' is a builtins.function"),
     ],
 )
-def test_broken_contracts_are_explained(request_of, train, told):
+def test_a_wrong_order_of_calls_is_explained(request_of, train, told):
     report = run_attempt(train, request_of())
     assert report.outcome == Outcome.ERROR
     assert told in report.message
     assert "Traceback" in report.detail
 
 
-def test_other_names_than_the_checkpoint_holds(request_of):
+def test_tracked_names_that_differ_from_the_checkpoint_are_refused(request_of):
     def fewer(trial):
         for _ in trial.steps():
             pass
@@ -269,14 +269,14 @@ def test_failure_after_the_loop_leaves_no_checkpoint(request_of, tmp_path):
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
-def test_bad_checkpoint(request_of, tmp_path):
+def test_a_checkpoint_without_training_state_is_bad(request_of, tmp_path):
     first = run_attempt(counting, request_of(target=1)).checkpoint
     (tmp_path / first.uri).write_bytes(b"")
     report = run_attempt(counting, request_of(checkpoint=first, attempt=1))
     assert report.outcome == Outcome.CHECKPOINT_BAD and first.uri in report.message
 
 
-def test_scratch_folder_is_the_trials(request_of, tmp_path):
+def test_attempts_of_a_trial_share_a_scratch_folder(request_of, tmp_path):
     def train(trial):
         (trial.folder / "note").write_text("x")
         trial.report(loss=1)
@@ -285,13 +285,13 @@ def test_scratch_folder_is_the_trials(request_of, tmp_path):
     assert (tmp_path / "scratch/trial-00005/note").exists()
 
 
-def test_requests_cross_borders_exactly(request_of):
+def test_requests_are_encoded_exactly(request_of):
     first = run_attempt(counting, request_of(target=2)).checkpoint
     request = request_of(checkpoint=first, rate=0.1, units=3, name="x", flag=True, none=None)
     assert decode_request(encode_request(request)) == request
 
 
-def test_a_long_step_can_say_that_it_goes_on(request_of):
+def test_alive_within_a_step_updates_the_progress(request_of):
     said = []
 
     class Noting(SharedProgress):
@@ -322,7 +322,7 @@ def two_objectives(trial):
 
 
 @pytest.mark.parametrize("required", ["all", "any"])
-def test_one_of_several_metrics_suffices_where_the_study_says_so(request_of, required):
+def test_one_of_several_metrics_suffices_if_required_is_any(request_of, required):
     def ended(**params):
         request = msgspec.structs.replace(request_of(**params), more_metrics=("speed",), required=required)
         return run_attempt(two_objectives, decode_request(encode_request(request)))

@@ -79,7 +79,7 @@ def eventually(condition, seconds=5.0):
     return condition()
 
 
-def test_the_same_bits_in_one_go_and_over_four_processes(bench):
+def test_one_process_and_four_processes_give_the_same_bits(bench):
     whole = bench.run("network", trial=1, target=27)
     assert whole.outcome == Outcome.COMPLETED, whole
     checkpoint = None
@@ -94,7 +94,7 @@ def test_the_same_bits_in_one_go_and_over_four_processes(bench):
         assert tensor.numpy().tobytes() == others[name].numpy().tobytes(), name
 
 
-def test_completed_and_its_log(bench):
+def test_a_completed_attempt_has_a_log(bench):
     before = time.time()
     report = bench.run("simple", trial=7, attempt=3)
     assert (report.outcome, report.metrics, report.trial, report.attempt) == ("completed", {"loss": 0.5}, 7, 3)
@@ -102,7 +102,7 @@ def test_completed_and_its_log(bench):
     assert (bench.folder / "logs/trial-00007-attempt-3.log").read_text() == "hello from 7\n"
 
 
-def test_diverged(bench):
+def test_a_nan_result_is_diverged(bench):
     report = bench.run("counting", params={"loss": math.nan})
     assert (report.outcome, report.checkpoint) == (Outcome.DIVERGED, None) and math.isnan(report.metrics["loss"])
 
@@ -139,7 +139,7 @@ def test_every_objective_must_be_reported_and_finite(bench):
         ("cublas_memory", Outcome.OUT_OF_MEMORY, "CUBLAS_STATUS_ALLOC_FAILED"),
     ],
 )
-def test_failures(bench, do, outcome, told):
+def test_failures_have_their_outcome(bench, do, outcome, told):
     report = bench.run(do)
     assert (report.outcome, report.metrics, report.checkpoint) == (outcome, {}, None)
     assert told in report.message
@@ -152,19 +152,19 @@ def test_detail_holds_output_and_traceback(bench):
     assert "Segmentation fault" in bench.run("segfault").detail
 
 
-def test_timeout(bench):
+def test_an_attempt_beyond_its_timeout_is_ended(bench):
     report = bench.run("sleeps", target=9, params={"at": 4}, timeout=0.4)
     assert report.outcome == Outcome.TIMEOUT
     assert "training.timeout = 0.4 s; it had done 4 of 9 steps" in report.message
     assert "in sleeps" in report.detail  # the stack when it was ended
 
 
-def test_hung(bench):
+def test_an_attempt_without_steps_is_hung(bench):
     report = bench.run("sleeps", target=9, params={"at": 2}, stall_timeout=0.4)
     assert report.outcome == Outcome.HUNG and "it had done 2 of 9 steps" in report.message
 
 
-def test_cancel_reaches_a_deaf_process_and_its_children(bench):
+def test_cancel_ends_a_process_that_ignores_sigterm_and_its_children(bench):
     reports = []
     thread = threading.Thread(target=lambda: reports.append(bench.run("deaf", trial=4, attempt=2)))
     thread.start()
@@ -179,18 +179,18 @@ def test_cancel_reaches_a_deaf_process_and_its_children(bench):
     assert all(eventually(lambda pid=pid: gone(pid)) for pid in note.read_text().split())
 
 
-def test_leftovers_of_a_normal_end_are_killed(bench):
+def test_subprocesses_left_by_a_completed_attempt_are_killed(bench):
     assert bench.run("litter", trial=4).outcome == Outcome.COMPLETED
     assert eventually(lambda: gone((bench.folder / "scratch/trial-00004/pids").read_text()))
 
 
-def test_a_lingering_thread_delays_no_longer_than_the_grace(bench):
+def test_a_lingering_thread_delays_the_end_by_the_grace_period_at_most(bench):
     started = time.monotonic()
     assert bench.run("lingering_thread").outcome == Outcome.COMPLETED
     assert time.monotonic() - started < 3
 
 
-def test_bad_checkpoint(bench):
+def test_a_corrupt_checkpoint_is_an_outcome_of_its_own(bench):
     saved = bench.run("counting").checkpoint
     path = bench.folder / saved.uri
     path.write_bytes(path.read_bytes()[:-1])
@@ -206,7 +206,7 @@ def test_storage_errors_are_recognizable(bench, blocked):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
-def test_full_disk(bench):
+def test_a_full_disk_is_a_storage_error(bench):
     disk = bench.folder / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)]
@@ -220,13 +220,13 @@ def test_full_disk(bench):
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_zygote_that_dies_loses_the_attempt_only(bench):
+def test_a_zygote_that_dies_loses_only_its_attempt(bench):
     report = bench.run("kills_zygote")
     assert report.outcome == Outcome.LOST and "signal 9" in report.message
     assert bench.run("simple").outcome == Outcome.COMPLETED
 
 
-def test_a_request_of_another_objective_is_our_bug(bench):
+def test_a_request_for_another_objective_raises_value_error(bench):
     with pytest.raises(ValueError, match="make one trainer for each"):
         Trainer("other:train").run(bench.request("simple"))
 

@@ -22,12 +22,12 @@ from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.report.decision_picture import picture
 from hpo_core.retraining.data_fingerprint import fingerprint
-from hpo_core.retraining.drift import FEWEST, check_drift
+from hpo_core.retraining.drift import MIN_EXAMPLES, check_drift
 from hpo_core.retraining.model_card import Candidate, Decision, ModelCard
 from hpo_core.retraining.model_registry import DATA as DATA_TAG
 from hpo_core.retraining.model_registry import SPOILED, ModelRegistry
-from hpo_core.retraining.plan import first_step, second_step
-from hpo_core.retraining.promotion_test import judge
+from hpo_core.retraining.plan import branch_after_drift_check, branch_after_retraining
+from hpo_core.retraining.promotion_test import promotion_test
 from hpo_core.retraining.repeated_studies import DATA, tuning_spec
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import KnownRun
@@ -154,12 +154,12 @@ class Retraining:
         drift = check_drift(
             card.reference, found[card.serving].losses, limit=rules.drift_limit, level=rules.drift_level
         )
-        step = first_step(drift)
+        step = branch_after_drift_check(drift)
         steps, challengers = [step.reason], []
         self.log.info("%s; %s", drift.words(), step.reason)
         if step.branch == "retrain":
             challengers.append(self._retrained(card, data, content, key))
-            further = second_step(card.losses, challengers[0].card.losses, level=rules.level)
+            further = branch_after_retraining(card.losses, challengers[0].card.losses, level=rules.level)
             steps.append(further.reason if further else "trained again they are as good as before: no tuning")
             self.log.info(steps[-1])
         else:
@@ -167,7 +167,9 @@ class Retraining:
         if further is not None:
             challengers.append(self._tuned(card, data, content, key))
         best = min(challengers, key=lambda challenger: challenger.mean)
-        verdict = judge(now, best.card.losses, margin=rules.margin, level=rules.level, looks=len(challengers))
+        verdict = promotion_test(
+            now, best.card.losses, margin=rules.margin, level=rules.level, challengers=len(challengers)
+        )
         if fingerprint(data) != content:
             registry.spoil(run)
             raise HpoError(
@@ -193,7 +195,7 @@ class Retraining:
 
     def _seen_by(self, card: ModelCard, version: int, folder: Path) -> ModelCard:
         """The card as the evaluation function of this run sees it: losses of another one compare with nothing."""
-        if self._asked in (None, card.evaluate) and len(card.reference) >= FEWEST:
+        if self._asked in (None, card.evaluate) and len(card.reference) >= MIN_EXAMPLES:
             self.challengers.evaluate = card.evaluate
             return card
         if card.data and not self._is_still(card.data, card.fingerprint):

@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError, SpecError, StudyNotFoundError
-from hpo_core.retraining.drift import FEWEST
-from hpo_core.retraining.model_card import ModelCard, Repeat, best_of
+from hpo_core.retraining.drift import MIN_EXAMPLES
+from hpo_core.retraining.model_card import ModelCard, Repeat, index_of_smallest
 from hpo_core.retraining.repeated_studies import DATA, repeats_spec, trials_of_repeats
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
@@ -128,12 +128,12 @@ class Challengers:
     def with_losses(self, card: ModelCard, found: list[Evaluation]) -> ModelCard:
         """The card with what an evaluation on its own data came to."""
         losses = [result.metrics[card.metric] * card.sign for result in found]
-        reference = found[best_of(losses)].losses
-        if len(reference) < FEWEST:
+        reference = found[index_of_smallest(losses)].losses
+        if len(reference) < MIN_EXAMPLES:
             raise SpecError(
                 f"{self.evaluate} returned {len(reference)} losses per example on {card.data or 'its own data'!r}; "
-                f"the drift check of the next data needs {FEWEST} at least. Return one loss per example; then start "
-                "again, nothing is trained twice."
+                f"the drift check of the next data needs {MIN_EXAMPLES} at least. Return one loss per example; then "
+                "start again, nothing is trained twice."
             )
         filled = [msgspec.structs.replace(repeat, loss=loss) for repeat, loss in zip(card.repeats, losses, strict=True)]
         return msgspec.structs.replace(card, repeats=tuple(filled), evaluate=self.evaluate, reference=reference)

@@ -217,7 +217,8 @@ def _finish(session: Session, summary: dict[str, Any], as_json: bool) -> None:
         checkpoint=None if known.checkpoint is None else summary["links"].get("Checkpoint", known.checkpoint),
         report=summary["report"],
     )
-    print_run_result(result, as_json=as_json)
+    extendable = study.spec.search.refuse_extension(study.name, study.method) is None
+    print_run_result(result, extendable=extendable, as_json=as_json)
     if further is not None:
         if not further.reached:
             raise HpoError(further.words)

@@ -27,9 +27,10 @@ class NumberParameter(ParameterType):
         return self._clip(self.draw(stream), change)
 
     def changed(self, value: Any, stream: Stream, change: Change) -> float | int:
-        """``value * factor`` inside the range; 0, which no factor moves, goes by that share of the range.
+        """The value times a factor, inside the range.
 
-        Where that rounds back to the same value, it is the next one in that direction.
+        0, which no factor moves, goes by that share of the range. Where rounding gives the same value again, the next
+        one in that direction is taken.
         """
         factor = stream.choice(change.factors)
         width = self.high - self.low

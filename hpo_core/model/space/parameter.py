@@ -93,7 +93,7 @@ class ParameterType(BaseModel, ABC):
 
     @abstractmethod
     def share(self, value: Any) -> float | None:
-        """The place of a value in the range, from 0 to 1; None where values have no such place."""
+        """The place of a value in its range, from 0 to 1; None: it has no such place."""
 
     @abstractmethod
     def grid_size(self, points: int | list[Any] | None) -> float:

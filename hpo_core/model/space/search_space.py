@@ -12,7 +12,7 @@ from hpo_core.model.trial import Params
 
 
 class SearchSpace:
-    """The parameters of a study in an order in which every condition is decided before it is needed.
+    """The parameters of a study, ordered so that conditions come after what they name.
 
     Raises:
         ValueError: a condition names an unknown parameter, a value that cannot occur, or a cycle.
@@ -43,7 +43,10 @@ class SearchSpace:
         self._conditions = {name: self.parameters[name].conditions() for name in self.order}
 
     def _sorted(self) -> tuple[str, ...]:
-        """In waves: those without conditions, those that depend on these alone, and so on; each as it was given."""
+        """Sort parameters: those without conditions first, then those that depend on them.
+
+        Within each wave they stay in the given order.
+        """
         above = {name: len(parameter.when) for name, parameter in self.parameters.items()}
         below: dict[str, list[str]] = {name: [] for name in self.parameters}
         for name, parameter in self.parameters.items():
@@ -85,7 +88,7 @@ class SearchSpace:
         return values
 
     def complaints(self, values: Mapping[str, Any]) -> list[str]:
-        """What is wrong with a configuration made elsewhere (empty list: nothing)."""
+        """What is wrong with a configuration; empty: nothing."""
         found = [f"{name} is no parameter of this space" for name in values if name not in self.parameters]
         for name in self.order:
             active = self.is_active(name, values)

@@ -12,7 +12,7 @@ from hpo_core.report.study.rung_bands import stacked
 from hpo_core.report.study.series import Series, Span
 from hpo_core.report.study.trials_by_rung import rung_table
 from hpo_core.report.style import BEST, FAILED, LOST, OPENS, Figure, axis, layout, level_color, rounded, text, time_axis
-from hpo_core.views.formatting import number
+from hpo_core.views.formatting import number, plural
 from hpo_core.views.rungs import is_stopping
 
 PATHS = 300
@@ -98,34 +98,34 @@ def _caption(series: Series) -> str:
             f"Each line is one trial: it rises while it trains, lies flat while it waits at a rung{until}, and ends "
             "where it was not promoted. "
         )
-    words += "Within a blue band better results lie higher, so those that go on leave from the top."
+    words += "Within a blue band better results lie higher, so promoted trials leave from its top."
     if any(band.kind == "closed" for band in series.bands.all) or series.study.state.ceilings:
         words += " A band begins when its rung opens: point at the words there to read why."
     return words
 
 
 def _rung_axis(series: Series, heights: list[float], top: float) -> dict[str, Any]:
-    counts = [sum(row) - gone for row, gone in zip(rung_table(series), _gone(series), strict=True)]
+    counts = [sum(row) - absent for row, absent in zip(rung_table(series), _abandoned_on_the_way(series), strict=True)]
     words = []
     for band, count in zip(series.bands.all, counts, strict=True):
-        held = "closed" if band.kind == "closed" else f"{count:,} result{'' if count == 1 else 's'}"
+        content = "closed" if band.kind == "closed" else plural(count, "result")
         if len(heights) <= 5:
-            words.append(f"<b>Rung {band.rung.rung}</b><br>resource {band.rung.level:,}<br>{held}")
+            words.append(f"<b>Rung {band.rung.rung}</b><br>resource {band.rung.level:,}<br>{content}")
         else:
-            words.append(f"<b>Rung {band.rung.rung}</b> (to {band.rung.level:,})<br>{held}")
+            words.append(f"<b>Rung {band.rung.rung}</b> (to {band.rung.level:,})<br>{content}")
     starts = [height - 1 for height, band in zip(heights, series.bands.all, strict=True) if band.rung.rung == 0]
     ticks = [*starts, *heights]
     drawn = axis("", tickvals=ticks, ticktext=[*["start"] * len(starts), *words], range=[-0.15, top])
     return drawn | {"showgrid": False, "fixedrange": True, "ticks": ""}
 
 
-def _gone(series: Series) -> list[int]:
+def _abandoned_on_the_way(series: Series) -> list[int]:
     """Per band: abandoned trials, which have no result there."""
-    gone = [0] * len(series.bands.all)
+    found = [0] * len(series.bands.all)
     for trial in series.trials:
         if trial.abandoned is not None and not trial.is_at(trial.abandoned):
-            gone[series.bands.of(trial.abandoned.bracket, trial.abandoned.rung)] += 1
-    return gone
+            found[series.bands.of(trial.abandoned.bracket, trial.abandoned.rung)] += 1
+    return found
 
 
 def _backgrounds(

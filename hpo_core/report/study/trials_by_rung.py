@@ -69,7 +69,7 @@ def rung_counts(series: Series) -> Figure | None:
             }
             for i in range(len(bands.ladders))
         ]  # fmt: skip
-    return Figure("rungs", "How many got how far", _caption(series), data, shape, zoom=False)
+    return Figure("rungs", "Trials by rung", _caption(series), data, shape, zoom=False)
 
 
 def rung_table(series: Series) -> list[tuple[int, int, int, int]]:

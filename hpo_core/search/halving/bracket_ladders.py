@@ -12,7 +12,7 @@ from hpo_core.search.method import Promote, RungStatus, Sample
 
 
 class Brackets:
-    """The ladders of all brackets, and who goes where.
+    """The ladders of all brackets, and the place of each trial.
 
     Own rungs: one ladder per bracket. Shared: one ladder; a trial of bracket ``s`` enters it at level ``s``.
     """
@@ -49,7 +49,9 @@ class Brackets:
         return not ladder.endless and k == len(ladder.rungs) - 1
 
     def contest(self, bracket: int, rung: int) -> Contest | None:
-        """Promoted is who is among the best ``floor(n / eta)`` at any moment up to the ``N`` results of the end.
+        """What decides whether the trials at a rung are promoted.
+
+        A trial is promoted when it is among the best ``floor(n / eta)`` at any moment up to the last result.
 
         Those among the best ``floor(n / eta)`` of the present ``n`` are candidates already. A ceiling is no top:
         whether it will be raised is not known, so that its rung counts like an open one.
@@ -69,7 +71,7 @@ class Brackets:
         return Contest(here, expected, int((expected or 0) // eta), eta, int(here.size // eta), arrivals, k == 0)
 
     def sample(self) -> Sample | None:
-        """A new configuration, while there is width left."""
+        """A new configuration; None once all were sampled."""
         found = self.assignment.next()
         if found is None:
             return None
@@ -83,7 +85,10 @@ class Brackets:
         return Promote(trial, bracket, k - bracket if self.shared else k, ladder.level(k))
 
     def candidates(self) -> list[tuple[Ladder, int]]:
-        """(ladder, place) of rungs that trials may leave, the highest levels first, then the lower bracket."""
+        """The rungs that trials may leave, as (ladder, place).
+
+        The highest level comes first, between equal levels the lower bracket.
+        """
         if len(self.ladders) == 1:
             return [(self.ladders[0], k) for k in self.ladders[0].sources()]
         places = [(-ladder.rungs[k].level, i, k) for i, ladder in enumerate(self.ladders) for k in ladder.sources()]
@@ -94,7 +99,7 @@ class Brackets:
         return self._rung_of[event.trial] >= event.rung
 
     def apply(self, event: Event) -> None:
-        """Bookkeeping that both variants share; results are theirs."""
+        """Take note of an event; the two variants add results themselves."""
         kind = type(event)
         if kind is JobGranted:
             assert isinstance(event, JobGranted)

@@ -26,7 +26,7 @@ def hyperband_size(bracket: int, rungs: int, reduction_factor: float) -> int:
 
 
 def average_budget(bracket: int, rungs: int, reduction_factor: float) -> float:
-    """Resource per configuration of a bracket in units of R by the formula of ASHA 5.1.
+    """Average resource of a bracket's configurations by the formula of ASHA 5.1, in units of R.
 
     It assumes that R / r is a power of eta; see :func:`ladder_budget`.
 
@@ -37,7 +37,9 @@ def average_budget(bracket: int, rungs: int, reduction_factor: float) -> float:
 
 
 def ladder_budget(levels: Sequence[int], reduction_factor: float) -> float:
-    """Resource per configuration of a bracket in units of R, by its rung levels and without mispromotions.
+    """Average resource of a bracket's configurations by its rung levels, in units of R.
+
+    Mispromotions do not count.
 
     A result counts with its whole level, as in the paper's table of total budgets (Figure 1b): rung ``k`` takes
     ``eta**-k`` of the configurations to ``levels[k]``. Where R / r is a power of eta this is the paper's formula.
@@ -49,7 +51,7 @@ def ladder_budget(levels: Sequence[int], reduction_factor: float) -> float:
 
 
 def split_width(width: int, budgets: Sequence[float]) -> list[int]:
-    """``width`` configurations over brackets so that each bracket uses the same resource in all.
+    """Share configurations among brackets so that each uses the same resource.
 
     Rounded by largest remainders; between equal ones the lower bracket first.
 
@@ -87,7 +89,9 @@ class BracketPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Assignment:
-    """Says which bracket the next configuration goes to; a pure function of how many went where.
+    """Says which bracket the next configuration goes to.
+
+    It depends on nothing but how many went to each bracket.
 
     Args:
         brackets: ascending early-stopping rates.
@@ -124,15 +128,18 @@ class Assignment:
         self.widen(0)
 
     def widen(self, configs: int) -> None:
-        """So many more configurations in all."""
+        """Allow more configurations in all."""
         if self.width is not None:
             self.width += configs
             if self._rule == "budget":
                 self.quota = split_width(self.width, self._budgets)
-                self._settle()
+                self._raise_quotas()
 
-    def _settle(self) -> None:
-        """No bracket takes back what it was given: others give, the fullest first (possible after rounding)."""
+    def _raise_quotas(self) -> None:
+        """Raise quotas that lie below what a bracket already has; the fullest others give.
+
+        Rounding makes that possible after an extension.
+        """
         for i, made in enumerate(self.created):
             while self.quota[i] < made:
                 giver = max(range(len(self.quota)), key=lambda j: (self.quota[j] - self.created[j], -j))

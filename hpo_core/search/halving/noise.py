@@ -1,4 +1,4 @@
-"""How large a difference between two losses must be to mean something, for promotions that wait for a margin.
+"""The noise in losses: promotions may wait until a candidate leads by more.
 
 ASHA promotes the best ``floor(n / eta)`` of a rung, by however little they lead. Here the candidate must lead the best
 result outside them by more than one standard deviation of the noise in a difference of two losses; between equally

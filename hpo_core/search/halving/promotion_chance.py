@@ -1,4 +1,4 @@
-"""The chance that a trial which waits at a rung is promoted after all, from its place and the rung's counts.
+"""The chance that a trial waiting at a rung is still promoted.
 
 Under the assumption that results come in an order that says nothing of their quality, the next result ranks before the
 trial at place ``p`` of ``n`` with probability ``p / (n + 1)``, whatever came before (a Polya urn). Two rules decide on

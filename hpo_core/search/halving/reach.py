@@ -1,8 +1,9 @@
-"""Which rung a search reaches by its rule, and how many configurations it needs for the highest.
+"""Which rung a search reaches by its rule.
 
 By the rule, ``floor(n / eta)`` of ``n`` results leave a rung. ASHA promotes a few more while a rung fills
 (mispromotions), so that its end above that is luck; an extension makes its rungs wider. Therefore a synchronous
-bracket that cannot reach R is refused, as the assertion of Algorithm 1 does, and ASHA's is told before the start.
+bracket that cannot reach R is refused, as the assertion of Algorithm 1 does; for ASHA there is a notice before
+the start.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def highest_rung(entering: Mapping[int, int], rungs: int, reduction_factor: floa
 
 
 def configs_to_reach(highest_level: Callable[[int], int], top: int, configs: int) -> int | None:
-    """The number of configurations that is enough for the highest level; None: more than anybody has.
+    """How many configurations reach the highest level; None: more than anybody has.
 
     Args:
         highest_level: that so many configurations reach.

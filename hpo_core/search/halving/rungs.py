@@ -1,4 +1,4 @@
-"""Rungs of successive halving: which results stand where, and who is the next candidate.
+"""Rungs of successive halving: results at one level, and the next candidate.
 
 A rung answers "best candidate not promoted yet" in O(log n) amortized: two heaps keep the best
 ``floor(n / eta)`` apart from the rest, a third offers those among them that were not promoted. Entries
@@ -186,7 +186,7 @@ def make_rung(level: int, reduction_factor: float, objectives: int = 1) -> AnyRu
 
 
 class Ladder:
-    """The rungs of one bracket (or of all, where they share them), from the base up.
+    """The rungs of one bracket, or of all where they share them.
 
     Args:
         levels: resource of each rung; with ``endless``, the base alone, and rungs are added as they are needed.
@@ -228,7 +228,7 @@ class Ladder:
         return level
 
     def sources(self) -> range:
-        """Rungs that trials may leave upwards, from the top down."""
+        """The rungs that trials may leave for the next one, highest first."""
         if not self.endless:
             return range(self.ceiling - 1, -1, -1)
         top = len(self.rungs) - 1

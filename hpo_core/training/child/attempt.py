@@ -21,7 +21,7 @@ from hpo_core.training.child.forked_copies import exit_if_forked_copy
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.error_text import one_line_message, traceback_tail
 from hpo_core.training.handle import TrialHandle
-from hpo_core.training.optuna.trial_adapter import train_objective
+from hpo_core.training.optuna.trial_adapter import train_optuna_objective
 from hpo_core.training.random_state import seed_all
 from hpo_core.training.request import JobRequest
 
@@ -76,7 +76,7 @@ def run_attempt(
     try:
         seed_all(request.seed)
         if request.style == "optuna":
-            train_objective(function, handle, request)
+            train_optuna_objective(function, handle, request)
         else:
             function(handle)
         metrics, curve, written = handle.finish()

@@ -1,4 +1,4 @@
-"""The ``suggest_*`` calls of an Optuna objective, as descriptions in the words of a study's space."""
+"""Suggestions: the ``suggest_*`` calls of an Optuna objective, described as parameters of a study's space."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Description = dict[str, Any]
 
 
 class Suggestions(ABC):
-    """Every ``suggest_*`` of Optuna 5, brought down to one method: what to answer for this description."""
+    """Implements every ``suggest_*`` of Optuna 5 by one abstract method, ``_suggest``."""
 
     @abstractmethod
     def _suggest(self, call: str, name: str, asked: Description) -> Any:
-        """The value; ``call`` is the method's name, for messages."""
+        """Return a value for the parameter that ``asked`` describes; ``call`` is the method's name, for messages."""
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
@@ -36,7 +36,7 @@ class Suggestions(ABC):
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         asked = list(choices)
         value = self._suggest("suggest_categorical", name, {"type": "categorical", "choices": asked})
-        return next(choice for choice in asked if same(choice, value))  # 1.0 where the study file says 1
+        return next(choice for choice in asked if equal_values(choice, value))  # 1.0 where the study file says 1
 
     def suggest_uniform(self, name: str, low: float, high: float) -> float:
         return self.suggest_float(name, low, high)
@@ -48,23 +48,29 @@ class Suggestions(ABC):
         return self.suggest_float(name, low, high, step=q)
 
 
-def answer(
+def suggested_value(
     call: str, name: str, asked: Description, *, space: Mapping[str, Description], params: Mapping[str, Any]
 ) -> Any:
-    """The trial's value of ``name``, once what was asked for is what the study's space has.
+    """The trial's value of a parameter, after checking the request against the study's space.
+
+    Args:
+        call: name of the ``suggest_*`` method, for messages.
+        asked: what the objective asks for.
+        space: what the study has.
+        params: the trial's values.
 
     Raises:
-        ObjectiveError: the space has no such parameter, has it otherwise, or not under this trial's conditions.
+        ObjectiveError: the space has no such parameter, has another range, or it is inactive in this trial.
     """
     known = space.get(name)
-    line = f"`{name}: {in_yaml(asked)}`"
+    line = f"`{name}: {to_yaml(asked)}`"
     if known is None:
         raise ObjectiveError(
             f"trial.{call}({name!r}): the study's space has no {name!r}; it has {', '.join(space)}. Write {line} under "
-            "space (values come from there), or mend the name."
+            "space (values come from there), or correct the name."
         )
-    if not agree(asked, known):
-        here = f"`{name}: {in_yaml(known)}`"
+    if not same_range(asked, known):
+        here = f"`{name}: {to_yaml(known)}`"
         raise ObjectiveError(
             f"trial.{call}({name!r}) asks for {line}, the study's space has {here}. The two must agree: "
             "change the objective, or start a new study with the other range."
@@ -72,60 +78,66 @@ def answer(
     if name not in params:
         when = known.get("when") or {}
         found = ", ".join(f"{other} = {params[other]!r}" if other in params else f"no {other}" for other in when)
+        condition = _flow_style(when)
         raise ObjectiveError(
-            f"trial.{call}({name!r}): the study's space has it only when {_flow(when)}, and this trial has {found}. "
+            f"trial.{call}({name!r}): the study's space has it only when {condition}, and this trial has {found}. "
             f"Ask for it under that condition only, or change space.{name}.when."
         )
     return params[name]
 
 
-def agree(asked: Description, known: Description) -> bool:
-    """Whether both describe the same values; conditions and PBT's marks are the space's own business."""
+def same_range(asked: Description, known: Description) -> bool:
+    """Whether both describe the same values; conditions and PBT's ``static`` are not compared."""
     kinds = {known["type"], "categorical"} if known["type"] == "ordinal" else {known["type"]}
     if asked["type"] not in kinds:
         return False
     if "choices" in asked:
         pairs = zip(asked["choices"], known["choices"], strict=False)
-        return len(asked["choices"]) == len(known["choices"]) and all(same(a, b) for a, b in pairs)
+        return len(asked["choices"]) == len(known["choices"]) and all(equal_values(a, b) for a, b in pairs)
     if (asked["low"], asked["high"], asked["log"]) != (known["low"], known["high"], bool(known.get("log"))):
         return False
     default = 1 if asked["type"] == "int" else None
     return bool(asked.get("step", default) == (known.get("step") or default))
 
 
-def in_yaml(description: Description) -> str:
-    """One line of YAML, without what goes without saying.
+def to_yaml(description: Description) -> str:
+    """A description as one line of YAML, without default values.
 
-    >>> in_yaml({"type": "int", "low": 1, "high": 8, "log": False, "step": 1, "when": {}})
+    >>> to_yaml({"type": "int", "low": 1, "high": 8, "log": False, "step": 1, "when": {}})
     '{type: int, low: 1, high: 8}'
     """
-    silent = {("log", False), ("static", False), ("step", 1 if description["type"] == "int" else None)}
-    shown = {key: value for key, value in description.items() if value != {} and not _among((key, value), silent)}
-    return _flow(shown)
+    defaults = {("log", False), ("static", False), ("step", 1 if description["type"] == "int" else None)}
+    shown = {
+        key: value for key, value in description.items() if value != {} and not _is_default((key, value), defaults)
+    }
+    return _flow_style(shown)
 
 
-def key_in_yaml(name: str) -> str:
-    """A parameter's name as a key of a mapping: quoted where it is no plain word."""
-    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_./-]*", name) and not _is_word(name) else json.dumps(name)
+def yaml_key(name: str) -> str:
+    """A parameter's name as a YAML key, quoted where it must be."""
+    return (
+        name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_./-]*", name) and not _is_yaml_constant(name) else json.dumps(name)
+    )
 
 
-def _is_word(name: str) -> bool:
+def _is_yaml_constant(name: str) -> bool:
     return name.lower() in {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 
-def _among(item: tuple[str, Any], silent: set[tuple[str, Any]]) -> bool:
-    return any(item[0] == key and same(item[1], value) for key, value in silent)
+def _is_default(item: tuple[str, Any], defaults: set[tuple[str, Any]]) -> bool:
+    return any(item[0] == key and equal_values(item[1], value) for key, value in defaults)
 
 
-def _flow(value: Any) -> str:
+def _flow_style(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_flow_style(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_flow, value)) + "]"
+        return "[" + ", ".join(map(_flow_style, value)) + "]"
     if isinstance(value, str) and value.isidentifier() and value.lower() not in {"true", "false", "null"}:
         return value
     return json.dumps(value, default=str)
 
 
-def same(a: Any, b: Any) -> bool:
+def equal_values(a: Any, b: Any) -> bool:
+    """Whether two values are equal and both or neither are booleans (in Python ``True == 1``)."""
     return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)

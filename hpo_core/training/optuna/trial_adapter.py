@@ -1,9 +1,9 @@
-"""An unchanged Optuna objective as a training function: what ``trial`` is to it, and how its end is read.
+"""OptunaTrial: runs an unchanged Optuna objective as a training function.
 
-``report(value, step)`` is a step of the trial, ``should_prune()`` is True once the job's target is reached. An
-objective cannot be resumed in its middle, so a promoted trial is trained from its start again, with the same
-seed; one that came to its own end is not called again. A step counts as ``step + 1`` units where the first one
-reported is 0, else as ``step`` units.
+``report(value, step)`` is a step of the trial; ``should_prune()`` is True once the job's target is reached. An
+objective cannot be resumed in the middle, so a promoted trial is trained from its start again, with the same seed.
+An objective that ended by itself is not called again. A step counts as ``step + 1`` units if the first reported step
+is 0, else as ``step`` units.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ import numpy as np
 
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.training.handle import TrialHandle
-from hpo_core.training.optuna.suggestions import Description, Suggestions, answer
+from hpo_core.training.optuna.suggestions import Description, Suggestions, suggested_value
 from hpo_core.training.random_state import seed_all
 from hpo_core.training.request import JobRequest
 
 
-def train_objective(objective: Callable[[Any], Any], handle: TrialHandle, request: JobRequest) -> None:
+def train_optuna_objective(objective: Callable[[Any], Any], handle: TrialHandle, request: JobRequest) -> None:
     """Call an Optuna objective as the handle's training function.
 
     Raises:
         ObjectiveError: a suggestion differs from the study's space, or no usable value came back.
     """
-    memory = Memory()
-    handle.track(optuna=memory)
-    trial = OptunaTrial(handle, request, memory, handle.steps())
+    state = ObjectiveState()
+    handle.track(optuna=state)
+    trial = OptunaTrial(handle, request, state, handle.steps())
     if handle.resource == handle.target:  # the job asks for what was reached before
         trial.finish(None)
-    elif memory.ended:
+    elif state.ended:
         print(f"Trial {handle.number}: its objective came to its own end in an earlier job, which is taken from there.")
         trial.replay()
     else:
@@ -50,20 +50,20 @@ def train_objective(objective: Callable[[Any], Any], handle: TrialHandle, reques
             trial.returned(returned)
 
 
-class Memory:
-    """What the jobs of a trial hand on to each other."""
+class ObjectiveState:
+    """What a trial keeps between its jobs; saved in its checkpoints."""
 
     def __init__(self) -> None:
         self.user_attrs: dict[str, Any] = {}
         self.first_step: int | None = None
         self.ended = False
-        """Whether the objective came to its own end: ``result`` and ``reports`` say all it ever will."""
+        """Whether the objective ended by itself; ``result`` and ``reports`` are then complete."""
         self.result: list[float] = []
         self.reports: dict[int, float] = {}
 
     @property
     def base(self) -> int:
-        """Units behind the trial at step 0."""
+        """Units of training that are done after step 0: 1 where steps count from 0."""
         return 1 if self.first_step == 0 else 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class Memory:
         self.reports = dict(zip(state["resources"].tolist(), state["values"].tolist(), strict=True))
 
     def values_at(self, target: int) -> list[float] | None:
-        """The result at ``target``: the first value reported there or beyond; the result, where none lies beyond."""
+        """Values at ``target``: the first report at or beyond it, or the final result if none lies beyond."""
         beyond = [resource for resource in self.reports if resource >= target]
         if self.ended and not any(resource > target for resource in beyond):
             return self.result
@@ -93,16 +93,16 @@ class Memory:
 
 
 class OptunaTrial(Suggestions):
-    """The part of ``optuna.Trial`` that an objective uses while it trains."""
+    """The part of ``optuna.Trial`` that an objective may use while it trains."""
 
-    def __init__(self, handle: TrialHandle, request: JobRequest, memory: Memory, steps: Iterator[int]) -> None:
+    def __init__(self, handle: TrialHandle, request: JobRequest, state: ObjectiveState, steps: Iterator[int]) -> None:
         self._handle = handle
         self._metrics = request.metrics
         self._space: dict[str, Description] = request.space
-        self._memory = memory
+        self._state = state
         self._steps = steps
         self._begun = False
-        self._told_to_stop = False
+        self._stop_requested = False
         self._suggested: dict[str, Any] = {}
         self._started = datetime.now()
         optuna = sys.modules.get("optuna")
@@ -115,22 +115,22 @@ class OptunaTrial(Suggestions):
 
     @property
     def params(self) -> dict[str, Any]:
-        """What was suggested so far."""
+        """Parameters suggested so far."""
         return dict(self._suggested)
 
     @property
     def user_attrs(self) -> dict[str, Any]:
-        """Kept over all jobs of the trial."""
-        return json.loads(json.dumps(self._memory.user_attrs))  # type: ignore[no-any-return]
+        """User attributes (JSON), kept over all jobs of the trial."""
+        return json.loads(json.dumps(self._state.user_attrs))  # type: ignore[no-any-return]
 
     @property
     def datetime_start(self) -> datetime:
-        """When this attempt began."""
+        """When this attempt started."""
         return self._started
 
     @property
     def distributions(self) -> dict[str, Any]:
-        """Those of what was suggested so far."""
+        """Optuna distributions of the parameters suggested so far."""
         from pydantic import TypeAdapter
 
         from hpo_core.model.space import Parameter
@@ -140,14 +140,14 @@ class OptunaTrial(Suggestions):
 
     def set_user_attr(self, key: str, value: Any) -> None:
         try:
-            self._memory.user_attrs[key] = json.loads(json.dumps(value))
+            self._state.user_attrs[key] = json.loads(json.dumps(value))
         except (TypeError, ValueError) as error:
             raise ObjectiveError(
                 f"trial.set_user_attr({key!r}, ...): {error}. User attributes are JSON, as in Optuna's own storages."
             ) from None
 
     def report(self, value: float, step: int) -> None:
-        """A value at a step. Of several at one step the first one counts, as in Optuna."""
+        """Report an intermediate value. Of several at one step the first one counts, as in Optuna."""
         self._refuse_several("report")
         try:
             number, step = float(value), int(step)
@@ -155,44 +155,47 @@ class OptunaTrial(Suggestions):
             raise TypeError(f"trial.report({value!r}, {step!r}) takes a float and an int: {error}") from error
         if step < 0:
             raise ValueError(f"trial.report(..., step={step}): steps are not negative")
-        if self._memory.first_step is None:
-            self._memory.first_step = step
-        resource = step + self._memory.base
-        if resource not in self._memory.reports:
-            self._memory.reports[resource] = number
+        if self._state.first_step is None:
+            self._state.first_step = step
+        resource = step + self._state.base
+        if resource not in self._state.reports:
+            self._state.reports[resource] = number
             self._note(resource, number)
         self._handle.alive()
 
     def should_prune(self) -> bool:
-        """True once a report reached the job's target. Whether the trial goes on is decided elsewhere."""
+        """Whether the job's target is reached. Whether the trial is promoted is the study's decision."""
         self._refuse_several("should_prune")
-        self._told_to_stop = max(self._memory.reports, default=0) >= self._handle.target
-        return self._told_to_stop
+        self._stop_requested = max(self._state.reports, default=0) >= self._handle.target
+        return self._stop_requested
 
     def returned(self, value: Any) -> None:
-        """The objective returned."""
-        if not self._told_to_stop:
-            self._memory.result = self._as_result(value)
-            self._memory.ended = True
-        self.finish(self._memory.values_at(self._handle.target))
+        """Finish after the objective returned ``value``."""
+        if not self._stop_requested:
+            self._state.result = self._as_result(value)
+            self._state.ended = True
+        self.finish(self._state.values_at(self._handle.target))
 
     def pruned(self) -> None:
-        """The objective raised ``TrialPruned``, told to or by its own judgement (its last value then stays)."""
-        if not self._told_to_stop:
-            last = max(self._memory.reports, default=None)
+        """Finish after the objective raised ``TrialPruned``.
+
+        If it did so without ``should_prune()`` being True, its last value is its final result.
+        """
+        if not self._stop_requested:
+            last = max(self._state.reports, default=None)
             worst = [math.nan] * len(self._metrics)
-            self._memory.result = worst if last is None else [self._memory.reports[last]]
-            self._memory.ended = True
-        self.finish(self._memory.values_at(self._handle.target))
+            self._state.result = worst if last is None else [self._state.reports[last]]
+            self._state.ended = True
+        self.finish(self._state.values_at(self._handle.target))
 
     def replay(self) -> None:
-        """Report again what an objective that came to its own end reported."""
-        for resource, value in sorted(self._memory.reports.items()):
+        """Report again what an objective that ended by itself reported in an earlier job."""
+        for resource, value in sorted(self._state.reports.items()):
             self._note(resource, value)
-        self.finish(self._memory.values_at(self._handle.target))
+        self.finish(self._state.values_at(self._handle.target))
 
     def finish(self, values: list[float] | None) -> None:
-        """Bring the handle to its target, with these values there."""
+        """Advance the handle to its target and report ``values`` there."""
         if values is not None:
             self._advance(self._handle.target)
             self._handle.report(**dict(zip(self._metrics, values, strict=True)))
@@ -200,18 +203,18 @@ class OptunaTrial(Suggestions):
             pass
 
     def _suggest(self, call: str, name: str, asked: Description) -> Any:
-        value = answer(call, name, asked, space=self._space, params=self._handle.params)
+        value = suggested_value(call, name, asked, space=self._space, params=self._handle.params)
         self._suggested[name] = value
         return value
 
     def _note(self, resource: int, value: float) -> None:
-        """A point of the learning curve, where it is a new one."""
+        """Report a point of the learning curve, if it is new in this job."""
         if self._handle.resource < resource <= self._handle.target:
             self._advance(resource)
             self._handle.report(**{self._metrics[0]: value})
 
     def _advance(self, resource: int) -> None:
-        """Into the step at whose end ``resource`` units are done."""
+        """Enter the step that ends with ``resource`` units done."""
         while not self._begun or self._handle.resource < resource - 1:
             next(self._steps)
             self._begun = True

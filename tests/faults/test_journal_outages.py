@@ -41,7 +41,7 @@ class Lock:
         self._connection.execute("ROLLBACK")
 
 
-def test_a_locked_sqlite_file_is_waited_for(tmp_path: Path) -> None:
+def test_calls_wait_for_a_locked_sqlite_file(tmp_path: Path) -> None:
     record = SqlJournal(f"sqlite:///{tmp_path / 'journal.db'}")
     study = fresh(make_spec(), record)
     record.wait_in_python()
@@ -112,7 +112,7 @@ class Controller:
 @pytest.mark.postgresql
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("down", [10.0, pytest.param(30.0, marks=pytest.mark.slow)])
-def test_a_study_outlives_a_crash_of_postgresql(tmp_path: Path, down: float) -> None:
+def test_a_study_survives_a_crash_of_postgresql(tmp_path: Path, down: float) -> None:
     server = PostgreSQL()
     server.start()
     controller = Controller(tmp_path, server.url, journal={"retry_seconds": 300})

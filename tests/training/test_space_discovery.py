@@ -11,7 +11,7 @@ from hpo_core import StudySpec
 from hpo_core.cli.app import app
 from hpo_core.model.errors import ObjectiveError, SpecError
 from hpo_core.model.space import Parameter, SearchSpace
-from hpo_core.training.optuna.dry_call import MOST_CALLS, find_space
+from hpo_core.training.optuna.space_discovery import MAX_CALLS, find_space
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,7 +28,7 @@ def layers(trial):
     raise AssertionError("trained on")
 
 
-def test_conditions_are_found():
+def test_conditions_on_one_parameter_are_found():
     found = find_space(layers)
     space = found.space
     assert found.unclear == []
@@ -40,7 +40,7 @@ def test_conditions_are_found():
     }  # fmt: skip
 
 
-def test_what_one_parameter_does_not_explain_is_named():
+def test_a_parameter_without_a_simple_condition_is_unclear():
     def objective(trial):
         a, b = (trial.suggest_categorical(name, [0, 1]) for name in "ab")
         if a or b:
@@ -51,7 +51,7 @@ def test_what_one_parameter_does_not_explain_is_named():
     assert found.unclear == ["x"] and "when" not in found.space["x"]
 
 
-def test_what_two_parameters_decide_together_is_found():
+def test_a_condition_on_two_parameters_is_found():
     def objective(trial):
         a, b = (trial.suggest_categorical(name, [False, True]) for name in "ab")
         if a and b:
@@ -61,7 +61,7 @@ def test_what_two_parameters_decide_together_is_found():
     assert found.space["x"]["when"] == {"a": True, "b": True} and found.unclear == []
 
 
-def test_a_rule_that_a_few_draws_suggest_is_checked():
+def test_a_condition_seen_in_few_draws_is_checked():
     """Ten parameters that nothing decides on, and a few calls with x: some two of them agree with that by chance."""
 
     def objective(trial):
@@ -74,10 +74,10 @@ def test_a_rule_that_a_few_draws_suggest_is_checked():
 
     found = find_space(objective)
     names = [name for name in found.space if name.startswith("x")]
-    assert len(names) > 4 and found.unclear == names and found.calls <= MOST_CALLS
+    assert len(names) > 4 and found.unclear == names and found.calls <= MAX_CALLS
 
 
-def test_what_three_decide_is_found_by_draws_and_named():
+def test_a_parameter_that_depends_on_three_is_found_and_unclear():
     def objective(trial):
         if all(trial.suggest_categorical(name, [0, 1]) for name in "abc"):  # asks for b only where a is 1
             trial.suggest_float("x", 0, 1)
@@ -89,7 +89,7 @@ def test_what_three_decide_is_found_by_draws_and_named():
     assert any("combinations of three or more parameters but for 30 random draws" in gap for gap in found.gaps)
 
 
-def test_all_values_of_a_longer_integer_that_decides():
+def test_all_values_of_a_long_integer_with_a_condition_are_tried():
     def objective(trial):
         trial.suggest_int("width", 1, 1000)
         for layer in range(trial.suggest_int("n", 1, 12)):
@@ -102,7 +102,7 @@ def test_all_values_of_a_longer_integer_that_decides():
     assert found.gaps[0].startswith("values between the ends of width, u0") and "n," not in found.gaps[0]
 
 
-def test_none_is_a_value_like_others():
+def test_none_is_a_value_of_a_condition():
     def objective(trial):
         depth = trial.suggest_categorical("depth", [3, None])
         if trial.suggest_categorical("prune", [True, False, None]) is None and depth is None:
@@ -114,7 +114,7 @@ def test_none_is_a_value_like_others():
     assert found.space["x"]["when"] == {"depth": None, "prune": None}
 
 
-def test_a_threshold_in_a_range_is_named():
+def test_a_parameter_that_depends_on_a_float_threshold_is_unclear():
     def objective(trial):
         if trial.suggest_float("rate", 1e-4, 1, log=True) > 0.5 or trial.suggest_int("size", 1, 10**6) > 10**5:
             trial.suggest_float("decay", 0, 1)
@@ -123,7 +123,7 @@ def test_a_threshold_in_a_range_is_named():
     assert set(found.space) == {"rate", "size", "decay"} and {"decay"} <= set(found.unclear)
 
 
-def test_two_that_come_together_do_not_explain_each_other():
+def test_parameters_suggested_together_do_not_condition_each_other():
     def objective(trial):
         if trial.suggest_float("rate", 0, 1) > 0.5:
             trial.suggest_categorical("x", [0, 1])
@@ -135,24 +135,24 @@ def test_two_that_come_together_do_not_explain_each_other():
     SearchSpace(space)  # conditions make no circle
 
 
-def test_the_limit_of_calls_is_kept_and_what_is_left_is_said():
+def test_the_limit_of_calls_is_kept_and_gaps_are_listed():
     def objective(trial):
         for k in range(30):
             trial.suggest_categorical(f"c{k}", list(range(20)))
 
     found = find_space(objective)
-    assert 150 <= found.calls <= MOST_CALLS and len(found.space) == 30
+    assert 150 <= found.calls <= MAX_CALLS and len(found.space) == 30
     assert any(gap.startswith("some values of c") for gap in found.gaps)
     assert any("pairs of values" in gap for gap in found.gaps)
 
 
-def test_calls_without_end_stop_in_time(monkeypatch):
-    monkeypatch.setattr("hpo_core.training.optuna.dry_call.MOST_SECONDS", 0.0)
+def test_optional_calls_end_at_the_time_limit(monkeypatch):
+    monkeypatch.setattr("hpo_core.training.optuna.space_discovery.MAX_SECONDS", 0.0)
     found = find_space(layers)
     assert len(found.space) == 8 and "anything more after 0 s" in found.gaps
 
 
-def test_what_raises_under_later_choices_is_a_gap():
+def test_an_error_in_a_later_call_is_a_gap():
     def objective(trial):
         a, b = (trial.suggest_categorical(name, [0, 1]) for name in "ab")
         if a and b:
@@ -171,7 +171,7 @@ def test_one_name_with_two_ranges_is_refused():
         find_space(objective)
 
 
-def test_the_command_writes_what_a_study_takes(monkeypatch):
+def test_hpo_space_writes_a_space_that_a_study_accepts(monkeypatch):
     monkeypatch.chdir(ROOT)
     done = CliRunner().invoke(app, ["space", "tests.flows.optuna_objectives:conditional"])
     assert done.exit_code == 0, done.output
@@ -184,6 +184,6 @@ def test_the_command_writes_what_a_study_takes(monkeypatch):
     assert "Not gone through: values between the ends of x, momentum but for 30 random draws" in done.stderr
 
 
-def test_the_command_says_what_it_cannot_find():
+def test_hpo_space_reports_an_unknown_module():
     result = CliRunner().invoke(app, ["space", "no.such.module:f"])
     assert isinstance(result.exception, SpecError)

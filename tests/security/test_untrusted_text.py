@@ -34,7 +34,7 @@ from hpo_flows.prefect_artifacts import best_markdown
 from hpo_flows.study_run.tasks import final_state
 from tests.conftest import completed, failed, make_spec
 from tests.flows.conftest import Runner
-from tests.retraining.test_verdict import decision
+from tests.retraining.test_promotion_decisions import decision
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07 \x9b31m \u202egnp.\u202c\u2066\u2028\r\nsecond line\x7f\x00 \U000e0041"
 MARKUP = (
@@ -80,7 +80,7 @@ def nasty_study(journal: Journal | None = None, name: str = "nasty") -> Study:
 # Terminals.
 
 
-def test_control_characters_are_written_out() -> None:
+def test_control_characters_are_escaped() -> None:
     shown = terminal_text(ESCAPES)
     assert not BAD.search(shown) and "\n" not in shown
     assert "\\x1b[2J" in shown and "\\x9b31m" in shown and "\\u202e" in shown and "\\U000e0041" in shown
@@ -88,7 +88,7 @@ def test_control_characters_are_written_out() -> None:
     assert terminal_text("a\n\tb\x1b", lines=True) == "a\n\tb\\x1b"
 
 
-def test_a_console_prints_no_escape_sequence_of_others() -> None:
+def test_the_console_prints_no_escape_sequence_from_text() -> None:
     written = io.StringIO()
     console = SafeConsole(file=written, force_terminal=True, width=2000, color_system="truecolor")
     console.print(NASTY, style="red")
@@ -119,7 +119,7 @@ def test_progress_and_states_show_no_control_characters() -> None:
     assert not BAD.search(written.getvalue().replace("\n", "")) and "because" in written.getvalue()
 
 
-def test_hpo_show_list_export_and_json(hpo: Runner) -> None:
+def test_hpo_show_list_and_export_print_no_control_characters(hpo: Runner) -> None:
     journal = Home(hpo.home).open_journal()
     study = nasty_study(journal)
     recorded = _entries(study)
@@ -137,7 +137,7 @@ def test_hpo_show_list_export_and_json(hpo: Runner) -> None:
     assert hpo.json("show", "nasty")["best"]["params"][f"c {NASTY}"] in (NASTY, f"2{NASTY}")
 
 
-def test_json_stays_the_same_json() -> None:
+def test_escaped_json_has_the_same_value() -> None:
     text = json.dumps({"a": NASTY}, ensure_ascii=False)
     assert json.loads(json_text(text)) == json.loads(text) and not BAD.search(json_text(text))
 
@@ -159,7 +159,7 @@ LIVE = {"image", "link_open", "html_inline", "html_block", "fence", "code_block"
 
 
 @pytest.mark.parametrize("text", [NASTY, MARKUP, "`", "``` x", "a\\", "\\`", "- [x](y)", "# h", "=", "- a", "|"])
-def test_text_in_markdown_is_text(text: str) -> None:
+def test_text_in_markdown_has_no_effect(text: str) -> None:
     for words in (markdown_text(text), f"before {markdown_text(text)} after", markdown_row(["a", text, "b"])):
         kinds, _ = rendered(words)
         assert not kinds & (LIVE | {"strong_open", "code_inline", "heading_open", "bullet_list_open"}), kinds
@@ -172,7 +172,7 @@ def test_text_in_markdown_is_text(text: str) -> None:
     assert rendered(table)[1].count("<td>") == 3
 
 
-def test_artifacts_notes_and_decisions_hold_no_live_markdown() -> None:
+def test_artifacts_notes_and_decisions_escape_markdown() -> None:
     study = nasty_study()
     fold = folded(study)
     made = decision(promoted=True)
@@ -208,7 +208,7 @@ class Elements(HTMLParser):
         self.found.append((tag, attrs))
 
 
-def test_pages_hold_no_element_of_others(tmp_path: Path) -> None:
+def test_pages_contain_no_html_element_from_text(tmp_path: Path) -> None:
     study = nasty_study()
     entries = list(_entries(study))
     links = {NASTY: NASTY, "b": "javascript:alert(1)", "c": f'http://x/"{MARKUP}'}
@@ -231,7 +231,7 @@ def test_pages_hold_no_element_of_others(tmp_path: Path) -> None:
 # MLflow.
 
 
-def test_mlflow_gets_what_every_store_takes() -> None:
+def test_mlflow_gets_only_characters_that_every_store_accepts() -> None:
     for value in (NASTY, "a\x00b", "\ud800", "x" * 100_000):
         for text in (param_value(value), tag_value(value)):
             text.encode()  # a lone surrogate stops a projection for good, as NUL does in PostgreSQL

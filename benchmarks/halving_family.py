@@ -14,7 +14,7 @@ configurations in the same order per seed; where a method wants more than the ta
   tables won, tied and lost against its promotion variant by mean regret, and Wilcoxon's p over tables.
 - ``used``: share of the budget's worker time in which jobs ran; below 1 where a method is done before the budget ends.
 
-Writes results/family.json and family.md, family.png (mean over tables) and family-tables.png (each table).
+Writes results/halving_family.json, .md, .png (mean over tables) and halving_family-tables.png (each table).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import plots
-import record
+import plot_style
+import result_file
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from scipy.stats import rankdata, wilcoxon
@@ -42,13 +42,13 @@ from hpo_core.simulation import CurveTable, Simulation, TableSampler, VirtualClo
 from hpo_core.study import Study
 
 LOOKS = {
-    "asha": ("ASHA, promotion", plots.BLUE, "-"),
-    "stopping": ("ASHA, stopping", plots.GREEN, "-"),
-    "brackets": ("ASHA, brackets 0-2", plots.PURPLE, "-"),
-    "pasha": ("PASHA", plots.PINK, "-"),
-    "sha": ("synchronous SHA", plots.GOLD, "--"),
-    "hyperband": ("Hyperband", plots.GREY, "--"),
-    "random": ("random search", plots.RUST, ":"),
+    "asha": ("ASHA, promotion", plot_style.BLUE, "-"),
+    "stopping": ("ASHA, stopping", plot_style.GREEN, "-"),
+    "brackets": ("ASHA, brackets 0-2", plot_style.PURPLE, "-"),
+    "pasha": ("PASHA", plot_style.PINK, "-"),
+    "sha": ("synchronous SHA", plot_style.GOLD, "--"),
+    "hyperband": ("Hyperband", plot_style.GREY, "--"),
+    "random": ("random search", plot_style.RUST, ":"),
 }
 POINTS = 100
 SHOWN = (10, 25, 50, 100)
@@ -244,11 +244,11 @@ def show(tables: dict[str, dict[str, Any]], over: dict[str, Any], path: Path | N
         "Over tables": method_rows(over),
     }
     if path is not None:
-        path.write_text("\n".join(f"## {title}\n\n{record.markdown(*part)}" for title, part in parts.items()))
+        path.write_text("\n".join(f"## {title}\n\n{result_file.markdown(*part)}" for title, part in parts.items()))
         return
     for title, part in parts.items():
         print(f"\n{title}")
-        record.table(*part)
+        result_file.table(*part)
 
 
 def line(panel: Axes, curve: NDArray[np.float64], method: str) -> None:
@@ -258,22 +258,22 @@ def line(panel: Axes, curve: NDArray[np.float64], method: str) -> None:
 
 
 def draw_mean(curves: dict[str, NDArray[np.float64]], tables: int, seeds: int, path: Path) -> None:
-    figure, [[panel]] = plots.panels(1, 1, 8.5, 4.8)
+    figure, [[panel]] = plot_style.panels(1, 1, 8.5, 4.8)
     for method in LOOKS:
         line(panel, curves[method], method)
-    plots.log_axis(panel.yaxis)
+    plot_style.log_axis(panel.yaxis)
     panel.set_xlim(0, 100)
     panel.set_xlabel("budget used (% of worker time)")
     panel.set_ylabel("normalised regret of the incumbent")
     panel.set_title(f"mean over {tables} tables, {seeds} seeds each")
     panel.legend(loc="lower left", ncols=2)
-    plots.keep(figure, path)
+    plot_style.keep(figure, path)
 
 
 def draw_tables(curves: dict[str, dict[str, NDArray[np.float64]]], path: Path) -> None:
     columns = 4
     rows = math.ceil((len(curves) + 1) / columns)
-    figure, axes = plots.panels(rows, columns, 12, 2.5 * rows)
+    figure, axes = plot_style.panels(rows, columns, 12, 2.5 * rows)
     panels = [panel for row in axes for panel in row]
     for k, (panel, (name, found)) in enumerate(zip(panels, curves.items(), strict=False)):
         for method in LOOKS:
@@ -290,7 +290,7 @@ def draw_tables(curves: dict[str, dict[str, NDArray[np.float64]]], path: Path) -
     for panel in panels[len(curves) :]:
         panel.set_axis_off()
     panels[len(curves)].legend(*panels[0].get_legend_handles_labels(), loc="center left")
-    plots.keep(figure, path)
+    plot_style.keep(figure, path)
 
 
 def main() -> None:
@@ -298,10 +298,10 @@ def main() -> None:
     parser.add_argument("--data", help="folder with curves/ and reference/ (HPO_BENCH_DATA, or ../shared/data)")
     parser.add_argument("--seeds", type=int, default=25)
     parser.add_argument("--tables", nargs="+", help="names of curve tables (default: all with reference figures)")
-    parser.add_argument("--out", help="JSON file (default benchmarks/results/family.json)")
+    parser.add_argument("--out", help="JSON file (default benchmarks/results/halving_family.json)")
     given = parser.parse_args()
-    folder = record.data_folder(given.data)
-    facts = record.machine()
+    folder = result_file.data_folder(given.data)
+    facts = result_file.machine()
     references = {one["task"]: one for one in json.loads((folder / "reference" / "ref_eta3_w9.json").read_text())}
     unknown = set(given.tables or ()) - set(references)
     if unknown:
@@ -319,7 +319,7 @@ def main() -> None:
     seconds = round(time.monotonic() - began, 1)
     print(f"\n{len(LOOKS) * given.seeds * len(tables)} searches in {seconds} s")
     figures = {"seeds": given.seeds, "seconds": seconds, "methods": over, "tables": tables}
-    out = record.write("family", facts, figures, given.out)
+    out = result_file.write("halving_family", facts, figures, given.out)
     show(tables, over, out.with_suffix(".md"))
     draw_mean(means, len(tables), given.seeds, out.with_suffix(".png"))
     draw_tables(curves, out.with_name(f"{out.stem}-tables.png"))

@@ -16,11 +16,11 @@ from hpo_core.model.errors import SpecError, StorageError
 from hpo_core.model.trial import Checkpoint
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.report.decision_picture import picture
-from hpo_core.retraining.data_fingerprint import fingerprint, resolved
+from hpo_core.retraining.data_fingerprint import absolute_path, fingerprint
 from hpo_core.retraining.drift import check_drift
 from hpo_core.retraining.model_card import Decision, ModelCard, Repeat
-from hpo_core.retraining.plan import first_step, is_good_enough, second_step
-from hpo_core.retraining.promotion_test import judge
+from hpo_core.retraining.plan import branch_after_drift_check, branch_after_retraining, is_good_enough
+from hpo_core.retraining.promotion_test import promotion_test
 from hpo_core.retraining.repeated_studies import repeats_spec, trials_of_repeats, tuning_spec
 from tests.conftest import World, fresh, make_spec
 
@@ -33,22 +33,22 @@ def draws(seed: int, count: int, mean: float = 0.0, spread: float = 1.0) -> list
 # Drift.
 
 
-def test_same_losses_are_no_drift_and_other_ones_are() -> None:
+def test_equal_losses_are_no_drift_and_different_ones_are() -> None:
     same = check_drift(draws(1, 300), draws(2, 300))
     other = check_drift(draws(1, 300), draws(2, 300, mean=1.0))
-    assert not same.drifted and first_step(same).branch == "retrain"
-    assert other.drifted and first_step(other).branch == "tune"
+    assert not same.drifted and branch_after_drift_check(same).branch == "retrain"
+    assert other.drifted and branch_after_drift_check(other).branch == "tune"
     assert other.statistic == pytest.approx(0.383, abs=0.08), "2 Phi(1/2) - 1 for a shift by one deviation"
 
 
-def test_a_drift_must_be_large_and_sure() -> None:
+def test_a_drift_must_be_large_and_significant() -> None:
     sure_but_small = check_drift(draws(1, 5000), draws(2, 5000, mean=0.2))
     assert sure_but_small.p_value < 1e-6 and not sure_but_small.drifted
     large_but_unsure = check_drift(draws(1, 20), draws(5, 20, mean=0.2), limit=0.1)
     assert large_but_unsure.statistic >= 0.1 and not large_but_unsure.drifted
 
 
-def test_drift_of_nothing_is_refused() -> None:
+def test_a_drift_check_with_too_few_losses_is_refused() -> None:
     with pytest.raises(SpecError, match="one loss per example"):
         check_drift([], draws(1, 100))
 
@@ -56,45 +56,47 @@ def test_drift_of_nothing_is_refused() -> None:
 # The test of a challenger.
 
 
-def test_clear_gain_wins_and_noise_does_not() -> None:
+def test_a_clear_gain_wins_and_noise_does_not() -> None:
     champion = [0.50, 0.52, 0.49, 0.51, 0.50]
-    assert judge(champion, [0.40, 0.41, 0.39, 0.42, 0.40]).wins
-    assert not judge(champion, [0.49, 0.53, 0.48, 0.50, 0.51]).wins
-    assert not judge(champion, [0.60, 0.61, 0.62, 0.60, 0.59]).wins, "worse"
-    assert not judge(champion, [0.1, 0.9, 0.2, 0.8, 0.3]).wins, "better on average, but all noise"
+    assert promotion_test(champion, [0.40, 0.41, 0.39, 0.42, 0.40]).wins
+    assert not promotion_test(champion, [0.49, 0.53, 0.48, 0.50, 0.51]).wins
+    assert not promotion_test(champion, [0.60, 0.61, 0.62, 0.60, 0.59]).wins, "worse"
+    assert not promotion_test(champion, [0.1, 0.9, 0.2, 0.8, 0.3]).wins, "better on average, but all noise"
 
 
-def test_margin_level_and_looks_make_it_harder() -> None:
+def test_margin_level_and_number_of_challengers_make_a_win_harder() -> None:
     champion, challenger = [0.50, 0.52, 0.49, 0.51], [0.47, 0.49, 0.46, 0.48]
-    plain = judge(champion, challenger)
+    plain = promotion_test(champion, challenger)
     assert plain.wins and plain.gain == pytest.approx(0.03)
-    assert not judge(champion, challenger, margin=0.02).wins
-    assert not judge(champion, challenger, level=plain.p_value * 1.5, looks=2).wins
-    assert judge(champion, challenger, level=plain.p_value * 1.5, looks=1).wins
+    assert not promotion_test(champion, challenger, margin=0.02).wins
+    assert not promotion_test(champion, challenger, level=plain.p_value * 1.5, challengers=2).wins
+    assert promotion_test(champion, challenger, level=plain.p_value * 1.5, challengers=1).wins
 
 
-def test_promotions_by_chance_are_as_rare_as_the_level_says() -> None:
-    tests = [judge(draws(k, 5), draws(10_000 + k, 5), level=0.05) for k in range(600)]
+def test_equal_challengers_win_at_the_rate_of_the_level() -> None:
+    tests = [promotion_test(draws(k, 5), draws(10_000 + k, 5), level=0.05) for k in range(600)]
     share = sum(test.wins for test in tests) / len(tests)
     assert 0.02 < share < 0.075
 
 
-def test_without_any_spread_the_difference_decides() -> None:
-    assert judge([1.0, 1.0], [0.9, 0.9]).wins
-    assert not judge([1.0, 1.0], [1.0, 1.0]).wins
-    assert not judge([1.0, 1.0], [0.9, 0.9], margin=0.2).wins
+def test_without_spread_the_difference_decides() -> None:
+    assert promotion_test([1.0, 1.0], [0.9, 0.9]).wins
+    assert not promotion_test([1.0, 1.0], [1.0, 1.0]).wins
+    assert not promotion_test([1.0, 1.0], [0.9, 0.9], margin=0.2).wins
 
 
 @pytest.mark.parametrize("bad", [[0.1], [], [0.1, math.nan], [0.1, math.inf]])
-def test_partial_results_never_win(bad: list[float]) -> None:
+def test_fewer_than_two_finite_results_are_refused(bad: list[float]) -> None:
     with pytest.raises(SpecError, match="at least two, all finite"):
-        judge([0.5, 0.6], bad)
+        promotion_test([0.5, 0.6], bad)
 
 
-def test_tuning_follows_where_retraining_is_significantly_worse() -> None:
+def test_a_significantly_worse_retraining_leads_to_tuning() -> None:
     own = [0.20, 0.21, 0.19, 0.20]
-    assert is_good_enough(own, [0.21, 0.20, 0.20, 0.21]) and second_step(own, [0.10, 0.11, 0.1, 0.1]) is None
-    step = second_step(own, [0.30, 0.31, 0.29, 0.30])
+    assert (
+        is_good_enough(own, [0.21, 0.20, 0.20, 0.21]) and branch_after_retraining(own, [0.10, 0.11, 0.1, 0.1]) is None
+    )
+    step = branch_after_retraining(own, [0.30, 0.31, 0.29, 0.30])
     assert step is not None and step.branch == "tune"
 
 
@@ -107,7 +109,7 @@ def played(journal: MemoryJournal, **changes: object) -> Study:
     return study
 
 
-def test_repeats_follow_the_record_with_seeds_of_their_own() -> None:
+def test_repeats_follow_the_recorded_grants_with_new_seeds() -> None:
     journal = MemoryJournal()
     study = played(journal)
     assert study.best is not None
@@ -128,7 +130,7 @@ def test_repeats_follow_the_record_with_seeds_of_their_own() -> None:
     assert once_more.training_seed(0) == seeds[1], "a rerun of a rerun keeps its seeds too"
 
 
-def test_a_search_of_equals_wins_as_rarely_as_the_level_says() -> None:
+def test_the_best_of_equal_configurations_wins_at_the_rate_of_the_level() -> None:
     """The whole procedure: the best of thirty equal configurations, trained again, against a champion of equals."""
     journal = MemoryJournal()
     study = played(journal, search={"method": "random", "configs": 30, "max_resource": 3})
@@ -142,11 +144,11 @@ def test_a_search_of_equals_wins_as_rarely_as_the_level_says() -> None:
 
         best = min(range(30), key=lambda trial: noise(study.spec.training_seed(trial)))
         challenger = [noise(specs[best].training_seed(trial)) for trial in trials_of_repeats(specs[best], 5)]
-        wins += judge([noise(-k) for k in range(1, 6)], challenger, level=0.05).wins
+        wins += promotion_test([noise(-k) for k in range(1, 6)], challenger, level=0.05).wins
     assert 25 < wins < 75, "5 % of 1,000 and 3.6 deviations; with the winner's own seed among them there are some 95"
 
 
-def test_repeats_of_a_chain_of_ancestors() -> None:
+def test_repeats_of_a_trial_include_its_ancestors() -> None:
     journal = MemoryJournal()
     search = {"method": "pbt", "population": 4, "generations": 4, "steps_per_generation": 2}
     study = played(journal, search=search)
@@ -161,7 +163,7 @@ def test_repeats_of_a_chain_of_ancestors() -> None:
         assert trial.parent is not None and trial.parent % 2 == number % 2, "its own repeat's ancestor"
 
 
-def test_tuning_anew_moves_the_search_to_the_new_data() -> None:
+def test_the_tuning_spec_has_the_search_and_the_new_data() -> None:
     spec = tuning_spec(make_spec(), "next", data="new.npz", studies=["world"], decay=0.5, first=2, key="k")
     assert spec.space["data"].choices == ["new.npz"] and spec.search == make_spec().search  # type: ignore[union-attr]
     assert spec.seed != make_spec().seed and spec.warm_start is not None and spec.warm_start.studies == ["world"]
@@ -178,7 +180,7 @@ def test_tuning_anew_moves_the_search_to_the_new_data() -> None:
 # Which data, and what is shown.
 
 
-def test_fingerprint_is_of_the_content(tmp_path: Path) -> None:
+def test_the_fingerprint_depends_on_the_content(tmp_path: Path) -> None:
     one, two = tmp_path / "a.bin", tmp_path / "b.bin"
     one.write_bytes(b"same")
     two.write_bytes(b"same")
@@ -200,7 +202,7 @@ def test_fingerprint_is_of_the_content(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="leads back into itself"):
         fingerprint(str(tmp_path))
     assert fingerprint("period-1") != fingerprint("period-2")
-    assert resolved("period-1") == "period-1" and resolved(str(one)) == str(one)
+    assert absolute_path("period-1") == "period-1" and absolute_path(str(one)) == str(one)
 
 
 def decision(**changes: object) -> Decision:
@@ -208,7 +210,7 @@ def decision(**changes: object) -> Decision:
         Repeat(k, k, {"lr": 0.1, "<b>": 1}, Checkpoint(f"r{k}", "d", 9, 1), loss) for k, loss in enumerate((-0.8, -0.9))
     )
     card = ModelCard("acc", "max", "m-best", ("m-tune",), "d", "f", "a:b", repeats, (0.1,) * 20)
-    verdict = judge([-0.5, -0.6], card.losses)
+    verdict = promotion_test([-0.5, -0.6], card.losses)
     made = Decision(
         model="m", key="k", data="<script>", fingerprint="f" * 64, metric="acc", mode="max", champion_version=3,
         promoted=True, drift=check_drift(draws(1, 50), draws(2, 50)), verdict=verdict, steps=("because",),
@@ -217,7 +219,7 @@ def decision(**changes: object) -> Decision:
     return msgspec.structs.replace(made, **changes)
 
 
-def test_words_and_picture_of_a_decision() -> None:
+def test_a_decision_has_a_text_and_a_picture() -> None:
     made = decision()
     words = made.markdown()
     assert "became champion" in words and "one-sided Welch test p = " in words and "Kolmogorov" in words
@@ -231,7 +233,7 @@ def test_words_and_picture_of_a_decision() -> None:
     assert not re.search("<b>", picture(made))
 
 
-def test_a_decision_survives_its_file() -> None:
+def test_a_decision_is_read_back_from_its_file() -> None:
     made = decision()
     assert msgspec.json.decode(msgspec.json.encode(made.plain()), type=Decision) == made
     assert made.challenger.serving == 1

@@ -1,0 +1,259 @@
+"""Finds the search space of an Optuna objective by calling it; every call ends at its first report.
+
+1. Each value of each choice, and of each integer with few values, once with the first values of the others.
+2. As far as the limits of calls and seconds allow: the upper ends of ranges; random draws over the whole space; all
+   values of longer integers where a suggestion may depend on them; pairs of values.
+
+A parameter that is suggested only under some values of one or two others gets a condition (``conditions.py``). Where
+they do not explain it, it gets none and is listed as unclear. What was not tried is listed as a gap.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hpo_core.model.errors import ObjectiveError
+from hpo_core.training.optuna.conditions import Conditions, values_of
+from hpo_core.training.optuna.dry_trial import DryTrial, FirstReportReached, few_values, probe_values
+from hpo_core.training.optuna.suggestions import Description, same_range, to_yaml
+
+MAX_CALLS = 200
+RANDOM_DRAWS = 30
+CONDITION_CHECKS = 40
+"""Calls reserved for checking conditions on two parameters: a few draws same_range with such a rule by chance."""
+MAX_SECONDS = 60.0
+"""After this only the calls of step 1 are made: an objective that never reports trains in full in each call."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSpace:
+    """Result of :func:`find_space`."""
+
+    space: dict[str, Description]
+    unclear: list[str]
+    """Parameters suggested under some choices only, which no condition on one or two others explains."""
+    calls: int
+    gaps: list[str]
+    """What was not tried, in words."""
+
+
+def find_space(objective: Callable[[Any], Any]) -> FoundSpace:
+    """Find the parameters of an objective, their ranges and conditions, by at most ``MAX_CALLS`` calls.
+
+    Raises:
+        ObjectiveError: one name has two ranges, or nothing is suggested before the first report.
+        Exception: what the objective raises in a call of step 1; errors in later calls count as gaps.
+    """
+    search = _SpaceSearch(objective)
+    search.try_single_values(optional=False)
+    if not search.space:
+        raise ObjectiveError("The objective suggested nothing before its first report.")
+    search.try_range_ends()
+    search.try_random_draws()
+    search.try_long_integers()
+    search.try_pairs()
+    confirmed = search.confirmed_conditions()
+    unclear = []
+    conditions = search.conditions()
+    for name in search.conditional():
+        when = conditions.rule_for(name)
+        if when is None or (len(when) > 1 and confirmed.get(name) != when):
+            unclear.append(name)
+        else:
+            search.space[name]["when"] = when
+    return FoundSpace(search.space, unclear, search.called, search.gaps())
+
+
+class _SpaceSearch:
+    """The calls made so far, what they showed, and which are still to be made."""
+
+    def __init__(self, objective: Callable[[Any], Any]) -> None:
+        self.objective = objective
+        self.space: dict[str, Description] = {}
+        self.calls: list[DryTrial] = []
+        """Calls that did not raise."""
+        self.called = 0
+        self.pending: list[dict[str, Any]] = [{}]
+        self.contexts: dict[str, dict[str, Any]] = {}
+        """Choices under which a parameter was first suggested, by its name."""
+        self.skipped_pairs = 0
+        self.drawn = 0
+        self.errors: list[str] = []
+        self.reserve = RANDOM_DRAWS
+        """Calls that later steps need."""
+        self.deadline = time.monotonic() + MAX_SECONDS
+
+    def limit_reached(self, *, optional: bool = True) -> bool:
+        """Whether no further call may be made; the time limit counts for optional calls alone."""
+        return self.called >= MAX_CALLS - self.reserve or (optional and time.monotonic() > self.deadline)
+
+    def call(self, chosen: Mapping[str, Any], rng: random.Random | None = None, *, optional: bool = True) -> None:
+        trial = DryTrial(chosen, rng)
+        self.called += 1
+        try:
+            self.objective(trial)
+        except FirstReportReached:
+            self.calls.append(trial)
+        except ObjectiveError:
+            raise
+        except Exception as error:
+            if not optional:
+                raise
+            self.errors.append(f"{type(error).__name__}: {error}")
+        else:
+            self.calls.append(trial)
+        for name, asked in trial.suggested.items():
+            if name not in self.space:
+                self.space[name] = asked
+                context = trial.chosen if rng is None else _suggested_before(name, trial.params)
+                self.contexts[name] = context
+                self.pending += [context | {name: value} for value in few_values(asked)[1:]]
+            elif not same_range(asked, self.space[name]):
+                raise ObjectiveError(
+                    f"{name!r} is suggested as {to_yaml(self.space[name])} and, under other choices, as "
+                    f"{to_yaml(asked)}; in a study a parameter has one range. Use two names."
+                )
+
+    def try_single_values(self, *, optional: bool = True) -> None:
+        while self.pending and not self.limit_reached(optional=optional):
+            self.call(self.pending.pop(0), optional=optional)
+
+    def try_range_ends(self) -> None:
+        done: set[str] = set()
+        while (name := next((name for name in self.space if name not in done), None)) and not self.limit_reached():
+            done.add(name)
+            if not few_values(self.space[name]):
+                self.call(self.contexts[name] | {name: probe_values(self.space[name])[-1]})
+                self.try_single_values()
+
+    def try_random_draws(self) -> None:
+        pairs_suffice = len(self.space) < 3 and all(map(few_values, self.space.values()))
+        while self.reserve and not pairs_suffice and time.monotonic() <= self.deadline:
+            self.reserve -= 1
+            self.call({}, random.Random(self.drawn))
+            self.drawn += 1
+            self.try_single_values()
+        self.reserve = 0
+
+    def try_long_integers(self) -> None:
+        """All values of an integer that stands before a parameter whose condition is not known yet."""
+        done: set[str] = set()
+        while (suspect := self._unexplained_integer(done)) is not None:
+            name, open_end = suspect
+            done.add(name)
+            for value in values_of(self.space[name]) or ():
+                if self.limit_reached():
+                    return
+                self.call(self.contexts[open_end] | {name: value})
+                self.try_single_values()
+
+    def _unexplained_integer(self, done: set[str]) -> tuple[str, str] | None:
+        """Such an integer, and the first parameter without a condition that it stands before."""
+        left = MAX_CALLS - self.called
+        params = [call.params for call in self.calls]
+        conditions = self.conditions()
+        open_ends = [name for name in self.conditional() if conditions.rule_for(name) is None]
+        for name, asked in self.space.items():
+            values = None if name in done or few_values(asked) else values_of(asked)
+            if values is None or len(values) > left:
+                continue
+            for end in open_ends:
+                if all(name in call for call in params if end in call):
+                    return name, end
+        return None
+
+    def try_pairs(self) -> None:
+        """Each pair of values of any two parameters; of ranges, their ends."""
+        self.reserve = CONDITION_CHECKS
+        for one, two in itertools.combinations(list(self.space), 2):
+            base = self.contexts[one] | self.contexts[two]
+            if any(base[name] != value for name, value in self.contexts[one].items()):
+                continue  # never suggested together
+            both = [call.params for call in self.calls if one in call.params and two in call.params]
+            tried = {repr((params[one], params[two])) for params in both}
+            for values in itertools.product(probe_values(self.space[one]), probe_values(self.space[two])):
+                if repr(values) in tried:
+                    continue
+                if self.limit_reached():
+                    self.skipped_pairs += 1
+                else:
+                    self.call(base | dict(zip((one, two), values, strict=True)))
+                    self.try_single_values()
+
+    def confirmed_conditions(self) -> dict[str, dict[str, Any]]:
+        """Conditions on two parameters that confirmed when calls were made to refute them."""
+        self.reserve = 0
+        confirmed: dict[str, dict[str, Any]] = {}
+        for name in self.conditional():
+            for turn in range(3):  # where one is refuted, there may be another one
+                rule = self.conditions().rule_for(name)
+                if rule is None or len(rule) == 1 or not self._test(name, rule, turn):
+                    break
+                if self.conditions().rule_for(name) == rule:
+                    confirmed[name] = rule
+                    break
+        return confirmed
+
+    def _test(self, name: str, rule: Mapping[str, Any], turn: int) -> bool:
+        """Where the parameter was found, with a value the rule forbids; and draws within the rule. False: no time."""
+        wanted = {other: value if isinstance(value, list) else [value] for other, value in rule.items()}
+        flipped = [
+            self.contexts[name] | {other: value}
+            for other, values in wanted.items()
+            for value in values_of(self.space[other]) or ()
+            if value not in values
+        ]
+        draws = [random.Random(1000 * turn + k) for k in range(6)]
+        if self.called + len(flipped) + len(draws) > MAX_CALLS:
+            return False
+        for chosen in flipped:
+            self.call(chosen)
+        for draw in draws:
+            self.call({other: draw.choice(values) for other, values in wanted.items()}, draw)
+        self.try_single_values()
+        return not self.limit_reached()
+
+    def conditions(self) -> Conditions:
+        return Conditions(self.space, [call.params for call in self.calls])
+
+    def conditional(self) -> list[str]:
+        """Parameters that not every call suggested."""
+        return [name for name in self.space if not all(name in call.params for call in self.calls)]
+
+    def gaps(self) -> list[str]:
+        found = []
+        if self.pending:
+            names = dict.fromkeys(next(reversed(chosen)) for chosen in self.pending)
+            found.append(f"some values of {_name_list(list(names))}")
+        ranges = [name for name, asked in self.space.items() if not self._all_values_tried(name, asked)]
+        draws = f" but for {self.drawn} random draws" if self.drawn else ""
+        if ranges:
+            found.append(f"values between the ends of {_name_list(ranges)}{draws}")
+        if self.skipped_pairs:
+            found.append(f"{self.skipped_pairs} pairs of values")
+        if len(self.space) > 2:
+            found.append(f"combinations of three or more parameters{draws}")
+        if self.errors:
+            found.append(f"what follows where the objective raised ({len(self.errors)} calls; {self.errors[0][:200]})")
+        if time.monotonic() > self.deadline:
+            found.append(f"anything more after {MAX_SECONDS:g} s")
+        return found
+
+    def _all_values_tried(self, name: str, asked: Description) -> bool:
+        values = values_of(asked)
+        if few_values(asked) or values is None:
+            return values is not None
+        return {call.params[name] for call in self.calls if name in call.params} >= set(values)
+
+
+def _name_list(names: list[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _suggested_before(name: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(itertools.takewhile(lambda item: item[0] != name, params.items()))

@@ -1,0 +1,36 @@
+"""Every executor: the contract. Dask's runs against real clusters in tests/flows and tests/faults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_core.execution.executor import Executor
+from hpo_core.execution.in_process import InProcessExecutor
+from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
+from hpo_core.testing.executor_contract import ExecutorContract
+from tests.conftest import make_spec
+
+
+def train(trial: Any) -> None:
+    trial.report(loss=trial.params["x"])
+
+
+class TestVirtualExecutor(ExecutorContract):
+    """The contract for the executor of simulations."""
+
+    @pytest.fixture
+    def executor(self) -> Executor:
+        return VirtualExecutor(
+            VirtualClock(), workers=3, train=lambda job: {"loss": 0.5}, seconds=lambda job: 1.0, objectives=["loss"]
+        )
+
+
+class TestInProcessExecutor(ExecutorContract):
+    """The contract for the executor of tests and debugging."""
+
+    @pytest.fixture
+    def executor(self, tmp_path: Path) -> Executor:
+        return InProcessExecutor(make_spec(), tmp_path, train)
