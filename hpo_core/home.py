@@ -45,7 +45,7 @@ def settled_database(value: str) -> str:
 
 
 def checked_name(name: str) -> str:
-    """The name of a study, before anything on a disk is looked for by it.
+    """The name of a study, checked before any path is made from it.
 
     Raises:
         SpecError: no study can have this name (it might be a path).
@@ -106,7 +106,7 @@ class Home:
         return open_journal(self.journal_url)
 
     def read_journal(self) -> Journal:
-        """The journal for a command that only looks; nothing is created, and the folder may be read-only.
+        """The journal for a command that only reads; nothing is created, and the folder may be read-only.
 
         Where there is none it is empty.
 

@@ -56,7 +56,7 @@ class Executor(Protocol):
     """
 
     poll_seconds: float
-    """How often the loop looks at inventory and clock while nothing is reported; infinite: :meth:`wait` says when."""
+    """How often the loop checks inventory and clock while nothing is reported; infinite: :meth:`wait` says when."""
 
     def inventory(self) -> Inventory:
         """What jobs can run on now."""

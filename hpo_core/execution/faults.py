@@ -16,7 +16,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 
     The paper does not say what becomes of a dropped job. ``retry`` is what this system does with a worker that dies:
     noticed at that moment (:attr:`~hpo_core.model.trial.Outcome.LOST`), the job is granted again before all others and
-    starts from its last checkpoint. ``abandon`` is the harsher reading: the trial is gone with its job
+    starts from its last checkpoint. ``abandon`` is the harsher reading: the trial is abandoned with its job
     (:attr:`~hpo_core.model.trial.Outcome.ERROR`), and ranks last in the rung it was heading for.
     """
 

@@ -41,7 +41,7 @@ class Observer(Protocol):
         ...
 
     def close(self) -> None:
-        """The study is driven no longer."""
+        """Called once, when the loop has ended."""
         ...
 
 
@@ -116,11 +116,11 @@ class Loop:
             most = math.inf if max_reports is None else max_reports
             while reports < most and (study.state.running or not study.at_rest):
                 goes_on = self._executor.wait(self._inbox, self._wake_at(until))
-                told = self._tell_all(most - reports)
-                reports += told
-                if not told and (self._executor.now() >= until or not goes_on):
+                count = self._tell_all(most - reports)
+                reports += count
+                if not count and (self._executor.now() >= until or not goes_on):
                     break
-                if not told or self._executor.now() >= self._next_poll:
+                if not count or self._executor.now() >= self._next_poll:
                     self._poll()
         except BaseException as error:
             self._end_early(error)
@@ -158,13 +158,13 @@ class Loop:
 
     def _tell_all(self, most: float) -> int:
         """Tell the reports that are here, but not past the time of the next poll; returns how many."""
-        told = 0
-        while told < most and (report := self._inbox.take()) is not None:
+        count = 0
+        while count < most and (report := self._inbox.take()) is not None:
             self._tell(report)
-            told += 1
+            count += 1
             if self._executor.now() >= self._next_poll:
                 break
-        return told
+        return count
 
     def _tell(self, report: Report) -> None:
         if report.outcome is Outcome.LOST:  # else its job would be granted again for a worker that went with it

@@ -20,7 +20,7 @@ class _Kept:
 
 
 class MemoryJournal:
-    """Entries in lists. Not safe between processes, gone with the process."""
+    """Entries in lists, of this process and as long as it runs."""
 
     def __init__(self) -> None:
         self._studies: dict[str, _Kept] = {}

@@ -1,4 +1,4 @@
-"""A journal that waits for its database: a failover of 10 to 30 seconds ends no study.
+"""RetryingJournal: waits for its database, so that a failover of 10 to 30 seconds ends no study.
 
 What is tried again, for ``seconds`` after the first failure: whatever the journal beneath calls
 ``JournalUnavailableError``, that is a lost or refused connection, a server that starts or shuts
@@ -33,10 +33,10 @@ log = logging.getLogger("hpo.journal")
 
 
 class RetryingJournal:
-    """Another journal, asked again while it cannot be reached.
+    """Calls another journal again while it cannot be reached.
 
-    An interrupt during the wait passes through and ends the patience: what then still reads or writes (the study's
-    halt) tries once.
+    An interrupt during the wait is raised, and from then on each call is made once: what still writes is the study's
+    halt.
 
     Args:
         journal: the journal that is asked.
@@ -50,8 +50,8 @@ class RetryingJournal:
     def __str__(self) -> str:
         return str(self.wrapped)
 
-    def _patiently(self, study: str, call: Callable[[bool], T]) -> T:
-        """The answer of ``call``, which is told whether it is made again."""
+    def _with_retries(self, study: str, call: Callable[[bool], T]) -> T:
+        """The answer of ``call``; its argument says whether it is made again."""
         failing_since: float | None = None
         pause = _FIRST_PAUSE
         while True:
@@ -87,7 +87,7 @@ class RetryingJournal:
                 if not (again and self._holds(study, first)):
                     raise
 
-        self._patiently(study, call)
+        self._with_retries(study, call)
 
     def append(self, study: str, entry: Entry) -> None:
         def call(again: bool) -> None:
@@ -97,7 +97,7 @@ class RetryingJournal:
                 if not (again and self._holds(study, entry)):
                     raise
 
-        self._patiently(study, call)
+        self._with_retries(study, call)
 
     def _holds(self, study: str, entry: Entry) -> bool:
         there = next(iter(self.wrapped.entries(study, entry.seq, entry.seq + 1)), None)
@@ -107,7 +107,7 @@ class RetryingJournal:
         if stop is None:
             stop = self.info(study).entries  # as of now, however long the reading takes
         following = start
-        source = self._patiently(study, lambda _: self.wrapped.entries(study, following, stop))
+        source = self._with_retries(study, lambda _: self.wrapped.entries(study, following, stop))
 
         def advance(again: bool) -> Entry | None:
             nonlocal source
@@ -115,22 +115,22 @@ class RetryingJournal:
                 source = self.wrapped.entries(study, following, stop)
             return next(source, None)
 
-        while (entry := self._patiently(study, advance)) is not None:
+        while (entry := self._with_retries(study, advance)) is not None:
             following += 1
             yield entry
 
     def info(self, study: str) -> StudyInfo:
-        return self._patiently(study, lambda _: self.wrapped.info(study))
+        return self._with_retries(study, lambda _: self.wrapped.info(study))
 
     def studies(self) -> list[StudyInfo]:
-        return self._patiently("", lambda _: self.wrapped.studies())
+        return self._with_retries("", lambda _: self.wrapped.studies())
 
     def claim(self, study: str, owner: Owner, now: float, *, force: bool = False) -> int:
         """A claim whose answer was lost is made again, and takes one epoch more: the owner is the same."""
-        return self._patiently(study, lambda _: self.wrapped.claim(study, owner, now, force=force))
+        return self._with_retries(study, lambda _: self.wrapped.claim(study, owner, now, force=force))
 
     def renew(self, study: str, epoch: int, now: float) -> None:
-        self._patiently(study, lambda _: self.wrapped.renew(study, epoch, now))
+        self._with_retries(study, lambda _: self.wrapped.renew(study, epoch, now))
 
     def release(self, study: str, epoch: int) -> None:
         """Tried once: who lets go is about to end, and a lease ends by itself."""

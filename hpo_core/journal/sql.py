@@ -84,7 +84,7 @@ _PATIENCE = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""libpq waits for ever for a host that is gone; these end it within half a minute. What the URL says counts."""
+"""libpq waits without limit for a host that does not answer; these end it within half a minute. The URL overrides."""
 _PASSING_SQLITE = ("locked", "busy", "i/o error", "is full", "unable to open", "locking protocol")
 _PASSING_CLASSES = frozenset({"08", "40", "53", "55", "57", "58"})
 """SQLSTATE classes: connection, rollback, resources (53100: disk full), locks, shutdown and start, I/O errors; and
@@ -384,7 +384,7 @@ class SqlJournal:
 
 
 def is_alive(info: StudyInfo) -> bool:
-    """Whether the study's last controller still lives, as far as can be told from here."""
+    """Whether the study's last controller still runs, as far as this machine can know."""
     return info.owner is not None and _alive(info.owner, info.renewed, current_owner(), time.time())
 
 

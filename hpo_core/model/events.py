@@ -320,7 +320,7 @@ Event = (
 
 
 def concerns_search(event: Event) -> bool:
-    """Whether search method and sampler are told: not of the jobs of :class:`TrialExtended`."""
+    """Whether search method and sampler apply it: not facts about jobs beyond the search (:class:`TrialExtended`)."""
     return type(getattr(event, "stage", None)) is not Further
 
 

@@ -284,14 +284,14 @@ class StudyState:
         self.halted = None
         self.further_held = False
 
-    def start_of(self, number: int, gone: Container[int] = ()) -> Checkpoint | None:
+    def start_of(self, number: int, removed: Container[int] = ()) -> Checkpoint | None:
         """Where the trial's next attempt starts: its own checkpoint, else its nearest ancestor's, else None.
 
         Args:
-            gone: trials whose checkpoints were removed, and those of all their ancestors with them.
+            removed: trials whose checkpoints were removed, and those of all their ancestors with them.
         """
         trial = self.trials[number]
-        while (checkpoint := trial.checkpoint()) is None and trial.parent is not None and trial.parent not in gone:
+        while (checkpoint := trial.checkpoint()) is None and trial.parent is not None and trial.parent not in removed:
             trial = self.trials[trial.parent]
         return checkpoint
 

@@ -92,9 +92,9 @@ class TrialRecord(msgspec.Struct, gc=False):
             return "stopped"
         return "paused" if self.results else "new"
 
-    def is_at(self, gone: TrialAbandoned) -> bool:
+    def is_at(self, abandoned: TrialAbandoned) -> bool:
         """Whether it stood at that rung, with its result, when it was abandoned, and was not on its way there."""
-        return self.rung >= gone.rung
+        return self.rung >= abandoned.rung
 
     def good_checkpoints(self) -> list[Checkpoint]:
         """Those that can be there to start from, the newest first: of the two newest, what is not condemned.

@@ -12,7 +12,7 @@ The rule (``training.max_lost``), decided after each loss of a trial at its pres
   one in a hundred, and others have ended in this study: it is abandoned as well. So several harmful trials do not hide
   each other, one that runs alone is abandoned at its seventh loss, and in a study whose workers die at random hardly
   any trial is.
-- It has used up ``retries.lost`` (10) otherwise: the study halts, and a person must look.
+- It has used up ``retries.lost`` (10) otherwise: the study halts, and a person decides.
 
 So that there is something to compare, a trial one loss short of ``max_lost`` lets other work go first, and waits for
 what runs, until another attempt has ended by itself. At most :data:`MOST_DEFERRED` trials do, so that a dying cluster

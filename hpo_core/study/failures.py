@@ -46,7 +46,7 @@ class FailureRules:
                 yield from self._lost_worker(grant, report, self._training.max_lost)
         elif retries_left(self._state, trial, report.outcome):
             pass
-        elif report.outcome is Outcome.LOST:  # an attempt's fate, never a trial's: a person must look
+        elif report.outcome is Outcome.LOST:  # says nothing about the trial: a person must decide
             if self._state.halted is None:
                 yield StudyHalted(
                     f"trial {grant.trial} lost its worker {len(trial.failures)} times at {grant.target}, the last "

@@ -71,7 +71,7 @@ def recorded_training(spec: StudySpec, state: StudyState) -> tuple[int, int] | N
         trial = state.trials[further.trial] if further.trial < len(state.trials) else None
         if trial is None or trial.abandoned is not None or further.trial in state.extended:
             continue
-        failed = max((gone.target for gone in trial.given_up), default=0)
+        failed = max((ended.target for ended in trial.given_up), default=0)
         if trial.all_results and max(trial.resource, failed) < further.target:
             return further.trial, further.target
     return None

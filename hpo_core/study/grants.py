@@ -191,7 +191,7 @@ class Grants:
         except Exception as error:
             raise SpecError(
                 f"Study {self._spec.study!r}: sampler {self._spec.sampler.name} cannot propose trial {number}: "
-                f"{type(error).__name__}: {error}. Nothing was recorded for it; mend the sampler's arguments or "
+                f"{type(error).__name__}: {error}. Nothing was recorded for it; correct the sampler's arguments or "
                 "choose another one."
             ) from error
 

@@ -44,7 +44,7 @@ class StopRules:
             self._reached_before = self._reached(state)
 
     def seconds_at(self, now: float) -> float:
-        """Seconds driven as of ``now``."""
+        """Seconds that a controller has run the study, as of ``now``."""
         return self.seconds + max(0.0, now - self._last)
 
     def resource_left(self, state: StudyState) -> int | None:

@@ -212,7 +212,7 @@ class Study:
         self.seq += 1
 
     def notice(self, stimulus: Stimulus, time: float) -> None:
-        """Time passed until this stimulus; told before its events."""
+        """Count the time until this stimulus; called before its events are applied."""
         self.rules.notice(stimulus, time, searching=not self._grants.trains_further)
 
     # Stimuli.
@@ -316,7 +316,7 @@ class Study:
         return check_training(self.state, self.name, trial, to, searching=self._grants.searching)
 
     def tick(self) -> None:
-        """Time passed: stop rules about time are looked at. Records nothing unless one is due."""
+        """Check stop rules about time. Records nothing unless one is due."""
         if self.state.halted is None and not self._grants.trains_further and self.rules.due(self.state, self._clock()):
             self._take(ClockTicked())
 

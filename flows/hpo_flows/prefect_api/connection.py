@@ -150,7 +150,7 @@ def point_prefect_at(api_url: str, auth: str) -> None:
     context.GLOBAL_SETTINGS_CONTEXT = context.SettingsContext(profile=before.profile, settings=settings)
 
 
-def settle(flow_run: str, task_runs: int, seconds: float = 20.0) -> bool:
+def wait_for_final_states(flow_run: str, task_runs: int, seconds: float = 20.0) -> bool:
     """Wait until the API holds the final state of every task run; whether it does.
 
     States travel asynchronously through this process, a websocket and the server's recorder. A

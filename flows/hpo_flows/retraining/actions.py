@@ -220,7 +220,7 @@ class Retraining:
         spec = tuning_spec(
             source, name, data=data, studies=card.searches, decay=self.rules.decay, first=self.rules.first, key=key
         )
-        found = self.challengers.driven(name, spec)
+        found = self.challengers.study_at_end(name, spec)
         if found.best is None:
             raise HpoError(f"Study {name!r} ended without a finite result; nothing was changed. See hpo show {name}.")
         repeats = f"{self.model}-{key}-best"

@@ -78,7 +78,7 @@ class Challengers:
         entries = list(self.journal.entries(source))
         return repeats_spec(entries, name, trial=trial, repeats=self.rules.repeats, changes=changes)
 
-    def driven(self, name: str, spec: StudySpec) -> Study:
+    def study_at_end(self, name: str, spec: StudySpec) -> Study:
         """The study, run to its end; one that was begun goes on, a finished one is only read."""
         try:
             self.journal.info(name)
@@ -106,7 +106,7 @@ class Challengers:
 
     def trained(self, name: str, spec: StudySpec, searches: tuple[str, ...], data: str, content: str) -> ModelCard:
         """The card of a configuration after all of its repeats were trained and evaluated on ``data``."""
-        study = self.driven(name, spec)
+        study = self.study_at_end(name, spec)
         spec = study.spec
         repeats = []
         for number in trials_of_repeats(spec, self.rules.repeats):

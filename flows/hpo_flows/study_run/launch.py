@@ -34,7 +34,7 @@ from hpo_flows.prefect_api.connection import (
     forbid_ephemeral_servers,
     point_prefect_at,
     prepare_environment,
-    settle,
+    wait_for_final_states,
 )
 from hpo_flows.prefect_api.shared_server import SharedServer
 from hpo_flows.study_run.session import Session
@@ -128,7 +128,7 @@ def _import_flow() -> None:
     """While server and workers start: it takes a second or two."""
     # Prefect's own lines go to its API (the UI shows them), not between ours.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
-    # Nor do its complaints about a server that is gone, whole events among them: the study says so in a sentence.
+    # Nor are its messages about an unreachable server shown, whole events among them: the study says so in a sentence.
     os.environ.setdefault("PREFECT_LOGGING_INTERNAL_LEVEL", "CRITICAL")
     logging.raiseExceptions = False
     import hpo_flows.tune  # noqa: F401
@@ -168,9 +168,9 @@ def _run_flow(session: Session, action: str, as_json: bool) -> dict[str, Any]:
             raise
         done = session.summary.status == "finished" or session.train is not None
         end_process_soon(0 if done else HALTED)
-        err.print("The Prefect server is gone: its pages do not show the end of this study.", style="yellow")
+        err.print("The Prefect server does not answer: its pages do not show the end of this study.", style="yellow")
         return dict(msgspec.to_builtins(session.summary))
-    if not settle(summary["flow_run"], summary["task_runs"]):
+    if not wait_for_final_states(summary["flow_run"], summary["task_runs"]):
         _say(as_json, "Prefect has not recorded the final state of every task run; the journal has them all.")
     return summary
 

@@ -125,7 +125,7 @@ class Session:
         self._start_error: BaseException | None = None
         self._follower: subprocess.Popen[bytes] | None = None
         self.summary: Summary | None = None
-        """Once the study was driven to its end."""
+        """Set when the study has ended."""
 
     def _importable(self) -> StudySpec:
         """The spec without import folders that lie in the home (see :meth:`Home.import_folders`)."""

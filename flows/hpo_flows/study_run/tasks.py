@@ -150,8 +150,8 @@ class TaskPerJob:
         """Wait until every task run has its final state.
 
         A task run waits for its job's report. After an interrupt a report may never come (the job was not
-        submitted yet, the cluster is gone); such a task run would keep Prefect's thread pool, and with it the
-        whole process, alive for ever. It is told that its attempt is lost.
+        submitted yet, the cluster does not answer); such a task run would keep Prefect's thread pool, and with it the
+        whole process, alive. It gets a report that its attempt is lost.
         """
         deadline = time.monotonic() + _REPORT_SECONDS
         while self._unanswered and time.monotonic() < deadline:
@@ -261,7 +261,7 @@ class TaskPerRung:
 
 
 def _wait(futures: list[PrefectFuture[Any]]) -> None:
-    """Wait for final states; an API that is gone costs the picture, not the study: the journal is the record."""
+    """Wait for final states. Without the API they are missing in the UI, and the study is complete in the journal."""
     seconds = _STATES_SECONDS if api_answers() else _STATES_SECONDS / 3
     try:
         late = wait(futures, timeout=seconds).not_done
