@@ -43,8 +43,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from hpo_core.checkpoints.paths import checkpoint_path
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.events import Entry, JobCompleted, Reproduced
+from hpo_core.model.parameter_schedule import Schedule
 from hpo_core.model.rng import Stream
-from hpo_core.model.schedule import Schedule
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome
 from hpo_core.samplers.recorded_params import RecordedSampler

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hpo_core.journal.memory import MemoryJournal
     from hpo_core.journal.protocol import Journal
     from hpo_core.model.errors import HpoError
-    from hpo_core.model.schedule import Schedule
+    from hpo_core.model.parameter_schedule import Schedule
     from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
     from hpo_core.spec import StudySpec, load_spec
     from hpo_core.state import StudyState, TrialRecord
@@ -38,7 +38,7 @@ _HOMES = {
     "model.errors": ("HpoError",),
     "journal.protocol": ("Journal",),
     "journal.memory": ("MemoryJournal",),
-    "model.schedule": ("Schedule",),
+    "model.parameter_schedule": ("Schedule",),
     "spec": ("StudySpec", "load_spec"),
     "state": ("StudyState", "TrialRecord"),
     "study": ("Study",),

@@ -17,8 +17,8 @@ from typing import Any
 
 from slots import SLOTS, answer
 
+from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.loop import Loop, Takeover
-from hpo_core.execution.sweeper import CheckpointSweeper
 from hpo_core.journal.sql import current_owner, open_journal
 from hpo_core.model.inventory import Slot
 from hpo_core.model.stage import Rung
@@ -134,7 +134,7 @@ def by_driver(objective: str, jobs: int, folder: Path) -> tuple[list[Report], di
         Loop(
             study,
             executor,
-            checkpoints=CheckpointSweeper(study, folder),
+            checkpoints=CheckpointCleanup(study, folder),
             observers=[watch],
             takeover=Takeover(owner=owner),
         ).run()

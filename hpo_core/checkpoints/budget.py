@@ -23,7 +23,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Container
 from typing import Any, Protocol, cast
 
-from hpo_core.checkpoints.live import Hold, LiveCheckpoints
+from hpo_core.checkpoints.retention import Hold, LiveCheckpoints
 from hpo_core.model.events import (
     CheckpointRemoved,
     Event,

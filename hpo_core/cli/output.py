@@ -20,12 +20,12 @@ from hpo_core.model.errors import HpoError
 from hpo_core.replay.damaged_journals import damage_named
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
-from hpo_core.views.extension import Extension
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.front import FrontMember, front_rows
 from hpo_core.views.rung_names import RungNames, halt_words
 from hpo_core.views.rungs import BracketView, bracket_views, entry_levels, grouped_brackets, rung_rows
 from hpo_core.views.summary import BestResult, summarize
+from hpo_core.views.trained_further import Extension
 from hpo_core.views.trial_story import trial_story, unrestored_lines
 
 

@@ -15,9 +15,9 @@ from typing import Protocol
 
 import msgspec
 
+from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.dispatch import DirectDispatcher, Dispatcher
 from hpo_core.execution.executor import Executor, Inbox
-from hpo_core.execution.sweeper import CheckpointSweeper
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.model.errors import HpoError
@@ -75,7 +75,7 @@ class Loop:
         *,
         dispatcher: Dispatcher | None = None,
         policy: PlacementPolicy | None = None,
-        checkpoints: CheckpointSweeper | None = None,
+        checkpoints: CheckpointCleanup | None = None,
         observers: Sequence[Observer] = (),
         takeover: Takeover | None = None,
     ) -> None:

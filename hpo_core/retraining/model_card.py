@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from hpo_core.model.trial import Checkpoint, Params
+from hpo_core.retraining.challenger_test import Verdict
 from hpo_core.retraining.drift import Drift
-from hpo_core.retraining.promotion_test import Verdict
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
 
 

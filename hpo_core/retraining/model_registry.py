@@ -23,7 +23,7 @@ from hpo_core.retraining.model_card import Decision, ModelCard
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore, open_client
 from hpo_core.tracking.mlflow_links import run_url
 from hpo_core.tracking.mlflow_names import legal_key, param_value
-from hpo_core.tracking.study_fold import MetricPoint
+from hpo_core.tracking.tracked_study import MetricPoint
 
 CHAMPION = "champion"
 KEY = "hpo.retraining"

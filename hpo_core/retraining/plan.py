@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from hpo_core.retraining.challenger_test import promotion_test
 from hpo_core.retraining.drift import Drift
-from hpo_core.retraining.promotion_test import promotion_test
 
 Branch = Literal["retrain", "tune"]
 

@@ -17,7 +17,7 @@ from hpo_core.search.halving.bracket_ladders import Brackets
 from hpo_core.search.halving.brackets import BracketPlan, assignment_of
 from hpo_core.search.halving.noise import NoiseEstimate
 from hpo_core.search.halving.promotion_chance import Contest
-from hpo_core.search.halving.reach import highest_rung, too_few
+from hpo_core.search.halving.reachable_resource import highest_rung, too_few
 from hpo_core.search.halving.rungs import Ladder, default_min_resource, rung_levels
 from hpo_core.search.method import DONE, WAIT, Action, Promote, RungStatus, SearchMethod, loss_of
 from hpo_core.search.search_settings import (

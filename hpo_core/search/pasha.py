@@ -12,7 +12,7 @@ from hpo_core.model.events import CeilingRaised, Event, JobCompleted, TrialCreat
 from hpo_core.model.space import ParameterType
 from hpo_core.search.asha import Asha, AshaSearch
 from hpo_core.search.halving.promotion_chance import Contest
-from hpo_core.search.halving.reach import highest_rung, too_few
+from hpo_core.search.halving.reachable_resource import highest_rung, too_few
 from hpo_core.search.halving.rungs import rung_levels
 from hpo_core.search.method import Action, RungStatus, SearchMethod
 from hpo_core.search.search_settings import (

@@ -13,7 +13,7 @@ from hpo_core.model.space import Parameter, SearchSpace
 from hpo_core.samplers.registry import check_objectives
 from hpo_core.search.registry import Search
 from hpo_core.spec.clusters import Cluster, LocalClusterSpec
-from hpo_core.spec.older_journals import with_later_settings
+from hpo_core.spec.older_settings import with_later_settings
 from hpo_core.spec.plain_data import check_plain
 from hpo_core.spec.sections import (
     CheckpointSpec,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hpo_core.checkpoints.live import LiveCheckpoints
+from hpo_core.checkpoints.retention import LiveCheckpoints
 from hpo_core.model.events import (
     AbandonRequested,
     AttemptFailed,
@@ -40,7 +40,7 @@ from hpo_core.search.method import SearchMethod
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState
 from hpo_core.study.failures import FailureRules
-from hpo_core.study.grants import Grants
+from hpo_core.study.job_grants import Grants
 
 
 class Decider:

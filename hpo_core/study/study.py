@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from hpo_core.checkpoints.budget import Budget
-from hpo_core.checkpoints.live import LiveCheckpoints
+from hpo_core.checkpoints.retention import LiveCheckpoints
 from hpo_core.journal.damage import damaged_entry
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.journal.protocol import Journal
@@ -50,8 +50,8 @@ from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method, create_sampler
 from hpo_core.state import Incumbent, StudyState
 from hpo_core.study.decider import Decider
-from hpo_core.study.further import check_training, recorded_training
-from hpo_core.study.grants import Grants
+from hpo_core.study.further_training import check_training, recorded_training
+from hpo_core.study.job_grants import Grants
 from hpo_core.study.stop_rules import StopRules
 
 

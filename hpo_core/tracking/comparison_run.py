@@ -13,7 +13,7 @@ from hpo_core.tracking.credential_scope import credentials_for
 from hpo_core.tracking.mlflow_client import RunStore, open_client
 from hpo_core.tracking.mlflow_links import compare_url, run_url, shown_uri
 from hpo_core.tracking.mlflow_names import legal_key, tag_value
-from hpo_core.tracking.study_fold import MetricPoint
+from hpo_core.tracking.tracked_study import MetricPoint
 
 COMPARED = 50
 """Trials on MLflow's own page, over all studies; more make it slow."""

@@ -23,7 +23,7 @@ from hpo_core.tracking.credential_scope import may_say_where
 from hpo_core.tracking.mlflow_links import reason_of, shown_uri
 from hpo_core.tracking.mlflow_names import legal_key, milliseconds
 from hpo_core.tracking.projection_lock import ProcessLock
-from hpo_core.tracking.study_fold import MetricPoint
+from hpo_core.tracking.tracked_study import MetricPoint
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -19,7 +19,7 @@ from hpo_core.tracking.run_artifacts import write_files, write_tables
 from hpo_core.tracking.run_contents import study_params, study_run_status, trial_name, trial_params, trial_run_status
 from hpo_core.tracking.run_location import ProjectionPlace, write_place
 from hpo_core.tracking.run_tags import CURSOR, DIGEST, identity, study_tags, trial_tags
-from hpo_core.tracking.study_fold import StudyFold
+from hpo_core.tracking.tracked_study import TrackedStudy
 
 CHUNK = 500
 """Entries written at once while catching up; the cursor moves after each chunk."""
@@ -64,7 +64,7 @@ class MlflowProjection:
         self.has_controller = True
         self._client = client
         self._store: RunStore | None = None
-        self._fold = StudyFold()
+        self._fold = TrackedStudy()
         self._cursor: int | None = None
         self._chain = b""
         self._expected = ""
@@ -205,7 +205,7 @@ class MlflowProjection:
     # Inside.
 
     def _begin_anew(self) -> None:
-        self._fold = StudyFold()
+        self._fold = TrackedStudy()
         self._chain, self._expected = b"", ""
         self._disconnect()
         self._cursor = None

@@ -12,7 +12,7 @@ import msgspec
 from hpo_core.checkpoints.storage import local_path
 from hpo_core.model.errors import CheckpointError
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
-from hpo_core.tracking.study_fold import StudyFold
+from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.front import front_members
 from hpo_core.views.summary import best_result
 
@@ -22,7 +22,7 @@ BEST_DIGEST = "hpo.best_checkpoint_digest"
 log = logging.getLogger(__name__)
 
 
-def promotions_table(fold: StudyFold) -> dict[str, Any]:
+def promotions_table(fold: TrackedStudy) -> dict[str, Any]:
     """The promotion sequence, and how it is to be read."""
     return {
         "study": fold.spec.study,
@@ -31,7 +31,7 @@ def promotions_table(fold: StudyFold) -> dict[str, Any]:
     }
 
 
-def best_table(fold: StudyFold) -> dict[str, Any]:
+def best_table(fold: TrackedStudy) -> dict[str, Any]:
     """The incumbent and its parameters (empty where there is none)."""
     best = best_result(fold.study)
     if best is None:
@@ -40,7 +40,7 @@ def best_table(fold: StudyFold) -> dict[str, Any]:
     return {"study": fold.spec.study, "metric": fold.spec.metric.name} | plain
 
 
-def lineage_table(fold: StudyFold) -> dict[str, Any]:
+def lineage_table(fold: TrackedStudy) -> dict[str, Any]:
     """Who went on from whom (PBT): every trial with its parent, its parameters and what it reached."""
     state = fold.state
     rows = []
@@ -62,7 +62,7 @@ def lineage_table(fold: StudyFold) -> dict[str, Any]:
     return {"study": fold.spec.study, "about": "parent: whose weights it went on from", "trials": rows}
 
 
-def write_tables(store: RunStore, run: KnownRun, fold: StudyFold) -> None:
+def write_tables(store: RunStore, run: KnownRun, fold: TrackedStudy) -> None:
     """``promotions.json``, ``best_params.json``; with several objectives ``front.json``, in PBT ``lineage.json``."""
     if not store.takes_files(run):
         return
@@ -78,7 +78,7 @@ def write_tables(store: RunStore, run: KnownRun, fold: StudyFold) -> None:
         store.client.log_text(run.run_id, json.dumps(table, indent=1), name)
 
 
-def write_files(store: RunStore, run: KnownRun, fold: StudyFold, folder: Path) -> None:
+def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path) -> None:
     """Upload the report and the best checkpoint, where they exist and are not there yet."""
     if not store.takes_files(run):
         return

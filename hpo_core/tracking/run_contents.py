@@ -12,7 +12,7 @@ from hpo_core.security.untrusted_text import markdown_code, markdown_text
 from hpo_core.spec import StudySpec
 from hpo_core.state import TrialRecord
 from hpo_core.tracking.mlflow_names import legal_key, param_value
-from hpo_core.tracking.study_fold import StudyFold
+from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.rung_names import halt_words
 from hpo_core.views.rungs import entry_levels
 
@@ -41,7 +41,7 @@ def trial_params(spec: StudySpec, trial: TrialRecord) -> dict[str, str]:
     return shown
 
 
-def trial_run_status(fold: StudyFold, number: int, *, has_controller: bool) -> tuple[str, float | None]:
+def trial_run_status(fold: TrackedStudy, number: int, *, has_controller: bool) -> tuple[str, float | None]:
     """MLflow status of a trial's run, and when it last ended (None: never)."""
     trial, notes = fold.state.trials[number], fold.trials[number]
     status = trial.status
@@ -56,7 +56,7 @@ def trial_run_status(fold: StudyFold, number: int, *, has_controller: bool) -> t
     return "RUNNING", notes.ended
 
 
-def study_run_status(fold: StudyFold, *, has_controller: bool) -> tuple[str, str]:
+def study_run_status(fold: TrackedStudy, *, has_controller: bool) -> tuple[str, str]:
     """MLflow status of the study's run, and our own word for it."""
     status = fold.status
     if status == "finished":
@@ -81,7 +81,7 @@ def study_params(spec: StudySpec) -> dict[str, str]:
     return shown
 
 
-def description(fold: StudyFold, status: str) -> str:
+def description(fold: TrackedStudy, status: str) -> str:
     spec, state = fold.spec, fold.state
     created = datetime.fromtimestamp(fold.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     metrics = ", ".join(f"{markdown_code(metric.name)} ({metric.mode})" for metric in spec.objectives)

@@ -11,7 +11,7 @@ from hpo_core.model.stage import FURTHER
 from hpo_core.state import TrialRecord
 from hpo_core.tracking.mlflow_names import tag_value
 from hpo_core.tracking.run_contents import description
-from hpo_core.tracking.study_fold import StudyFold, TrialNotes
+from hpo_core.tracking.tracked_study import TrackedStudy, TrialNotes
 from hpo_core.views.summary import StudySummary, summarize
 
 PARENT_RUN = "mlflow.parentRunId"
@@ -23,7 +23,7 @@ DIGEST = "hpo.projected_digest"
 class _Trial(NamedTuple):
     """What the tags of a trial's run are read from."""
 
-    fold: StudyFold
+    fold: TrackedStudy
     record: TrialRecord
     notes: TrialNotes
     reproduced: Reproduced | None
@@ -70,12 +70,12 @@ STUDY_TAGS: dict[str, Callable[[StudySummary], object]] = {
 """Tags of the study's run that change as it goes on, one a line; None is no tag."""
 
 
-def identity(fold: StudyFold) -> dict[str, str]:
+def identity(fold: TrackedStudy) -> dict[str, str]:
     """Tags that tell this study from all others, also from a deleted one of the same name."""
     return {"hpo.study": fold.spec.study, "hpo.created": repr(fold.created)}
 
 
-def trial_tags(fold: StudyFold, number: int, parent_run: str) -> dict[str, str]:
+def trial_tags(fold: TrackedStudy, number: int, parent_run: str) -> dict[str, str]:
     """Tags of a trial's run."""
     trial = _Trial(fold, fold.state.trials[number], fold.trials[number], fold.state.reproduced.get(number))
     values = {key: value_of(trial) for key, value_of in TRIAL_TAGS.items()}
@@ -100,14 +100,14 @@ def _in_population(trial: _Trial, at_first: int | None, field: str) -> int | Non
     return found
 
 
-def _pareto(fold: StudyFold, trial: TrialRecord) -> str | None:
+def _pareto(fold: TrackedStudy, trial: TrialRecord) -> str | None:
     """``front`` or ``dominated``: whether a result of the trial is on the Pareto front; None for one objective."""
     if len(fold.spec.objectives) == 1 or all(result.loss is None for result in trial.results):
         return None
     return "front" if any(member.trial == trial.number for member in fold.state.front) else "dominated"
 
 
-def study_tags(fold: StudyFold, status: str, best_run: str | None) -> dict[str, str]:
+def study_tags(fold: TrackedStudy, status: str, best_run: str | None) -> dict[str, str]:
     """Tags of the study's run that change as it goes on."""
     summary = summarize(fold.study)
     values = {"hpo.status": status, "mlflow.note.content": description(fold, status), "hpo.best_run": best_run}

@@ -11,7 +11,7 @@ import msgspec
 
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import Entry, JobCompleted, JobGranted, Reproduced, StudyCreated, TrialCreated
-from hpo_core.model.schedule import Schedule
+from hpo_core.model.parameter_schedule import Schedule
 from hpo_core.model.trial import Checkpoint, Params
 
 

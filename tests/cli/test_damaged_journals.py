@@ -17,7 +17,7 @@ from hpo_core.journal.sql import SqlJournal
 from hpo_core.model.errors import HpoError, JournalError
 from hpo_core.replay.audit import audit
 from hpo_core.replay.past_results import with_past
-from hpo_core.tracking.study_fold import StudyFold
+from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_flows.command import app
 from tests.conftest import World, fresh, make_spec
 from tests.methods import spec_of
@@ -139,7 +139,7 @@ def readers(folder: Path) -> list[Callable[[], Any]]:
     journal = SqlJournal(f"sqlite:///{folder / 'journal.db'}")
 
     def project() -> None:
-        fold = StudyFold()
+        fold = TrackedStudy()
         for entry in journal.entries("world"):
             fold.add(entry)
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from hpo_core import Job, MemoryJournal, Outcome, Study
+from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.loop import Loop, Takeover
-from hpo_core.execution.sweeper import CheckpointSweeper
 from hpo_core.journal.sql import current_owner
 from hpo_core.model.events import AttemptFailed, JobCompleted, StudyHalted
 from hpo_core.model.inventory import Inventory, Slot
@@ -94,7 +94,7 @@ def driven(folder: Path, **stop: Any) -> Study:
     study = Study.create(make_spec(search=RANDOM, stop=stop), MemoryJournal())
     study.epoch = study.journal.claim(study.name, current_owner(), time.time())
     executor = InProcess(study, patience=60.0 if "seconds" in stop and stop.get("running") == "cancel" else 3.0)
-    Loop(study, executor, checkpoints=CheckpointSweeper(study, folder), takeover=Takeover(owner=current_owner())).run()
+    Loop(study, executor, checkpoints=CheckpointCleanup(study, folder), takeover=Takeover(owner=current_owner())).run()
     return study
 
 

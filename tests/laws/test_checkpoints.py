@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core import MemoryJournal, Outcome
-from hpo_core.checkpoints.live import Hold
+from hpo_core.checkpoints.retention import Hold
 from hpo_core.model.events import CheckpointRemoved, Entry
 from hpo_core.model.trial import Checkpoint, Job, Report
 from hpo_core.replay.audit import audit

@@ -10,7 +10,7 @@ import pytest
 from hpo_core import MemoryJournal
 from hpo_core.report.study.series import read_series
 from hpo_core.tracking.run_tags import TRIAL_TAGS, trial_tags
-from hpo_core.tracking.study_fold import StudyFold
+from hpo_core.tracking.tracked_study import TrackedStudy
 from tests.conftest import World, fresh
 from tests.methods import spec_of
 from tests.report.test_report import World as FourWorkers
@@ -41,7 +41,7 @@ def test_the_tag_of_the_page_is_written(monkeypatch: pytest.MonkeyPatch) -> None
     world.play(study)
     for key, value in eval(f"{{{code('A tag or metric in MLflow')}}}").items():
         monkeypatch.setitem(TRIAL_TAGS, key, value)
-    fold = StudyFold()
+    fold = TrackedStudy()
     for entry in study.journal.entries("world"):
         fold.add(entry)
     assert trial_tags(fold, 0, "run")["hpo.attempts"] == str(study.state.trials[0].attempts)

@@ -15,7 +15,7 @@ from hpo_core.journal import sql
 from hpo_core.model.events import Entry
 from hpo_core.report import write_report
 from hpo_core.report.compare.comparison_page import Comparison
-from hpo_core.tracking.study_fold import StudyFold
+from hpo_core.tracking.tracked_study import TrackedStudy
 from tests.conftest import World, fresh
 from tests.methods import spec_of
 
@@ -62,7 +62,7 @@ def test_a_comparison_replays_every_entry_once(applied: Counter[int]) -> None:
 
 
 def test_the_copy_in_mlflow_replays_every_entry_once(applied: Counter[int]) -> None:
-    study, fold = played(), StudyFold()
+    study, fold = played(), TrackedStudy()
     for entry in study.journal.entries("world"):
         fold.add(entry)
     assert applied == Counter(range(study.seq))

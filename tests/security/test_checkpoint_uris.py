@@ -11,13 +11,13 @@ import pytest
 from hpo_core import Study
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.storage import all_files, attempt_files, local_path, remove
-from hpo_core.execution.sweeper import CheckpointSweeper
+from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.model.errors import CheckpointError, ObjectiveError, StorageError
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Outcome
 from hpo_core.tracking.mlflow_client import KnownRun
 from hpo_core.tracking.run_artifacts import write_files
-from hpo_core.tracking.study_fold import StudyFold
+from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.evaluation import EvaluationRequest, TrainedModel, evaluate_models
 from hpo_core.training.request import JobRequest
@@ -123,8 +123,8 @@ def test_symbolic_links_are_not_followed(tmp_path: Path, folder: Path, where: st
     assert all_files(folder, "checkpoints") == attempt_files(folder, "checkpoints", 0, 0) == []
     remove(folder, uri, "checkpoints")
     study = Study.create(make_spec())
-    sweeper = CheckpointSweeper(study, folder)
-    sweeper.sweep()
+    cleanup = CheckpointCleanup(study, folder)
+    cleanup.sweep()
     assert (theirs / uri).exists()
 
 
@@ -134,7 +134,7 @@ def test_a_foreign_uri_in_a_journal_is_not_copied_to_mlflow(tmp_path: Path, fold
     assert job is not None
     bad = msgspec.structs.replace(victim, uri="../../thesis/chapter.safetensors")
     study.tell_report(completed(job, 0.5, checkpoint=bad))
-    fold = StudyFold()
+    fold = TrackedStudy()
     for entry in study.journal.entries("world"):
         fold.add(entry)
     best = fold.state.best_checkpoint()
@@ -156,7 +156,7 @@ def test_the_driver_removes_no_file_outside_the_study(folder: Path, victim: Chec
     """`../..` in the checkpoint of a result deleted a file once a better one made it superfluous."""
     thesis = folder / "../../thesis/chapter.safetensors"
     study = Study.create(make_spec(search={"method": "random", "configs": 9}))
-    sweeper = CheckpointSweeper(study, folder)
+    cleanup = CheckpointCleanup(study, folder)
     study.checkpoints.take_dead()
     for loss in (0.5, 0.4, 0.3):
         job = study.ask()
@@ -164,7 +164,7 @@ def test_the_driver_removes_no_file_outside_the_study(folder: Path, victim: Chec
         bad = msgspec.structs.replace(victim, uri="../../thesis/chapter.safetensors" if loss == 0.5 else f"{loss}")
         study.tell_report(completed(job, loss, checkpoint=bad))
     assert "../../thesis/chapter.safetensors" not in study.checkpoints
-    sweeper.remove_dead()
+    cleanup.remove_dead()
     assert thesis.exists()
 
 

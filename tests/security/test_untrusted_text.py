@@ -28,7 +28,7 @@ from hpo_core.study import Study
 from hpo_core.tracking.mlflow_names import param_value, tag_value
 from hpo_core.tracking.run_contents import study_params, trial_params
 from hpo_core.tracking.run_tags import study_tags, trial_tags
-from hpo_core.tracking.study_fold import StudyFold
+from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_flows.live_progress import LiveBoard, PlainLines
 from hpo_flows.prefect_artifacts import best_markdown
 from hpo_flows.study_run.tasks import final_state
@@ -245,8 +245,8 @@ def test_mlflow_gets_only_characters_that_every_store_accepts() -> None:
             assert not BAD.search(key + value.replace("\n", "")) and len(key) <= 250 and len(value) <= 6000
 
 
-def folded(study: Study) -> StudyFold:
-    fold = StudyFold()
+def folded(study: Study) -> TrackedStudy:
+    fold = TrackedStudy()
     for entry in _entries(study):
         fold.add(entry)
     return fold

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 import pytest
 
 from hpo_core import Checkpoint, MemoryJournal, Study, StudySpec
-from hpo_core.checkpoints.live import LiveCheckpoints
+from hpo_core.checkpoints.retention import LiveCheckpoints
 from hpo_core.cli.output import best_line, print_study
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
@@ -21,7 +21,7 @@ from hpo_core.report.study.front_figure import front_figure, front_table
 from hpo_core.report.study.series import read_series
 from hpo_core.report.study.study_page import render
 from hpo_core.tracking.run_tags import study_tags, trial_tags
-from hpo_core.tracking.study_fold import StudyFold
+from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.front import front_members, front_rows
 from tests.conftest import fresh, make_spec
 from tests.laws.test_pareto import METRICS, Tradeoff
@@ -110,7 +110,7 @@ def test_a_front_far_from_the_other_results_stays_in_the_picture() -> None:
 
 def test_tags_follow_trials_into_the_front_and_out_of_it() -> None:
     study = played(2)
-    fold, tags = StudyFold(), dict[int, str | None]()
+    fold, tags = TrackedStudy(), dict[int, str | None]()
     left = 0
     for entry in study.journal.entries("world"):
         fold.add(entry)

@@ -23,7 +23,7 @@ from hpo_core.report.study.bracket_tables import course
 from hpo_core.report.study.series import read_series
 from hpo_core.simulation.past import read_past
 from hpo_core.tracking.run_tags import trial_tags
-from hpo_core.tracking.study_fold import StudyFold
+from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.request import JobRequest
 from hpo_core.views.trial_story import trial_story
@@ -251,7 +251,7 @@ def test_pictures_and_copies_of_a_study_with_it(tmp_path: Path) -> None:
     assert read_contender(entries).series.study.best is not None
     assert max(read_past(entries).trials[3].curve) == 40
 
-    fold = StudyFold()
+    fold = TrackedStudy()
     steps: dict[int, list[int]] = {}
     for entry in entries:
         fold.add(entry)

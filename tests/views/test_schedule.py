@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import hpo_core.model.schedule
-from hpo_core.model.schedule import Schedule, ScheduleError
+import hpo_core.model.parameter_schedule
+from hpo_core.model.parameter_schedule import Schedule, ScheduleError
 
 ROWS = [(0, 2, {"lr": 0.1, "act": "relu"}, 4), (2, 3, {"lr": 0.1, "act": "tanh"}, 9), (3, 7, {"lr": 0.08}, 11)]
 
@@ -107,7 +107,7 @@ def test_json_that_is_no_schedule(change: dict[str, object], complaint: str) -> 
 
 def test_the_file_alone_is_enough_for_a_plain_script(tmp_path: Path) -> None:
     """Copied beside a script and run by a Python without site-packages."""
-    shutil.copy(hpo_core.model.schedule.__file__, tmp_path)
+    shutil.copy(hpo_core.model.parameter_schedule.__file__, tmp_path)
     Schedule(ROWS).to_json(tmp_path / "s.json")
     script = "from schedule import Schedule; s = Schedule.from_json('s.json'); print(s.at(2), s.end)"
     done = subprocess.run(

@@ -19,8 +19,8 @@ from hpo_core.model.errors import HpoError, SpecError, StudyBusyError, StudyNotF
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.views.extension import extension_of
 from hpo_core.views.rung_names import halt_words
+from hpo_core.views.trained_further import extension_of
 from hpo_flows.deployed.permissions import Permissions, refuse_relative_places
 from hpo_flows.deployed.run_marker import RunMarker, read_marker, run_of, write_marker
 from hpo_flows.deployed.suspend import Suspension

@@ -21,13 +21,13 @@ from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.report.decision_picture import picture
+from hpo_core.retraining.challenger_test import promotion_test
 from hpo_core.retraining.data_fingerprint import fingerprint
 from hpo_core.retraining.drift import MIN_EXAMPLES, check_drift
 from hpo_core.retraining.model_card import Candidate, Decision, ModelCard
 from hpo_core.retraining.model_registry import DATA as DATA_TAG
 from hpo_core.retraining.model_registry import SPOILED, ModelRegistry
 from hpo_core.retraining.plan import branch_after_drift_check, branch_after_retraining
-from hpo_core.retraining.promotion_test import promotion_test
 from hpo_core.retraining.repeated_studies import DATA, tuning_spec
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import KnownRun

@@ -24,8 +24,8 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec, notices
 from hpo_core.study import Study
 from hpo_core.tracking.run_location import read_place
-from hpo_core.views.extension import extension_of
 from hpo_core.views.summary import summarize
+from hpo_core.views.trained_further import extension_of
 from hpo_flows.prefect_api.connection import (
     PrefectServerError,
     check_access,

@@ -17,9 +17,9 @@ from typing import Literal
 import msgspec
 
 from hpo_core.checkpoints.storage import local_path
+from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.dispatch import Dispatcher
 from hpo_core.execution.loop import Loop, Observer, Takeover
-from hpo_core.execution.sweeper import CheckpointSweeper
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
@@ -205,7 +205,7 @@ class Session:
             study,
             self.executor,
             dispatcher=dispatcher,
-            checkpoints=CheckpointSweeper(study, self.folder),
+            checkpoints=CheckpointCleanup(study, self.folder),
             observers=observers,
             takeover=Takeover(owner=self.owner, extend=self._extend, train=self.train),
         )

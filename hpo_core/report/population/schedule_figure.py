@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpo_core.model.errors import HpoError
-from hpo_core.model.schedule import Schedule
+from hpo_core.model.parameter_schedule import Schedule
 from hpo_core.model.space import ListedParameter, Parameter
 from hpo_core.report.scale import log_ticks, round_ticks
 from hpo_core.report.study.parameters import axis_ticks, position

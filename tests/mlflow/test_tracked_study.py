@@ -12,23 +12,23 @@ from hpo_core.model.events import CeilingRaised, JobGranted
 from hpo_core.tracking.run_artifacts import lineage_table
 from hpo_core.tracking.run_contents import study_params, trial_run_status
 from hpo_core.tracking.run_tags import study_tags, trial_tags
-from hpo_core.tracking.study_fold import StudyFold
+from hpo_core.tracking.tracked_study import TrackedStudy
 from tests.conftest import World, fresh, make_spec
 from tests.methods import SEARCHES, facts, spec_of
 from tests.views.test_rungs_view import HUNDRED
 
 
-def folded(spec: Any, world: World | None = None) -> tuple[Study, StudyFold]:
+def folded(spec: Any, world: World | None = None) -> tuple[Study, TrackedStudy]:
     world = world or World(4, failures=0.03, nans=0.03)
     study = fresh(spec, MemoryJournal(), world)
     world.play(study)
-    fold = StudyFold()
+    fold = TrackedStudy()
     for entry in study.journal.entries("world"):
         fold.add(entry)
     return study, fold
 
 
-def sizes(fold: StudyFold) -> dict[str, float]:
+def sizes(fold: TrackedStudy) -> dict[str, float]:
     """The last value of each metric of a rung's size."""
     return {point.key: point.value for point in fold.points if point.key.endswith("_size")}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from hpo_core.checkpoints.budget import Budget
-from hpo_core.checkpoints.live import LiveCheckpoints
+from hpo_core.checkpoints.retention import LiveCheckpoints
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.events import Event, JobGranted, Reproduced, StudyHalted, TrialCreated, TrialExtended
 from hpo_core.model.stage import Further, Generation, Rung, Stage
@@ -15,7 +15,7 @@ from hpo_core.search.method import WAIT, Action, Done, Promote, Reproduce, Sampl
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
 from hpo_core.state.worker_losses import MOST_DEFERRED
-from hpo_core.study.further import next_in_turn, recorded_training
+from hpo_core.study.further_training import next_in_turn, recorded_training
 from hpo_core.study.stop_rules import StopRules
 
 

@@ -11,7 +11,7 @@ import pytest
 from hpo_core import StudySpec
 from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Outcome, Report
-from hpo_core.search.halving.reach import configs_to_reach
+from hpo_core.search.halving.reachable_resource import configs_to_reach
 from hpo_core.spec import AshaSearch, notices
 from tests.conftest import World, completed, fresh, make_spec
 

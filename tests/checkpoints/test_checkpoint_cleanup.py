@@ -12,9 +12,9 @@ import pytest
 from hpo_core import MemoryJournal, Outcome, Study
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.paths import files_of_attempt
+from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.loop import Loop, Takeover
-from hpo_core.execution.sweeper import CheckpointSweeper
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.inventory import Inventory, Slot
 from hpo_core.model.stage import Rung
@@ -79,7 +79,7 @@ def drive(folder: Path, executor: Here, **changes: Any) -> Study:
     for name in ("study", "checkpoints"):
         (folder / name).mkdir(exist_ok=True)
     takeover = Takeover(owner=Owner("here", 1, 0.0))
-    assert Loop(study, executor, checkpoints=CheckpointSweeper(study, folder), takeover=takeover).run() == "finished"
+    assert Loop(study, executor, checkpoints=CheckpointCleanup(study, folder), takeover=takeover).run() == "finished"
     return study
 
 

@@ -73,12 +73,12 @@ class TrialNotes(msgspec.Struct):
     ended: float | None = None
     """When its run last ended (result, abandoned, halted)."""
     fresh: bool = True
-    """Created since the last :meth:`StudyFold.clear_changes`."""
+    """Created since the last :meth:`TrackedStudy.clear_changes`."""
     points: list[MetricPoint] = []
-    """Since the last :meth:`StudyFold.clear_changes`."""
+    """Since the last :meth:`TrackedStudy.clear_changes`."""
 
 
-class StudyFold:
+class TrackedStudy:
     """A study as of the last entry added, and what changed since the last :meth:`clear_changes`.
 
     The study itself is replayed once, by :class:`~hpo_core.study.Study`; each entry is read after it was replayed.

@@ -11,7 +11,7 @@ from hpo_core.model.trial import Report
 from hpo_core.study import Study
 
 
-class CheckpointSweeper:
+class CheckpointCleanup:
     """Keeps the files of one study to what is live.
 
     Args:
