@@ -33,11 +33,12 @@ from hpo_core.model.events import (
     TrialStopped,
 )
 from hpo_core.model.inventory import EMPTY, Inventory
-from hpo_core.model.pareto_front import add_to_front, dominates
+from hpo_core.model.pareto_front import add_to_front
 from hpo_core.model.stage import Further, Generation, Rung, Stage
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome
 from hpo_core.spec import StudySpec
-from hpo_core.state.trial_record import TrialRecord
+from hpo_core.state.invariants import check_state
+from hpo_core.state.trial_record import TrialRecord, is_complete
 from hpo_core.state.worker_losses import Losses
 
 
@@ -53,11 +54,6 @@ class Incumbent(msgspec.Struct, frozen=True):
     metrics: Metrics
     losses: tuple[float, ...] = ()
     """All objectives as losses, where there are several."""
-
-
-def is_complete(result: JobCompleted) -> bool:
-    """Whether no objective is missing (a PBT fitness may have gaps); only such results enter the front."""
-    return all(loss == loss for loss in result.losses)
 
 
 class StudyState:
@@ -345,55 +341,7 @@ class StudyState:
 
     def check(self) -> None:
         """Assert every invariant; tests call it after each event."""
-        assert set(self.running) == {t.number for t in self.trials if t.running}
-        assert len(set(self.waiting)) == len(self.waiting)
-        for number in self.waiting:
-            trial = self.trials[number]
-            assert not trial.running and trial.failures and trial.abandoned is None
-        for i, trial in enumerate(self.trials):
-            assert trial.number == i
-            resources = [result.resource for result in trial.results]
-            assert resources == sorted(set(resources)), f"trial {i} has a resource twice: {resources}"
-            further = [result.resource for result in trial.further]
-            assert further == sorted(set(further)), f"trial {i} was trained further twice to one target: {further}"
-            for results in (trial.results, trial.further):
-                attempts = [result.attempt for result in results]
-                assert attempts == sorted(set(attempts)), f"trial {i} counts an attempt twice: {attempts}"
-            assert all((type(result.stage) is Further) == (result in trial.further) for result in trial.all_results)
-            assert not (trial.running and trial.abandoned), f"trial {i} runs although abandoned"
-            if trial.running:
-                assert trial.granted is not None
-                further_job = type(trial.granted.stage) is Further
-                assert trial.granted.target > (trial.resource if further_job else trial.searched)
-                assert not further_job or i in self.extended
-                assert trial.granted.attempt == trial.attempts - 1
-        finite = [r.loss for t in self.trials for r in t.all_results if r.loss is not None and is_complete(r)]
-        assert (self.incumbent.loss if self.incumbent else None) == (min(finite) if finite else None)
-        assert (self.front[0] if self.front else None) == self.incumbent
-        self._check_front()
-        running = [t for t in self.trials if t.running and t.granted is not None]
-        jobs = [(t.granted.target, type(t.granted.stage) is Further, t) for t in running if t.granted is not None]
-        assert self.further_running == sum(target - t.resource for target, further, t in jobs if further)
-        searching = sum(target - t.searched for target, further, t in jobs if not further)
-        assert self.resource_running - self.further_running == searching
-        for number, wish in self.extended.items():
-            trial = self.trials[number]
-            assert wish.target > trial.resource and trial.abandoned is None and trial.all_results
-        assert self.completed_jobs == sum(len(t.results) + len(t.further) for t in self.trials)
-        assert self.abandoned_trials == sum(t.abandoned is not None for t in self.trials)
-
-    def _check_front(self) -> None:
-        results = [r for t in self.trials for r in t.all_results if r.losses and is_complete(r)]
-        if not results:
-            assert self.front == ([self.incumbent] if self.incumbent else [])
-            return
-        keys = [member.losses for member in self.front]
-        assert keys == sorted(set(keys))
-        assert not any(dominates(a, b) for a in keys for b in keys)
-        for result in results:
-            assert result.losses in keys or any(dominates(key, result.losses) for key in keys)
-        found = {(t.number, r.resource, r.losses) for t in self.trials for r in t.all_results}
-        assert all((member.trial, member.resource, member.losses) in found for member in self.front)
+        check_state(self)
 
 
 def retries_left(state: StudyState, trial: TrialRecord, outcome: Outcome) -> bool:

@@ -117,3 +117,8 @@ class TrialRecord(msgspec.Struct, gc=False):
     def waiting(self) -> bool:
         """Whether its latest job failed and is wanted again."""
         return bool(self.failures) and not self.running and self.abandoned is None and self.stopped is None
+
+
+def is_complete(result: JobCompleted) -> bool:
+    """Whether no objective is missing (a PBT fitness may have gaps); only such results enter the front."""
+    return all(loss == loss for loss in result.losses)
