@@ -102,10 +102,18 @@ def tune(
     permissions = Permissions.of_environment()
     run = this_flow_run()
     described = filled_in(
-        permissions, objective=objective, metric=metric, numbers=numbers, choices=choices, method=method,
-        sampler=sampler, limits=limits, training=training, experiment=experiment,
+        permissions,
+        objective=objective,
+        metric=metric,
+        numbers=numbers,
+        choices=choices,
+        method=method,
+        sampler=sampler,
+        limits=limits,
+        training=training,
+        experiment=experiment,
         journal_retry_seconds=journal_retry_seconds,
-    )  # fmt: skip
+    )
     spec = with_changes(described, name or dated_name("study", run), permissions, seed=seed, cluster=cluster)
     return begin("tune", run, spec)
 

@@ -47,9 +47,20 @@ out = SafeConsole()
 err = SafeConsole(stderr=True)
 _FRONT_SHOWN = 10
 _SHOWN = (
-    "study", "status", "reason", "rule", "trials", "jobs", "running", "waiting", "to_train_further", "abandoned",
-    "failed_attempts", "best", "front",
-)  # fmt: skip
+    "study",
+    "status",
+    "reason",
+    "rule",
+    "trials",
+    "jobs",
+    "running",
+    "waiting",
+    "to_train_further",
+    "abandoned",
+    "failed_attempts",
+    "best",
+    "front",
+)
 """Fields of the summary in ``hpo show --json``."""
 
 
@@ -207,14 +218,21 @@ def print_comparison(facts: dict[str, Any], page: Path, as_json: bool) -> None:
 def _plain_rungs(study: Study, views: list[BracketView]) -> list[dict[str, Any]]:
     return [
         {
-            "bracket": view.numbers[0] if view.numbers else None, "rung": rung.rung, "trained to": rung.level,
-            "open": rung.is_open, "results": rung.results, "expected": rung.expected, "running": rung.running,
-            "promoted": rung.promoted, "promotable": rung.waiting, "stopped": rung.stopped,
+            "bracket": view.numbers[0] if view.numbers else None,
+            "rung": rung.rung,
+            "trained to": rung.level,
+            "open": rung.is_open,
+            "results": rung.results,
+            "expected": rung.expected,
+            "running": rung.running,
+            "promoted": rung.promoted,
+            "promotable": rung.waiting,
+            "stopped": rung.stopped,
             "best": None if rung.best is None else study.metric_value(rung.best),
         }
         for view in views
         for rung in view.rungs
-    ]  # fmt: skip
+    ]
 
 
 def without_repeats(rows: list[dict[str, Any]], *columns: str) -> list[dict[str, Any]]:

@@ -291,9 +291,7 @@ def print_simulated(simulated: Simulated) -> None:
     out.print(Text(simulated.source), soft_wrap=True)
     rows = table(simulated)
     labels = ["", *(label for label, _ in rows)]
-    columns = [
-        [one.scenario.name, *(cells[k] for _, cells in rows)] for k, one in enumerate(simulated.answers)
-    ]  # fmt: skip
+    columns = [[one.scenario.name, *(cells[k] for _, cells in rows)] for k, one in enumerate(simulated.answers)]
     while columns:
         here = [labels, columns.pop(0)]
         while columns and _width([*here, columns[0]]) <= out.width:
@@ -366,4 +364,4 @@ def _scenario_facts(one: Answer, target: float | None, sign: float) -> dict[str,
 def _as_metric(spread: Spread, sign: float) -> Spread:
     if sign > 0:
         return spread
-    return Spread(-spread.median, -spread.high, -spread.low, -spread.most, -spread.least, spread.count)
+    return Spread(-spread.median, -spread.high, -spread.low, least=-spread.most, most=-spread.least, count=spread.count)

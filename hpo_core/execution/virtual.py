@@ -227,13 +227,24 @@ class VirtualExecutor:
             parent = job.checkpoint.uri if job.checkpoint else None
             checkpoint = Checkpoint(checkpoint_path(job), "", job.target, 0, parent)
         return Report(
-            trial=job.trial, attempt=job.attempt, outcome=Outcome.COMPLETED if finite else Outcome.DIVERGED,
-            metrics=metrics, curve=tuple(self._curve(job)) if self._curve else (), checkpoint=checkpoint,
-            worker=self._devices[attempt.worker].name, started=attempt.begin, ended=self.clock.now,
-        )  # fmt: skip
+            trial=job.trial,
+            attempt=job.attempt,
+            outcome=Outcome.COMPLETED if finite else Outcome.DIVERGED,
+            metrics=metrics,
+            curve=tuple(self._curve(job)) if self._curve else (),
+            checkpoint=checkpoint,
+            worker=self._devices[attempt.worker].name,
+            started=attempt.begin,
+            ended=self.clock.now,
+        )
 
     def _failure(self, attempt: _Attempt, outcome: Outcome, message: str) -> Report:
         return Report(
-            trial=attempt.job.trial, attempt=attempt.job.attempt, outcome=outcome, message=message,
-            worker=self._devices[attempt.worker].name, started=attempt.begin, ended=self.clock.now,
-        )  # fmt: skip
+            trial=attempt.job.trial,
+            attempt=attempt.job.attempt,
+            outcome=outcome,
+            message=message,
+            worker=self._devices[attempt.worker].name,
+            started=attempt.begin,
+            ended=self.clock.now,
+        )

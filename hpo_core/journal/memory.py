@@ -53,7 +53,9 @@ class MemoryJournal:
 
     def info(self, study: str) -> StudyInfo:
         kept = self._kept(study)
-        return StudyInfo(study, kept.entries[0].time, len(kept.entries), kept.epoch, kept.owner, kept.renewed)
+        return StudyInfo(
+            study, kept.entries[0].time, len(kept.entries), epoch=kept.epoch, owner=kept.owner, renewed=kept.renewed
+        )
 
     def studies(self) -> list[StudyInfo]:
         return [self.info(name) for name in sorted(self._studies)]

@@ -329,7 +329,7 @@ class SqlJournal:
 
     def _info(self, row: Any) -> StudyInfo:
         owner = None if row.owner_host is None else Owner(row.owner_host, row.owner_pid, row.owner_born)
-        info = StudyInfo(row.name, row.created, row.next_seq, row.epoch, owner, row.renewed)
+        info = StudyInfo(row.name, row.created, row.next_seq, epoch=row.epoch, owner=owner, renewed=row.renewed)
         try:  # SQLite takes a value of any type in any column
             return msgspec.convert(msgspec.to_builtins(info), StudyInfo, strict=False)
         except (msgspec.ValidationError, TypeError) as error:

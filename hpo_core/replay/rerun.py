@@ -92,8 +92,11 @@ def _grant(
 ) -> dict[str, Any]:
     parent = created[event.trial].parent
     plain: dict[str, Any] = {
-        "trial": number[event.trial], "bracket": event.bracket, "rung": event.rung, "target": event.target,
-    }  # fmt: skip
+        "trial": number[event.trial],
+        "bracket": event.bracket,
+        "rung": event.rung,
+        "target": event.target,
+    }
     how = born.get(event.trial)
     if how is not None:
         plain["parent"] = None if parent is None else number[parent]

@@ -48,20 +48,32 @@ def latest_values(steps: Sequence[tuple[float, float]], places: Sequence[float],
 
 
 def band_lines(
-    name: str, color: str, at: list[float], low: list[float], middle: list[float], high: list[float], several: bool
+    name: str, color: str, at: list[float], *, low: list[float], middle: list[float], high: list[float], several: bool
 ) -> list[dict[str, Any]]:
     """The median as a line and, where there are several runs, the band below it."""
     line = {
-        "type": "scatter", "mode": "lines", "name": text(name, 60), "x": at, "y": [rounded(v) for v in middle],
-        "line": {"color": color, "width": 2.5, "shape": "hv"}, "legendgroup": name,
-    }  # fmt: skip
+        "type": "scatter",
+        "mode": "lines",
+        "name": text(name, 60),
+        "x": at,
+        "y": [rounded(v) for v in middle],
+        "line": {"color": color, "width": 2.5, "shape": "hv"},
+        "legendgroup": name,
+    }
     if not several:
         return [line]
     area = {
-        "type": "scatter", "mode": "lines", "x": at + at[::-1], "y": [rounded(v) for v in [*low, *high[::-1]]],
-        "fill": "toself", "fillcolor": pale(color), "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False,
+        "type": "scatter",
+        "mode": "lines",
+        "x": at + at[::-1],
+        "y": [rounded(v) for v in [*low, *high[::-1]]],
+        "fill": "toself",
+        "fillcolor": pale(color),
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "showlegend": False,
         "legendgroup": name,
-    }  # fmt: skip
+    }
     return [area, line]
 
 

@@ -64,4 +64,4 @@ def check_drift(before: Sequence[float], now: Sequence[float], *, limit: float =
             f"needs {MIN_EXAMPLES} of each. Return one loss per example from the evaluation function."
         )
     found = ks_2samp(list(before), list(now))
-    return Drift(float(found.statistic), float(found.pvalue), limit, level, len(before), len(now))
+    return Drift(float(found.statistic), float(found.pvalue), limit, level=level, before=len(before), now=len(now))

@@ -162,10 +162,10 @@ class Pasha(SearchMethod):
                     0,
                     event.rung + 1,
                     self.ladder.rungs[event.rung + 1].level,
-                    self.tolerance,
-                    place + 1,
-                    self._ranking.trial_at(place),
-                    self._ranking.exchangeable(place, self.tolerance),
+                    tolerance=self.tolerance,
+                    place=place + 1,
+                    trial=self._ranking.trial_at(place),
+                    expected=self._ranking.exchangeable(place, self.tolerance),
                 )
         self._losses[trial] = loss
         self._curves[trial] += (*event.curve, (event.resource, loss))

@@ -288,11 +288,15 @@ class Pbt(SearchMethod):
             opponent, parent, explored = self._truncation(initiator, child)
         steps = self.settings.steps_per_generation
         if parent is None:
-            return Reproduce(initiator, opponent, None, own.member, own.generation + 1, steps, None)
+            return Reproduce(
+                initiator, opponent, None, member=own.member, generation=own.generation + 1, target=steps, params=None
+            )
         chosen = self.sessions[parent]
         params = self._explorer.explore(chosen.params, child) if explored else chosen.params
         target = chosen.resource + steps
-        return Reproduce(initiator, opponent, parent, own.member, own.generation + 1, target, params)
+        return Reproduce(
+            initiator, opponent, parent, member=own.member, generation=own.generation + 1, target=target, params=params
+        )
 
     def _tournament(self, initiator: int, child: int) -> tuple[int | None, int | None, bool]:
         """(opponent, parent, whether the child explores)."""
@@ -444,7 +448,18 @@ class Pbt(SearchMethod):
             reproduced = initiated[generation]
             ready = max(0, min(ended, self._count(sizes, generation + 1)) - reproduced)
             left = max(0, size - ended) * steps
-            found.append(RungStatus(0, generation, (generation + 1) * steps, ended, reproduced, ready, size, left))
+            found.append(
+                RungStatus(
+                    0,
+                    generation,
+                    (generation + 1) * steps,
+                    results=ended,
+                    promoted=reproduced,
+                    waiting=ready,
+                    expected=size,
+                    units=left,
+                )
+            )
         return found
 
     def check(self) -> None:

@@ -83,7 +83,18 @@ class Straight(SearchMethod):
     def rungs(self) -> list[RungStatus]:
         expected = self.created if self.width is None else self.width
         left = max(0, expected - self.finished)
-        return [RungStatus(0, 0, self._max_resource, self.finished, 0, 0, expected, left * self._max_resource)]
+        return [
+            RungStatus(
+                0,
+                0,
+                self._max_resource,
+                results=self.finished,
+                promoted=0,
+                waiting=0,
+                expected=expected,
+                units=left * self._max_resource,
+            )
+        ]
 
     def check(self) -> None:
         assert self.running >= 0

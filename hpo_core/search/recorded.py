@@ -138,7 +138,15 @@ class Recorded(SearchMethod):
         member = grant.trial if grant.member is None else grant.member
         initiator = grant.parent if grant.initiator is None else grant.initiator
         assert initiator is not None
-        return Reproduce(initiator, grant.opponent, grant.parent, member, grant.rung, grant.target, None)
+        return Reproduce(
+            initiator,
+            grant.opponent,
+            grant.parent,
+            member=member,
+            generation=grant.rung,
+            target=grant.target,
+            params=None,
+        )
 
     def _used(self, trial: int) -> None:
         self._uses[trial] -= 1
@@ -191,7 +199,18 @@ class Recorded(SearchMethod):
                 below = max((g.target for g in self._expected.get((bracket, k - 1), ())), default=0)
                 left = max(0, len(grants) - done)
                 left_for_next = self._granted.get((bracket, k + 1), 0)
-                found.append(RungStatus(bracket, k, level, done, left_for_next, 0, len(grants), left * (level - below)))
+                found.append(
+                    RungStatus(
+                        bracket,
+                        k,
+                        level,
+                        results=done,
+                        promoted=left_for_next,
+                        waiting=0,
+                        expected=len(grants),
+                        units=left * (level - below),
+                    )
+                )
         return found
 
     def check(self) -> None:

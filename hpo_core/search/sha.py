@@ -301,5 +301,16 @@ def _status(number: int, bracket: Tournament, reduction_factor: float) -> list[R
         waiting = len(bracket.chosen) if k == bracket.rung - 1 else 0
         step = rung.level - (bracket.rungs[k - 1].level if k else 0)
         left = max(0, expected - rung.size)
-        found.append(RungStatus(number, k, rung.level, rung.size, rung.promoted, waiting, expected, left * step))
+        found.append(
+            RungStatus(
+                number,
+                k,
+                rung.level,
+                results=rung.size,
+                promoted=rung.promoted,
+                waiting=waiting,
+                expected=expected,
+                units=left * step,
+            )
+        )
     return found

@@ -152,9 +152,12 @@ def play(scenario: Scenario, world: Callable[[StudySpec, int], World], repeat: i
     faults = scenario.faults
     if faults.drops or faults.stragglers:
         faults = Faults(
-            stragglers=faults.stragglers, drops=faults.drops, drop=faults.drop, seed=spec.seed,
+            stragglers=faults.stragglers,
+            drops=faults.drops,
+            drop=faults.drop,
+            seed=spec.seed,
             time_unit=place.workload.time_unit,
-        )  # fmt: skip
+        )
     clock = VirtualClock()
     journal = MemoryJournal()
     study = Study.create(spec, journal, sampler=place.sampler, clock=clock)

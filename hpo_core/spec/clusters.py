@@ -241,11 +241,7 @@ class LocalCudaClusterSpec(ClusterSettings):
 
 
 Cluster = Annotated[
-    LocalClusterSpec
-    | AddressClusterSpec
-    | SlurmClusterSpec
-    | KubernetesClusterSpec
-    | LocalCudaClusterSpec,
+    LocalClusterSpec | AddressClusterSpec | SlurmClusterSpec | KubernetesClusterSpec | LocalCudaClusterSpec,
     Field(discriminator="kind"),
-]  # fmt: skip
+]
 """The registry of kinds: a further kind is a further line."""

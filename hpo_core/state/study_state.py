@@ -315,9 +315,16 @@ class StudyState:
             parent = owner if owner != grant.trial else None
         params = self.trials[grant.trial].params
         return Job(
-            grant.trial, grant.attempt, grant.stage, grant.target,
-            params, grant.checkpoint, grant.retry, parent, grant.demand,
-        )  # fmt: skip
+            grant.trial,
+            grant.attempt,
+            grant.stage,
+            target=grant.target,
+            params=params,
+            checkpoint=grant.checkpoint,
+            retry=grant.retry,
+            parent=parent,
+            demand=grant.demand,
+        )
 
     def wanted(self) -> list[Job]:
         """All jobs that should be running now, oldest first. Executors make this true."""

@@ -125,7 +125,9 @@ class Decider:
         grant, reason = trial.granted, "a person abandoned it"
         assert grant is not None
         if trial.running:
-            yield AttemptFailed(grant.trial, grant.attempt, grant.stage, grant.target, Outcome.PREEMPTED, reason)
+            yield AttemptFailed(
+                grant.trial, grant.attempt, grant.stage, target=grant.target, outcome=Outcome.PREEMPTED, message=reason
+            )
         # where it was heading for, or where its result stands; training beyond the search is at no rung
         rung = trial.rung if type(grant.stage) is Further else grant.rung
         yield TrialAbandoned(trial.number, grant.bracket, rung, reason)
@@ -168,8 +170,16 @@ class Decider:
             name, sign = self._objectives[0]
             curve = tuple((p.resource, p.metrics[name] * sign) for p in report.curve if name in p.metrics)
         return JobCompleted(
-            report.trial, report.attempt, grant.stage, grant.target,
-            losses[0] if finite and losses[0] == losses[0] else None,
-            report.metrics, report.checkpoint, report.worker, report.started, report.ended,
-            losses if finite and len(losses) > 1 else (), curve,
-        )  # fmt: skip
+            report.trial,
+            report.attempt,
+            grant.stage,
+            resource=grant.target,
+            loss=losses[0] if finite and losses[0] == losses[0] else None,
+            metrics=report.metrics,
+            checkpoint=report.checkpoint,
+            worker=report.worker,
+            started=report.started,
+            ended=report.ended,
+            losses=losses if finite and len(losses) > 1 else (),
+            curve=curve,
+        )

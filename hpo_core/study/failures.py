@@ -31,9 +31,16 @@ class FailureRules:
         """The facts that follow from ``report``, which ends the attempt of ``grant``."""
         trial = self._state.trials[grant.trial]
         yield AttemptFailed(
-            grant.trial, grant.attempt, grant.stage, grant.target,
-            report.outcome, report.message, report.worker, report.started, report.ended,
-        )  # fmt: skip
+            grant.trial,
+            grant.attempt,
+            grant.stage,
+            target=grant.target,
+            outcome=report.outcome,
+            message=report.message,
+            worker=report.worker,
+            started=report.started,
+            ended=report.ended,
+        )
         if report.outcome is Outcome.CHECKPOINT_BAD and grant.checkpoint is not None:
             yield CheckpointCondemned(self._state.owner_of(grant.trial, grant.checkpoint), grant.checkpoint.resource)
         if type(grant.stage) is Further:

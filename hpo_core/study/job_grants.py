@@ -155,24 +155,43 @@ class Grants:
             failed = trial.granted
             assert failed is not None
             start = self._start_of(trial)
-            yield JobGranted(trial.number, trial.attempts, failed.stage, failed.target, start, True, failed.demand)
+            yield JobGranted(
+                trial.number,
+                trial.attempts,
+                failed.stage,
+                target=failed.target,
+                checkpoint=start,
+                retry=True,
+                demand=failed.demand,
+            )
         elif isinstance(action, Promote):
             trial = state.trials[action.trial]
             if trial.running:
                 return  # a person has it trained further meanwhile, and a trial has one job at a time
             stage = self._rung(action.trial, action.bracket, action.rung)
-            yield JobGranted(action.trial, trial.attempts, stage, action.target, state.start_of(action.trial))
+            yield JobGranted(
+                action.trial, trial.attempts, stage, target=action.target, checkpoint=state.start_of(action.trial)
+            )
         elif isinstance(action, Sample):
             number = len(state.trials)
             yield TrialCreated(number, action.bracket, self._propose(number))
-            yield JobGranted(number, 0, self._rung(number, action.bracket, action.rung), action.target, None)
+            yield JobGranted(
+                number, 0, self._rung(number, action.bracket, action.rung), target=action.target, checkpoint=None
+            )
         elif isinstance(action, Reproduce):
             number = len(state.trials)
             params = self._propose(number) if action.params is None else action.params
             yield TrialCreated(number, 0, params, action.parent)
-            yield Reproduced(number, action.initiator, action.opponent, action.parent, action.member, action.generation)
+            yield Reproduced(
+                number,
+                action.initiator,
+                action.opponent,
+                parent=action.parent,
+                member=action.member,
+                generation=action.generation,
+            )
             stage = Generation(action.member, action.generation)
-            yield JobGranted(number, 0, stage, action.target, self._start_of(state.trials[number]))
+            yield JobGranted(number, 0, stage, target=action.target, checkpoint=self._start_of(state.trials[number]))
 
     def _rung(self, trial: int, bracket: int, rung: int) -> Stage:
         """Rungs are few and grants many: one value each."""
@@ -222,4 +241,4 @@ class Grants:
         trial, target = state.trials[number], state.extended[number].target
         again = bool(trial.failures) and trial.granted is not None and trial.granted.target == target
         start = self._checkpoints().further_start(number)
-        yield JobGranted(number, trial.attempts, Further(trial.bracket), target, start, again)
+        yield JobGranted(number, trial.attempts, Further(trial.bracket), target=target, checkpoint=start, retry=again)

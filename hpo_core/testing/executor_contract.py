@@ -67,7 +67,7 @@ class ExecutorContract:
 
     def job(self, trial: int, attempt: int = 0) -> Job:
         """A job that the executor can run."""
-        return Job(trial, attempt, Rung(0, 0), 1, {"x": 0.5})
+        return Job(trial, attempt, Rung(0, 0), target=1, params={"x": 0.5})
 
     def test_the_inventory_has_slots_on_devices_with_unique_names(self, executor: Executor) -> None:
         names = [device.name for device in executor.inventory().devices]

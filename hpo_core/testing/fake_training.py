@@ -114,8 +114,19 @@ def snapshot(study: Study) -> str:
     action = study.method.next_action()
     return repr(
         (
-            state.trials, state.running, list(state.waiting), state.capacity, state.extra_configs, state.halted,
-            state.incumbent, state.front, state.completed_jobs, state.abandoned_trials, state.resource_used, study.seq,
-            study.method.rungs(), action if isinstance(action, Sample | Promote) else type(action),
+            state.trials,
+            state.running,
+            list(state.waiting),
+            state.capacity,
+            state.extra_configs,
+            state.halted,
+            state.incumbent,
+            state.front,
+            state.completed_jobs,
+            state.abandoned_trials,
+            state.resource_used,
+            study.seq,
+            study.method.rungs(),
+            action if isinstance(action, Sample | Promote) else type(action),
         )
-    )  # fmt: skip
+    )

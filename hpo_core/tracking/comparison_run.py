@@ -54,11 +54,11 @@ def log_comparison(facts: dict[str, Any], page: Path, studies: Sequence[Tracked]
     if first is None or first.tracking_uri is None:
         return Logged({}, missing)
     with credentials_for(first.tracking_uri):
-        return _log(facts, page, studies, first, first.tracking_uri, missing)
+        return _log(facts, page, studies, first=first, uri=first.tracking_uri, missing=missing)
 
 
 def _log(
-    facts: dict[str, Any], page: Path, studies: Sequence[Tracked], first: Tracked, uri: str, missing: dict[str, str]
+    facts: dict[str, Any], page: Path, studies: Sequence[Tracked], *, first: Tracked, uri: str, missing: dict[str, str]
 ) -> Logged:
     store = RunStore(open_client(uri), uri, first.experiment, first.artifact_location)
     names = [row["study"] for row in facts["studies"]]
@@ -76,7 +76,11 @@ def _log(
     trials: list[str] = []
     for study in here:
         experiment = store.experiment_of(study.experiment)
-        found = [] if experiment is None else _best_trials(store, experiment, study, facts, COMPARED // len(here))
+        found = (
+            []
+            if experiment is None
+            else _best_trials(store, experiment, study, facts=facts, share=COMPARED // len(here))
+        )
         if experiment is None or not found:
             missing[study.study] = f"no trial of it is in experiment {study.experiment!r}: `hpo project {study.study}`"
             continue
@@ -110,7 +114,7 @@ def _points(facts: dict[str, Any], now: float) -> list[MetricPoint]:
     ]
 
 
-def _best_trials(store: RunStore, experiment: str, study: Tracked, facts: dict[str, Any], share: int) -> list[str]:
+def _best_trials(store: RunStore, experiment: str, study: Tracked, *, facts: dict[str, Any], share: int) -> list[str]:
     """Runs of a study's furthest and then best trials."""
     final = legal_key(f"final_{facts['metric']}")
     order = ["metrics.trained_to DESC", f"metrics.`{final}` {'DESC' if facts['mode'] == 'max' else 'ASC'}"]

@@ -112,9 +112,11 @@ def credentials_for(tracking_uri: str) -> Iterator[None]:
     if names:
         log.warning(
             "%s %s not used for MLflow at %s: MLFLOW_TRACKING_URI names %s. Set it to that server if it is yours.",
-            ", ".join(names), "is" if len(names) == 1 else "are", without_credentials(tracking_uri),
+            ", ".join(names),
+            "is" if len(names) == 1 else "are",
+            without_credentials(tracking_uri),
             "another one" if os.environ.get("MLFLOW_TRACKING_URI") else "none",
-        )  # fmt: skip
+        )
     try:
         with _no_credentials_file():
             yield

@@ -115,8 +115,10 @@ class Follower:
         if not self.trouble:
             log.warning(
                 "study %r cannot be copied to MLflow at %s now (%s). The search goes on; this is tried again.",
-                self.projection.study_name, shown_uri(self.projection.tracking_uri), reason,
-            )  # fmt: skip
+                self.projection.study_name,
+                shown_uri(self.projection.tracking_uri),
+                reason,
+            )
             note_trouble(self.projection.study_folder, reason)
         self.trouble = reason
         self._failures += 1
@@ -213,9 +215,12 @@ def _report(follower: Follower) -> None:
     log.error(
         "study %r: MLflow at %s does not hold everything (up to entry %d; %s). Nothing is lost: "
         "`hpo project %s` copies the rest once MLflow works.",
-        projection.study_name, shown_uri(projection.tracking_uri), projection.written_seq,
-        follower.trouble or "the last call still hangs", projection.study_name,
-    )  # fmt: skip
+        projection.study_name,
+        shown_uri(projection.tracking_uri),
+        projection.written_seq,
+        follower.trouble or "the last call still hangs",
+        projection.study_name,
+    )
 
 
 def _give_up(follower: Follower | None) -> None:

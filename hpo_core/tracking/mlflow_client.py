@@ -258,8 +258,9 @@ class RunStore:
                 log.warning(
                     "MLflow at %s wants files written to %r; a server that only a study names must keep them itself, "
                     "so none are written. If you trust it, add it to HPO_ALLOWED_TRACKING.",
-                    shown_uri(self.tracking_uri), where,
-                )  # fmt: skip
+                    shown_uri(self.tracking_uri),
+                    where,
+                )
         return self._takes_files[run.run_id]
 
     def supersede(self, run: KnownRun, kind: str) -> None:

@@ -261,8 +261,10 @@ class MlflowProjection:
             log.warning(
                 "study %r: its run was deleted from MLflow (%s); nothing more is written there. "
                 "`hpo project %s --rebuild` makes it anew.",
-                self.study_name, shown_uri(self.tracking_uri), self.study_name,
-            )  # fmt: skip
+                self.study_name,
+                shown_uri(self.tracking_uri),
+                self.study_name,
+            )
         if rebuild and self._parent is not None:
             store.log(self._parent, tags={CURSOR: "-1"})  # should the rebuild be cut short, it is not complete
             self._parent.tags[CURSOR] = "-1"
@@ -343,9 +345,12 @@ class MlflowProjection:
             best = compare_url(self.tracking_uri, store.experiment_id, ids)
         run_id = self._parent.run_id
         place = ProjectionPlace(
-            shown_uri(self.tracking_uri), store.experiment_id, run_id,
-            run_url(self.tracking_uri, store.experiment_id, run_id), best,
-        )  # fmt: skip
+            shown_uri(self.tracking_uri),
+            store.experiment_id,
+            run_id,
+            run_url(self.tracking_uri, store.experiment_id, run_id),
+            best,
+        )
         self._noted = run_id
         try:
             write_place(self.study_folder, place)

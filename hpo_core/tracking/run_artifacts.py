@@ -96,8 +96,10 @@ def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path
     if path is None or not path.exists():
         log.warning(
             "study %r: the best checkpoint %s is no file in %s and was not copied to MLflow.",
-            fold.spec.study, best.uri, folder,
-        )  # fmt: skip
+            fold.spec.study,
+            best.uri,
+            folder,
+        )
         return
     upload = store.client.log_artifacts if path.is_dir() else store.client.log_artifact
     upload(run.run_id, str(path), BEST_FOLDER)

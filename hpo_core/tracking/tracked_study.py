@@ -271,7 +271,7 @@ class TrackedStudy:
         notes, trial = self.trials[event.trial], self.state.trials[event.trial]
         notes.worker, notes.ended = event.worker, event.ended or entry.time
         notes.outcome = "completed" if event.loss is not None or event.losses else "diverged"
-        self._curve(notes, attempt, event.metrics, event.resource, entry.time)
+        self._curve(notes, attempt, event.metrics, target=event.resource, now=entry.time)
         for metric in self.spec.objectives:
             if self.spec.any_metric and metric.name not in event.metrics:
                 continue
@@ -300,7 +300,7 @@ class TrackedStudy:
         notes.ended = entry.time
         if attempt is not None and attempt.report.trial == event.trial and attempt.grant is not None:
             # No attempt will train these steps again, and they show how it failed.
-            self._curve(notes, attempt, {}, attempt.grant.target, entry.time)
+            self._curve(notes, attempt, {}, target=attempt.grant.target, now=entry.time)
         if not trial.is_at(event):
             base = trial.results[0].resource if trial.results else trial.granted.target if trial.granted else 0
             self._count(event, base)
@@ -311,7 +311,7 @@ class TrackedStudy:
         self._sizes[key] = self._sizes.get(key, 0) + 1
         self._grown[key] = None
 
-    def _curve(self, notes: TrialNotes, attempt: Attempt | None, last: Metrics, target: int, now: float) -> None:
+    def _curve(self, notes: TrialNotes, attempt: Attempt | None, last: Metrics, *, target: int, now: float) -> None:
         """Points of one attempt above what is trained already; the last ones are the recorded metrics."""
         steps: dict[int, Metrics] = {}
         report = None if attempt is None else attempt.report

@@ -198,7 +198,7 @@ def _evaluate(function: Any, request: EvaluationRequest, model: TrainedModel) ->
     handle = EvaluationHandle(
         JobRequest(
             study="evaluation",
-            job=Job(model.trial, 0, Rung(0, 0), at, model.params, model.checkpoint),
+            job=Job(model.trial, 0, Rung(0, 0), target=at, params=model.params, checkpoint=model.checkpoint),
             objective=request.function,
             metric=request.metric,
             seed=model.seed,

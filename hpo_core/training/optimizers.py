@@ -206,9 +206,11 @@ def clone_value(value: Any) -> Any:
 
 def _same(one: Any, other: Any, tolerance: float = 0.0) -> bool:
     if isinstance(one, list | tuple):
-        return isinstance(other, list | tuple) and len(one) == len(other) and all(
-            _same(a, b, tolerance) for a, b in zip(one, other, strict=True)
-        )  # fmt: skip
+        return (
+            isinstance(other, list | tuple)
+            and len(one) == len(other)
+            and all(_same(a, b, tolerance) for a, b in zip(one, other, strict=True))
+        )
     one, other = plain(one), plain(other)
     if type(one) is float and type(other) is float:
         return math.isclose(one, other, rel_tol=tolerance)

@@ -62,16 +62,17 @@ class Lineage:
         if isinstance(event, TrialCreated):
             before = None if event.parent is None else self.births[event.parent].params
             explored = () if before is None else _differences(before, event.params)
-            self.births.append(
-                Birth(event.trial, event.params, event.parent, member=event.trial, explored=explored)
-            )  # fmt: skip
+            self.births.append(Birth(event.trial, event.params, event.parent, member=event.trial, explored=explored))
             if event.parent is not None:
                 self.children.setdefault(event.parent, []).append(event.trial)
         elif isinstance(event, Reproduced):
             self.births[event.child] = msgspec.structs.replace(
-                self.births[event.child], initiator=event.initiator, opponent=event.opponent,
-                member=event.member, generation=event.generation,
-            )  # fmt: skip
+                self.births[event.child],
+                initiator=event.initiator,
+                opponent=event.opponent,
+                member=event.member,
+                generation=event.generation,
+            )
         elif isinstance(event, JobGranted):
             self._granted[event.trial] = event
         elif isinstance(event, JobCompleted):

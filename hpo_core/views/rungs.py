@@ -147,9 +147,15 @@ def bracket_views(study: Study, *, details: bool = False) -> list[BracketView]:
 
 def _view(status: RungStatus) -> RungView:
     return RungView(
-        status.rung, status.level, status.results, status.promoted, status.waiting, status.expected, status.units,
-        status.is_open,
-    )  # fmt: skip
+        status.rung,
+        status.level,
+        status.results,
+        promoted=status.promoted,
+        waiting=status.waiting,
+        expected=status.expected,
+        units=status.units,
+        is_open=status.is_open,
+    )
 
 
 def grouped_brackets(views: Sequence[BracketView], few: int = FEW) -> list[BracketView]:

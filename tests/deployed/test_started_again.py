@@ -44,7 +44,7 @@ def other() -> Iterator[Owner]:
 
 def started(run: UUID, configs: int, *, until: str = "the end", take_over: bool = False) -> int:
     """What a process of the run does, up to its death; how many configurations it asks for."""
-    session = resumed("toy", run, configs, take_over)
+    session = resumed("toy", run, configs, take_over=take_over)
     extend = session._extend
     if until != "the marker" and extend:
         study = Study.open("toy", session.journal)
@@ -75,7 +75,7 @@ def test_the_trial_that_is_trained_further_stays_the_same(home: Home) -> None:
     best = study.best
     assert best is not None and study.finished
     run = uuid4()
-    session = resumed("toy", run, 0, False, (None, 40))
+    session = resumed("toy", run, 0, take_over=False, train=(None, 40))
     session.close()
     marker = read_marker(home.study_folder("toy"), run)
     assert session.train == (best.trial, 40) and marker is not None and marker.train == (best.trial, 40)
@@ -89,7 +89,7 @@ def test_the_trial_that_is_trained_further_stays_the_same(home: Home) -> None:
     job = study.ask()
     assert job is not None
     study.tell(job, {"loss": 1.0})
-    said = train_further("toy", run, False, None, 40)
+    said = train_further("toy", run, False, trial=None, to=40)
     assert said.message == f"trial {best.trial} is trained to 40 already"
 
 
@@ -105,7 +105,7 @@ def test_a_run_that_is_retried_leaves_a_study_to_who_drives_it(home: Home, other
     with pytest.raises(StudyBusyError, match=f"is driven by flow run {healthy}"):
         started(old, 0)
     assert journal.info("toy").epoch == epoch, "nothing was taken"
-    session = resumed("toy", uuid4(), 0, True)
+    session = resumed("toy", uuid4(), 0, take_over=True)
     assert session._force, "who asks for it gets it"
     session.close()
 
@@ -115,7 +115,7 @@ def test_a_run_takes_over_from_its_own_former_process(home: Home, other: Owner) 
     run = uuid4()
     write_marker(home.study_folder("toy"), run, RunMarker(began=True, owner=other))
     home.open_journal().claim("toy", other, time.time())
-    session = resumed("toy", run, 0, False)
+    session = resumed("toy", run, 0, take_over=False)
     assert session._force
     session.close()
     marker = read_marker(home.study_folder("toy"), run)

@@ -74,12 +74,12 @@ def resume(
     """
     run = this_flow_run().id
     if to is None and trial is None:
-        return drive_to_end(resumed(study, run, configs, take_over), "resume")
+        return drive_to_end(resumed(study, run, configs, take_over=take_over), "resume")
     if to is None or configs:
         raise SpecError(
             "resume: to trains one trial further, and nothing else: give it without configs, and trial only with it."
         )
-    return train_further(study, run, take_over, trial, to)
+    return train_further(study, run, take_over, trial=trial, to=to)
 
 
 @flow(name="rerun", **_settings)

@@ -28,14 +28,14 @@ from hpo_flows.study_run.flow_run import drive
 from hpo_flows.study_run.session import Session, Summary
 
 
-def train_further(study: str, run: UUID, take_over: bool, trial: int | None, to: int) -> State[Any]:
+def train_further(study: str, run: UUID, take_over: bool, *, trial: int | None, to: int) -> State[Any]:
     marker = read_marker(deployed_home().study_folder(study), run)
     if marker is not None and marker.train is not None:  # this run was here before
         trial = marker.train[0]
         record = recorded_study(study).state.trials[trial]
         if record.resource >= to:
             return Completed(message=f"trial {trial} is trained to {record.resource} already")
-    return drive_to_end(resumed(study, run, 0, take_over, (trial, to)), "extend")
+    return drive_to_end(resumed(study, run, 0, take_over=take_over, train=(trial, to)), "extend")
 
 
 def begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
@@ -46,7 +46,7 @@ def begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
     marker = read_marker(folder, run.id)
     if marker is not None and marker.began:
         try:
-            return drive_to_end(resumed(spec.study, run.id, 0, False), action)
+            return drive_to_end(resumed(spec.study, run.id, 0, take_over=False), action)
         except StudyNotFoundError:
             pass  # it ended between its marker and the study's first entry
     session = Session(home, spec.study, spec=spec)
@@ -55,7 +55,7 @@ def begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
 
 
 def resumed(
-    study: str, run: UUID, configs: int, take_over: bool, train: tuple[int | None, int] | None = None
+    study: str, run: UUID, configs: int, *, take_over: bool, train: tuple[int | None, int] | None = None
 ) -> Session:
     """Claim a recorded study for a flow run that may have been here before.
 

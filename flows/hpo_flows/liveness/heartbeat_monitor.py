@@ -15,9 +15,17 @@ AUTOMATION = "hpo: a run without a sign of life has crashed"
 NO_HEARTBEAT = f"No sign of life for {LIMIT_SECONDS} s: its process or machine is gone. Retry it, or run `resume`."
 
 _OVER = (
-    "Completed", "Failed", "Crashed", "Cancelled", "TimedOut",
-    "Paused", "Suspended", "Scheduled", "AwaitingRetry", "Resuming",
-)  # fmt: skip
+    "Completed",
+    "Failed",
+    "Crashed",
+    "Cancelled",
+    "TimedOut",
+    "Paused",
+    "Suspended",
+    "Scheduled",
+    "AwaitingRetry",
+    "Resuming",
+)
 """States of a run that has no process. Not Cancelling: of a process that is gone it would be the last one."""
 
 

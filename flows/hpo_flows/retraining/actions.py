@@ -61,7 +61,7 @@ class Retraining:
             return self._result(registry, run, decision, int(run.tags["hpo.version"]), again=True)
         with self._failing(registry, run):
             if decision is None:
-                decision = self._decide(registry, run, data, content, key)
+                decision = self._decide(registry, run, data, content=content, key=key)
             return self._carry_out(registry, run, decision)
 
     def _begun(self, registry: ModelRegistry, data: str) -> tuple[KnownRun, str, str, str]:
@@ -134,7 +134,9 @@ class Retraining:
         spec = self.challengers.repeats_of(name, trial, repeats, own or None)
         run = registry.begin(key, f"first champion of {self.model}", own)
         with self._failing(registry, run):
-            card = self.challengers.trained(repeats, spec, (self.challengers.search_behind(name),), own, content)
+            card = self.challengers.trained(
+                repeats, spec, (self.challengers.search_behind(name),), data=own, content=content
+            )
             registry.upload(run, card, self.home.study_folder(repeats), spec.checkpoint_base)
             version = registry.register(run, {"hpo.study": repeats}, f"The best of study {name}; the first champion.")
             registry.promote(version)
@@ -143,7 +145,7 @@ class Retraining:
 
     # The decision.
 
-    def _decide(self, registry: ModelRegistry, run: KnownRun, data: str, content: str, key: str) -> Decision:
+    def _decide(self, registry: ModelRegistry, run: KnownRun, data: str, *, content: str, key: str) -> Decision:
         version = registry.champion()
         assert version is not None
         with tempfile.TemporaryDirectory(prefix="hpo-champion-") as folder:
@@ -184,10 +186,20 @@ class Retraining:
         rows = [("champion, own data", tuple(card.losses)), ("champion, new data", tuple(now))]
         rows += [(f"challenger, {challenger.branch}", tuple(challenger.card.losses)) for challenger in challengers]
         decision = Decision(
-            model=self.model, key=key, data=data, fingerprint=content, metric=card.metric, mode=card.mode,
-            champion_version=version, promoted=verdict.wins, drift=drift, verdict=verdict, steps=tuple(steps),
-            rows=tuple(rows), challenger=best.card,
-        )  # fmt: skip
+            model=self.model,
+            key=key,
+            data=data,
+            fingerprint=content,
+            metric=card.metric,
+            mode=card.mode,
+            champion_version=version,
+            promoted=verdict.wins,
+            drift=drift,
+            verdict=verdict,
+            steps=tuple(steps),
+            rows=tuple(rows),
+            challenger=best.card,
+        )
         base = Study.open(best.card.study, self.journal, at=0).spec.checkpoint_base
         registry.upload(run, best.card, self.home.study_folder(best.card.study), base)
         registry.keep_decision(run, decision, picture(decision))
@@ -212,7 +224,9 @@ class Retraining:
     def _retrained(self, card: ModelCard, data: str, content: str, key: str) -> Candidate:
         name = f"{self.model}-{key}-again"
         spec = self.challengers.repeats_of(card.study, card.repeats[0].trial, name, data)
-        return Candidate("trained again", self.challengers.trained(name, spec, card.searches, data, content))
+        return Candidate(
+            "trained again", self.challengers.trained(name, spec, card.searches, data=data, content=content)
+        )
 
     def _tuned(self, card: ModelCard, data: str, content: str, key: str) -> Candidate:
         name = f"{self.model}-{key}-tune"
@@ -226,15 +240,17 @@ class Retraining:
         repeats = f"{self.model}-{key}-best"
         best = self.challengers.repeats_of(name, found.best.trial, repeats, data)
         searches = (name, *card.searches)[:5]
-        return Candidate("tuned", self.challengers.trained(repeats, best, searches, data, content))
+        return Candidate("tuned", self.challengers.trained(repeats, best, searches, data=data, content=content))
 
     # The effects.
 
     def _carry_out(self, registry: ModelRegistry, run: KnownRun, decision: Decision) -> dict[str, Any]:
         facts = {
-            "hpo.retraining": decision.key, "hpo.study": decision.challenger.study,
-            "hpo.data_fingerprint": decision.fingerprint, "hpo.promoted": str(decision.promoted).lower(),
-        }  # fmt: skip
+            "hpo.retraining": decision.key,
+            "hpo.study": decision.challenger.study,
+            "hpo.data_fingerprint": decision.fingerprint,
+            "hpo.promoted": str(decision.promoted).lower(),
+        }
         version = registry.register(run, facts, decision.markdown())
         if decision.promoted and registry.champion() in (decision.champion_version, version):
             registry.promote(version)

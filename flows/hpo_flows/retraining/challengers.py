@@ -29,9 +29,12 @@ class Rules(BaseModel):
 
     repeats: int = Field(default=5, ge=2, le=50, description="Seeds that each configuration is trained with.")
     drift_limit: float = Field(
-        default=0.2, gt=0, le=1, description="Kolmogorov-Smirnov distance of the champion's losses per example, from "
+        default=0.2,
+        gt=0,
+        le=1,
+        description="Kolmogorov-Smirnov distance of the champion's losses per example, from "
         "which on parameters are tuned again instead of trained again.",
-    )  # fmt: skip
+    )
     drift_level: float = Field(default=0.01, gt=0, lt=1, description="Level of significance of the drift check.")
     level: float = Field(default=0.05, gt=0, lt=1, description="Level of the one-sided Welch test of a challenger.")
     margin: float = Field(default=0.0, ge=0, description="A gain up to it is not worth a change; unit: the metric's.")
@@ -104,7 +107,7 @@ class Challengers:
             )
         return known
 
-    def trained(self, name: str, spec: StudySpec, searches: tuple[str, ...], data: str, content: str) -> ModelCard:
+    def trained(self, name: str, spec: StudySpec, searches: tuple[str, ...], *, data: str, content: str) -> ModelCard:
         """The card of a configuration after all of its repeats were trained and evaluated on ``data``."""
         study = self.study_at_end(name, spec)
         spec = study.spec
@@ -121,7 +124,15 @@ class Challengers:
                 )
             repeats.append(Repeat(number, spec.training_seed(number), trial.params, checkpoint, 0.0))
         card = ModelCard(
-            spec.metric.name, spec.metric.mode, name, searches, data, content, self.evaluate, tuple(repeats), ()
+            spec.metric.name,
+            spec.metric.mode,
+            name,
+            searches=searches,
+            data=data,
+            fingerprint=content,
+            evaluate=self.evaluate,
+            repeats=tuple(repeats),
+            reference=(),
         )
         return self.with_losses(card, self.evaluated(name, card, self.home.study_folder(name), None))
 
@@ -149,7 +160,14 @@ class Challengers:
         trained_here = folder == self.home.study_folder(card.study)
         base = spec.checkpoint_base if trained_here else ""  # else downloaded, and below the folder it was put into
         models = tuple(
-            TrainedModel(repeat.trial, repeat.params | changes, repeat.seed, str(folder), repeat.checkpoint, base)
+            TrainedModel(
+                repeat.trial,
+                repeat.params | changes,
+                repeat.seed,
+                folder=str(folder),
+                checkpoint=repeat.checkpoint,
+                base=base,
+            )
             for repeat in card.repeats
         )
         request = EvaluationRequest(function, tuple(self.home.import_folders(spec)), card.metric, models)

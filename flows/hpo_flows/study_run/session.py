@@ -133,8 +133,9 @@ class Session:
         if left_out := [entry for entry in self.spec.pythonpath if entry not in folders]:
             log.warning(
                 "study %r: nothing is imported from %s, which lies in the home folder; put the code elsewhere.",
-                self.name, ", ".join(left_out),
-            )  # fmt: skip
+                self.name,
+                ", ".join(left_out),
+            )
         return self.spec.model_copy(update={"pythonpath": folders})
 
     def _find_spec(self, train: tuple[int | None, int] | None) -> StudySpec:
@@ -224,11 +225,11 @@ class Session:
             self.name,
             status,
             halted.reason if halted and status != "finished" else "",
-            study.state.completed_jobs,
-            time.monotonic() - began,
-            report,
-            links,
-            dispatcher.task_runs,
+            jobs=study.state.completed_jobs,
+            seconds=time.monotonic() - began,
+            report=report,
+            links=links,
+            task_runs=dispatcher.task_runs,
         )
         return study, self.summary
 
@@ -256,15 +257,21 @@ class Session:
             log.warning(
                 "study %r is not shown in MLflow, which is not installed: `pip install 'hpo-core[mlflow]'`, then "
                 "`hpo project %s` catches up; or set tracking.mlflow to off.",
-                self.name, self.name,
-            )  # fmt: skip
+                self.name,
+                self.name,
+            )
             return
         arguments = [
-            sys.executable, "-m", "hpo_core.tracking.follower",
-            "--study", self.name,
-            "--study-folder", str(self.folder),
-            "--drain", str(DRAIN_SECONDS),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "hpo_core.tracking.follower",
+            "--study",
+            self.name,
+            "--study-folder",
+            str(self.folder),
+            "--drain",
+            str(DRAIN_SECONDS),
+        ]
         if location := self.home.artifact_location(self.spec):
             arguments += ["--artifact-location", location]
         with open_private(self.folder / "mlflow.log", "ab") as output:

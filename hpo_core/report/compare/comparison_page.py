@@ -135,10 +135,16 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 def _group_rows(comparison: Comparison) -> list[list[str]]:
     rows = [
         [
-            "search", "seeds", f"best {comparison.metric} (median)", "least – most", "resource", "wall time",
-            "worker time", "utilization",
+            "search",
+            "seeds",
+            f"best {comparison.metric} (median)",
+            "least – most",
+            "resource",
+            "wall time",
+            "worker time",
+            "utilization",
         ]
-    ]  # fmt: skip
+    ]
     for facts in map(group_facts, comparison.ranked()):
         spread = "–" if facts["least"] is None else f"{number(facts['least'])} – {number(facts['most'])}"
         rows.append([facts["group"], str(facts["studies"]), number(facts["median"]), spread, *_cost(facts)])
@@ -148,10 +154,20 @@ def _group_rows(comparison: Comparison) -> list[list[str]]:
 def _study_rows(comparison: Comparison) -> list[list[str]]:
     rows = [
         [
-            "study", "method", "sampler", "seed", "status", "trials", f"best {comparison.metric}", "by", "resource",
-            "wall time", "worker time", "utilization",
+            "study",
+            "method",
+            "sampler",
+            "seed",
+            "status",
+            "trials",
+            f"best {comparison.metric}",
+            "by",
+            "resource",
+            "wall time",
+            "worker time",
+            "utilization",
         ]
-    ]  # fmt: skip
+    ]
     for contender in comparison.contenders:
         facts = contender.facts()
         by = "–" if facts["trial"] is None else f"trial {facts['trial']} at {facts['at']:,}"
@@ -175,7 +191,9 @@ def over_resource(comparison: Comparison) -> Figure | None:
     tracks = [[member.by_resource for member in group.members] for group in comparison.groups]
     ends = max(end for group in tracks for _, end in group)
     across = axis("units of training used")
-    return _incumbents(comparison, tracks, "by-resource", "Best value over training used", across, 1.0, ends)
+    return _incumbents(
+        comparison, tracks, "by-resource", title="Best value over training used", across=across, divisor=1.0, last=ends
+    )
 
 
 def over_time(comparison: Comparison) -> Figure | None:
@@ -183,13 +201,16 @@ def over_time(comparison: Comparison) -> Figure | None:
     tracks = [[member.by_time for member in group.members] for group in comparison.groups]
     ends = max(end for group in tracks for _, end in group)
     divisor, across = time_axis(ends)
-    return _incumbents(comparison, tracks, "by-time", "Best value over time", across, divisor, ends)
+    return _incumbents(
+        comparison, tracks, "by-time", title="Best value over time", across=across, divisor=divisor, last=ends
+    )
 
 
 def _incumbents(
     comparison: Comparison,
     tracks: Sequence[Sequence[Track]],
     key: str,
+    *,
     title: str,
     across: dict[str, Any],
     divisor: float,
@@ -210,7 +231,7 @@ def _incumbents(
     for place, (group, runs) in enumerate(zip(comparison.groups, tracks, strict=True)):
         places, least, middle, most = band(runs, sign, log=log)
         at = [rounded(x / divisor) for x in places]
-        data += band_lines(group.name, color_of(place), at, least, middle, most, len(runs) > 1)
+        data += band_lines(group.name, color_of(place), at, low=least, middle=middle, high=most, several=len(runs) > 1)
     several = any(len(runs) > 1 for runs in tracks)
     spread = " Where a search ran with several seeds: their median, and the band from worst to best." if several else ""
     caption = f"The best {text(comparison.metric)} so far.{spread} A line ends where the last study of it ended."
@@ -233,20 +254,27 @@ def final_quality(comparison: Comparison) -> Figure | None:
     shapes: list[dict[str, Any]] = []
     for row, group in enumerate(reversed(groups)):
         known = [member for member in group.members if member.best is not None]
-        data.append({
-            "type": "scatter", "mode": "markers", "x": [rounded(value) for value in group.values()],
-            "y": [row] * len(known), "showlegend": False, "hoverinfo": "text",
-            "text": [f"{text(member.name)}: {number(member.best)}" for member in known],
-            "marker": {"size": 11, "color": color[group.name], "opacity": 0.75},
-        })  # fmt: skip
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "x": [rounded(value) for value in group.values()],
+                "y": [row] * len(known),
+                "showlegend": False,
+                "hoverinfo": "text",
+                "text": [f"{text(member.name)}: {number(member.best)}" for member in known],
+                "marker": {"size": 11, "color": color[group.name], "opacity": 0.75},
+            }
+        )
         spread = Spread.of(group.values())
         if spread is not None and spread.count > 1:
             ends = {"x0": rounded(spread.median), "x1": rounded(spread.median), "y0": row - 0.3, "y1": row + 0.3}
             shapes.append({"type": "line", **ends, "line": {"color": MUTED, "width": 2}})
     upward = axis(
-        tickvals=list(range(len(groups))), ticktext=[text(group.name, 40) for group in reversed(groups)],
+        tickvals=list(range(len(groups))),
+        ticktext=[text(group.name, 40) for group in reversed(groups)],
         range=[-0.6, len(groups) - 0.4],
-    )  # fmt: skip
+    )
     across = scale(values, maximize=comparison.maximize).axis(f"best {text(comparison.metric)}")
     caption = (
         "A dot is a study's best value; the line, where there are several seeds, their median. The best is on top."

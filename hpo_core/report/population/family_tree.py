@@ -31,22 +31,38 @@ def lineage_tree(series: Series) -> Figure | None:
     thick = 2.4 if members <= 60 else 1.2
     data = []
     if others:
-        data.append(_branches(series, lineage, others, "no descendants at the end", "#c3cad2", 0.45 * thick, 4))
+        data.append(
+            _branches(
+                series, lineage, others, name="no descendants at the end", color="#c3cad2", width=0.45 * thick, size=4
+            )
+        )
     if living:
-        data.append(_branches(series, lineage, living, "lives on in the last generation", _DARK, thick, 6))
+        data.append(
+            _branches(series, lineage, living, name="lives on in the last generation", color=_DARK, width=thick, size=6)
+        )
     crosses = [
         b for b in lineage.births if (b.trial in survivors or not many) and series.trials[b.trial].abandoned is not None
     ]
     if crosses:
-        data.append({
-            "type": "scatter", "mode": "markers", "name": f"abandoned ({len(crosses)})", "hoverinfo": "text",
-            "x": [b.generation for b in crosses], "y": [b.member for b in crosses],
-            "text": [_words(series, b) for b in crosses],
-            "marker": {"symbol": "x", "size": 8, "color": FAILED},
-        })  # fmt: skip
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": f"abandoned ({len(crosses)})",
+                "hoverinfo": "text",
+                "x": [b.generation for b in crosses],
+                "y": [b.member for b in crosses],
+                "text": [_words(series, b) for b in crosses],
+                "marker": {"symbol": "x", "size": 8, "color": FAILED},
+            }
+        )
     if best is not None:
         births = [lineage.births[number_] for number_ in winner]
-        data.append(_branches(series, lineage, births, f"path to trial {best.trial}, the best", BEST, 3.5, 8))
+        data.append(
+            _branches(
+                series, lineage, births, name=f"path to trial {best.trial}, the best", color=BEST, width=3.5, size=8
+            )
+        )
     last = lineage.generations() - 1
     roots = {birth.trial for birth in lineage.births if birth.parent is None}
     children = len(lineage.births) - len(roots)
@@ -63,14 +79,15 @@ def lineage_tree(series: Series) -> Figure | None:
     if members <= 12:
         up |= {"tickvals": list(range(members))}
     shape = layout(
-        min(900, 200 + 18 * members), xaxis=axis("generation", range=[-0.4, last + 0.4], showgrid=False),
+        min(900, 200 + 18 * members),
+        xaxis=axis("generation", range=[-0.4, last + 0.4], showgrid=False),
         yaxis=up | {"showgrid": False},
-    )  # fmt: skip
+    )
     return Figure("lineage", "Lineage", caption, data, shape, min_width=min(1100, 26 * last))
 
 
 def _branches(
-    series: Series, lineage: Lineage, births: Iterable[Birth], name: str, color: str, width: float, size: int
+    series: Series, lineage: Lineage, births: Iterable[Birth], *, name: str, color: str, width: float, size: int
 ) -> dict[str, Any]:
     """The births as dots, each joined to its parent."""
     xs: list[float | None] = []
@@ -89,10 +106,16 @@ def _branches(
         words += [_words(series, birth), ""]
         sizes += [size, 0]
     return {
-        "type": "scatter", "mode": "lines+markers", "name": name, "x": xs, "y": ys, "text": words,
-        "hoverinfo": "text", "line": {"color": color, "width": width},
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": name,
+        "x": xs,
+        "y": ys,
+        "text": words,
+        "hoverinfo": "text",
+        "line": {"color": color, "width": width},
         "marker": {"color": color, "size": sizes, "opacity": 1, "line": {"width": 0}},
-    }  # fmt: skip
+    }
 
 
 def _words(series: Series, birth: Birth) -> str:

@@ -38,32 +38,54 @@ def population_fitness(series: Series) -> Figure | None:
     generations = sorted(values)
     medians = [median(value for _, value in values[generation]) for generation in generations]
     bests = [best(values[generation], key=lambda item: item[1]) for generation in generations]
-    data: list[dict[str, Any]] = [{
-        "type": "scatter", "mode": "markers", "name": "a trial", "hoverinfo": "text",
-        "x": [generation for generation, _, _ in dots[::step]], "y": [rounded(value) for _, _, value in dots[::step]],
-        "text": [f"trial {n}, generation {g}: {number(v)}" for g, n, v in dots[::step]],
-        "marker": {"color": level_color(1, 3), "size": 5, "opacity": 0.6},
-    }, {
-        "type": "scatter", "mode": "lines", "name": "median", "hoverinfo": "text",
-        "x": generations, "y": [rounded(value) for value in medians],
-        "text": [f"median of generation {g}: {number(v)}" for g, v in zip(generations, medians, strict=True)],
-        "line": {"color": level_color(2, 3), "width": 2.5},
-    }, {
-        "type": "scatter", "mode": "lines", "name": "best", "hoverinfo": "text",
-        "x": generations, "y": [rounded(value) for _, value in bests],
-        "text": [
-            f"best of generation {g}: {number(v)} (trial {n})" for g, (n, v) in zip(generations, bests, strict=True)
-        ],
-        "line": {"color": BEST, "width": 3},
-    }]  # fmt: skip
+    data: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "a trial",
+            "hoverinfo": "text",
+            "x": [generation for generation, _, _ in dots[::step]],
+            "y": [rounded(value) for _, _, value in dots[::step]],
+            "text": [f"trial {n}, generation {g}: {number(v)}" for g, n, v in dots[::step]],
+            "marker": {"color": level_color(1, 3), "size": 5, "opacity": 0.6},
+        },
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "median",
+            "hoverinfo": "text",
+            "x": generations,
+            "y": [rounded(value) for value in medians],
+            "text": [f"median of generation {g}: {number(v)}" for g, v in zip(generations, medians, strict=True)],
+            "line": {"color": level_color(2, 3), "width": 2.5},
+        },
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "best",
+            "hoverinfo": "text",
+            "x": generations,
+            "y": [rounded(value) for _, value in bests],
+            "text": [
+                f"best of generation {g}: {number(v)} (trial {n})" for g, (n, v) in zip(generations, bests, strict=True)
+            ],
+            "line": {"color": BEST, "width": 3},
+        },
+    ]
     if bad:
         edge = drawn.low if series.maximize else drawn.high
-        data.append({
-            "type": "scatter", "mode": "markers", "name": f"diverged or abandoned ({len(bad)})", "hoverinfo": "text",
-            "x": [generation for _, generation in bad], "y": [rounded(edge)] * len(bad),
-            "text": [f"trial {n}, generation {g}: no result to compare" for n, g in bad],
-            "marker": {"symbol": "x", "size": 8, "color": FAILED},
-        })  # fmt: skip
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": f"diverged or abandoned ({len(bad)})",
+                "hoverinfo": "text",
+                "x": [generation for _, generation in bad],
+                "y": [rounded(edge)] * len(bad),
+                "text": [f"trial {n}, generation {g}: no result to compare" for n, g in bad],
+                "marker": {"symbol": "x", "size": 8, "color": FAILED},
+            }
+        )
     first, last = generations[0], generations[-1]
     few = f" One trial in {step} is drawn." if step > 1 else ""
     caption = (

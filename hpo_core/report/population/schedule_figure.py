@@ -45,7 +45,10 @@ def schedules(series: Series) -> Figure | None:
         shown = [trial for trial in series.trials[::step] if name in trial.params]
         axes[f"yaxis{key}"], place = _up(name, space[name], shown, found)
         axes[f"yaxis{key}"] |= {"domain": [top - 0.86 * height, top - 0.02 * height]}
-        data += [_dots(name, shown, place, key, row == 0), _steps(name, found, place, key, row == 0, best.trial)]
+        data += [
+            _dots(name, shown, place, key=key, listed=row == 0),
+            _steps(name, found, place, key=key, listed=row == 0, trial=best.trial),
+        ]
     same = f" Unchanged: {', '.join(constant)}." if constant else ""
     left_out = f" {len(changing) - ROWS} more parameters are left out." if len(changing) > ROWS else ""
     caption = (
@@ -57,9 +60,7 @@ def schedules(series: Series) -> Figure | None:
     return Figure("schedules", "Schedules that led to the best result", caption, data, shape)
 
 
-def _up(
-    name: str, parameter: Parameter, shown: list[TrialRecord], found: Schedule
-) -> tuple[dict[str, Any], Any]:  # fmt: skip
+def _up(name: str, parameter: Parameter, shown: list[TrialRecord], found: Schedule) -> tuple[dict[str, Any], Any]:
     """The axis of one parameter, and the place of a value on it."""
     ticks, words, low, high, log = axis_ticks(parameter)
 
@@ -80,7 +81,7 @@ def _up(
     return up, place
 
 
-def _steps(name: str, found: Schedule, place: Any, key: str, listed: bool, trial: int) -> dict[str, Any]:
+def _steps(name: str, found: Schedule, place: Any, *, key: str, listed: bool, trial: int) -> dict[str, Any]:
     xs: list[float | None] = []
     ys: list[float | None] = []
     words: list[str] = []
@@ -93,20 +94,34 @@ def _steps(name: str, found: Schedule, place: Any, key: str, listed: bool, trial
         ys += [rounded(place(value))] * 2
         words += [f"{text(name)} = {_word(value)} from {start:,} to {end:,}"] * 2
     return {
-        "type": "scatter", "mode": "lines", "name": f"trial {trial} and its ancestors", "legendgroup": "best",
-        "showlegend": listed, "x": xs, "y": ys, "yaxis": f"y{key}", "text": words, "hoverinfo": "text",
+        "type": "scatter",
+        "mode": "lines",
+        "name": f"trial {trial} and its ancestors",
+        "legendgroup": "best",
+        "showlegend": listed,
+        "x": xs,
+        "y": ys,
+        "yaxis": f"y{key}",
+        "text": words,
+        "hoverinfo": "text",
         "line": {"color": BEST, "width": 3},
-    }  # fmt: skip
+    }
 
 
-def _dots(name: str, shown: list[TrialRecord], place: Any, key: str, listed: bool) -> dict[str, Any]:
+def _dots(name: str, shown: list[TrialRecord], place: Any, *, key: str, listed: bool) -> dict[str, Any]:
     return {
-        "type": "scatter", "mode": "markers", "name": "the population", "legendgroup": "population",
-        "showlegend": listed, "x": [0.5 * (trial.base + trial.resource) for trial in shown],
-        "y": [rounded(place(trial.params[name])) for trial in shown], "yaxis": f"y{key}",
-        "text": [f"trial {t.number}: {text(name)} = {_word(t.params[name])}" for t in shown], "hoverinfo": "text",
+        "type": "scatter",
+        "mode": "markers",
+        "name": "the population",
+        "legendgroup": "population",
+        "showlegend": listed,
+        "x": [0.5 * (trial.base + trial.resource) for trial in shown],
+        "y": [rounded(place(trial.params[name])) for trial in shown],
+        "yaxis": f"y{key}",
+        "text": [f"trial {t.number}: {text(name)} = {_word(t.params[name])}" for t in shown],
+        "hoverinfo": "text",
         "marker": {"color": level_color(0, 3), "size": 4, "opacity": 0.7},
-    }  # fmt: skip
+    }
 
 
 def _word(value: Any) -> str:

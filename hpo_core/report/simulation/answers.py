@@ -46,7 +46,7 @@ def table(simulated: Simulated, *, quartiles: bool = True) -> list[tuple[str, li
     metric, sign = simulated.metric, simulated.sign
 
     def cells(key: str, show: Callable[[float], str], missing: str = "never") -> list[str]:
-        return [_cell(figures[key], show, runs, missing, quartiles) for figures in found]
+        return [_cell(figures[key], show, runs, missing=missing, quartiles=quartiles) for figures in found]
 
     rows = [("time to the end", cells("seconds", duration))]
     if simulated.target is not None:
@@ -81,7 +81,7 @@ def _hours(seconds: float) -> str:
     return f"{hours:.3g}" if hours < 1000 else f"{round(hours):,}"
 
 
-def _cell(spread: Spread | None, show: Callable[[float], str], runs: int, missing: str, quartiles: bool) -> str:
+def _cell(spread: Spread | None, show: Callable[[float], str], runs: int, *, missing: str, quartiles: bool) -> str:
     if spread is None:
         return missing
     middle, low, high = show(spread.median), show(spread.low), show(spread.high)

@@ -82,30 +82,46 @@ def trade(simulated: Simulated) -> Figure | None:
     ticks, along = log_ticks(low - 0.1, high + 0.1), log_ticks(left - 0.1, right + 0.1)
     data = [
         {
-            "type": "scatter", "mode": "markers+text",
-            "x": [rounded(cost.median / 3600)], "y": [rounded(time.median / divisor)],
-            "text": [f" {text(answer.scenario.name, 40)}"], "textposition": "top right", "cliponaxis": False,
-            "textfont": {"size": 12, "color": INK}, "marker": {"size": 11, "color": color}, "showlegend": False,
-            "error_x": _bars(cost, 3600), "error_y": _bars(time, divisor),
+            "type": "scatter",
+            "mode": "markers+text",
+            "x": [rounded(cost.median / 3600)],
+            "y": [rounded(time.median / divisor)],
+            "text": [f" {text(answer.scenario.name, 40)}"],
+            "textposition": "top right",
+            "cliponaxis": False,
+            "textfont": {"size": 12, "color": INK},
+            "marker": {"size": 11, "color": color},
+            "showlegend": False,
+            "error_x": _bars(cost, 3600),
+            "error_y": _bars(time, divisor),
             "hovertemplate": f"{text(answer.scenario.name, 60)}<br>%{{x}} worker-hours<extra></extra>",
         }
         for answer, (time, cost), color in zip(simulated.answers, points, _colors(simulated), strict=True)
-    ]  # fmt: skip
+    ]
     upward |= {"type": "log", "range": [low - 0.12, high + 0.12], "tickvals": ticks}
     upward |= {"ticktext": [number(tick) for tick in ticks]}
     upward["title"] = upward["title"] | {"text": upward["title"]["text"].replace("time", "time to the end")}
-    across = axis("worker-hours", type="log", range=[left - 0.05 * wide - 0.05, right + 0.3 * wide], tickvals=along,
-                  ticktext=[number(tick) for tick in along])  # fmt: skip
+    across = axis(
+        "worker-hours",
+        type="log",
+        range=[left - 0.05 * wide - 0.05, right + 0.3 * wide],
+        tickvals=along,
+        ticktext=[number(tick) for tick in along],
+    )
     caption = "Medians, with bars between the quartiles: further down is sooner, further left is cheaper."
     return Figure("trade", "Time against cost", caption, data, layout(420, xaxis=across, yaxis=upward))
 
 
 def _bars(spread: Spread, divisor: float) -> dict[str, Any]:
     return {
-        "type": "data", "symmetric": False, "thickness": 1, "width": 0, "color": MUTED,
+        "type": "data",
+        "symmetric": False,
+        "thickness": 1,
+        "width": 0,
+        "color": MUTED,
         "array": [rounded((spread.high - spread.median) / divisor)],
         "arrayminus": [rounded((spread.median - spread.low) / divisor)],
-    }  # fmt: skip
+    }
 
 
 def incumbents(simulated: Simulated) -> Figure | None:
@@ -128,13 +144,22 @@ def incumbents(simulated: Simulated) -> Figure | None:
     for answer, color in zip(simulated.answers, _colors(simulated), strict=True):
         times, least, middle, most = band([(run.steps, run.seconds) for run in answer.runs], sign, log=log)
         at = [rounded(time / divisor) for time in times]
-        data += band_lines(answer.scenario.name, color, at, least, middle, most, len(answer.runs) > 1)
+        data += band_lines(
+            answer.scenario.name, color, at, low=least, middle=middle, high=most, several=len(answer.runs) > 1
+        )
     shape = layout(430, xaxis=across, yaxis=drawn.axis(f"best {text(simulated.metric)} so far"))
     if simulated.target is not None and simulated.target_given:
-        shape["shapes"] = [{
-            "type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": simulated.target * sign,
-            "y1": simulated.target * sign, "line": {"color": MUTED, "dash": "dash", "width": 1},
-        }]  # fmt: skip
+        shape["shapes"] = [
+            {
+                "type": "line",
+                "xref": "paper",
+                "x0": 0,
+                "x1": 1,
+                "y0": simulated.target * sign,
+                "y1": simulated.target * sign,
+                "line": {"color": MUTED, "dash": "dash", "width": 1},
+            }
+        ]
     dashed = " Dashed: the target." if "shapes" in shape else ""
     caption = (
         f"Line: median of the repeats; band: from the worst to the best of them.{dashed} A line ends where the last "
@@ -162,7 +187,9 @@ def load(simulated: Simulated) -> Figure | None:
         ]
         at = [rounded(time / divisor) for time in times]
         low, middle, high = shares
-        data += band_lines(answer.scenario.name, color, at, low, middle, high, len(answer.runs) > 1)
+        data += band_lines(
+            answer.scenario.name, color, at, low=low, middle=middle, high=high, several=len(answer.runs) > 1
+        )
     for line in data:
         line["line"] = line["line"] | {"shape": "linear"}
     upward = axis("busy workers (%)", range=[0, 104])
@@ -177,9 +204,7 @@ def _there(scenario: Scenario, time: float) -> int:
 def _busy(run: Run, times: Sequence[float]) -> list[float]:
     """Busy workers of a run at times that may lie beyond its end."""
     bins = len(run.load)
-    return [
-        run.load[min(int(time / run.seconds * bins), bins - 1)] if run.seconds > time else 0.0 for time in times
-    ]  # fmt: skip
+    return [run.load[min(int(time / run.seconds * bins), bins - 1)] if run.seconds > time else 0.0 for time in times]
 
 
 def rungs(simulated: Simulated) -> Figure | None:
@@ -193,12 +218,22 @@ def rungs(simulated: Simulated) -> Figure | None:
     for answer, color in zip(simulated.answers, _colors(simulated), strict=True):
         counts = dict(answer.rungs())
         own = [counts.get(level, 0) for level in levels]
-        data.append({
-            "type": "bar", "name": text(answer.scenario.name, 60), "x": labels, "y": own,
-            "marker": {"color": color}, "text": [f"{count:,.0f}" if count else "" for count in own],
-            "textposition": "outside", "textangle": 0, "cliponaxis": False, "hoverinfo": "x+y+name",
-            "textfont": {"color": INK, "size": 11}, "showlegend": len(simulated.answers) > 1,
-        })  # fmt: skip
+        data.append(
+            {
+                "type": "bar",
+                "name": text(answer.scenario.name, 60),
+                "x": labels,
+                "y": own,
+                "marker": {"color": color},
+                "text": [f"{count:,.0f}" if count else "" for count in own],
+                "textposition": "outside",
+                "textangle": 0,
+                "cliponaxis": False,
+                "hoverinfo": "x+y+name",
+                "textfont": {"color": INK, "size": 11},
+                "showlegend": len(simulated.answers) > 1,
+            }
+        )
     upward = axis("results (median)", type="log", range=[math.log10(0.7), math.log10(most * 2)], dtick=1)
     shape = layout(360, xaxis=axis("trained to", type="category"), yaxis=upward, barmode="group")
     return Figure("rungs", "Results at each level", "How many trials were trained that far.", data, shape, zoom=False)

@@ -30,17 +30,28 @@ def brackets(series: Series) -> str:
         trials = [trial for bracket in numbers for trial in mine.get(bracket, ())]
         best = min(trials, key=series.best_loss, default=None)
         loss = math.inf if best is None else series.best_loss(best)
-        rows.append((
-            BracketView(numbers, "open").name, f"{starts[numbers[0]]:,}", f"{len(trials):,}",
-            f"{sum(len(trial.results) for trial in trials):,}", f"{sum(trial.searched for trial in trials):,}",
-            f"{sum(trial.searched == top for trial in trials):,}",
-            number(series.study.metric_value(loss)) if loss < math.inf else "–",
-            f"{best.number}" if best is not None and loss < math.inf else "–",
-        ))  # fmt: skip
+        rows.append(
+            (
+                BracketView(numbers, "open").name,
+                f"{starts[numbers[0]]:,}",
+                f"{len(trials):,}",
+                f"{sum(len(trial.results) for trial in trials):,}",
+                f"{sum(trial.searched for trial in trials):,}",
+                f"{sum(trial.searched == top for trial in trials):,}",
+                number(series.study.metric_value(loss)) if loss < math.inf else "–",
+                f"{best.number}" if best is not None and loss < math.inf else "–",
+            )
+        )
     columns = (
-        "bracket", "starts at", "trials", "results", "units trained", f"trained to {top:,}",
-        f"best {series.metric}", "by trial",
-    )  # fmt: skip
+        "bracket",
+        "starts at",
+        "trials",
+        "results",
+        "units trained",
+        f"trained to {top:,}",
+        f"best {series.metric}",
+        "by trial",
+    )
     if bands.entry_levels:
         caption = "All brackets share their rungs; the number of a bracket says at which of them its trials begin."
     elif len(set(starts.values())) == 1:

@@ -51,7 +51,7 @@ def front_figure(series: Series) -> Figure | None:
             step = -(-len(here) * len(series.levels) // DOTS) or 1
             if here:
                 color = level_color(level, len(series.levels))
-                data.append(_dots(series, here[::step], at + 1, key, f"results at {resource:,}", color))
+                data.append(_dots(series, here[::step], at + 1, key=key, name=f"results at {resource:,}", color=color))
         data.append(_front(series, front, at + 1, key))
     lines = " The line parts what the front beats from what nobody reached." if len(others) == 1 else ""
     cut = " Values far beyond the others lie outside; double-click shows them." if any(s.cut for s in scales) else ""
@@ -80,16 +80,22 @@ def _scale(series: Series, results: list[JobCompleted], i: int) -> Scale:
     return replace(drawn, low=min(drawn.low, *shown), high=max(drawn.high, *shown))
 
 
-def _dots(series: Series, results: list[JobCompleted], i: int, key: str, name: str, color: str) -> dict[str, Any]:
+def _dots(series: Series, results: list[JobCompleted], i: int, *, key: str, name: str, color: str) -> dict[str, Any]:
     first, other = series.study.spec.objectives[0], series.study.spec.objectives[i]
     return {
-        "type": "scatter", "mode": "markers", "name": name, "legendgroup": name, "showlegend": not key,
+        "type": "scatter",
+        "mode": "markers",
+        "name": name,
+        "legendgroup": name,
+        "showlegend": not key,
         "x": [rounded(result.losses[i] * other.sign) for result in results],
         "y": [rounded(result.losses[0] * first.sign) for result in results],
-        "xaxis": f"x{key}", "yaxis": f"y{key}", "hoverinfo": "text",
+        "xaxis": f"x{key}",
+        "yaxis": f"y{key}",
+        "hoverinfo": "text",
         "text": [f"trial {result.trial} at {result.resource:,}" for result in results],
         "marker": {"color": color, "size": 6, "opacity": 0.85},
-    }  # fmt: skip
+    }
 
 
 def _front(series: Series, front: list[Incumbent], i: int, key: str) -> dict[str, Any]:
@@ -104,12 +110,20 @@ def _front(series: Series, front: list[Incumbent], i: int, key: str) -> dict[str
         for member in members
     ]
     return {
-        "type": "scatter", "mode": "markers" if several else "lines+markers", "name": "Pareto front",
-        "legendgroup": "front", "showlegend": not key, "text": words, "hoverinfo": "text",
-        "x": [rounded(row[i]) for row in values], "y": [rounded(row[0]) for row in values],
-        "xaxis": f"x{key}", "yaxis": f"y{key}", "line": {"shape": "hv", "color": BEST, "width": 2},
+        "type": "scatter",
+        "mode": "markers" if several else "lines+markers",
+        "name": "Pareto front",
+        "legendgroup": "front",
+        "showlegend": not key,
+        "text": words,
+        "hoverinfo": "text",
+        "x": [rounded(row[i]) for row in values],
+        "y": [rounded(row[0]) for row in values],
+        "xaxis": f"x{key}",
+        "yaxis": f"y{key}",
+        "line": {"shape": "hv", "color": BEST, "width": 2},
         "marker": {"color": BEST, "size": 10, "line": {"color": "#ffffff", "width": 1}},
-    }  # fmt: skip
+    }
 
 
 def front_table(series: Series) -> str:

@@ -97,13 +97,20 @@ def importance_bars(found: Importances) -> Figure | None:
         return None
     names = list(found.shares)[:20]
     shares = [found.shares[name] for name in names]
-    data = [{
-        "type": "bar", "orientation": "h",
-        "y": list(range(len(names))), "x": [round(share, 4) for share in shares],
-        "text": [f"{100 * share:.0f}%" if share >= 0.005 else "&lt; 1%" for share in shares],
-        "textposition": "outside", "cliponaxis": False,
-        "marker": {"color": "#1c6dd0"}, "hoverinfo": "none", "width": 0.7,
-    }]  # fmt: skip
+    data = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "y": list(range(len(names))),
+            "x": [round(share, 4) for share in shares],
+            "text": [f"{100 * share:.0f}%" if share >= 0.005 else "&lt; 1%" for share in shares],
+            "textposition": "outside",
+            "cliponaxis": False,
+            "marker": {"color": "#1c6dd0"},
+            "hoverinfo": "none",
+            "width": 0.7,
+        }
+    ]
     caption = (
         f"How much each parameter decides who comes out best (PED-ANOVA), computed from the {found.results:,} "
         f"results at resource {found.resource:,} alone, because results at different resources do not compare."
@@ -112,8 +119,12 @@ def importance_bars(found: Importances) -> Figure | None:
         90 + 32 * len(names),
         xaxis=axis("share of importance", tickformat=".0%", range=[0, max(shares) * 1.12]),
         yaxis=axis(
-            "", range=[len(names) - 0.4, -0.6], tickvals=list(range(len(names))), showgrid=False, ticks="",
+            "",
+            range=[len(names) - 0.4, -0.6],
+            tickvals=list(range(len(names))),
+            showgrid=False,
+            ticks="",
             ticktext=[text(name, 24) + "  " for name in names],
         ),
-    )  # fmt: skip
+    )
     return Figure("importances", "Which parameters matter", caption, data, shape, zoom=False)

@@ -38,20 +38,26 @@ def jobs_over_time(series: Series) -> Figure | None:
         groups.setdefault(_kind(series, span), []).append(span)
     data: list[dict[str, Any]] = []
     for (rank, name, color), group in sorted(groups.items()):
-        data.append({
-            "type": "bar", "orientation": "h", "name": name, "width": 0.76,
-            "showlegend": rank >= len(series.levels) or len(series.levels) <= LISTED,
-            "hoverinfo": "text", "textposition": "none",
-            "base": [rounded(span.start / divisor) for span in group],
-            "x": [rounded((span.end - span.start) / divisor) for span in group],
-            "y": [lanes[span.trial, span.attempt] for span in group],
-            "text": [
-                f"trial {span.trial}, attempt {span.attempt}, to {series.levels[span.level]:,}<br>"
-                f"{span.outcome or 'running'} after {duration(span.end - span.start)}"
-                for span in group
-            ],
-            "marker": {"color": color, "line": {"width": 0.5 if len(shown) < 600 else 0, "color": "#ffffff"}},
-        })  # fmt: skip
+        data.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": name,
+                "width": 0.76,
+                "showlegend": rank >= len(series.levels) or len(series.levels) <= LISTED,
+                "hoverinfo": "text",
+                "textposition": "none",
+                "base": [rounded(span.start / divisor) for span in group],
+                "x": [rounded((span.end - span.start) / divisor) for span in group],
+                "y": [lanes[span.trial, span.attempt] for span in group],
+                "text": [
+                    f"trial {span.trial}, attempt {span.attempt}, to {series.levels[span.level]:,}<br>"
+                    f"{span.outcome or 'running'} after {duration(span.end - span.start)}"
+                    for span in group
+                ],
+                "marker": {"color": color, "line": {"width": 0.5 if len(shown) < 600 else 0, "color": "#ffffff"}},
+            }
+        )
     left = axis("", range=[len(names) - 0.4, -0.6], showgrid=False, fixedrange=True, ticks="")
     if len(names) <= LANES_NAMED:
         left |= {"tickvals": list(range(len(names))), "ticktext": names}

@@ -44,23 +44,50 @@ def ladder_figure(series: Series) -> Figure | None:
         group = [n for n in spans if reached[n] == level and (not best or n != best.trial)]
         if group:
             name = f"reached {series.levels[level]:,}" if level >= 0 else "no result"
-            data.append(_paths(series, {n: spans[n] for n in group}, places, heights, name, level, divisor))
+            data.append(
+                _paths(
+                    series,
+                    {n: spans[n] for n in group},
+                    places,
+                    heights=heights,
+                    name=name,
+                    level=level,
+                    divisor=divisor,
+                )
+            )
     if best is not None:
         path = {best.trial: spans[best.trial]}
-        data.append(_paths(series, path, places, heights, f"trial {best.trial}, the best", levels, divisor))
+        data.append(
+            _paths(
+                series,
+                path,
+                places,
+                heights=heights,
+                name=f"trial {best.trial}, the best",
+                level=levels,
+                divisor=divisor,
+            )
+        )
     crosses = [s for group in spans.values() for s in group if s.outcome is not None and s.outcome not in RESULTS]
     if crosses:
-        data.append({
-            "type": "scatter", "mode": "markers", "name": "failed attempt",
-            "x": [rounded(span.end / divisor) for span in crosses],
-            "y": [rounded(_ends(series, span, places, heights)[1]) for span in crosses],
-            "text": [f"trial {s.trial}, attempt {s.attempt}: {s.outcome}" for s in crosses], "hoverinfo": "text",
-            "marker": {"symbol": "x", "size": 9, "color": FAILED},
-        })  # fmt: skip
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": "failed attempt",
+                "x": [rounded(span.end / divisor) for span in crosses],
+                "y": [rounded(_ends(series, span, places, heights)[1]) for span in crosses],
+                "text": [f"trial {s.trial}, attempt {s.attempt}: {s.outcome}" for s in crosses],
+                "hoverinfo": "text",
+                "marker": {"symbol": "x", "size": 9, "color": FAILED},
+            }
+        )
     opened = [(time, event) for time, event in series.turns if isinstance(event, CeilingRaised)]
-    few = f" Of {len(series.trials):,} trials the {len(shown)} that rose furthest are drawn." if (
-        len(shown) < len(series.trials)
-    ) else ""  # fmt: skip
+    few = (
+        f" Of {len(series.trials):,} trials the {len(shown)} that rose furthest are drawn."
+        if (len(shown) < len(series.trials))
+        else ""
+    )
     if any(span.further for span in series.spans):
         few += " Training beyond the search is not drawn here: no rung stands for it."
     total = len(heights)
@@ -76,12 +103,17 @@ def ladder_figure(series: Series) -> Figure | None:
     if bands.several:
         shape["annotations"] += [
             {
-                "text": f"<b>{text(bands.heading(i), 80)}</b>", "x": 0, "xref": "paper", "xanchor": "left",
+                "text": f"<b>{text(bands.heading(i), 80)}</b>",
+                "x": 0,
+                "xref": "paper",
+                "xanchor": "left",
                 "y": max(heights[k] for k, band in enumerate(bands.all) if band.ladder == i) + BAND + 0.08,
-                "yanchor": "bottom", "showarrow": False, "font": {"size": 13},
+                "yanchor": "bottom",
+                "showarrow": False,
+                "font": {"size": 13},
             }
             for i in range(len(bands.ladders))
-        ]  # fmt: skip
+        ]
     title = "Climbing the rungs" if levels > 1 else "Trials over time"
     return Figure("ladder", title, _caption(series) + few, data, shape)
 
@@ -140,10 +172,17 @@ def _backgrounds(
         across = {"xref": "paper", "x0": 0, "x1": 1}
         if k in since:
             across = {"xref": "x", "x0": rounded(since[k]), "x1": rounded(1.015 * series.wall / divisor)}
-        shapes.append({
-            "type": "rect", **across, "y0": height - BAND - 0.06, "y1": height + BAND + 0.06,
-            "fillcolor": "#eff5fb", "line": {"width": 0}, "layer": "below",
-        })  # fmt: skip
+        shapes.append(
+            {
+                "type": "rect",
+                **across,
+                "y0": height - BAND - 0.06,
+                "y1": height + BAND + 0.06,
+                "fillcolor": "#eff5fb",
+                "line": {"width": 0},
+                "layer": "below",
+            }
+        )
     return shapes
 
 
@@ -154,13 +193,19 @@ def _openings(
     names, bands = series.bands.names, series.bands
     return [
         {
-            "text": f"rung {event.rung} opens", "hovertext": _wrapped(names.ceiling_line(event)), "showarrow": False,
-            "x": rounded(time / divisor), "xref": "x", "xanchor": "left", "yanchor": "bottom",
+            "text": f"rung {event.rung} opens",
+            "hovertext": _wrapped(names.ceiling_line(event)),
+            "showarrow": False,
+            "x": rounded(time / divisor),
+            "xref": "x",
+            "xanchor": "left",
+            "yanchor": "bottom",
             "y": heights[bands.of(event.bracket, event.rung)] + BAND + 0.06,
-            "font": {"size": 12, "color": OPENS}, "bgcolor": "rgba(255,255,255,0.85)",
+            "font": {"size": 12, "color": OPENS},
+            "bgcolor": "rgba(255,255,255,0.85)",
         }
         for time, event in opened
-    ]  # fmt: skip
+    ]
 
 
 def _wrapped(words: str, width: int = 60) -> str:
@@ -198,6 +243,7 @@ def _paths(
     series: Series,
     spans: dict[int, list[Span]],
     places: dict[tuple[int, int], float],
+    *,
     heights: list[float],
     name: str,
     level: int,
@@ -226,7 +272,13 @@ def _paths(
     bold = level == levels
     color = BEST if bold else level_color(level, levels) if level >= 0 else LOST
     return {
-        "type": "scatter", "mode": "lines+markers", "name": name, "x": xs, "y": ys, "text": words,
-        "hoverinfo": "text", "line": {"color": color, "width": 3.5 if bold else 1.2 + 0.4 * max(level, 0)},
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": name,
+        "x": xs,
+        "y": ys,
+        "text": words,
+        "hoverinfo": "text",
+        "line": {"color": color, "width": 3.5 if bold else 1.2 + 0.4 * max(level, 0)},
         "marker": {"color": color, "size": 7 if bold else 4},
-    }  # fmt: skip
+    }

@@ -44,10 +44,10 @@ def learning_curves(series: Series) -> Figure | None:
         if group:
             name = f"trained up to {series.levels[level]:,} ({len(group)})"
             color = level_color(level, levels)
-            data.append(_lines(series, group, name, color, 1.0 + 0.8 * level / levels))
+            data.append(_lines(series, group, name, color=color, width=1.0 + 0.8 * level / levels))
     if best is not None:
         name = f"trial {best.trial}, the best"
-        data.append(_lines(series, [series.trials[best.trial]], name, BEST, 3.5))
+        data.append(_lines(series, [series.trials[best.trial]], name, color=BEST, width=3.5))
     diverged = [t for t in shown if t.loss is None]
     if diverged:
         data.append(_crosses(series, diverged, drawn))
@@ -67,7 +67,7 @@ def learning_curves(series: Series) -> Figure | None:
     return Figure("curves", "Learning curves", caption, data, shape)
 
 
-def _lines(series: Series, group: list[TrialRecord], name: str, color: str, width: float) -> dict[str, Any]:
+def _lines(series: Series, group: list[TrialRecord], name: str, *, color: str, width: float) -> dict[str, Any]:
     xs: list[float | None] = []
     ys: list[float | None] = []
     words: list[str] = []
@@ -88,11 +88,17 @@ def _lines(series: Series, group: list[TrialRecord], name: str, color: str, widt
         words.append("")
         sizes.append(0)
     return {
-        "type": "scatter", "mode": "lines+markers", "name": name, "x": xs, "y": ys, "text": words,
-        "hoverinfo": "text", "line": {"color": color, "width": width},
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": name,
+        "x": xs,
+        "y": ys,
+        "text": words,
+        "hoverinfo": "text",
+        "line": {"color": color, "width": width},
         "marker": {"color": color, "size": sizes, "opacity": 1, "line": {"width": 0}},
         "opacity": 1 if width > 3 else 0.75,
-    }  # fmt: skip
+    }
 
 
 def _crosses(series: Series, diverged: list[TrialRecord], drawn: Scale) -> dict[str, Any]:
@@ -104,10 +110,15 @@ def _crosses(series: Series, diverged: list[TrialRecord], drawn: Scale) -> dict[
         ys.append(rounded(min(max(finite[-1], drawn.low), drawn.high) if finite else bad))
         words.append(f"trial {trial.number} diverged before {trial.resource:,}")
     return {
-        "type": "scatter", "mode": "markers", "name": f"diverged ({len(diverged)})",
-        "x": [trial.resource for trial in diverged], "y": ys, "text": words, "hoverinfo": "text",
+        "type": "scatter",
+        "mode": "markers",
+        "name": f"diverged ({len(diverged)})",
+        "x": [trial.resource for trial in diverged],
+        "y": ys,
+        "text": words,
+        "hoverinfo": "text",
         "marker": {"symbol": "x", "size": 9, "color": FAILED},
-    }  # fmt: skip
+    }
 
 
 def incumbent(series: Series) -> Figure | None:
@@ -124,22 +135,34 @@ def incumbent(series: Series) -> Figure | None:
         step = -(-len(here) // 3000) or 1
         here = here[::step]
         if here:
-            data.append({
-                "type": "scatter", "mode": "markers", "name": f"results at {resource:,}",
-                "x": [rounded(span.end / divisor) for span in here],
-                "y": [rounded(span.value) for span in here if span.value is not None],
-                "text": [f"trial {span.trial} at {resource:,}: {number(span.value)}" for span in here],
-                "hoverinfo": "text", "showlegend": levels <= LISTED,
-                "marker": {"color": level_color(level, levels), "size": 6, "opacity": 0.85},
-            })  # fmt: skip
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "name": f"results at {resource:,}",
+                    "x": [rounded(span.end / divisor) for span in here],
+                    "y": [rounded(span.value) for span in here if span.value is not None],
+                    "text": [f"trial {span.trial} at {resource:,}: {number(span.value)}" for span in here],
+                    "hoverinfo": "text",
+                    "showlegend": levels <= LISTED,
+                    "marker": {"color": level_color(level, levels), "size": 6, "opacity": 0.85},
+                }
+            )
     last = series.steps[-1]
     steps = [*series.steps, last._replace(time=series.wall)]
     words = [f"best since here: {number(step.value)} (trial {step.trial})" for step in steps]
-    data.append({
-        "type": "scatter", "mode": "lines", "name": "best so far", "text": words, "hoverinfo": "text",
-        "x": [rounded(step.time / divisor) for step in steps], "y": [rounded(step.value) for step in steps],
-        "line": {"shape": "hv", "color": BEST, "width": 3},
-    })  # fmt: skip
+    data.append(
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "best so far",
+            "text": words,
+            "hoverinfo": "text",
+            "x": [rounded(step.time / divisor) for step in steps],
+            "y": [rounded(step.value) for step in steps],
+            "line": {"shape": "hv", "color": BEST, "width": 3},
+        }
+    )
     moving = last.time > 0.8 * series.wall and len(results) > 9
     caption = (
         f"Every dot is a result, the orange line the best so far; it last moved after {duration(last.time)} of "

@@ -49,17 +49,31 @@ def parameter_panels(series: Series, found: Importances) -> Figure | None:
         for group in range(level, len(series.levels)):
             here = [(t, v) for t, v in pairs if v is not None and series.reached(t) == group and name in t.params]
             color = level_color(group, len(series.levels))
-            data.append(_dots(here, name, parameter, key, f"up to {series.levels[group]:,}", color, at == 0))
+            data.append(
+                _dots(
+                    here,
+                    name,
+                    parameter,
+                    key=key,
+                    legend=f"up to {series.levels[group]:,}",
+                    color=color,
+                    listed=at == 0,
+                )
+            )
         bad = drawn.low if series.maximize else drawn.high
         crosses: list[tuple[TrialRecord, float | None]] = []
         crosses += [(t, bad) for t, v in pairs if v is None and name in t.params]
         if crosses or at == 0:
-            trace = _dots(crosses, name, parameter, key, "diverged", FAILED, at == 0 and bool(crosses))
+            trace = _dots(
+                crosses, name, parameter, key=key, legend="diverged", color=FAILED, listed=at == 0 and bool(crosses)
+            )
             trace["marker"] |= {"symbol": "x", "opacity": 1}
             data.append(trace)
         if best is not None:
             winner = [(t, v) for t, v in pairs if t.number == best.trial and v is not None and name in t.params]
-            trace = _dots(winner, name, parameter, key, f"trial {best.trial}, the best", BEST, at == 0)
+            trace = _dots(
+                winner, name, parameter, key=key, legend=f"trial {best.trial}, the best", color=BEST, listed=at == 0
+            )
             trace["marker"] |= {"size": 12, "opacity": 1}
             data.append(trace)
     caption = (
@@ -92,6 +106,7 @@ def _dots(
     here: Sequence[tuple[TrialRecord, float | None]],
     name: str,
     parameter: Parameter,
+    *,
     key: str,
     legend: str,
     color: str,
@@ -105,8 +120,16 @@ def _dots(
         nudge = (trial.number * 0.618034 % 1 - 0.5) * 0.3 if discrete else 0.0
         xs.append(rounded(position(parameter, trial.params[name], log) + nudge))
     return {
-        "type": "scatter", "mode": "markers", "name": legend, "legendgroup": legend, "showlegend": listed,
-        "x": xs, "y": [rounded(v) for _, v in here if v is not None], "xaxis": f"x{key}", "yaxis": f"y{key}",
+        "type": "scatter",
+        "mode": "markers",
+        "name": legend,
+        "legendgroup": legend,
+        "showlegend": listed,
+        "x": xs,
+        "y": [rounded(v) for _, v in here if v is not None],
+        "xaxis": f"x{key}",
+        "yaxis": f"y{key}",
         "text": [f"trial {t.number}: {text(t.params[name], 24)} → {number(v)}" for t, v in here],
-        "hoverinfo": "text", "marker": {"color": color, "size": 6, "opacity": 0.85},
-    }  # fmt: skip
+        "hoverinfo": "text",
+        "marker": {"color": color, "size": 6, "opacity": 0.85},
+    }

@@ -32,32 +32,52 @@ def parallel_coordinates(series: Series, order: Sequence[str]) -> Figure | None:
     dimensions = [_dimension(name, series.study.spec.space[name], shown) for name in names]
     levels = series.levels
     if len(levels) > 1:
-        dimensions.append({
-            "label": "trained for", "values": [series.reached(trial) for trial in shown],
-            "range": [0, len(levels) - 1], "tickvals": list(range(len(levels))),
-            "ticktext": [f"{level:,}" for level in levels],
-        })  # fmt: skip
+        dimensions.append(
+            {
+                "label": "trained for",
+                "values": [series.reached(trial) for trial in shown],
+                "range": [0, len(levels) - 1],
+                "tickvals": list(range(len(levels))),
+                "ticktext": [f"{level:,}" for level in levels],
+            }
+        )
     spread = ticks_with_ends(low, high, [drawn.place(at) for at in drawn.ticks(low, high)])
     ticks = {"tickvals": spread, "ticktext": [number(10**at if drawn.log else at) for at in spread]}
     pad = 0 if high > low else 0.5
-    dimensions.append({
-        "label": text(series.metric, 15), "values": [rounded(at) for at in placed],
-        "range": [low - pad, high + pad], **ticks,
-    })  # fmt: skip
+    dimensions.append(
+        {
+            "label": text(series.metric, 15),
+            "values": [rounded(at) for at in placed],
+            "range": [low - pad, high + pad],
+            **ticks,
+        }
+    )
     good = [rounded(at if series.maximize else -at) for at in placed]  # Plotly draws larger colours on top
     ends = sorted([low - pad, high + pad] if series.maximize else [-high - pad, -low + pad])
-    data: list[dict[str, Any]] = [{
-        "type": "parcoords", "dimensions": dimensions, "labelangle": 0, "labelside": "top",
-        "labelfont": {"size": 12}, "tickfont": {"size": 11}, "rangefont": {"size": 1, "color": "rgba(0,0,0,0)"},
-        "line": {
-            "color": good, "colorscale": WORST_TO_BEST, "cmin": ends[0], "cmax": ends[1],
-        },
-    }]  # fmt: skip
+    data: list[dict[str, Any]] = [
+        {
+            "type": "parcoords",
+            "dimensions": dimensions,
+            "labelangle": 0,
+            "labelside": "top",
+            "labelfont": {"size": 12},
+            "tickfont": {"size": 11},
+            "rangefont": {"size": 1, "color": "rgba(0,0,0,0)"},
+            "line": {
+                "color": good,
+                "colorscale": WORST_TO_BEST,
+                "cmin": ends[0],
+                "cmax": ends[1],
+            },
+        }
+    ]
     few = f" Of {len(ranked):,} the {LINES} trained longest are drawn." if len(shown) < len(ranked) else ""
     left_out = f" {len(order) - AXES} less important parameters are left out." if len(order) > AXES else ""
-    unused = " Lines through <i>off</i> do not use that parameter." if any(
-        name not in trial.params for name in names for trial in shown
-    ) else ""  # fmt: skip
+    unused = (
+        " Lines through <i>off</i> do not use that parameter."
+        if any(name not in trial.params for name in names for trial in shown)
+        else ""
+    )
     caption = (
         "Each line is a trial from its parameters to its final value, the darker the better; drag along an axis "
         f"to keep only the lines through that stretch.{unused}{few}{left_out}"
@@ -74,9 +94,12 @@ def _dimension(name: str, parameter: Parameter, trials: Sequence[TrialRecord]) -
         ticks, words, low = [off, *ticks], ["off", *words], off
         values = [off if value is None else value for value in values]
     return {
-        "label": text(name, 15), "values": [rounded(v) for v in values if v is not None],
-        "range": [low, high], "tickvals": ticks, "ticktext": words,
-    }  # fmt: skip
+        "label": text(name, 15),
+        "values": [rounded(v) for v in values if v is not None],
+        "range": [low, high],
+        "tickvals": ticks,
+        "ticktext": words,
+    }
 
 
 def axis_ticks(parameter: Parameter) -> tuple[list[float], list[str], float, float, bool]:

@@ -260,7 +260,7 @@ class _Reader:
         start = min(max(self.active(event.started), granted), reported)
         end = self.active(event.ended)
         end = reported if end <= start else min(end, reported)
-        self.attempts.append(_Ended(grant, start, end, event.worker, outcome, value))
+        self.attempts.append(_Ended(grant, start, end, worker=event.worker, outcome=outcome, value=value))
 
     def series(self) -> Series:
         """The whole, once the last entry was taken in."""
@@ -270,7 +270,9 @@ class _Reader:
         found.levels = sorted(resources | self.targets | {band.rung.level for band in found.bands.all})
         found.began = self.began if self.began is not None else self.last
         found.wall = self.active(self.last)
-        running = [_Ended(grant, at, found.wall, "", None, None) for at, grant in self.running.values()]
+        running = [
+            _Ended(grant, at, found.wall, worker="", outcome=None, value=None) for at, grant in self.running.values()
+        ]
         found.spans = [self._span(attempt) for attempt in (*self.attempts, *running)]
         return found
 

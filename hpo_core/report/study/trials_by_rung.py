@@ -28,31 +28,58 @@ def rung_counts(series: Series) -> Figure | None:
     kinds = (
         ("went on" if stopping else "promoted", "#1c6dd0", "#ffffff", [row[0] for row in rows]),
         (_top_word(series), "#0b2f6b", "#ffffff", [row[2] if end else 0 for end, row in zip(last, rows, strict=True)]),
-        ("passed, waits for a free worker" if stopping else "candidate, not promoted yet", CANDIDATE, INK,
-         [row[1] for row in rows]),
-        ("stopped" if stopping else "not promoted", "#ced7e1", INK,
-         [0 if end else row[2] for end, row in zip(last, rows, strict=True)]),
+        (
+            "passed, waits for a free worker" if stopping else "candidate, not promoted yet",
+            CANDIDATE,
+            INK,
+            [row[1] for row in rows],
+        ),
+        (
+            "stopped" if stopping else "not promoted",
+            "#ced7e1",
+            INK,
+            [0 if end else row[2] for end, row in zip(last, rows, strict=True)],
+        ),
         ("diverged or abandoned", FAILED, "#ffffff", [row[3] for row in rows]),
-    )  # fmt: skip
+    )
     data: list[dict[str, Any]] = [
         {
-            "type": "bar", "orientation": "h", "name": name, "y": heights, "x": counts, "width": 0.8,
+            "type": "bar",
+            "orientation": "h",
+            "name": name,
+            "y": heights,
+            "x": counts,
+            "width": 0.8,
             "text": [f"{count:,}" if count > 0.06 * most else "" for count in counts],
-            "textposition": "inside", "insidetextanchor": "middle", "textangle": 0, "constraintext": "none",
-            "textfont": {"color": ink}, "marker": {"color": color}, "hoverinfo": "x+name",
+            "textposition": "inside",
+            "insidetextanchor": "middle",
+            "textangle": 0,
+            "constraintext": "none",
+            "textfont": {"color": ink},
+            "marker": {"color": color},
+            "hoverinfo": "x+name",
         }
         for name, color, ink, counts in kinds
         if any(counts)
-    ]  # fmt: skip
+    ]
     entered = _entered(series)
-    data.append({
-        "type": "scatter", "mode": "text", "x": sizes, "y": heights, "textposition": "middle right",
-        "text": [
-            f" {_words(band, row, entered[k], top=_top_word(series))}"
-            for k, (band, row) in enumerate(zip(bands.all, rows, strict=True))
-        ],
-        "textfont": {"color": MUTED, "size": 12}, "hoverinfo": "none", "showlegend": False, "cliponaxis": False,
-    })  # fmt: skip
+    data.append(
+        {
+            "type": "scatter",
+            "mode": "text",
+            "x": sizes,
+            "y": heights,
+            "textposition": "middle right",
+            "text": [
+                f" {_words(band, row, entered[k], top=_top_word(series))}"
+                for k, (band, row) in enumerate(zip(bands.all, rows, strict=True))
+            ],
+            "textfont": {"color": MUTED, "size": 12},
+            "hoverinfo": "none",
+            "showlegend": False,
+            "cliponaxis": False,
+        }
+    )
     across = axis("trials", tickformat=",d", range=[0, (1.6 if entered else 1.45) * most])
     if most < 8:
         across |= {"dtick": 1}
@@ -63,12 +90,17 @@ def rung_counts(series: Series) -> Figure | None:
     if bands.several:
         shape["annotations"] = [
             {
-                "text": f"<b>{text(bands.heading(i), 80)}</b>", "x": 0, "xref": "x", "xanchor": "left",
+                "text": f"<b>{text(bands.heading(i), 80)}</b>",
+                "x": 0,
+                "xref": "x",
+                "xanchor": "left",
                 "y": max(heights[k] for k, band in enumerate(bands.all) if band.ladder == i) + 0.42,
-                "yanchor": "bottom", "showarrow": False, "font": {"size": 13},
+                "yanchor": "bottom",
+                "showarrow": False,
+                "font": {"size": 13},
             }
             for i in range(len(bands.ladders))
-        ]  # fmt: skip
+        ]
     return Figure("rungs", "Trials by rung", _caption(series), data, shape, zoom=False)
 
 

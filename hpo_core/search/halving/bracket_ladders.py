@@ -68,7 +68,15 @@ class Brackets:
             expected, arrivals = ladder.expected(k, entering), ladder.arrivals(k, entering)
         here = ladder.rung(k)
         eta = ladder.reduction_factor
-        return Contest(here, expected, int((expected or 0) // eta), eta, int(here.size // eta), arrivals, k == 0)
+        return Contest(
+            here,
+            expected,
+            int((expected or 0) // eta),
+            reduction_factor=eta,
+            sure=int(here.size // eta),
+            arrivals=arrivals,
+            certain=k == 0,
+        )
 
     def sample(self) -> Sample | None:
         """A new configuration; None once all were sampled."""
@@ -137,11 +145,11 @@ class Brackets:
         entering = self.assignment.expected()
         if self.shared:
             ways = dict(zip(brackets, zip(entering, made, strict=True), strict=True))
-            return ladder_status(None, self.ladders[0], ways, waiting, leaving)
+            return ladder_status(None, self.ladders[0], ways, waiting=waiting, leaving=leaving)
         return [
             status
             for i, (bracket, ladder) in enumerate(zip(brackets, self.ladders, strict=True))
-            for status in ladder_status(bracket, ladder, {0: (entering[i], made[i])}, waiting, leaving)
+            for status in ladder_status(bracket, ladder, {0: (entering[i], made[i])}, waiting=waiting, leaving=leaving)
         ]
 
     def check(self) -> None:
@@ -160,6 +168,7 @@ def ladder_status(
     bracket: int | None,
     ladder: Ladder,
     entering: dict[int, tuple[int, int]],
+    *,
     waiting: Callable[[AnyRung], int] = lambda rung: rung.promotable(),
     leaving: Callable[[int], int] | None = None,
 ) -> list[RungStatus]:
@@ -188,8 +197,15 @@ def ladder_status(
         can_leave = ladder.endless or k < ladder.ceiling
         found.append(
             RungStatus(
-                bracket, k, rung.level, rung.size, rung.promoted, waiting(rung) if can_leave else 0,
-                expected, fresh_left * rung.level + climbing_left * step, is_open,
+                bracket,
+                k,
+                rung.level,
+                results=rung.size,
+                promoted=rung.promoted,
+                waiting=waiting(rung) if can_leave else 0,
+                expected=expected,
+                units=fresh_left * rung.level + climbing_left * step,
+                is_open=is_open,
             )
-        )  # fmt: skip
+        )
     return found

@@ -204,7 +204,7 @@ def hypergeometric_tail(least: int, population: int, marked: int, drawn: int) ->
         return _normal_tail((least - 0.5 - mean) / math.sqrt(variance))
     mode = (drawn + 1) * (marked + 1) // (population + 2)
     rest = population - marked - drawn
-    return _tail(least, mode, low, high, lambda h: (marked - h) * (drawn - h) / ((h + 1) * (rest + h + 1)))
+    return _tail(least, mode, low, high=high, ratio=lambda h: (marked - h) * (drawn - h) / ((h + 1) * (rest + h + 1)))
 
 
 def binomial_tail(least: int, draws: int, share: float) -> float:
@@ -224,7 +224,9 @@ def binomial_tail(least: int, draws: int, share: float) -> float:
     if variance > EXACT_UP_TO**2:
         return _normal_tail((least - 0.5 - mean) / math.sqrt(variance))
     odds = share / (1 - share)
-    return _tail(least, min(draws, int((draws + 1) * share)), 0, draws, lambda h: (draws - h) / (h + 1) * odds)
+    return _tail(
+        least, min(draws, int((draws + 1) * share)), 0, high=draws, ratio=lambda h: (draws - h) / (h + 1) * odds
+    )
 
 
 def _out_of_reach(least: int, mean: float, variance: float) -> bool:
@@ -232,7 +234,7 @@ def _out_of_reach(least: int, mean: float, variance: float) -> bool:
     return least > mean + 10 * math.sqrt(variance) + 10
 
 
-def _tail(least: int, mode: int, low: int, high: int, ratio: Callable[[int], float]) -> float:
+def _tail(least: int, mode: int, low: int, *, high: int, ratio: Callable[[int], float]) -> float:
     """Sum from ``least`` up over the sum of all; ``ratio(h)`` is the term of ``h + 1`` over that of ``h``.
 
     Terms are taken from the mode outwards as long as they count, so their number is some ten standard deviations

@@ -1,0 +1,66 @@
+"""Invariants of a study's state, asserted by tests after each event."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpo_core.model.pareto_front import dominates
+from hpo_core.model.stage import Further
+from hpo_core.state.trial_record import is_complete
+
+if TYPE_CHECKING:
+    from hpo_core.state.study_state import StudyState
+
+
+def check_state(state: StudyState) -> None:
+    """Assert every invariant; tests call it after each event."""
+    assert set(state.running) == {t.number for t in state.trials if t.running}
+    assert len(set(state.waiting)) == len(state.waiting)
+    for number in state.waiting:
+        trial = state.trials[number]
+        assert not trial.running and trial.failures and trial.abandoned is None
+    for i, trial in enumerate(state.trials):
+        assert trial.number == i
+        resources = [result.resource for result in trial.results]
+        assert resources == sorted(set(resources)), f"trial {i} has a resource twice: {resources}"
+        further = [result.resource for result in trial.further]
+        assert further == sorted(set(further)), f"trial {i} was trained further twice to one target: {further}"
+        for results in (trial.results, trial.further):
+            attempts = [result.attempt for result in results]
+            assert attempts == sorted(set(attempts)), f"trial {i} counts an attempt twice: {attempts}"
+        assert all((type(result.stage) is Further) == (result in trial.further) for result in trial.all_results)
+        assert not (trial.running and trial.abandoned), f"trial {i} runs although abandoned"
+        if trial.running:
+            assert trial.granted is not None
+            further_job = type(trial.granted.stage) is Further
+            assert trial.granted.target > (trial.resource if further_job else trial.searched)
+            assert not further_job or i in state.extended
+            assert trial.granted.attempt == trial.attempts - 1
+    finite = [r.loss for t in state.trials for r in t.all_results if r.loss is not None and is_complete(r)]
+    assert (state.incumbent.loss if state.incumbent else None) == (min(finite) if finite else None)
+    assert (state.front[0] if state.front else None) == state.incumbent
+    _check_front(state)
+    running = [t for t in state.trials if t.running and t.granted is not None]
+    jobs = [(t.granted.target, type(t.granted.stage) is Further, t) for t in running if t.granted is not None]
+    assert state.further_running == sum(target - t.resource for target, further, t in jobs if further)
+    searching = sum(target - t.searched for target, further, t in jobs if not further)
+    assert state.resource_running - state.further_running == searching
+    for number, wish in state.extended.items():
+        trial = state.trials[number]
+        assert wish.target > trial.resource and trial.abandoned is None and trial.all_results
+    assert state.completed_jobs == sum(len(t.results) + len(t.further) for t in state.trials)
+    assert state.abandoned_trials == sum(t.abandoned is not None for t in state.trials)
+
+
+def _check_front(state: StudyState) -> None:
+    results = [r for t in state.trials for r in t.all_results if r.losses and is_complete(r)]
+    if not results:
+        assert state.front == ([state.incumbent] if state.incumbent else [])
+        return
+    keys = [member.losses for member in state.front]
+    assert keys == sorted(set(keys))
+    assert not any(dominates(a, b) for a in keys for b in keys)
+    for result in results:
+        assert result.losses in keys or any(dominates(key, result.losses) for key in keys)
+    found = {(t.number, r.resource, r.losses) for t in state.trials for r in t.all_results}
+    assert all((member.trial, member.resource, member.losses) in found for member in state.front)
