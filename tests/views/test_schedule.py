@@ -109,7 +109,7 @@ def test_the_file_alone_is_enough_for_a_plain_script(tmp_path: Path) -> None:
     """Copied beside a script and run by a Python without site-packages."""
     shutil.copy(hpo_core.model.parameter_schedule.__file__, tmp_path)
     Schedule(ROWS).to_json(tmp_path / "s.json")
-    script = "from schedule import Schedule; s = Schedule.from_json('s.json'); print(s.at(2), s.end)"
+    script = "from parameter_schedule import Schedule; s = Schedule.from_json('s.json'); print(s.at(2), s.end)"
     done = subprocess.run(
         [sys.executable, "-S", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
     )
