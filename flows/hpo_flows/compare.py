@@ -18,7 +18,7 @@ from hpo_core.tracking.comparison_run import Tracked, log_comparison
 from hpo_core.tracking.mlflow_client import prepare_environment
 from hpo_core.tracking.mlflow_links import reason_of
 from hpo_flows.deployed.permissions import Permissions, home_here
-from hpo_flows.prefect_artifacts import artifact_key
+from hpo_flows.study_run.prefect_artifacts import artifact_key
 
 
 def _run_name() -> str:

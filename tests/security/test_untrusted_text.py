@@ -29,8 +29,8 @@ from hpo_core.tracking.mlflow_names import param_value, tag_value
 from hpo_core.tracking.run_contents import study_params, trial_params
 from hpo_core.tracking.run_tags import study_tags, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
-from hpo_flows.live_progress import LiveBoard, PlainLines
-from hpo_flows.prefect_artifacts import best_markdown
+from hpo_flows.study_run.live_progress import LiveBoard, PlainLines
+from hpo_flows.study_run.prefect_artifacts import best_markdown
 from hpo_flows.study_run.tasks import final_state
 from tests.conftest import completed, failed, make_spec
 from tests.flows.conftest import Runner

@@ -32,8 +32,8 @@ from hpo_core.retraining.repeated_studies import DATA, tuning_spec
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import KnownRun
 from hpo_flows.deployed.permissions import Permissions
-from hpo_flows.prefect_artifacts import artifact_key
 from hpo_flows.retraining.challengers import Challengers, Rules
+from hpo_flows.study_run.prefect_artifacts import artifact_key
 
 
 class Retraining:

@@ -13,10 +13,10 @@ from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.spec import notices
 from hpo_core.study import Study
 from hpo_flows.dask.executor import DaskExecutor
-from hpo_flows.live_progress import ResultLines
 from hpo_flows.liveness.api_watch import ApiWatch, api_is_unreachable, end_process_soon, wait_for_return
 from hpo_flows.liveness.parent_watch import end_with_worker
-from hpo_flows.prefect_artifacts import StudyArtifacts
+from hpo_flows.study_run.live_progress import ResultLines
+from hpo_flows.study_run.prefect_artifacts import StudyArtifacts
 from hpo_flows.study_run.session import ObserverFactory, Session, Summary, grain
 from hpo_flows.study_run.tasks import TaskPerJob, TaskPerRung
 

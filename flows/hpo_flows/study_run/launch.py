@@ -140,7 +140,7 @@ def _password_words(server: SharedServer) -> str:
 
 
 def _show_in_terminal(session: Session, board: bool, as_json: bool) -> None:
-    from hpo_flows.live_progress import LiveBoard, PlainLines
+    from hpo_flows.study_run.live_progress import LiveBoard, PlainLines
 
     if board:
         session.add_observer(lambda study: LiveBoard(study, out))

@@ -27,7 +27,7 @@ from hpo_core.views.front import front_members, front_rows
 from hpo_core.views.rung_names import RungNames, halt_words
 from hpo_core.views.rungs import bracket_views, entry_levels, grouped_brackets, rung_rows
 from hpo_core.views.summary import best_result
-from hpo_flows.live_progress import Pace, remaining_units
+from hpo_flows.study_run.live_progress import Pace, remaining_units
 
 SOONEST = 4.0
 """Seconds between two updates at first; later ones are a sixtieth of the time elapsed apart, a minute at most."""
