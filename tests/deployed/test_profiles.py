@@ -17,13 +17,14 @@ import pytest
 import yaml
 
 from hpo_flows.deployed.permissions import Permissions
+from hpo_flows.deployed.register import DEPLOYMENTS, POOL_TEMPLATE
 from tests.flows.conftest import ROOT
 
 FOLDER = ROOT / "deployments"
 
 
 def test_every_deployment_names_a_flow_that_can_be_imported() -> None:
-    listed = yaml.safe_load((FOLDER / "prefect.yaml").read_text())["deployments"]
+    listed = yaml.safe_load(DEPLOYMENTS.read_text())["deployments"]
     assert {"tune", "resume", "rerun"} <= {entry["name"] for entry in listed}
     for entry in listed:
         module, _, name = entry["entrypoint"].partition(":")
@@ -33,7 +34,7 @@ def test_every_deployment_names_a_flow_that_can_be_imported() -> None:
 
 
 def test_the_pool_takes_no_code_from_a_run() -> None:
-    template = json.loads((FOLDER / "process-pool.json").read_text())
+    template = json.loads(POOL_TEMPLATE.read_text())
     assert set(template["variables"]["properties"]) == {"name"}
     job = template["job_configuration"]
     assert "{{" not in json.dumps({**job, "name": ""})

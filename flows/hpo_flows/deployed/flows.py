@@ -1,6 +1,6 @@
 """The flows with a form in the Prefect UI beside ``tune``: tune-file, resume, rerun.
 
-``deployments/prefect.yaml`` lists them. Where journal, checkpoints and reports lie is a setting of the worker
+``hpo_flows/deployments/prefect.yaml`` lists them. Where journal, checkpoints and reports lie is a setting of the worker
 (``HPO_HOME``, ``HPO_JOURNAL``), never a parameter: see ``permissions.py``.
 """
 

@@ -10,13 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import hpo_flows
 from hpo_core.home import DATABASES, Home, settled_database
 from hpo_core.model.errors import HpoError
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.liveness.heartbeat_monitor import HEARTBEAT_SECONDS, make_automation
 from hpo_flows.prefect_api.connection import check_api, configured_api
 
-DEPLOYMENTS = Path(__file__).resolve().parents[3] / "deployments" / "prefect.yaml"
+DEPLOYMENTS = Path(hpo_flows.__file__).resolve().parent / "deployments" / "prefect.yaml"
+"""Part of the package: containers install a wheel, and have no checkout."""
 POOL_TEMPLATE = DEPLOYMENTS.with_name("process-pool.json")
 POOL = "hpo"
 
@@ -43,7 +45,7 @@ def deploy(file: Path | None = None) -> None:
     _need_api()
     file = (file or DEPLOYMENTS).resolve()
     if not file.is_file():
-        raise DeployError(f"{file}: no such file. Name the project's prefect.yaml with --file.")
+        raise DeployError(f"{file}: no such file. Name a prefect.yaml with --file, or leave it out for our own.")
     environment = settled_environment()
     _make_pool(json.loads(POOL_TEMPLATE.read_text()))
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
