@@ -137,13 +137,14 @@ def run_in_flow(session: Session, action: str) -> dict[str, Any]:
 
 def _as_form(spec: StudySpec) -> dict[str, Any]:
     plain = spec.plain()
+    record = spec.search.record()  # thousands of parameters and grants: more than a Prefect server takes
     rows = [{"name": name, **parameter} for name, parameter in plain["space"].items()]
     return {
         "objective": spec.objective,
         "metric": plain["metric"],
         "numbers": [row for row in rows if "low" in row],
         "choices": [row for row in rows if "low" not in row],
-        "method": plain["search"],
+        "method": plain["search"] if record is None else {"method": spec.search.method, "source": record.source},
         "sampler": spec.sampler.name,
         "limits": plain["stop"],
         "training": plain["training"],
