@@ -64,6 +64,8 @@ def run(app: typer.Typer) -> None:
         app()
     except HpoError as error:
         err.print(Text(f"error: {masked(str(error))}", style="red"), soft_wrap=True)
+        if cure := missing_package(error):
+            err.print(Text(cure, style="red"), soft_wrap=True)
         sys.exit(error.exit_code)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and (cure := missing_package(error)):

@@ -15,9 +15,12 @@ EXTRAS = {
 """Extra by importable name; ``pyproject.toml`` has the packages of each."""
 
 
-def missing_package(error: ModuleNotFoundError) -> str:
-    """What is missing and how to install it; empty for a module that no extra installs."""
-    name = (error.name or "").partition(".")[0]
+def missing_package(error: BaseException) -> str:
+    """What is missing and how to install it; empty unless the cause is a module that an extra installs."""
+    cause = error
+    while cause.__cause__ is not None and not isinstance(cause, ModuleNotFoundError):
+        cause = cause.__cause__
+    name = (cause.name or "").partition(".")[0] if isinstance(cause, ModuleNotFoundError) else ""
     if name not in EXTRAS:
         return ""
     return (

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,8 @@ def settled_environment() -> dict[str, str]:
 
 
 def _need_api() -> None:
+    if find_spec("prefect") is None:
+        raise DeployError("Prefect is not installed. Install it with `pip install 'hpo-core[flows]'`.")
     api = configured_api()
     if api is None:
         raise DeployError(
