@@ -8,9 +8,13 @@ from uuid import uuid4
 import pytest
 
 from hpo_core.home import DATABASES, settled_database
+from hpo_core.model.errors import StorageError
+from hpo_core.study import Study
+from hpo_flows.deployed import study_runs
 from hpo_flows.deployed.permissions import NotAllowedError, home_here
 from hpo_flows.deployed.register import settled_environment
-from hpo_flows.deployed.study_runs import deployed_home
+from hpo_flows.deployed.study_runs import deployed_home, resumed
+from tests.conftest import make_spec
 
 
 @pytest.mark.parametrize(
@@ -50,3 +54,18 @@ def test_a_file_named_from_here_is_named_in_full(
 )  # fmt: skip
 def test_any_other_place_is_left_alone(value: str) -> None:
     assert settled_database(value) == value
+
+
+def test_a_run_that_cannot_leave_its_marker_lets_the_study_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPO_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HPO_ALLOWED_OBJECTIVES", "tests")
+    journal = deployed_home().open_journal()
+    Study.create(make_spec(objective="tests.flows.objectives:good"), journal)
+
+    def full(*_arguments: object) -> None:
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(study_runs, "write_marker", full)
+    with pytest.raises(StorageError, match="full"):
+        resumed("world", uuid4(), 0, take_over=False)
+    assert journal.info("world").owner is None

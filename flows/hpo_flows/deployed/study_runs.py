@@ -50,7 +50,7 @@ def begin(action: str, run: FlowRun, spec: StudySpec) -> State[Any]:
         except StudyNotFoundError:
             pass  # it ended between its marker and the study's first entry
     session = Session(home, spec.study, spec=spec)
-    write_marker(folder, run.id, RunMarker(began=True, owner=session.owner))
+    _leave_marker(session, folder, run.id, RunMarker(began=True, owner=session.owner))
     return drive_to_end(session, action)
 
 
@@ -79,8 +79,17 @@ def resumed(
         if owner is None or owner != marker.owner:
             raise StudyBusyError(_busy_words(study, owner, folder)) from None
         session = Session(home, study, force=True, extend=extend, train=train)
-    write_marker(folder, run, msgspec.structs.replace(marker, owner=session.owner, configs=target, train=session.train))
+    left = msgspec.structs.replace(marker, owner=session.owner, configs=target, train=session.train)
+    _leave_marker(session, folder, run, left)
     return session
+
+
+def _leave_marker(session: Session, folder: Path, run: UUID, marker: RunMarker) -> None:
+    try:
+        write_marker(folder, run, marker)
+    except BaseException:  # nobody else would let the study go
+        session.close()
+        raise
 
 
 def _busy_words(study: str, owner: Owner | None, folder: Path) -> str:
