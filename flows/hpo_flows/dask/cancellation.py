@@ -41,11 +41,16 @@ class Cancellation:
         for address in self._watch.well():
             self._waiting.setdefault(address, set()).update(attempts)
             if address not in self._calls:
-                call = self._calls[address] = asyncio.ensure_future(self._call(address))
-                call.add_done_callback(functools.partial(self._call_ended, address))
+                self._start(address)
 
-    def _call_ended(self, address: str, _: asyncio.Task[None]) -> None:
+    def _start(self, address: str) -> None:
+        call = self._calls[address] = asyncio.ensure_future(self._call(address))
+        call.add_done_callback(functools.partial(self._call_ended, address))
+
+    def _call_ended(self, address: str, call: asyncio.Task[None]) -> None:
         self._calls.pop(address, None)
+        if address in self._waiting and not call.cancelled():  # asked for between the call's end and here
+            self._start(address)
 
     async def _call(self, address: str) -> None:
         while attempts := self._waiting.pop(address, None):
