@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpo_core.model.stage import FURTHER
+from hpo_core.model.stage import Further
 from hpo_core.model.trial import Job
 
 CHECKPOINTS = "checkpoints"
@@ -21,7 +21,8 @@ def log_path(trial: int, attempt: int) -> str:
 
 def checkpoint_path(job: Job, base: str = CHECKPOINTS) -> str:
     """Path of the job's checkpoint: relative to the study's folder, or a URL if ``base`` is one."""
-    place = "further" if job.rung == FURTHER else f"rung-{job.rung}"
+    stage = job.stage
+    place = "further" if type(stage) is Further else f"rung-{stage.rung}"
     return f"{base}/trial-{job.trial:05d}/{place}-attempt-{job.attempt}.safetensors"
 
 

@@ -18,29 +18,31 @@ class Inbox:
     """Reports on their way to the loop: put in by any thread, taken out by one."""
 
     def __init__(self) -> None:
-        self._reports: deque[Report] = deque()
+        self.reports: deque[Report] = deque()
+        """The oldest first."""
         self._arrived = threading.Event()
+        self._awaited = False
 
     def __len__(self) -> int:
-        return len(self._reports)
+        return len(self.reports)
 
     def put(self, report: Report) -> None:
         """Add a report."""
-        self._reports.append(report)
-        if not self._arrived.is_set():
+        self.reports.append(report)
+        if self._awaited:
             self._arrived.set()
 
     def take(self) -> Report | None:
         """The oldest report, or None."""
-        return self._reports.popleft() if self._reports else None
+        return self.reports.popleft() if self.reports else None
 
     def wait(self, seconds: float) -> None:
         """Return once a report is here, or after ``seconds``."""
-        if self._reports:
-            return
         self._arrived.clear()
-        if not self._reports:  # one that came in between has set the flag again, or is seen here
+        self._awaited = True
+        if not self.reports:  # one that comes from here on sees that it is awaited
             self._arrived.wait(max(0.0, seconds))
+        self._awaited = False
 
 
 class Executor(Protocol):

@@ -92,7 +92,8 @@ class Loop:
         """Granted and without a slot, the oldest first."""
         self._under_way: set[tuple[int, int]] = set()
         """(trial, attempt) dispatched and not reported."""
-        self._next_poll = 0.0
+        self._polls = executor.poll_seconds < math.inf
+        self._next_poll = 0.0 if self._polls else math.inf
         self._next_renewal = 0.0
 
     def run(self, *, until: float = math.inf, max_reports: int | None = None) -> str:
@@ -114,13 +115,14 @@ class Loop:
             self._synchronize()
             reports = 0
             most = math.inf if max_reports is None else max_reports
+            timed = self._polls or study.has_time_rule
             while reports < most and (study.state.running or not study.at_rest):
-                goes_on = self._executor.wait(self._inbox, self._wake_at(until))
+                goes_on = self._executor.wait(self._inbox, self._wake_at(until) if timed else until)
                 count = self._tell_all(most - reports)
                 reports += count
                 if not count and (self._executor.now() >= until or not goes_on):
                     break
-                if not count or self._executor.now() >= self._next_poll:
+                if not count or (self._polls and self._executor.now() >= self._next_poll):
                     self._poll()
         except BaseException as error:
             self._end_early(error)
@@ -159,10 +161,11 @@ class Loop:
     def _tell_all(self, most: float) -> int:
         """Tell the reports that are here, but not past the time of the next poll; returns how many."""
         count = 0
-        while count < most and (report := self._inbox.take()) is not None:
-            self._tell(report)
+        inbox = self._inbox
+        while inbox.reports and count < most:
+            self._tell(inbox.reports.popleft())
             count += 1
-            if self._executor.now() >= self._next_poll:
+            if self._polls and self._executor.now() >= self._next_poll:
                 break
         return count
 
@@ -170,12 +173,13 @@ class Loop:
         if report.outcome is Outcome.LOST:  # else its job would be granted again for a worker that went with it
             self._notice_capacity()
         granted = self.study.tell_report(report)
-        key = (report.trial, report.attempt)
+        key = report.trial, report.attempt
         self._under_way.discard(key)
         self._slots.release(key)
         if self._checkpoints is not None:
             self._checkpoints.remove_rest_of(report)
-        self._waiting += granted
+        if granted:
+            self._waiting += granted
         self._act()
         for observer in self._observers:
             observer.on_report(report, granted)
@@ -228,12 +232,17 @@ class Loop:
 
     def _place(self) -> None:
         placements = self._policy.place(self._waiting, self._slots)
-        placed = {placement.job.key for placement in placements}
-        self._waiting = [job for job in self._waiting if job.key not in placed]
+        if len(placements) == len(self._waiting):
+            self._waiting = []
+        else:
+            placed = {job.key for job, _ in placements}
+            self._waiting = [job for job in self._waiting if job.key not in placed]
+        on_report = self._on_report
         for job, slot in placements:
-            self._slots.take(job.key, slot)
-            self._under_way.add(job.key)
-            self._dispatcher.dispatch(job, slot, self._on_report)
+            key = job.trial, job.attempt
+            self._slots.take(key, slot)
+            self._under_way.add(key)
+            self._dispatcher.dispatch(job, slot, on_report)
 
     def _on_report(self, _: Job, report: Report) -> None:
         self._inbox.put(report)

@@ -33,7 +33,7 @@ class _Attempt:
 
     __slots__ = ("begin", "dropped", "job", "on_report", "worker")
 
-    def __init__(self, job: Job, on_report: OnReport, *, worker: int, begin: float, dropped: bool) -> None:
+    def __init__(self, job: Job, on_report: OnReport, worker: int, *, begin: float, dropped: bool) -> None:
         self.job = job
         self.on_report = on_report
         self.worker = worker
@@ -136,7 +136,7 @@ class VirtualExecutor:
             moment = self._faults.dropped_after(job)
             dropped = moment < seconds
             seconds = min(seconds, moment)
-        attempt = _Attempt(job, on_report, worker=number, begin=begin, dropped=dropped)
+        attempt = _Attempt(job, on_report, number, begin=begin, dropped=dropped)
         self._attempts[job.trial, job.attempt] = attempt
         self._count += 1
         heapq.heappush(self._heap, (begin + seconds, _END, self._count, attempt))
@@ -153,7 +153,7 @@ class VirtualExecutor:
         return self.clock.now
 
     def wait(self, inbox: Inbox, until: float) -> bool:
-        if inbox:
+        if inbox.reports:
             return True
         heap = self._heap
         while heap and heap[0][0] <= until:

@@ -321,7 +321,7 @@ Event = (
 
 def concerns_search(event: Event) -> bool:
     """Whether search method and sampler apply it: not facts about jobs beyond the search (:class:`TrialExtended`)."""
-    return type(getattr(event, "stage", None)) is not Further
+    return not isinstance(event, _JobFact) or type(event.stage) is not Further
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):

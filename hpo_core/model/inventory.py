@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 
@@ -51,8 +53,8 @@ class Inventory(msgspec.Struct, frozen=True):
 EMPTY = Inventory()
 
 
-class Slot(msgspec.Struct, frozen=True, order=True, gc=False):
-    """One place for one job."""
+class Slot(NamedTuple):
+    """One place for one job. Slots sort in the inventory's order."""
 
     device: int
     """Place of the device in the inventory's order."""

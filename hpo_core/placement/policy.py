@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from hpo_core.model.inventory import Slot
 from hpo_core.model.trial import Job
 from hpo_core.placement.slots import Slots
 
-
-class Placement(NamedTuple):
-    """A job on its slot."""
-
-    job: Job
-    slot: Slot
+Placement = tuple[Job, Slot]
+"""A job on its slot."""
 
 
 class PlacementPolicy(Protocol):
@@ -33,9 +29,9 @@ class OneJobPerSlot:
     >>> slots = Slots()
     >>> slots.update(Inventory.of(1, "worker-0"))
     >>> jobs = [Job(trial, 0, Rung(0, 0), 1, {}) for trial in (4, 5)]
-    >>> [(p.job.trial, p.slot.name) for p in OneJobPerSlot().place(jobs, slots)]
+    >>> [(job.trial, slot.name) for job, slot in OneJobPerSlot().place(jobs, slots)]
     [(4, 'worker-0')]
     """
 
     def place(self, jobs: Sequence[Job], slots: Slots) -> list[Placement]:
-        return [Placement(job, slot) for job, slot in zip(jobs, slots.free(len(jobs)), strict=False)]
+        return list(zip(jobs, slots.free(len(jobs)), strict=False))

@@ -58,6 +58,8 @@ class Slots:
     def free(self, most: int) -> list[Slot]:
         """At most ``most`` free slots, the first ones in order. They stay free until taken."""
         heap = self._free
+        if most == 1 and heap and self._is_there(heap[0]):
+            return heap[:1]
         found: list[Slot] = []
         while heap and len(found) < most:
             slot = heapq.heappop(heap)
@@ -83,7 +85,7 @@ class Slots:
         slot = self._held.pop(job, None)
         if slot is None:
             return
-        if self._is_there(slot):
+        if slot.number < self._present.get(slot.name, 0):
             heapq.heappush(self._free, slot)
         else:
             self._known.discard((slot.name, slot.number))

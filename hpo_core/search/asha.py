@@ -263,8 +263,9 @@ class Asha(SearchMethod):
 
     def apply(self, event: Event) -> None:
         if type(event) is JobCompleted:
-            self.brackets.rung(event.bracket, event.rung).add(event.trial, loss_of(event))
-            if event.loss is None or self.brackets.is_top(event.bracket, event.rung):
+            stage = event.stage
+            self.brackets.rung(stage.bracket, stage.rung).add(event.trial, loss_of(event))
+            if event.loss is None or self.brackets.is_top(stage.bracket, stage.rung):
                 self.ruled_out.append(event.trial)
             if self.noise is not None:
                 self.noise.add(event)

@@ -60,7 +60,7 @@ class AshaStopping(SearchMethod):
         self.brackets.apply(event)
 
     def _judge(self, event: JobCompleted) -> None:
-        ladder, k = self.brackets.place(event.bracket, event.rung)
+        ladder, k = self.brackets.place(event.stage.bracket, event.stage.rung)
         rung = ladder.rung(k)
         loss = loss_of(event)
         rank = self._rank(rung, event.trial, loss)

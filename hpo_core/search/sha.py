@@ -229,8 +229,9 @@ class Halving(SearchMethod):
         kind = type(event)
         if kind is JobCompleted:
             assert isinstance(event, JobCompleted)
-            self._rung_of[event.trial] = event.rung
-            self._ended(event.bracket, event.rung, event.trial, loss_of(event))
+            stage = event.stage
+            self._rung_of[event.trial] = stage.rung
+            self._ended(stage.bracket, stage.rung, event.trial, loss_of(event))
         elif kind is TrialAbandoned:
             assert isinstance(event, TrialAbandoned)
             if self._rung_of.get(event.trial, -1) < event.rung:
@@ -242,8 +243,9 @@ class Halving(SearchMethod):
             assert isinstance(event, JobGranted)
             if not event.retry:
                 self.running += 1
-                if event.rung:
-                    self.brackets[event.bracket].promote(event.trial)
+                stage = event.stage
+                if stage.rung:
+                    self.brackets[stage.bracket].promote(event.trial)
         elif kind is TrialCreated:
             assert isinstance(event, TrialCreated)
             if event.bracket == len(self.brackets):

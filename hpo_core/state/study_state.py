@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container
+from typing import TypeVar
 
 import msgspec
 
@@ -40,6 +41,8 @@ from hpo_core.spec import StudySpec
 from hpo_core.state.invariants import check_state
 from hpo_core.state.trial_record import TrialRecord, is_complete
 from hpo_core.state.worker_losses import Losses
+
+_Job = TypeVar("_Job", bound=JobGranted | JobCompleted)
 
 
 class Incumbent(msgspec.Struct, frozen=True):
@@ -125,7 +128,6 @@ class StudyState:
 
     def apply(self, event: Event) -> None:
         """Take over one fact. Total: a recorded fact is never refused."""
-        event = self.present_shape(event)
         self._appliers[type(event)](event)  # type: ignore[operator]
         self.losses.apply(event)
 
@@ -135,12 +137,23 @@ class StudyState:
         See :mod:`hpo_core.journal.older_formats`. Changes nothing in an event of the present format.
         """
         if isinstance(event, AttemptFailed):
-            grant = self.running.get(event.trial)
-            if grant is not None and grant.stage != event.stage:
-                return msgspec.structs.replace(event, stage=grant.stage)
-        elif self.has_members and isinstance(event, JobGranted | JobCompleted) and isinstance(event.stage, Rung):
-            return msgspec.structs.replace(event, stage=Generation(self.member_of(event.trial), event.stage.rung))
+            return self._with_stage_of_grant(event)
+        if isinstance(event, JobGranted | JobCompleted) and self.has_members:
+            return self._with_generation(event)
         return event
+
+    def _with_stage_of_grant(self, event: AttemptFailed) -> AttemptFailed:
+        """Format 2 named the rung of a failed attempt, and no bracket."""
+        grant = self.running.get(event.trial)
+        if grant is None or grant.stage is event.stage or grant.stage == event.stage:
+            return event
+        return msgspec.structs.replace(event, stage=grant.stage)
+
+    def _with_generation(self, event: _Job) -> _Job:
+        """Format 2 knew no stages: the job of a member is one of a generation, not of a rung."""
+        if type(event.stage) is not Rung:
+            return event
+        return msgspec.structs.replace(event, stage=Generation(self.member_of(event.trial), event.stage.rung))
 
     def member_of(self, trial: int) -> int:
         """The trial's place in the population (PBT); trials of the first generation are numbered by theirs."""
@@ -166,6 +179,8 @@ class StudyState:
         self.reproduced[event.child] = event
 
     def _job_granted(self, event: JobGranted) -> None:
+        if self.has_members:
+            event = self._with_generation(event)
         trial = self.trials[event.trial]
         if event.retry and event.trial in self.waiting:
             self.waiting.remove(event.trial)
@@ -194,6 +209,8 @@ class StudyState:
         return units
 
     def _job_completed(self, event: JobCompleted) -> None:
+        if self.has_members:
+            event = self._with_generation(event)
         trial = self.trials[event.trial]
         units = self._no_longer_runs(event.trial, event.stage, event.resource)
         trial.failures = ()
@@ -219,6 +236,7 @@ class StudyState:
             self.front = [self.incumbent]
 
     def _attempt_failed(self, event: AttemptFailed) -> None:
+        event = self._with_stage_of_grant(event)
         trial = self.trials[event.trial]
         self._no_longer_runs(event.trial, event.stage, event.target)
         trial.failures += (event,)

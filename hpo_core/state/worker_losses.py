@@ -84,6 +84,8 @@ class Losses:
         self._last[trial] = self._lost_at[trial] = self._now
 
     def _forget(self, trial: int) -> None:
+        if not self._count:
+            return
         for table in (self._count, self._first, self._last):
             table.pop(trial, None)
         if not self._count:

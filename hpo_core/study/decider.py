@@ -35,7 +35,7 @@ from hpo_core.model.events import (
 )
 from hpo_core.model.inventory import EMPTY
 from hpo_core.model.stage import Further
-from hpo_core.model.trial import Outcome, Report
+from hpo_core.model.trial import Metrics, Outcome, Report
 from hpo_core.search.method import SearchMethod
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState
@@ -131,7 +131,7 @@ class Decider:
         # where it was heading for, or where its result stands; training beyond the search is at no rung
         rung = trial.rung if type(grant.stage) is Further else grant.rung
         yield TrialAbandoned(trial.number, grant.bracket, rung, reason)
-        yield from self._verdicts()
+        yield from self._facts_of_results()
 
     def _on_tick(self, _: ClockTicked) -> Iterator[Event]:
         yield from self._grants.stop_if_due()
@@ -149,22 +149,20 @@ class Decider:
             yield self._result(report, grant)
         else:
             yield from self._failures.decide(grant, report)
-        yield from self._verdicts()
+        while (fact := self._method.next_fact()) is not None:
+            yield fact
         yield from self._grants.stop_if_due()
-        yield from self._grants.make_room(0)
+        if self._grants.has_budget:
+            yield from self._grants.make_room(0)
         yield from self._grants.fill()
 
-    def _verdicts(self) -> Iterator[Event]:
+    def _facts_of_results(self) -> Iterator[Event]:
         """What follows from the results besides grants: trials stopped, a ceiling raised."""
         while (fact := self._method.next_fact()) is not None:
             yield fact
 
     def _result(self, report: Report, grant: JobGranted) -> JobCompleted:
-        losses = tuple(report.metrics.get(name, math.nan) * sign for name, sign in self._objectives)
-        there = [loss for (name, _), loss in zip(self._objectives, losses, strict=True) if name in report.metrics]
-        finite = bool(there) and all(map(math.isfinite, there))
-        if len(there) < len(losses) and not self._spec.any_metric:
-            finite = False
+        loss, losses = self._losses(report.metrics)
         curve: tuple[tuple[int, float], ...] = ()
         if self._method.reads_curves and type(grant.stage) is not Further:
             name, sign = self._objectives[0]
@@ -174,12 +172,25 @@ class Decider:
             report.attempt,
             grant.stage,
             resource=grant.target,
-            loss=losses[0] if finite and losses[0] == losses[0] else None,
+            loss=loss,
             metrics=report.metrics,
             checkpoint=report.checkpoint,
             worker=report.worker,
             started=report.started,
             ended=report.ended,
-            losses=losses if finite and len(losses) > 1 else (),
+            losses=losses,
             curve=curve,
         )
+
+    def _losses(self, metrics: Metrics) -> tuple[float | None, tuple[float, ...]]:
+        """(first loss, None where a loss is missing or not finite; all of them where there are several)."""
+        if len(self._objectives) == 1:
+            name, sign = self._objectives[0]
+            loss = metrics.get(name, math.nan) * sign
+            return (loss if math.isfinite(loss) else None), ()
+        losses = tuple(metrics.get(name, math.nan) * sign for name, sign in self._objectives)
+        there = [loss for (name, _), loss in zip(self._objectives, losses, strict=True) if name in metrics]
+        complete = len(there) == len(losses) or (bool(there) and self._spec.any_metric)
+        if not complete or not all(map(math.isfinite, there)):
+            return None, ()
+        return (None if math.isnan(losses[0]) else losses[0]), losses

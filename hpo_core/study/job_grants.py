@@ -83,6 +83,11 @@ class Grants:
     # Questions.
 
     @property
+    def has_budget(self) -> bool:
+        """Whether checkpoints are limited in number or bytes."""
+        return self._budget is not None
+
+    @property
     def searching(self) -> bool:
         """Whether the search may go on by itself."""
         state = self._state

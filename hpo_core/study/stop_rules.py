@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hpo_core.model.events import AbandonRequested, ControllerStarted, Event, Stimulus, StudyReopened, StudyRequested
+from hpo_core.model.events import AbandonRequested, ControllerStarted, Stimulus, StudyRequested
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState
 
 
 class StopRules:
-    """Told every stimulus with its time and every event; says which rule is due.
+    """Says which stop rule is due, from the times of all stimuli and the state.
 
     A person who resumes a study that a rule ended wants more of it: the same resource and the same seconds
     again, and no stop at a target that is reached already. Seconds count while a controller drives the study,
@@ -36,12 +36,11 @@ class StopRules:
             self.seconds += max(0.0, time - self._last)
         self._last = time
 
-    def apply(self, event: Event, state: StudyState) -> None:
-        """Take note of a fact that ``state`` holds already."""
-        if type(event) is StudyReopened:
-            self.seconds = 0.0
-            self._used_before = _used(state)
-            self._reached_before = self._reached(state)
+    def reopen(self, state: StudyState) -> None:
+        """Count anew: a halted study goes on."""
+        self.seconds = 0.0
+        self._used_before = _used(state)
+        self._reached_before = self._reached(state)
 
     def seconds_at(self, now: float) -> float:
         """Seconds that a controller has run the study, as of ``now``."""

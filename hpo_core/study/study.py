@@ -36,6 +36,7 @@ from hpo_core.model.events import (
     JobGranted,
     Stimulus,
     StopRequested,
+    StudyReopened,
     StudyRequested,
     TrainingRequested,
     concerns_search,
@@ -92,7 +93,8 @@ class Study:
         """Number of entries applied; the next entry gets this number."""
         self._clock = clock
         self._broken = ""
-        self._has_time_rule = spec.stop.seconds is not None
+        self.has_time_rule = spec.stop.seconds is not None
+        """Whether a stop rule depends on time."""
         limits = spec.checkpoints.max_bytes is not None or spec.checkpoints.max_count is not None
         self._checkpoints = LiveCheckpoints(self.state, self.method) if limits else None
         self._budget = Budget(spec.checkpoints, self._checkpoints) if self._checkpoints is not None else None
@@ -213,7 +215,7 @@ class Study:
 
     def notice(self, stimulus: Stimulus, time: float) -> None:
         """Count the time until this stimulus; called before its events are applied."""
-        self.rules.notice(stimulus, time, searching=not self._grants.trains_further)
+        self.rules.notice(stimulus, time, searching=not self.state.further_running)
 
     # Stimuli.
 
@@ -322,7 +324,7 @@ class Study:
 
     def seconds_to_rule(self) -> float | None:
         """Seconds of the study's clock until a stop rule about time is due; None: there is none to wait for."""
-        if not self._has_time_rule or self.state.halted is not None or self._grants.trains_further:
+        if not self.has_time_rule or self.state.halted is not None or self._grants.trains_further:
             return None
         return self.rules.seconds_left(self._clock())
 
@@ -427,7 +429,7 @@ class Study:
         self.notice(stimulus, now)
         events: list[Event] = []
         try:
-            for event in self.decide(stimulus):
+            for event in self._decider.decide(stimulus):
                 self._apply(event)
                 events.append(event)
             entry = Entry(self.seq, now, self.epoch, stimulus, tuple(events))
@@ -452,7 +454,8 @@ class Study:
         if concerns_search(event):
             self.method.apply(event)
             self.sampler.apply(event)
-        self.rules.apply(event, self.state)
+        if type(event) is StudyReopened:
+            self.rules.reopen(self.state)
         if self._budget is not None:
             self._budget.apply(event)
         elif self._checkpoints is not None:

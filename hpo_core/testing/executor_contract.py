@@ -13,6 +13,8 @@ from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.placement import Slots
 
+CALL_SECONDS = 20.0
+"""Longest time of a call that does not wait, on a machine that is very busy."""
 MAX_SECONDS = 120.0
 """Longest time that a test waits for reports."""
 
@@ -129,5 +131,5 @@ class ExecutorContract:
         }
         began = time.monotonic()
         calls[call]()
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < CALL_SECONDS
         submitter.wait_for(1)

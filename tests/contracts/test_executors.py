@@ -1,4 +1,4 @@
-"""Every executor: the contract. Dask's runs against real clusters in tests/flows and tests/faults."""
+"""Executors that need no cluster: the contract. Dask's is judged in tests/flows/test_dask_executor.py."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import yaml
 
 from hpo_core import Schedule
@@ -22,6 +23,7 @@ def test_digits_and_its_rerun(hpo: Runner) -> None:
     assert {resource for _, resource in metrics(hpo, "digits")} >= {1, 3, 9}
 
 
+@pytest.mark.slow
 def test_pbt_its_schedule_and_the_replay_of_the_winner(hpo: Runner) -> None:
     plain = yaml.safe_load((ROOT / "examples/pbt/study.yaml").read_text())
     plain["search"] |= {"population": 4, "generations": 4}  # the demo's 8 x 12 take most of a minute

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(900)  # several commands each, on a machine tha
 METRICS = [{"name": "loss"}, {"name": "speed", "mode": "max"}]
 
 
-@pytest.mark.parametrize("fitness", ["priority", "pareto"])
+@pytest.mark.parametrize("fitness", ["priority", pytest.param("pareto", marks=pytest.mark.slow)])
 def test_members_that_report_one_metric_take_part(hpo: Runner, fitness: str) -> None:
     search: dict[str, Any] = {"method": "pbt", "population": 5, "generations": 3, "fitness": fitness}
     plain = {"metric": METRICS[0], "metrics": METRICS, "search": search, "tracking": {"mlflow": None}}
@@ -67,6 +67,7 @@ def test_members_that_report_one_metric_take_part(hpo: Runner, fitness: str) -> 
         assert run.data.tags["hpo.outcome"] == "completed"
 
 
+@pytest.mark.slow
 def test_other_methods_need_every_metric(hpo: Runner) -> None:
     search = {"method": "random", "configs": 5, "max_resource": 2}
     plain = {"metric": METRICS[0], "metrics": METRICS, "search": search, "training": {"fail_fast": None}}

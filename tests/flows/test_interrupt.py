@@ -79,6 +79,7 @@ def children_called(word: str) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.slow
 def test_cluster_by_address_outlives_a_killed_controller(hpo: Runner, dask_cluster: str, tmp_path: Path) -> None:
     file = hpo.study(
         "slow",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.flows.conftest import Runner
 
 
@@ -29,6 +31,7 @@ def test_seconds_cancel_what_runs_and_a_resume_trains_it_again(hpo: Runner) -> N
     assert "clean" in hpo("audit", "toy")
 
 
+@pytest.mark.slow
 def test_a_study_that_reached_its_target_goes_on_when_resumed(hpo: Runner) -> None:
     search = {"method": "random", "configs": 12}
     facts = hpo.json("tune", hpo.study(search=search, stop={"target": 1.9}), code=7)
@@ -38,6 +41,7 @@ def test_a_study_that_reached_its_target_goes_on_when_resumed(hpo: Runner) -> No
     assert (facts["status"], facts["trials"], facts["reason"]) == ("finished", 12, "")
 
 
+@pytest.mark.slow
 def test_a_resume_grants_the_total_resource_once_more(hpo: Runner) -> None:
     search = {"method": "random", "max_resource": 2}
     file = hpo.study(search=search, stop={"total_resource": 8, "running": "cancel"})

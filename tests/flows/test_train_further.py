@@ -49,9 +49,8 @@ def opened(hpo: Runner, name: str) -> Study:
     return study
 
 
-@pytest.mark.parametrize("method", ["asha", *(pytest.param(m, marks=pytest.mark.slow) for m in (
-    "stopping", "sha", "hyperband", "pasha", "random", "grid", "pbt",
-))])  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["asha", "stopping", "sha", "hyperband", "pasha", "random", "grid", "pbt"])
 def test_the_winner_of_a_search_is_trained_further(hpo: Runner, method: str) -> None:
     hpo("tune", hpo.study(search=SEARCHES[method]))
     before = opened(hpo, "toy")

@@ -178,10 +178,8 @@ def test_a_linked_home_in_a_project_is_refused(tmp_path: Path, thesis: Path, mon
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
-def test_a_home_of_another_user_is_refused(tmp_path: Path) -> None:
-    for parent in (tmp_path, *tmp_path.parents[:3]):
-        parent.chmod(0o755)
-    foreign = tmp_path / "foreign"
+def test_a_home_of_another_user_is_refused(open_folder: Path) -> None:
+    foreign = open_folder / "foreign"
     foreign.mkdir()
     foreign.chmod(0o777)
     os.chown(foreign, 4321, 4321)
@@ -203,16 +201,16 @@ def test_a_home_of_another_user_is_refused(tmp_path: Path) -> None:
     assert len(said) == 2 and all("belongs to user 4321" in line for line in said), done
     assert list(foreign.iterdir()) == []
     os.chown(foreign, 4321, 4321)
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / ".hpo").mkdir()
-    os.chown(tmp_path / "work" / ".hpo", 4321, 4321)
+    (open_folder / "work").mkdir()
+    (open_folder / "work" / ".hpo").mkdir()
+    os.chown(open_folder / "work" / ".hpo", 4321, 4321)
     told = subprocess.run(
         [sys.executable, "-m", "hpo_flows.command", "report", "x"],
-        capture_output=True, text=True, timeout=120, cwd=tmp_path / "work",
+        capture_output=True, text=True, timeout=120, cwd=open_folder / "work",
     )  # fmt: skip
     assert told.returncode == 4  # reading makes nothing there, whoever reads
     script = "from hpo_core.home import Home\nHome().open_journal()"
     refused = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=tmp_path / "work"
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=open_folder / "work"
     )
-    assert "belongs to user 4321" in refused.stderr and list((tmp_path / "work" / ".hpo").iterdir()) == []
+    assert "belongs to user 4321" in refused.stderr and list((open_folder / "work" / ".hpo").iterdir()) == []

@@ -68,10 +68,8 @@ def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
-def test_files_of_another_user_are_refused(tmp_path: Path) -> None:
-    for parent in (tmp_path, *tmp_path.parents[:3]):
-        parent.chmod(0o755)
-    foreign = tmp_path / "foreign"
+def test_files_of_another_user_are_refused(open_folder: Path) -> None:
+    foreign = open_folder / "foreign"
     foreign.mkdir()
     (foreign / "log").write_text("theirs")
     for path in (foreign, foreign / "log"):

@@ -90,6 +90,7 @@ def test_a_redirect_gets_no_credentials(hpo: Runner) -> None:
         assert elsewhere.heard and "Authorization" not in elsewhere.said()
 
 
+@pytest.mark.slow
 def test_a_recorded_study_cannot_send_credentials_to_its_server(hpo: Runner) -> None:
     """The whole way: ``hpo tune`` of a file from elsewhere, and ``hpo resume`` of what it left."""
     target = hpo.folder / "precious"

@@ -113,12 +113,13 @@ class Brackets:
             assert isinstance(event, JobGranted)
             if not event.retry:
                 self.running += 1
-                if event.rung:
-                    self.rung(event.bracket, event.rung - 1).promote(event.trial)
+                stage = event.stage
+                if stage.rung:
+                    self.rung(stage.bracket, stage.rung - 1).promote(event.trial)
         elif kind is JobCompleted:
             assert isinstance(event, JobCompleted)
             self.running -= 1
-            self._rung_of[event.trial] = event.rung
+            self._rung_of[event.trial] = event.stage.rung
         elif kind is TrialAbandoned:
             assert isinstance(event, TrialAbandoned)
             if self.is_at(event):
