@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -20,7 +21,8 @@ from hpo_core.training.objective import load_objective
 class InProcessExecutor:
     """Runs attempts in this process and thread, with the code that child processes run.
 
-    No limit of ``training`` is enforced (timeouts, memory), and an objective that ends its process ends this one::
+    No limit of ``training`` is enforced (timeouts, memory), and an objective that ends its process ends this one.
+    Ctrl-C is the user's and no failure of a trial: its attempt is preempted, and :meth:`wait` raises it::
 
         study = Study.create(load_spec("study.yaml"))
         Loop(study, InProcessExecutor(study.spec, "runs/debug")).run()
@@ -68,9 +70,30 @@ class InProcessExecutor:
         return time.monotonic()
 
     def wait(self, inbox: Inbox, until: float) -> bool:
-        """Train the oldest job to its end, whatever ``until`` says."""
+        """Train the oldest job to its end, whatever ``until`` says.
+
+        Raises:
+            KeyboardInterrupt: while it trained; its report is in ``inbox``.
+        """
         if not self._jobs:
             return len(inbox) > 0
         job, on_report = self._jobs.popleft()
-        on_report(job, run_attempt(self._objective, self._requests.of(job)))
+        interrupts: list[KeyboardInterrupt] = []
+
+        @functools.wraps(self._objective)
+        def objective(*arguments: Any) -> Any:
+            try:
+                return self._objective(*arguments)
+            except KeyboardInterrupt as error:  # a child process would call it an error of the objective
+                interrupts.append(error)
+                raise
+
+        try:
+            report = run_attempt(objective, self._requests.of(job))
+            if interrupts:
+                raise interrupts[0]
+        except KeyboardInterrupt:
+            on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.PREEMPTED))
+            raise
+        on_report(job, report)
         return True

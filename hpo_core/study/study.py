@@ -315,10 +315,15 @@ class Study:
         """
         return check_training(self.state, self.name, trial, to, searching=self._grants.searching)
 
-    def tick(self) -> None:
-        """Check stop rules about time. Records nothing unless one is due."""
+    def tick(self) -> list[Job]:
+        """Check stop rules about time; records nothing unless one is due.
+
+        Returns:
+            Jobs beyond the search that were granted because a rule ended it.
+        """
         if self.state.halted is None and not self._grants.trains_further and self.rules.due(self.state, self._clock()):
-            self._take(ClockTicked())
+            return self._granted(self._take(ClockTicked()))
+        return []
 
     def seconds_to_rule(self) -> float | None:
         """Seconds of the study's clock until a stop rule about time is due; None: there is none to wait for."""

@@ -1,0 +1,134 @@
+"""The loop gives every granted job to its executor, whoever had it granted, and ends when nothing is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_core import Job, Study
+from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
+from hpo_core.execution.in_process import InProcessExecutor
+from hpo_core.execution.loop import Loop
+from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
+from hpo_core.execution.virtual_workers import Worker
+from hpo_core.model.trial import Report
+from hpo_core.spec import StudySpec
+from tests.conftest import make_spec
+
+METRIC = {"name": "loss", "mode": "min"}
+RANDOM = {"method": "random", "configs": 4, "max_resource": 2}
+
+
+class Person:
+    """An observer that does something to the study once: after the report of trial ``after``."""
+
+    def __init__(self, after: int, does: Any) -> None:
+        self._after = after
+        self._does = does
+
+    def on_report(self, report: Report, granted: list[Job]) -> None:
+        if report.trial == self._after and self._does is not None:
+            does, self._does = self._does, None
+            does()
+
+    def on_tick(self) -> None:
+        """Nothing is shown."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def virtual(spec: StudySpec, clock: VirtualClock, workers: Any = 2, slow: int = -1) -> VirtualExecutor:
+    return VirtualExecutor(
+        clock,
+        workers=workers,
+        train=lambda job: {"loss": float(job.trial)},
+        seconds=lambda job: 100.0 if job.trial == slow else 1.0,
+        objectives=["loss"],
+    )
+
+
+def train(trial: Any) -> None:
+    for _ in trial.steps():
+        trial.report(loss=trial.params["x"])
+
+
+def test_job_beyond_the_search_that_a_time_rule_lets_begin_is_trained() -> None:
+    search = {"method": "sha", "configs": 3, "min_resource": 1, "max_resource": 3, "reduction_factor": 3}
+    clock = VirtualClock()
+    study = Study.create(make_spec(search=search, metric=METRIC, stop={"seconds": 10.0}), clock=clock)
+    Loop(study, virtual(study.spec, clock, slow=2)).run(max_reports=2)
+    study.stop("a person")
+    study.train_further(0, 9)
+    study.recover("later:1")  # the search goes on, and waits at its rung for trial 2: a slot is free
+    status = Loop(study, virtual(study.spec, clock, slow=2)).run()
+    assert status == "halted"
+    assert not study.state.running and not study.state.extended
+    assert study.state.trials[0].resource == 9
+    study.check()
+
+
+def test_jobs_that_an_observer_had_granted_are_trained() -> None:
+    clock = VirtualClock()
+    study = Study.create(make_spec(search=RANDOM | {"configs": 1}, metric=METRIC), clock=clock)
+    person = Person(0, lambda: study.extend(3))
+    assert Loop(study, virtual(study.spec, clock), observers=[person]).run() == "finished"
+    assert study.state.completed_jobs == 4
+
+
+def test_search_goes_on_after_an_observer_abandoned_the_only_running_trial(tmp_path: Path) -> None:
+    study = Study.create(make_spec(search=RANDOM, metric=METRIC))
+    person = Person(1, lambda: study.abandon(2))
+    loop = Loop(study, InProcessExecutor(study.spec, tmp_path, train), observers=[person])
+    assert loop.run() == "finished"
+    assert [trial.status for trial in study.state.trials] == ["paused", "paused", "abandoned", "paused"]
+
+
+def test_time_rule_that_is_due_at_the_end_of_a_run_halts_the_study() -> None:
+    clock = VirtualClock()
+    study = Study.create(make_spec(search=RANDOM, metric=METRIC, stop={"seconds": 0.5}), clock=clock)
+    Loop(study, virtual(study.spec, clock)).run(until=0.5)
+    assert study.state.halted is not None and clock.now == 0.5
+
+
+def test_workers_that_join_and_leave_at_the_end_of_a_run_count() -> None:
+    clock = VirtualClock()
+    study = Study.create(make_spec(search=RANDOM | {"configs": 9}, metric=METRIC), clock=clock)
+    workers = [Worker(), Worker(leaves=0.5), Worker(joins=0.5), Worker(joins=0.5)]
+    Loop(study, virtual(study.spec, clock, workers)).run(until=0.5)
+    assert study.state.capacity == 3 and len(study.state.running) == 3
+
+
+def test_files_of_attempts_without_a_report_are_kept_when_a_run_ends_before_its_study(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    study = Study.create(make_spec(search=RANDOM, metric=METRIC), clock=clock)
+    written = tmp_path / "checkpoints" / "trial-00001" / "rung-0-attempt-0.safetensors"
+    written.parent.mkdir(parents=True)
+    written.write_bytes(b"of the attempt that ended, and whose report was not taken")
+    loop = Loop(study, virtual(study.spec, clock), checkpoints=CheckpointCleanup(study, tmp_path))
+    loop.run(max_reports=1)
+    assert 1 in study.state.running and written.exists()
+    loop.run()
+    assert study.finished
+
+
+def test_ctrl_c_in_an_objective_that_trains_in_this_process_halts_the_study(tmp_path: Path) -> None:
+    presses = [KeyboardInterrupt()]
+
+    def interrupted(trial: Any) -> None:
+        if trial.number == 1 and presses:
+            raise presses.pop()
+        train(trial)
+
+    study = Study.create(make_spec(search=RANDOM, metric=METRIC))
+    executor = InProcessExecutor(study.spec, tmp_path, interrupted)
+    loop = Loop(study, executor)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run()
+    assert study.status == "halted"
+    assert [trial.status for trial in study.state.trials] == ["paused", "running"]
+    study.recover("later:1")
+    assert loop.run() == "finished"
+    assert [trial.status for trial in study.state.trials] == ["paused"] * 4
