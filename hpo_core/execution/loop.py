@@ -41,7 +41,7 @@ class Observer(Protocol):
         ...
 
     def close(self) -> None:
-        """Called once, when the loop has ended."""
+        """For whoever made the observer, once the loop has ended; the loop itself may run again."""
         ...
 
 
@@ -86,6 +86,7 @@ class Loop:
         self._checkpoints = checkpoints
         self._observers = observers
         self._takeover = takeover
+        self._is_taken_over = takeover is None
         self._inbox = Inbox()
         self._slots = Slots()
         self._waiting: list[Job] = []
@@ -111,8 +112,9 @@ class Loop:
         """
         study = self.study
         try:
-            if self._takeover is not None:
+            if self._takeover is not None and not self._is_taken_over:
                 self._take_over(self._takeover)
+                self._is_taken_over = True
             self._synchronize()
             reports = 0
             most = math.inf if max_reports is None else max_reports

@@ -6,19 +6,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hpo_core import Job, Study
 from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.in_process import InProcessExecutor
-from hpo_core.execution.loop import Loop
+from hpo_core.execution.loop import Loop, Takeover
 from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
 from hpo_core.execution.virtual_workers import Worker
+from hpo_core.journal.protocol import Owner
+from hpo_core.model.inventory import Device, Inventory
 from hpo_core.model.trial import Report
+from hpo_core.placement import Slots
 from hpo_core.spec import StudySpec
 from tests.conftest import make_spec
 
 METRIC = {"name": "loss", "mode": "min"}
 RANDOM = {"method": "random", "configs": 4, "max_resource": 2}
+OWNER = Owner("here", 1, 0.0)
 
 
 class Person:
@@ -132,3 +138,42 @@ def test_ctrl_c_in_an_objective_that_trains_in_this_process_halts_the_study(tmp_
     study.recover("later:1")
     assert loop.run() == "finished"
     assert [trial.status for trial in study.state.trials] == ["paused"] * 4
+
+
+def test_a_free_slot_is_the_first_of_the_inventory_also_on_a_worker_that_joined_later() -> None:
+    clock = VirtualClock()
+    study = Study.create(make_spec(search=RANDOM, metric=METRIC), clock=clock)
+    Loop(study, virtual(study.spec, clock, [Worker(joins=0.5), Worker()])).run()
+    workers = [result.worker for trial in study.state.trials for result in trial.results]
+    assert workers == ["worker-1", "worker-0", "worker-1", "worker-0"]
+    slots = Slots()
+    slots.update(Inventory((Device("b"),)))
+    slots.update(Inventory((Device("a"), Device("b"))))
+    assert [slot.name for slot in slots.free(2)] == ["a", "b"]
+
+
+@given(st.lists(st.one_of(st.integers(0, 4), st.tuples(st.integers(0, 3), st.integers(0, 3)))))
+def test_slots_are_never_lost_or_given_twice_while_capacity_shrinks_and_grows(steps: list[Any]) -> None:
+    slots, held = Slots(), {}
+    for step, what in enumerate(steps):
+        if isinstance(what, tuple):
+            slots.update(Inventory(tuple(Device(name, size) for name, size in zip("ba", what, strict=True))))
+        elif what == 0 and held:
+            slots.release(held.pop(min(held)))
+        elif what and (free := slots.free(what)):
+            slots.take((step, 0), free[-1])
+            assert (free[-1].name, free[-1].number) not in held
+            held[free[-1].name, free[-1].number] = (step, 0)
+        there = {(device.name, number) for device in slots.inventory.devices for number in range(device.slots)}
+        assert {(slot.name, slot.number) for slot in slots.free(99)} == there - held.keys()
+        assert len(slots) == len(held)
+
+
+def test_a_second_run_goes_on_with_the_study_that_the_first_one_took_over() -> None:
+    clock = VirtualClock()
+    study = Study.create(make_spec(search=RANDOM, metric=METRIC), clock=clock)
+    study.epoch = study.journal.claim("world", OWNER, 0.0)
+    loop = Loop(study, virtual(study.spec, clock), takeover=Takeover(owner=OWNER, extend=2))
+    assert loop.run(until=0.5) == "open"
+    assert loop.run() == "finished"
+    assert study.state.completed_jobs == 6 and study.state.failed_attempts == 0
