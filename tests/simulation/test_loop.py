@@ -154,7 +154,8 @@ def test_a_free_slot_is_the_first_of_the_inventory_also_on_a_worker_that_joined_
 
 @given(st.lists(st.one_of(st.integers(0, 4), st.tuples(st.integers(0, 3), st.integers(0, 3)))))
 def test_slots_are_never_lost_or_given_twice_while_capacity_shrinks_and_grows(steps: list[Any]) -> None:
-    slots, held = Slots(), {}
+    slots = Slots()
+    held: dict[tuple[str, int], tuple[int, int]] = {}
     for step, what in enumerate(steps):
         if isinstance(what, tuple):
             slots.update(Inventory(tuple(Device(name, size) for name, size in zip("ba", what, strict=True))))
