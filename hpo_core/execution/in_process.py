@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -73,25 +72,13 @@ class InProcessExecutor:
         """Train the oldest job to its end, whatever ``until`` says.
 
         Raises:
-            KeyboardInterrupt: while it trained; its report is in ``inbox``.
+            KeyboardInterrupt: while it trained; it was reported as preempted.
         """
         if not self._jobs:
             return len(inbox) > 0
         job, on_report = self._jobs.popleft()
-        interrupts: list[KeyboardInterrupt] = []
-
-        @functools.wraps(self._objective)
-        def objective(*arguments: Any) -> Any:
-            try:
-                return self._objective(*arguments)
-            except KeyboardInterrupt as error:  # a child process would call it an error of the objective
-                interrupts.append(error)
-                raise
-
         try:
-            report = run_attempt(objective, self._requests.of(job))
-            if interrupts:
-                raise interrupts[0]
+            report = run_attempt(self._objective, self._requests.of(job), interruptible=True)
         except KeyboardInterrupt:
             on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.PREEMPTED))
             raise

@@ -20,6 +20,7 @@ from hpo_core.model.inventory import Device, Inventory
 from hpo_core.model.trial import Report
 from hpo_core.placement import Slots
 from hpo_core.spec import StudySpec
+from hpo_core.training.handle import TrialHandle
 from tests.conftest import make_spec
 
 METRIC = {"name": "loss", "mode": "min"}
@@ -120,14 +121,26 @@ def test_files_of_attempts_without_a_report_are_kept_when_a_run_ends_before_its_
     assert study.finished
 
 
-def test_ctrl_c_in_an_objective_that_trains_in_this_process_halts_the_study(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moment", ["training", "saving"])
+def test_ctrl_c_in_a_training_of_this_process_halts_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
     presses = [KeyboardInterrupt()]
 
-    def interrupted(trial: Any) -> None:
-        if trial.number == 1 and presses:
+    def press(at: str, trial: Any) -> None:
+        if at == moment and trial.number == 1 and presses:
             raise presses.pop()
+
+    def interrupted(trial: Any) -> None:
+        press("training", trial)
         train(trial)
 
+    def finish(trial: TrialHandle) -> Any:
+        press("saving", trial)
+        return finish_as_ever(trial)
+
+    finish_as_ever = TrialHandle.finish
+    monkeypatch.setattr(TrialHandle, "finish", finish)
     study = Study.create(make_spec(search=RANDOM, metric=METRIC))
     executor = InProcessExecutor(study.spec, tmp_path, interrupted)
     loop = Loop(study, executor)
