@@ -259,7 +259,12 @@ class Loop:
         for job, slot in placements:
             self._slots.take(job.key, slot)
             self._under_way.add(job.key)
-            self._dispatcher.dispatch(job, slot, self._on_report)
+            try:
+                self._dispatcher.dispatch(job, slot, self._on_report)
+            except Exception:  # nobody will report it, and another run may start it
+                self._under_way.discard(job.key)
+                self._slots.release(job.key)
+                raise
 
     def _on_report(self, _: Job, report: Report) -> None:
         self._inbox.put(report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hpo_core.execution.loop import Loop, Takeover
 from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.journal.protocol import Owner
+from hpo_core.model.errors import HpoError
 from hpo_core.model.inventory import Device, Inventory
 from hpo_core.model.trial import Report
 from hpo_core.placement import Slots
@@ -191,3 +193,21 @@ def test_a_second_run_goes_on_with_the_study_that_the_first_one_took_over() -> N
     assert loop.run(until=0.5) == "open"
     assert loop.run() == "finished"
     assert study.state.completed_jobs == 6 and study.state.failed_attempts == 0
+
+
+def test_a_job_that_could_not_be_submitted_is_submitted_by_the_next_run() -> None:
+    clock = VirtualClock()
+    study = Study.create(make_spec(search=RANDOM, metric=METRIC), clock=clock)
+    durations = [math.inf]
+    executor = VirtualExecutor(
+        clock,
+        workers=2,
+        train=lambda job: {"loss": float(job.trial)},
+        seconds=lambda job: durations.pop() if durations else 1.0,
+        objectives=["loss"],
+    )
+    loop = Loop(study, executor)
+    with pytest.raises(HpoError, match="Mend the workload"):
+        loop.run()
+    assert loop.run() == "finished"
+    assert study.state.completed_jobs == 4 and clock.now == 2.0
