@@ -13,6 +13,7 @@ from the journal, which holds the state before the stimulus.
 from __future__ import annotations
 
 import math
+import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -269,11 +270,23 @@ class Study:
 
         Args:
             capacity: devices with their slots; a number means so many slots of one device.
+
+        Raises:
+            HpoError: it is neither, or below 0.
         """
-        inventory = Inventory.of(capacity) if isinstance(capacity, int) else capacity
+        inventory = capacity if isinstance(capacity, Inventory) else self._slots(capacity)
         if inventory == self.state.inventory and len(self.state.running) >= self.state.capacity:
             return []
         return self._granted(self._take(CapacityNoticed(inventory)))
+
+    def _slots(self, count: Any) -> Inventory:
+        try:
+            return Inventory.of(operator.index(count))  # also an integer of numpy
+        except (TypeError, ValueError):
+            raise HpoError(
+                f"Study {self.name!r}: set_capacity({count!r}): give the number of jobs that can run at once, 0 or "
+                "more."
+            ) from None
 
     def recover(self, controller: str, *, keep_halt: bool = False) -> list[Job]:
         """A new controller begins: attempts of the one before it are lost, their jobs wanted again.
