@@ -20,7 +20,8 @@ from hpo_core.training.objective import load_objective
 class InProcessExecutor:
     """Runs attempts in this process and thread, with the code that child processes run.
 
-    No limit of ``training`` is enforced (timeouts, memory), and an objective that ends its process ends this one::
+    No limit of ``training`` is enforced (timeouts, memory), and an objective that ends its process ends this one.
+    Ctrl-C is the user's and no failure of a trial: its attempt is preempted, and :meth:`wait` raises it::
 
         study = Study.create(load_spec("study.yaml"))
         Loop(study, InProcessExecutor(study.spec, "runs/debug")).run()
@@ -68,9 +69,18 @@ class InProcessExecutor:
         return time.monotonic()
 
     def wait(self, inbox: Inbox, until: float) -> bool:
-        """Train the oldest job to its end, whatever ``until`` says."""
+        """Train the oldest job to its end, whatever ``until`` says.
+
+        Raises:
+            KeyboardInterrupt: while it trained; it was reported as preempted.
+        """
         if not self._jobs:
             return len(inbox) > 0
         job, on_report = self._jobs.popleft()
-        on_report(job, run_attempt(self._objective, self._requests.of(job)))
+        try:
+            report = run_attempt(self._objective, self._requests.of(job), interruptible=True)
+        except KeyboardInterrupt:
+            on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.PREEMPTED))
+            raise
+        on_report(job, report)
         return True

@@ -41,7 +41,7 @@ class Observer(Protocol):
         ...
 
     def close(self) -> None:
-        """Called once, when the loop has ended."""
+        """For whoever made the observer, once the loop has ended; the loop itself may run again."""
         ...
 
 
@@ -86,12 +86,15 @@ class Loop:
         self._checkpoints = checkpoints
         self._observers = observers
         self._takeover = takeover
+        self._is_taken_over = takeover is None
         self._inbox = Inbox()
         self._slots = Slots()
         self._waiting: list[Job] = []
         """Granted and without a slot, the oldest first."""
         self._under_way: set[tuple[int, int]] = set()
         """(trial, attempt) dispatched and not reported."""
+        self._withdrawn: set[tuple[int, int]] = set()
+        """(trial, attempt) cancelled before it was dispatched, whose report is in the inbox."""
         self._polls = executor.poll_seconds < math.inf
         self._next_poll = 0.0 if self._polls else math.inf
         self._next_renewal = 0.0
@@ -110,8 +113,9 @@ class Loop:
         """
         study = self.study
         try:
-            if self._takeover is not None:
+            if self._takeover is not None and not self._is_taken_over:
                 self._take_over(self._takeover)
+                self._is_taken_over = True
             self._synchronize()
             reports = 0
             most = math.inf if max_reports is None else max_reports
@@ -120,15 +124,16 @@ class Loop:
                 goes_on = self._executor.wait(self._inbox, self._wake_at(until) if timed else until)
                 count = self._tell_all(most - reports)
                 reports += count
-                if not count and (self._executor.now() >= until or not goes_on):
+                if count and not (self._polls and self._executor.now() >= self._next_poll):
+                    continue
+                changed = self._poll(look_for_work=not goes_on)
+                if not count and not changed and (self._executor.now() >= until or not goes_on):
                     break
-                if not count or (self._polls and self._executor.now() >= self._next_poll):
-                    self._poll()
         except BaseException as error:
             self._end_early(error)
             raise
         self._dispatcher.close()
-        if self._checkpoints is not None:
+        if self._checkpoints is not None and not study.state.running:  # else a file may await its report
             self._checkpoints.sweep()
         return study.status
 
@@ -147,8 +152,12 @@ class Loop:
     def _synchronize(self) -> None:
         """Make the executor do what the study wants, whatever happened to it since this loop last ran."""
         self._notice_capacity()
-        self._waiting = [job for job in self.study.state.wanted() if job.key not in self._under_way]
+        self._find_waiting()
         self._act()
+
+    def _find_waiting(self) -> None:
+        known = self._under_way | self._withdrawn
+        self._waiting = [job for job in self.study.state.wanted() if job.key not in known]
 
     # While it runs.
 
@@ -175,6 +184,7 @@ class Loop:
         granted = self.study.tell_report(report)
         key = report.trial, report.attempt
         self._under_way.discard(key)
+        self._withdrawn.discard(key)
         self._slots.release(key)
         if self._checkpoints is not None:
             self._checkpoints.remove_rest_of(report)
@@ -184,16 +194,30 @@ class Loop:
         for observer in self._observers:
             observer.on_report(report, granted)
 
-    def _poll(self) -> None:
+    def _poll(self, *, look_for_work: bool) -> bool:
+        """Check clock, capacity and lease.
+
+        Args:
+            look_for_work: also find out whether a job was started, where the executor has nothing to do otherwise.
+
+        Returns:
+            Whether the inventory changed, or there is work where there was none.
+        """
         self._next_poll = self._executor.now() + self._executor.poll_seconds
-        self.study.tick()
+        inventory = self._slots.inventory
+        before = set(self._under_way) if look_for_work else set()
+        self._waiting += self.study.tick()
         self._notice_capacity()
         self._act()
+        changed = self._slots.inventory is not inventory
+        if look_for_work and not changed:
+            changed = len(self._inbox) > 0 or not self._under_way <= before
         for observer in self._observers:
             observer.on_tick()
         if self._takeover is not None and time.monotonic() >= self._next_renewal:
             self._next_renewal = time.monotonic() + RENEW_SECONDS
             self.study.journal.renew(self.study.name, self.study.epoch, time.time())
+        return changed
 
     def _notice_capacity(self) -> None:
         inventory = self._executor.inventory()
@@ -208,9 +232,10 @@ class Loop:
         if self._checkpoints is not None:
             self._checkpoints.remove_dead()
         state = self.study.state
-        if len(self._under_way) + len(self._waiting) > len(state.running):  # trials were stopped while they train
+        known = len(self._under_way) + len(self._withdrawn) + len(self._waiting)
+        if known != len(state.running):  # trials were stopped while they train, or an observer had jobs granted
+            self._find_waiting()
             wanted = {(grant.trial, grant.attempt) for grant in state.running.values()}
-            self._waiting = [job for job in self._waiting if job.key in wanted]
             self._cancel(sorted(self._under_way - wanted))
         if state.halted is not None:
             self._cancel(self.study.to_cancel())
@@ -225,6 +250,7 @@ class Loop:
         halted = self.study.state.halted
         for job in [job for job in self._waiting if job.key in keys]:  # it never began
             self._waiting.remove(job)
+            self._withdrawn.add(job.key)
             why = "" if halted is None else halted.reason
             self._inbox.put(Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.PREEMPTED, message=why))
         if begun := sorted(keys & self._under_way):
@@ -242,7 +268,12 @@ class Loop:
             key = job.trial, job.attempt
             self._slots.take(key, slot)
             self._under_way.add(key)
-            self._dispatcher.dispatch(job, slot, on_report)
+            try:
+                self._dispatcher.dispatch(job, slot, on_report)
+            except Exception:  # nobody will report it, and another run may start it
+                self._under_way.discard(key)
+                self._slots.release(key)
+                raise
 
     def _on_report(self, _: Job, report: Report) -> None:
         self._inbox.put(report)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import msgspec
@@ -14,6 +15,8 @@ import msgspec
 from hpo_core.journal.older_formats import upcast
 from hpo_core.model.errors import HpoError, JournalError
 from hpo_core.model.events import FORMAT, Entry
+
+_LAST_FIELD = re.compile(r',"format":([0-9]{1,2})\}\Z')
 
 
 def encode_entry(entry: Entry) -> str:
@@ -52,13 +55,11 @@ def decode_entry(text: str | bytes) -> Entry:
 
 
 def _is_older(text: str | bytes) -> bool:
-    """By the last characters: ``format`` is an entry's last field."""
-    end = text[-4:].decode("utf-8", "replace") if isinstance(text, bytes) else text[-4:]
-    if end[:1] == ":" and end[-1:] == "}" and end[1:-1].isdigit():  # two digits
-        return int(end[1:-1]) < FORMAT
-    if end[1:2] == ":" and end[-1:] == "}" and end[2:-1].isdigit():
-        return int(end[2:-1]) < FORMAT
-    written = _format_of(text)  # rewritten by another program, with spaces or in another order
+    """By the last field, which is ``format`` in every text that this package wrote."""
+    end = text[-14:].decode("utf-8", "replace") if isinstance(text, bytes) else text[-14:]
+    found = _LAST_FIELD.search(end)
+    # else rewritten by another program, with spaces or in another order: there the last number may be another field
+    written = int(found[1]) if found is not None else _format_of(text)
     return written is not None and written < FORMAT
 
 
@@ -71,10 +72,9 @@ def _too_new(written: int) -> JournalError:
 
 def _format_of(text: str | bytes) -> int | None:
     try:
-        value = json.loads(text).get("format")
-    except (ValueError, AttributeError, TypeError, RecursionError):
+        return int(json.loads(text)["format"])  # decoding takes "2" and 2.0 for 2, too
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None
-    return value if isinstance(value, int) else None
 
 
 def _spell_non_finite(value: Any) -> Any:

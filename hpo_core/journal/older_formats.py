@@ -19,8 +19,7 @@ Plain = dict[str, Any]
 
 def upcast(entry: Plain) -> Plain:
     """An older entry as plain data in the present shape; ``format`` still says how it was written."""
-    written = entry.get("format", 1)
-    if written < 2:
+    if int(entry["format"]) < 2:
         entry = _to_format_2(entry)
     return _to_format_3(entry)
 

@@ -31,12 +31,11 @@ class Slots:
         self.inventory = EMPTY
         self._held: dict[JobKey, Slot] = {}
         self._free: list[Slot] = []
-        """A heap; slots of devices that left are dropped when they come up."""
-        self._present: dict[str, int] = {}
-        """By device: its slots."""
-        self._known: set[tuple[str, int]] = set()
-        """(device, number) of all slots that are free or held."""
-        self._order: dict[str, int] = {}
+        """A heap of slots that are there."""
+        self._places: dict[str, int] = {}
+        """By device that is there: its place in the inventory."""
+        self._sizes: dict[str, int] = {}
+        """By device that is there: its slots."""
 
     def __len__(self) -> int:
         """Slots that jobs hold."""
@@ -47,28 +46,23 @@ class Slots:
         if inventory == self.inventory:
             return
         self.inventory = inventory
-        self._present = {device.name: device.slots for device in inventory.devices}
-        for device in inventory.devices:
-            place = self._order.setdefault(device.name, len(self._order))
-            for number in range(device.slots):
-                if (device.name, number) not in self._known:
-                    self._known.add((device.name, number))
-                    heapq.heappush(self._free, Slot(place, number, device.name))
+        self._places = {device.name: place for place, device in enumerate(inventory.devices)}
+        self._sizes = {device.name: device.slots for device in inventory.devices}
+        held = {(slot.name, slot.number) for slot in self._held.values()}
+        self._free = [
+            Slot(place, number, device.name)
+            for place, device in enumerate(inventory.devices)
+            for number in range(device.slots)
+            if (device.name, number) not in held
+        ]  # in order, so it is a heap
 
     def free(self, most: int) -> list[Slot]:
         """At most ``most`` free slots, the first ones in order. They stay free until taken."""
-        heap = self._free
-        if most == 1 and heap and self._is_there(heap[0]):
-            return heap[:1]
-        found: list[Slot] = []
-        while heap and len(found) < most:
-            slot = heapq.heappop(heap)
-            if self._is_there(slot):
-                found.append(slot)
-            else:
-                self._known.discard((slot.name, slot.number))
+        if most == 1:
+            return self._free[:1]
+        found = [heapq.heappop(self._free) for _ in range(min(most, len(self._free)))]
         for slot in found:
-            heapq.heappush(heap, slot)
+            heapq.heappush(self._free, slot)
         return found
 
     def take(self, job: JobKey, slot: Slot) -> None:
@@ -83,16 +77,9 @@ class Slots:
     def release(self, job: JobKey) -> None:
         """The job ended; nothing happens where it holds no slot."""
         slot = self._held.pop(job, None)
-        if slot is None:
-            return
-        if slot.number < self._present.get(slot.name, 0):
-            heapq.heappush(self._free, slot)
-        else:
-            self._known.discard((slot.name, slot.number))
+        if slot is not None and slot.number < self._sizes.get(slot.name, 0):
+            heapq.heappush(self._free, Slot(self._places[slot.name], slot.number, slot.name))
 
     def of(self, job: JobKey) -> Slot | None:
         """The slot a job holds."""
         return self._held.get(job)
-
-    def _is_there(self, slot: Slot) -> bool:
-        return slot.number < self._present.get(slot.name, 0)

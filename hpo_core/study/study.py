@@ -13,6 +13,7 @@ from the journal, which holds the state before the stimulus.
 from __future__ import annotations
 
 import math
+import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -271,11 +272,23 @@ class Study:
 
         Args:
             capacity: devices with their slots; a number means so many slots of one device.
+
+        Raises:
+            HpoError: it is neither, or below 0.
         """
-        inventory = Inventory.of(capacity) if isinstance(capacity, int) else capacity
+        inventory = capacity if isinstance(capacity, Inventory) else self._slots(capacity)
         if inventory == self.state.inventory and len(self.state.running) >= self.state.capacity:
             return []
         return self._granted(self._take(CapacityNoticed(inventory)))
+
+    def _slots(self, count: Any) -> Inventory:
+        try:
+            return Inventory.of(operator.index(count))  # also an integer of numpy
+        except (TypeError, ValueError):
+            raise HpoError(
+                f"Study {self.name!r}: set_capacity({count!r}): give the number of jobs that can run at once, 0 or "
+                "more."
+            ) from None
 
     def recover(self, controller: str, *, keep_halt: bool = False) -> list[Job]:
         """A new controller begins: attempts of the one before it are lost, their jobs wanted again.
@@ -317,10 +330,15 @@ class Study:
         """
         return check_training(self.state, self.name, trial, to, searching=self._grants.searching)
 
-    def tick(self) -> None:
-        """Check stop rules about time. Records nothing unless one is due."""
+    def tick(self) -> list[Job]:
+        """Check stop rules about time; records nothing unless one is due.
+
+        Returns:
+            Jobs beyond the search that were granted because a rule ended it.
+        """
         if self.state.halted is None and not self._grants.trains_further and self.rules.due(self.state, self._clock()):
-            self._take(ClockTicked())
+            return self._granted(self._take(ClockTicked()))
+        return []
 
     def seconds_to_rule(self) -> float | None:
         """Seconds of the study's clock until a stop rule about time is due; None: there is none to wait for."""

@@ -11,7 +11,7 @@ import pytest
 from hpo_core import MemoryJournal, Study
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import JournalError
-from hpo_core.model.events import FORMAT, Event, Stimulus
+from hpo_core.model.events import FORMAT, Event, Stimulus, StudyRequested
 from hpo_core.model.stage import Stage
 from hpo_core.replay.audit import audit
 from tests.golden.make import FOLDER, METHODS, studies, summary
@@ -97,3 +97,24 @@ def test_a_study_of_format_2_goes_on_in_the_present_format() -> None:
             assert audit(entries).clean
             lines = [encode_entry(entry) for entry in entries]
             assert summary(Study.from_entries(map(decode_entry, lines))) == summary(study)
+
+
+@pytest.mark.parametrize("last", ["seq", "epoch", "time", "format"])
+@pytest.mark.parametrize("number", [1, 2, 5, 17])
+def test_the_format_is_read_wherever_it_stands(last: str, number: int) -> None:
+    plain = json.loads((FOLDER / "asha-format-1.jsonl").read_text().splitlines()[0])
+    if last != "format":
+        plain[last] = number
+    plain = {name: value for name, value in plain.items() if name != last} | {last: plain[last]}
+    for separators in ((",", ":"), (", ", ": ")):
+        for ends in ("", "\n"):
+            entry = decode_entry(json.dumps(plain, separators=separators) + ends)
+            assert isinstance(entry.stimulus, StudyRequested)
+            assert entry.stimulus.spec["search"]["brackets"] == [0]
+    for written in ("1", 1.0):
+        entry = decode_entry(json.dumps(plain | {"format": written}))
+        assert isinstance(entry.stimulus, StudyRequested)
+        assert entry.stimulus.spec["search"]["brackets"] == [0]
+    if last != "format":
+        with pytest.raises(JournalError, match=f"format {FORMAT + 1}.*Upgrade"):
+            decode_entry(json.dumps(plain | {"format": FORMAT + 1}, separators=(",", ":")))

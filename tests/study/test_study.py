@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 from hpo_core import MemoryJournal, Outcome, Report, Study
-from hpo_core.model.errors import FencedError, JournalError, ObjectiveError, StudyExistsError
+from hpo_core.journal.codec import decode_entry, encode_entry
+from hpo_core.model.errors import FencedError, HpoError, JournalError, ObjectiveError, StudyExistsError
 from hpo_core.model.events import (
     AttemptFailed,
     CheckpointCondemned,
@@ -273,3 +275,13 @@ def test_report_with_curve_survives_the_codec() -> None:
     )  # fmt: skip
     entry = Entry(1, 0.1, 0, AttemptReported(report), ())
     assert decode_entry(encode_entry(entry)) == entry
+
+
+@pytest.mark.parametrize("wrong", [-1, 2.5, "3", None])
+def test_wrong_capacity_is_refused_and_the_study_goes_on(study: Study, wrong: Any) -> None:
+    import numpy as np
+
+    with pytest.raises(HpoError, match="0 or more"):
+        study.set_capacity(wrong)
+    assert len(study.set_capacity(np.int64(2))) == 2  # type: ignore[arg-type]
+    assert decode_entry(encode_entry(list(study.journal.entries(study.name))[-1])).seq == study.seq - 1

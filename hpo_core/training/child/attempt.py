@@ -36,13 +36,18 @@ _PROBE_BYTES = 1 << 20
 
 
 def run_attempt(
-    function: Callable[[TrialHandle], Any], request: JobRequest, progress: SharedProgress | None = None
+    function: Callable[[TrialHandle], Any],
+    request: JobRequest,
+    progress: SharedProgress | None = None,
+    *,
+    interruptible: bool = False,
 ) -> Report:
     """Train as ``request`` says and report; never raises for what ``function`` does.
 
     Args:
         function: the training function, or the Optuna objective (``request.style``).
         progress: where steps done are recorded for the zygote; None where no limit is enforced.
+        interruptible: whether Ctrl-C is raised: in the user's own process it is no failure of the function.
     """
     started = time.time()
     job = request.job
@@ -83,6 +88,8 @@ def run_attempt(
     except BaseException as error:  # SystemExit and KeyboardInterrupt are the function's doing, too
         exit_if_forked_copy(pid, error)
         handle.discard()
+        if interruptible and isinstance(error, KeyboardInterrupt):
+            raise
         if handle.save_error is not None:  # whatever the function made of it
             return failed(Outcome.STORAGE, str(handle.save_error), traceback_tail(error))
         return failed(_outcome(error, request.folder), one_line_message(error), traceback_tail(error))

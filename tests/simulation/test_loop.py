@@ -1,0 +1,213 @@
+"""The loop gives every granted job to its executor, whoever had it granted, and ends when nothing is left."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpo_core import Job, Study
+from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
+from hpo_core.execution.in_process import InProcessExecutor
+from hpo_core.execution.loop import Loop, Takeover
+from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
+from hpo_core.execution.virtual_workers import Worker
+from hpo_core.journal.protocol import Owner
+from hpo_core.model.errors import HpoError
+from hpo_core.model.inventory import Device, Inventory
+from hpo_core.model.trial import Report
+from hpo_core.placement import Slots
+from hpo_core.spec import StudySpec
+from hpo_core.training.handle import TrialHandle
+from tests.conftest import make_spec
+
+METRIC = {"name": "loss", "mode": "min"}
+RANDOM = {"method": "random", "configs": 4, "max_resource": 2}
+OWNER = Owner("here", 1, 0.0)
+
+
+class Person:
+    """An observer that does something to the study once: after the report of trial ``after``."""
+
+    def __init__(self, after: int, does: Any) -> None:
+        self._after = after
+        self._does = does
+
+    def on_report(self, report: Report, granted: list[Job]) -> None:
+        if report.trial == self._after and self._does is not None:
+            does, self._does = self._does, None
+            does()
+
+    def on_tick(self) -> None:
+        """Nothing is shown."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def virtual(spec: StudySpec, clock: VirtualClock, workers: Any = 2, slow: int = -1) -> VirtualExecutor:
+    return VirtualExecutor(
+        clock,
+        workers=workers,
+        train=lambda job: {"loss": float(job.trial)},
+        seconds=lambda job: 100.0 if job.trial == slow else 1.0,
+        objectives=["loss"],
+    )
+
+
+def train(trial: Any) -> None:
+    for _ in trial.steps():
+        trial.report(loss=trial.params["x"])
+
+
+def test_job_beyond_the_search_that_a_time_rule_lets_begin_is_trained() -> None:
+    search = {"method": "sha", "configs": 3, "min_resource": 1, "max_resource": 3, "reduction_factor": 3}
+    clock = VirtualClock()
+    study = Study.create(make_spec(search=search, metric=METRIC, stop={"seconds": 10.0}), clock=clock)
+    Loop(study, virtual(study.spec, clock, slow=2)).run(max_reports=2)
+    study.stop("a person")
+    study.train_further(0, 9)
+    study.recover("later:1")  # the search goes on, and waits at its rung for trial 2: a slot is free
+    status = Loop(study, virtual(study.spec, clock, slow=2)).run()
+    assert status == "halted"
+    assert not study.state.running and not study.state.extended
+    assert study.state.trials[0].resource == 9
+    study.check()
+
+
+def test_jobs_that_an_observer_had_granted_are_trained() -> None:
+    clock = VirtualClock()
+    study = Study.create(make_spec(search=RANDOM | {"configs": 1}, metric=METRIC), clock=clock)
+    person = Person(0, lambda: study.extend(3))
+    assert Loop(study, virtual(study.spec, clock), observers=[person]).run() == "finished"
+    assert study.state.completed_jobs == 4
+
+
+def test_search_goes_on_after_an_observer_abandoned_the_only_running_trial(tmp_path: Path) -> None:
+    study = Study.create(make_spec(search=RANDOM, metric=METRIC))
+    person = Person(1, lambda: study.abandon(2))
+    loop = Loop(study, InProcessExecutor(study.spec, tmp_path, train), observers=[person])
+    assert loop.run() == "finished"
+    assert [trial.status for trial in study.state.trials] == ["paused", "paused", "abandoned", "paused"]
+
+
+def test_time_rule_that_is_due_at_the_end_of_a_run_halts_the_study() -> None:
+    clock = VirtualClock()
+    study = Study.create(make_spec(search=RANDOM, metric=METRIC, stop={"seconds": 0.5}), clock=clock)
+    Loop(study, virtual(study.spec, clock)).run(until=0.5)
+    assert study.state.halted is not None and clock.now == 0.5
+
+
+def test_workers_that_join_and_leave_at_the_end_of_a_run_count() -> None:
+    clock = VirtualClock()
+    study = Study.create(make_spec(search=RANDOM | {"configs": 9}, metric=METRIC), clock=clock)
+    workers = [Worker(), Worker(leaves=0.5), Worker(joins=0.5), Worker(joins=0.5)]
+    Loop(study, virtual(study.spec, clock, workers)).run(until=0.5)
+    assert study.state.capacity == 3 and len(study.state.running) == 3
+
+
+def test_files_of_attempts_without_a_report_are_kept_when_a_run_ends_before_its_study(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    study = Study.create(make_spec(search=RANDOM, metric=METRIC), clock=clock)
+    written = tmp_path / "checkpoints" / "trial-00001" / "rung-0-attempt-0.safetensors"
+    written.parent.mkdir(parents=True)
+    written.write_bytes(b"of the attempt that ended, and whose report was not taken")
+    loop = Loop(study, virtual(study.spec, clock), checkpoints=CheckpointCleanup(study, tmp_path))
+    loop.run(max_reports=1)
+    assert 1 in study.state.running and written.exists()
+    loop.run()
+    assert study.finished
+
+
+@pytest.mark.parametrize("moment", ["training", "saving"])
+def test_ctrl_c_in_a_training_of_this_process_halts_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    presses = [KeyboardInterrupt()]
+
+    def press(at: str, trial: Any) -> None:
+        if at == moment and trial.number == 1 and presses:
+            raise presses.pop()
+
+    def interrupted(trial: Any) -> None:
+        press("training", trial)
+        train(trial)
+
+    def finish(trial: TrialHandle) -> Any:
+        press("saving", trial)
+        return finish_as_ever(trial)
+
+    finish_as_ever = TrialHandle.finish
+    monkeypatch.setattr(TrialHandle, "finish", finish)
+    study = Study.create(make_spec(search=RANDOM, metric=METRIC))
+    executor = InProcessExecutor(study.spec, tmp_path, interrupted)
+    loop = Loop(study, executor)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run()
+    assert study.status == "halted"
+    assert [trial.status for trial in study.state.trials] == ["paused", "running"]
+    study.recover("later:1")
+    assert loop.run() == "finished"
+    assert [trial.status for trial in study.state.trials] == ["paused"] * 4
+
+
+def test_a_free_slot_is_the_first_of_the_inventory_also_on_a_worker_that_joined_later() -> None:
+    clock = VirtualClock()
+    study = Study.create(make_spec(search=RANDOM, metric=METRIC), clock=clock)
+    Loop(study, virtual(study.spec, clock, [Worker(joins=0.5), Worker()])).run()
+    workers = [result.worker for trial in study.state.trials for result in trial.results]
+    assert workers == ["worker-1", "worker-0", "worker-1", "worker-0"]
+    slots = Slots()
+    slots.update(Inventory((Device("b"),)))
+    slots.update(Inventory((Device("a"), Device("b"))))
+    assert [slot.name for slot in slots.free(2)] == ["a", "b"]
+
+
+@given(st.lists(st.one_of(st.integers(0, 4), st.tuples(st.integers(0, 3), st.integers(0, 3)))))
+def test_slots_are_never_lost_or_given_twice_while_capacity_shrinks_and_grows(steps: list[Any]) -> None:
+    slots = Slots()
+    held: dict[tuple[str, int], tuple[int, int]] = {}
+    for step, what in enumerate(steps):
+        if isinstance(what, tuple):
+            slots.update(Inventory(tuple(Device(name, size) for name, size in zip("ba", what, strict=True))))
+        elif what == 0 and held:
+            slots.release(held.pop(min(held)))
+        elif what and (free := slots.free(what)):
+            slots.take((step, 0), free[-1])
+            assert (free[-1].name, free[-1].number) not in held
+            held[free[-1].name, free[-1].number] = (step, 0)
+        there = {(device.name, number) for device in slots.inventory.devices for number in range(device.slots)}
+        assert {(slot.name, slot.number) for slot in slots.free(99)} == there - held.keys()
+        assert len(slots) == len(held)
+
+
+def test_a_second_run_goes_on_with_the_study_that_the_first_one_took_over() -> None:
+    clock = VirtualClock()
+    study = Study.create(make_spec(search=RANDOM, metric=METRIC), clock=clock)
+    study.epoch = study.journal.claim("world", OWNER, 0.0)
+    loop = Loop(study, virtual(study.spec, clock), takeover=Takeover(owner=OWNER, extend=2))
+    assert loop.run(until=0.5) == "open"
+    assert loop.run() == "finished"
+    assert study.state.completed_jobs == 6 and study.state.failed_attempts == 0
+
+
+def test_a_job_that_could_not_be_submitted_is_submitted_by_the_next_run() -> None:
+    clock = VirtualClock()
+    study = Study.create(make_spec(search=RANDOM, metric=METRIC), clock=clock)
+    durations = [math.inf]
+    executor = VirtualExecutor(
+        clock,
+        workers=2,
+        train=lambda job: {"loss": float(job.trial)},
+        seconds=lambda job: durations.pop() if durations else 1.0,
+        objectives=["loss"],
+    )
+    loop = Loop(study, executor)
+    with pytest.raises(HpoError, match="Mend the workload"):
+        loop.run()
+    assert loop.run() == "finished"
+    assert study.state.completed_jobs == 4 and clock.now == 2.0
