@@ -22,6 +22,15 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+LONG_FOLDERS = ("flows", "faults", "deployed", "security", "retraining", "mlflow", "docs", "install")
+"""Tests of real services. They begin first, so that no process is left with a long file at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {name: place for place, name in enumerate(LONG_FOLDERS)}
+    items.sort(key=lambda item: order.get(item.path.parent.name, len(order)))
+
+
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HPO_HOME", "HPO_JOURNAL", "PREFECT_API_URL", "MLFLOW_TRACKING_URI"):
