@@ -105,7 +105,10 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         yield Path(made)
 
 
-@pytest.mark.parametrize("before", [False, True], ids=["after-entry", "before-entry"])
+@pytest.mark.parametrize(
+    "before",
+    [pytest.param(False, id="after-entry"), pytest.param(True, id="before-entry", marks=pytest.mark.slow)],
+)
 def test_a_controller_killed_after_each_entry_recovers(folder: Path, before: bool) -> None:
     at, killed = 1, 0
     while True:

@@ -151,7 +151,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("said", [pytest.param("option", marks=pytest.mark.slow), "study file"])
+@pytest.mark.slow
+@pytest.mark.parametrize("said", ["option", "study file"])
 def test_without_prefect(alone: Runner, said: str) -> None:
     option, changes = (["--no-prefect"], {}) if said == "option" else ([], {"prefect": {"enabled": False}})
     script = alone.folder / "lists_modules.py"

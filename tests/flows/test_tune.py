@@ -93,6 +93,7 @@ def metrics(hpo: Runner, study: str) -> dict[tuple[int, int], Any]:
     return found
 
 
+@pytest.mark.slow
 def test_grain_rung_has_one_task_run_per_rung(hpo: Runner) -> None:
     facts = hpo.json("tune", hpo.study(study="coarse", prefect={"grain": "rung"}))
     runs = task_runs(hpo, "coarse")
@@ -152,7 +153,7 @@ def test_failed_attempts_show_as_failed(hpo: Runner) -> None:
     ("function", "says"),
     [
         ("raises", "ValueError: width .* is not what I like"),
-        ("silent", "loss"),
+        pytest.param("silent", "loss", marks=pytest.mark.slow),
     ],
 )
 def test_an_objective_that_fails_from_the_start_halts(hpo: Runner, function: str, says: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import permutations
 
@@ -92,16 +93,15 @@ def test_the_work_is_bounded(counts: tuple[int, int, int, int], monkeypatch: pyt
     asked = 0
     tail = chance._tail
 
-    def counting(*arguments: object) -> float:
+    def counting(*arguments: int, high: int, ratio: Callable[[int], float]) -> float:
         nonlocal asked
-        *others, ratio = arguments
 
         def counted(h: int) -> float:
             nonlocal asked
             asked += 1
-            return float(ratio(h))  # type: ignore[operator]
+            return ratio(h)
 
-        return tail(*others, counted)  # type: ignore[arg-type]
+        return tail(*arguments, high=high, ratio=counted)
 
     monkeypatch.setattr(chance, "_tail", counting)
     hypergeometric_tail(*counts)

@@ -27,6 +27,7 @@ def test_experiment_names_with_control_characters_are_refused(experiment: str) -
         make_spec(tracking={"experiment": experiment})
 
 
+@pytest.mark.slow
 def test_an_experiment_called_help_gets_its_runs(hpo: Runner) -> None:
     search = {"method": "random", "configs": 2, "max_resource": 1}
     file = hpo.study(tracking={"experiment": "--help"}, search=search)

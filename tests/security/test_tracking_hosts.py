@@ -39,8 +39,15 @@ def finished(home: Path, uri: str | None) -> None:
     journal.close()
 
 
-@pytest.mark.parametrize("secret", [CREDENTIALS, {"MLFLOW_TRACKING_TOKEN": TOKEN}], ids=["password", "token"])
-@pytest.mark.parametrize("ours", [True, False], ids=["another is ours", "none is ours"])
+@pytest.mark.parametrize(
+    ("ours", "secret"),
+    [
+        pytest.param(True, CREDENTIALS, id="another is ours-password"),
+        pytest.param(True, {"MLFLOW_TRACKING_TOKEN": TOKEN}, id="another is ours-token", marks=pytest.mark.slow),
+        pytest.param(False, CREDENTIALS, id="none is ours-password", marks=pytest.mark.slow),
+        pytest.param(False, {"MLFLOW_TRACKING_TOKEN": TOKEN}, id="none is ours-token", marks=pytest.mark.slow),
+    ],
+)
 def test_hpo_project_sends_a_named_server_no_credentials(
     tmp_path: Path, hpo: Runner, secret: dict[str, str], ours: bool
 ) -> None:

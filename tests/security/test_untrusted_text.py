@@ -119,6 +119,7 @@ def test_progress_and_states_show_no_control_characters() -> None:
     assert not BAD.search(written.getvalue().replace("\n", "")) and "because" in written.getvalue()
 
 
+@pytest.mark.slow
 def test_hpo_show_list_and_export_print_no_control_characters(hpo: Runner) -> None:
     journal = Home(hpo.home).open_journal()
     study = nasty_study(journal)
