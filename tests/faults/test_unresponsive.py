@@ -187,10 +187,11 @@ STANDING = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "which",
-    [pytest.param("worker", marks=pytest.mark.slow), pytest.param("zygote", marks=pytest.mark.slow), "everything"],
+    ["worker", "zygote", "everything"],
 )
 def test_sigterm_ends_a_study_whose_processes_are_stopped(make: Callable[..., Real], which: str) -> None:
     """With the default of a minute, so that nothing is noticed before the signal comes."""

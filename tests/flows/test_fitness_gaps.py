@@ -20,7 +20,8 @@ pytestmark = pytest.mark.timeout(900)  # several commands each, on a machine tha
 METRICS = [{"name": "loss"}, {"name": "speed", "mode": "max"}]
 
 
-@pytest.mark.parametrize("fitness", ["priority", pytest.param("pareto", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("fitness", ["priority", "pareto"])
 def test_members_that_report_one_metric_take_part(hpo: Runner, fitness: str) -> None:
     search: dict[str, Any] = {"method": "pbt", "population": 5, "generations": 3, "fitness": fitness}
     plain = {"metric": METRICS[0], "metrics": METRICS, "search": search, "tracking": {"mlflow": None}}

@@ -93,6 +93,7 @@ def test_the_winner_of_a_search_is_trained_further(hpo: Runner, method: str) -> 
         assert [(r.resource, r.metrics) for r in mine] == [(r.resource, r.metrics) for r in theirs]
 
 
+@pytest.mark.slow
 def test_refusals_say_why(hpo: Runner) -> None:
     hpo("tune", hpo.study("nan", search=SEARCHES["asha"]))
     study = opened(hpo, "toy")

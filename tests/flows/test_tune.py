@@ -200,9 +200,8 @@ def test_unwritable_home(hpo: Runner) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
-@pytest.mark.parametrize(
-    "full", ["studies", pytest.param(".", marks=pytest.mark.slow)], ids=["checkpoints", "journal-too"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("full", ["studies", "."], ids=["checkpoints", "journal-too"])
 def test_full_disk_halts_and_resume_finishes(hpo: Runner, full: str) -> None:
     disk = hpo.home / full
     disk.mkdir(parents=True)
