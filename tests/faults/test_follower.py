@@ -123,6 +123,7 @@ def test_a_follower_ends_soon_after_its_controller_was_killed(
         controller.end()
 
 
+@pytest.mark.slow
 def test_a_new_follower_ends_the_previous_one(
     tmp_path: Path, hanging_server: tuple[str, threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from tests.flows.conftest import ROOT, Runner
 from tests.flows.test_tune import metrics
 
 
+@pytest.mark.slow
 def test_digits_and_its_rerun(hpo: Runner) -> None:
     plain = yaml.safe_load((ROOT / "examples/digits/study.yaml").read_text())
     plain["search"]["configs"] = 14  # the demo's 60 take a minute; the code is the same

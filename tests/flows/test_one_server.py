@@ -236,6 +236,7 @@ def answers(server: SharedServer) -> bool:
         return bool(answer.status == 200)
 
 
+@pytest.mark.slow
 def test_starters_at_once_and_one_that_comes_at_the_end(tmp_path: Path) -> None:
     folder = tmp_path / "prefect"
 

@@ -142,6 +142,7 @@ def test_mlflow_unreachable_does_not_stop_the_study(hpo: Runner) -> None:
     assert "pl4nted" not in out + err
 
 
+@pytest.mark.slow
 def test_failed_attempts_show_as_failed(hpo: Runner) -> None:
     facts = hpo.json("tune", hpo.study("dies_once", study="deaths"))
     assert facts["status"] == "finished"

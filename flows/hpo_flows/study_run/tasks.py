@@ -30,7 +30,7 @@ from hpo_flows.liveness.api_watch import api_answers, api_is_unreachable
 _REPORT_SECONDS = 10.0
 """How long the end of a flow waits for reports of attempts that were cancelled."""
 _STATES_SECONDS = 30.0
-"""How long it waits for the final states of all task runs together."""
+"""How long it waits for the next final state of a task run."""
 OPEN_RUNGS = 32
 """At most this many task runs of rungs are open at once."""
 _AWAY = frozenset({Outcome.LOST, Outcome.PREEMPTED})
@@ -261,12 +261,18 @@ class TaskPerRung:
 
 
 def _wait(futures: list[PrefectFuture[Any]]) -> None:
-    """Wait for final states. Without the API they are missing in the UI, and the study is complete in the journal."""
+    """Wait for final states, as long as some come. Without the API they are missing in the UI alone.
+
+    The study is complete in the journal whatever Prefect shows of it.
+    """
     seconds = _STATES_SECONDS if api_answers() else _STATES_SECONDS / 3
+    left = list(futures)
     try:
-        late = wait(futures, timeout=seconds).not_done
+        while left:
+            late = list(wait(left, timeout=seconds).not_done)
+            if len(late) == len(left):  # no state came for so long
+                logging.getLogger(__name__).warning("%d Prefect task runs without a final state", len(late))
+                return
+            left = late
     except Exception as error:
         logging.getLogger(__name__).warning("Prefect task runs without a final state: %s", error)
-    else:
-        if late:
-            logging.getLogger(__name__).warning("%d Prefect task runs without a final state", len(late))
