@@ -64,6 +64,11 @@ class Pace:
             self._known = (now, self._eta())
         return self._known[1]
 
+    def eta_text(self) -> str:
+        """The ETA for people: an estimate has no milliseconds."""
+        left = self.eta()
+        return duration(None if left is None else float(round(left)))
+
     def _eta(self) -> float | None:
         study = self._study
         left = [study.rules.seconds_left(time.time()) if study.state.halted is None else None]
@@ -149,7 +154,7 @@ class PlainLines:
         state = self._study.state
         self._write(
             f"[{state.completed_jobs} done, {len(state.running)} running, best {best_line(self._study)}, "
-            f"ETA {duration(self._pace.eta())}] {self._lines.line(report, granted)}"
+            f"ETA {self._pace.eta_text()}] {self._lines.line(report, granted)}"
         )
         self.on_tick()
 
@@ -193,7 +198,7 @@ class LiveBoard:
         head = Text.assemble(
             (f"{study.name}  ", "bold"),
             f"{state.completed_jobs} jobs done, {len(state.running)} running, "
-            f"{duration(self._pace.elapsed())} elapsed, ETA {duration(self._pace.eta())}",
+            f"{duration(self._pace.elapsed())} elapsed, ETA {self._pace.eta_text()}",
         )
         parts: list[RenderableType] = [head, rung_table(study)]
         for title, line, style in self._notes():

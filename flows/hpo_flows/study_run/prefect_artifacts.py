@@ -151,7 +151,7 @@ class StudyArtifacts:
         words = f"{study.state.completed_jobs:,} jobs done, {len(study.state.running)} running"
         if study.state.halted is not None:
             return f"{words}; halted: {markdown_text(halt_words(study.spec, study.state.halted))}"
-        return f"{words}, {duration(self._pace.elapsed())} elapsed, ETA {duration(self._pace.eta())}"
+        return f"{words}, {duration(self._pace.elapsed())} elapsed, ETA {self._pace.eta_text()}"
 
     def _share(self) -> float | None:
         """Percent of the units of training that are done; None where nothing says how many there will be."""
