@@ -79,7 +79,3 @@ class Slots:
         slot = self._held.pop(job, None)
         if slot is not None and slot.number < self._sizes.get(slot.name, 0):
             heapq.heappush(self._free, Slot(self._places[slot.name], slot.number, slot.name))
-
-    def of(self, job: JobKey) -> Slot | None:
-        """The slot a job holds."""
-        return self._held.get(job)

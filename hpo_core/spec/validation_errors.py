@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 from pydantic import ValidationError
@@ -37,6 +37,8 @@ def explain(error: ValidationError, where: str, data: Any, lines: dict[tuple[Any
         elif item["type"] == "union_tag_not_found":
             context = item.get("ctx", {})
             message = f"{context.get('discriminator', 'its kind')} is required and absent; add it to this mapping"
+        elif item["type"] == "union_tag_invalid":
+            message = _unknown_tag(item["ctx"])
         elif item["type"] in ("model_type", "model_attributes_type", "dict_type"):
             message = f"a mapping belongs here, such as {{name: ...}} (got {shown(item['input'])})"
         elif not isinstance(item["input"], dict | list):
@@ -45,6 +47,15 @@ def explain(error: ValidationError, where: str, data: Any, lines: dict[tuple[Any
     if len(every) > len(found):
         found.append(f"{where}: ... and {len(every) - len(found):,} errors more")
     return "\n".join(found)
+
+
+def _unknown_tag(context: Mapping[str, Any]) -> str:
+    """For a method, parameter type or cluster kind that is none of ours."""
+    key, tag = str(context["discriminator"]).strip("'"), str(context["tag"])
+    expected = [name.strip("'") for name in str(context["expected_tags"]).split(", ")]
+    close = difflib.get_close_matches(tag, expected, n=1)
+    cure = f"did you mean {close[0]}?" if close else "choose one of them"
+    return f"{key} = {shown(tag)} is unknown: there are {', '.join(expected)}; {cure}"
 
 
 def _without_tags(loc: tuple[Any, ...], data: Any) -> tuple[Any, ...]:

@@ -158,3 +158,16 @@ def test_complaints_about_foreign_configurations() -> None:
         "d is given although its condition does not hold",
     ]
     assert space.complaints({"c": "a"}) == ["x is missing", "d is missing"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"search": {"method": "ahsa"}}, "search: method = 'ahsa' is unknown: there are asha, .*; did you mean asha?"),
+        ({"space": {"x": {"type": "flot"}}}, "space.x: type = 'flot' is unknown: there are float, .*mean float?"),
+        ({"cluster": {"kind": "cloud"}}, "cluster: kind = 'cloud' is unknown: there are local, .*; choose one of them"),
+    ],
+)
+def test_an_unknown_kind_is_refused_with_those_that_exist(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        StudySpec.from_plain(make_spec().plain() | changes)
