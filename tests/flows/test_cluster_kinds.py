@@ -70,7 +70,7 @@ def test_a_missing_package_is_said_with_its_extra(
         ({"kind": "kubernetes"}, "cluster.image: is required"),
         ({"kind": "kubernetes", "image": "i", "volume_claim": "c"}, "belong together"),
         ({"kind": "local_cuda", "devices": []}, "cluster.devices"),
-        ({"kind": "cloud"}, "'local', 'address', 'slurm', 'kubernetes', 'local_cuda'"),
+        ({"kind": "cloud"}, "there are local, address, slurm, kubernetes, local_cuda"),
     ],
 )
 def test_wrong_settings_are_refused(cluster: dict[str, Any], message: str) -> None:
