@@ -10,13 +10,14 @@ from typing import Any, NoReturn
 
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.training.optuna.conditions import value_index, values_of
-from hpo_core.training.optuna.study_view import ObjectiveStudy
+from hpo_core.training.optuna.study_view import ObjectiveStorage, ObjectiveStudy
 from hpo_core.training.optuna.suggestions import (
     NO_SUCH_ATTRIBUTE,
     Description,
     Suggestions,
     distributions_of,
     same_range,
+    system_attrs_of,
     to_yaml,
 )
 
@@ -42,6 +43,7 @@ class DryTrial(Suggestions):
     def __init__(self, chosen: Mapping[str, Any], rng: random.Random | None = None, *, mode: str = "min") -> None:
         super().__init__()
         self.study = DryStudy(mode)
+        self.storage = ObjectiveStorage()
         self.datetime_start = datetime.now()
         self.user_attrs: dict[str, Any] = {}
         self.constraints: dict[str, float] = {}
@@ -79,8 +81,8 @@ class DryTrial(Suggestions):
 
     @property
     def system_attrs(self) -> dict[str, Any]:
-        """Constraints set so far, as Optuna names them."""
-        return {f"constraints:{name}": value for name, value in self.constraints.items()}
+        """What was set so far: constraints, as Optuna names them, and what functions of Optuna wrote."""
+        return self.storage.get_trial_system_attrs(0) | system_attrs_of(self.constraints)
 
     def set_user_attr(self, key: str, value: Any) -> None:
         self.user_attrs[key] = value

@@ -1,4 +1,4 @@
-"""ObjectiveStudy: the read-only ``trial.study`` of an Optuna objective, for pruning callbacks among others."""
+"""ObjectiveStudy: the read-only ``trial.study`` of an Optuna objective; and its ``trial.storage``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,28 @@ _OF_THE_STUDY = frozenset(
         "set_system_attr", "set_user_attr", "stop", "tell",
     }
 )  # fmt: skip
+
+
+class ObjectiveStorage:
+    """The ``trial.storage`` of an objective: system attributes of its own trial, as long as it trains.
+
+    Functions of Optuna such as ``report_cross_validation_scores`` write there.
+    """
+
+    def __init__(self) -> None:
+        self._attrs: dict[str, Any] = {}
+
+    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
+        self._attrs[key] = value
+
+    def get_trial_system_attrs(self, trial_id: int) -> dict[str, Any]:
+        return dict(self._attrs)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"trial.storage.{name} is not there: an objective has no Optuna storage, and can set and read the "
+            "system attributes of its own trial alone."
+        )
 
 
 class ObjectiveStudy:

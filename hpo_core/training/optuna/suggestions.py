@@ -14,7 +14,7 @@ from hpo_core.model.errors import ObjectiveError
 NO_SUCH_ATTRIBUTE = (
     "trial.{name} is not there: the trial of a study here has suggest_*, report, should_prune, set_constraint, "
     "constraints, user_attrs, system_attrs, params, distributions, number, datetime_start and a read-only study, but "
-    "no Optuna storage behind it."
+    "no Optuna study or database behind it."
 )
 Description = dict[str, Any]
 """A parameter as the study file has it: ``{"type": "float", "low": 0.1, "high": 1.0, "log": True}``."""
@@ -68,6 +68,11 @@ def distributions_of(suggested: Mapping[str, Description]) -> dict[str, Any]:
 
     adapter: TypeAdapter[Any] = TypeAdapter(Parameter)
     return {name: adapter.validate_python(description).distribution() for name, description in suggested.items()}
+
+
+def system_attrs_of(constraints: Mapping[str, float]) -> dict[str, Any]:
+    """Constraints as Optuna names them among a trial's system attributes."""
+    return {f"constraints:{name}": value for name, value in constraints.items()}
 
 
 def plain_choice(name: str, choice: Any) -> Any:

@@ -20,13 +20,14 @@ import numpy as np
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.optuna.objective_callable import objective_callable
-from hpo_core.training.optuna.study_view import ObjectiveStudy
+from hpo_core.training.optuna.study_view import ObjectiveStorage, ObjectiveStudy
 from hpo_core.training.optuna.suggestions import (
     NO_SUCH_ATTRIBUTE,
     Description,
     Suggestions,
     distributions_of,
     suggested_value,
+    system_attrs_of,
 )
 from hpo_core.training.random_state import seed_all
 from hpo_core.training.request import JobRequest
@@ -112,6 +113,7 @@ class OptunaTrial(Suggestions):
         self._metrics = request.metrics
         self._constraints = request.constraints
         self._study = ObjectiveStudy(request.study, request.metrics, request.modes)
+        self.storage = ObjectiveStorage()
         self._trial_id = request.job.trial  # callbacks ask for it before they look for a storage
         self._space: dict[str, Description] = request.space
         self._state = state
@@ -157,8 +159,8 @@ class OptunaTrial(Suggestions):
 
     @property
     def system_attrs(self) -> dict[str, Any]:
-        """Constraints set so far, as Optuna names them; a study here has no other system attributes."""
-        return {f"constraints:{name}": value for name, value in self._state.constraints.items()}
+        """What was set so far: constraints, as Optuna names them, and what functions of Optuna wrote."""
+        return self.storage.get_trial_system_attrs(self._trial_id) | system_attrs_of(self._state.constraints)
 
     def set_constraint(self, key: str, value: float) -> None:
         """Set a constraint, which is satisfied where it is at most 0. Of several values the first counts, as in Optuna.
