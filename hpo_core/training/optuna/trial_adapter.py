@@ -98,6 +98,7 @@ class OptunaTrial(Suggestions):
     def __init__(self, handle: TrialHandle, request: JobRequest, state: ObjectiveState, steps: Iterator[int]) -> None:
         self._handle = handle
         self._metrics = request.metrics
+        self._params = request.job.params
         self._space: dict[str, Description] = request.space
         self._state = state
         self._steps = steps
@@ -203,7 +204,7 @@ class OptunaTrial(Suggestions):
             pass
 
     def _suggest(self, call: str, name: str, asked: Description) -> Any:
-        value = suggested_value(call, name, asked, space=self._space, params=self._handle.params)
+        value = suggested_value(call, name, asked, space=self._space, params=self._params)
         self._suggested[name] = value
         return value
 
