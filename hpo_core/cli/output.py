@@ -25,7 +25,7 @@ from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.front import FrontMember, front_rows
 from hpo_core.views.rung_names import RungNames, halt_words
 from hpo_core.views.rungs import BracketView, bracket_views, entry_levels, grouped_brackets, rung_rows
-from hpo_core.views.summary import BestResult, summarize
+from hpo_core.views.summary import BestResult, exhausted_words, summarize
 from hpo_core.views.trained_further import Extension
 
 
@@ -184,6 +184,8 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, *, f
     if state.halted is not None:
         halted = terminal_text(f"halted: {halt_words(study.spec, state.halted)}")
         out.print(Text(halted, style="yellow"), soft_wrap=True)
+    elif state.exhausted:
+        out.print(Text(exhausted_words(study), style="yellow"), soft_wrap=True)
     out.print(Text(f"best: {best_line(study)}"))
     for line in failure_lines(failures, str(folder)):
         out.print(Text(terminal_text(line), style="yellow"), soft_wrap=True)
