@@ -2,7 +2,7 @@
 
 Exit codes: 0 done; 1 failed; 2 wrong study file or arguments; 3 study exists; 4 study not found; 5 driven by
 another controller; 6 storage or journal cannot be written; 7 study halted before its end (``hpo resume`` goes
-on); 8 audit found differences; 130 interrupted.
+on); 8 audit found differences; 9 most trials failed; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 import typer
 from rich.text import Text
 
+from hpo_core.cli.debugging import try_trial
 from hpo_core.cli.extras import missing_package
 from hpo_core.cli.output import err
 from hpo_core.cli.planning import simulate_study, space
@@ -25,6 +26,7 @@ from hpo_core.security.masking import mask_logs, masked
 CORE_COMMANDS: dict[str, Callable[..., None]] = {
     "simulate": simulate_study,
     "space": space,
+    "try": try_trial,
     "list": list_studies,
     "status": status,
     "show": show,

@@ -20,7 +20,7 @@ class WarmStarted:
         self._proposals = proposals
         self._given = 0
 
-    def propose(self, number: int, given: Params | None = None) -> Params:
+    def propose(self, number: int, given: Params | None = None) -> Params | None:
         if given is not None:
             return self.sampler.propose(number, given)
         if number - self._given < len(self._proposals):

@@ -12,6 +12,7 @@ from hpo_core.model.events import (
     Event,
     JobCompleted,
     JobGranted,
+    SamplerExhausted,
     StudyExtended,
     TrialAbandoned,
     TrialCreated,
@@ -52,7 +53,7 @@ class Straight(SearchMethod):
     """``configs`` configurations (None: until a stop rule), each trained to ``max_resource`` in one job.
 
     Args:
-        limit: a finite grid has no more; an extension beyond it ends there.
+        limit: a finite grid or a sampler has no more; an extension beyond it ends there.
         queue_counts: whether configurations that people enqueue are some of these; else they are further ones.
     """
 
@@ -94,6 +95,8 @@ class Straight(SearchMethod):
         elif isinstance(event, ConfigurationEnqueued) and not self._queue_counts:
             self._configs = None if self._configs is None else self._configs + 1
             self.limit = None if self.limit is None else self.limit + 1
+        elif isinstance(event, SamplerExhausted):
+            self.limit = self.created
 
     def rungs(self) -> list[RungStatus]:
         expected = self.created if self.width is None else self.width
