@@ -2,7 +2,7 @@
 
 Exit codes: 0 done; 1 failed; 2 wrong study file or arguments; 3 study exists; 4 study not found; 5 driven by
 another controller; 6 storage or journal cannot be written; 7 study halted before its end (``hpo resume`` goes
-on); 8 audit found differences; 130 interrupted.
+on); 8 audit found differences; 9 most trials failed; 130 interrupted.
 """
 
 from __future__ import annotations

@@ -21,13 +21,13 @@ from hpo_core.model.errors import HpoError
 from hpo_core.replay.damaged_journals import damage_named
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
+from hpo_core.views.failure_reasons import Failures, failure_lines, failures_of
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.front import FrontMember, front_rows
 from hpo_core.views.rung_names import RungNames, halt_words
 from hpo_core.views.rungs import BracketView, bracket_views, entry_levels, grouped_brackets, rung_rows
 from hpo_core.views.summary import BestResult, StudySummary, summarize
 from hpo_core.views.trained_further import Extension
-from hpo_core.views.trial_story import trial_story, unrestored_lines
 
 
 class SafeConsole(Console):
@@ -98,6 +98,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     jobs: int
     seconds: float
     metric: str
+    failures: Failures
     best: BestResult | None
     front: tuple[FrontMember, ...]
     notices: Sequence[str]
@@ -107,11 +108,12 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     report: str
 
 
-def print_run_result(result: RunResult, *, extendable: bool, as_json: bool) -> None:
+def print_run_result(result: RunResult, *, extendable: bool, folder: str, as_json: bool) -> None:
     """The end of a run: JSON for programs, or a summary for people.
 
     Args:
         extendable: whether further configurations can be asked for.
+        folder: of the study, where the logs lie.
     """
     if as_json:
         print_json(msgspec.to_builtins(result))
@@ -135,6 +137,8 @@ def print_run_result(result: RunResult, *, extendable: bool, as_json: bool) -> N
     _print_front(result.study, result.front, most=_FRONT_SHOWN)
     if result.trained_further is not None:
         out.print(Text(f"  further     {result.trained_further.words}"), soft_wrap=True)
+    for title, line in zip(["failures", *[""] * 99], failure_lines(result.failures, folder), strict=False):
+        out.print(Text(f"  {title:<11} {terminal_text(line)}", style="yellow"), soft_wrap=True)
     for title, target in (("checkpoint", result.checkpoint), ("MLflow", result.mlflow), ("report", result.report)):
         if target:
             out.print(Text(f"  {title:<11} {target}"), soft_wrap=True)
@@ -210,40 +214,36 @@ def _print_settings(study: Study, summary: StudySummary, created: float) -> None
         out.print(Text(terminal_text(f"    {key} = {value}")), soft_wrap=True)
 
 
-def print_study(home: Home, name: str, at: int | None, as_json: bool, trial: int | None = None) -> None:
-    """A study as of an entry, or the story of one trial."""
+def print_study(home: Home, name: str, at: int | None, as_json: bool) -> None:
+    """A study as of an entry."""
     source = home.read_journal()
     with damage_named(source, name):
-        _print_study(source, name, at, as_json, trial)
+        _print_study(source, name, at, as_json, folder=home.study_folder(name))
 
 
-def _print_study(source: Journal, name: str, at: int | None, as_json: bool, trial: int | None) -> None:
+def _print_study(source: Journal, name: str, at: int | None, as_json: bool, *, folder: Path) -> None:
     info = source.info(name)
     if at is not None and at >= info.entries:
         raise HpoError(f"--at {at}: study {name!r} has entries 0 to {info.entries - 1}.")
     study = Study.open(name, source, at=at, reading=True)
     state = study.state
-    if trial is not None:
-        if trial >= len(state.trials):
-            raise HpoError(f"--trial {trial}: study {name!r} has trials 0 to {len(state.trials) - 1} at that entry.")
-        for line in [*trial_story(state, trial), *unrestored_lines(source.entries(name, 0, study.seq), trial)]:
-            out.print(Text(terminal_text(line)), soft_wrap=True)
-        return
     views = bracket_views(study, details=True)
     names = RungNames(study.spec)
     ceilings = [names.ceiling_line(event) for event in state.ceilings]
-    summary = summarize(study)
+    summary, failures = summarize(study), failures_of(state)
     status = status_word(study, info) if at is None else summary.status
     if as_json:
         print_json(
             {"entry": study.seq - 1, "entries": info.entries, "rungs": _plain_rungs(study, views), "ceilings": ceilings}
             | summary.plain(*_SHOWN)
-            | {"status": status}
+            | {"status": status, "failures": msgspec.to_builtins(failures)}
         )
         return
     _print_counts(status, summary, f" as of entry {study.seq - 1} of {info.entries - 1}")
     _print_halt(study)
     _print_settings(study, summary, info.created)
+    for line in failure_lines(failures, str(folder)):
+        out.print(Text(terminal_text(line), style="yellow"), soft_wrap=True)
     _print_front(name, summary.front)
     if enter := entry_levels(study.spec):
         places = ", ".join(f"{level} (bracket {bracket})" for bracket, level in enter.items())

@@ -12,6 +12,7 @@ from rich.text import Text
 from hpo_core.cli.options import AsJson, Force, HomeOption, JournalOption, Name
 from hpo_core.cli.output import err, out, print_json, print_status, print_study, status_word
 from hpo_core.cli.row_table import cell_text, print_rows
+from hpo_core.cli.trial_page import print_trial
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, JournalUnavailableError
 from hpo_core.security.untrusted_text import json_text
@@ -68,13 +69,18 @@ def status(name: Name, home: HomeOption = None, journal: JournalOption = None, a
 def show(
     name: Name,
     at: Annotated[int | None, typer.Option("--at", min=0, help="As of this journal entry (default: the last).")] = None,
-    trial: Annotated[int | None, typer.Option("--trial", min=0, help="The story of one trial.")] = None,
+    trial: Annotated[
+        int | None, typer.Option("--trial", min=0, help="One trial: parameters, story, traceback, logs.")
+    ] = None,
     home: HomeOption = None,
     journal: JournalOption = None,
     as_json: AsJson = False,
 ) -> None:
     """All about a study as of any entry of its journal."""
-    print_study(Home(home, journal), name, at, as_json, trial=trial)
+    if trial is not None:
+        print_trial(Home(home, journal), name, trial, at=at, as_json=as_json)
+    else:
+        print_study(Home(home, journal), name, at, as_json)
 
 
 def audit_study(name: Name, home: HomeOption = None, journal: JournalOption = None, as_json: AsJson = False) -> None:
