@@ -18,6 +18,7 @@ import typer
 from rich.text import Text
 
 from hpo_core import __version__
+from hpo_core.cli.debugging import try_trial
 from hpo_core.cli.extras import missing_package
 from hpo_core.cli.output import err
 from hpo_core.cli.planning import simulate_study, space
@@ -29,6 +30,7 @@ from hpo_core.security.masking import mask_logs, masked
 CORE_COMMANDS: dict[str, Callable[..., None]] = {
     "simulate": simulate_study,
     "space": space,
+    "try": try_trial,
     "list": list_studies,
     "status": status,
     "show": show,

@@ -26,7 +26,7 @@ from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.front import FrontMember, front_rows
 from hpo_core.views.rung_names import RungNames, halt_words
 from hpo_core.views.rungs import BracketView, bracket_views, entry_levels, grouped_brackets, rung_rows
-from hpo_core.views.summary import BestResult, StudySummary, summarize
+from hpo_core.views.summary import BestResult, StudySummary, exhausted_words, summarize
 from hpo_core.views.trained_further import Extension
 
 
@@ -168,6 +168,7 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
             jobs = ", ".join(f"trial {job.trial} to {job.target:,}" for job in summary.running[:_JOBS_SHOWN])
             more = f" and {len(summary.running) - _JOBS_SHOWN:,} more" if len(summary.running) > _JOBS_SHOWN else ""
             out.print(Text(f"running: {jobs}{more}"), soft_wrap=True)
+        _print_failures(failures_of(study.state), home.study_folder(name))
         out.print(Text(f"more: hpo show {name}", style="dim"), soft_wrap=True)
 
 
@@ -190,6 +191,13 @@ def _print_halt(study: Study) -> None:
     if study.state.halted is not None:
         halted = terminal_text(f"halted: {halt_words(study.spec, study.state.halted)}")
         out.print(Text(halted, style="yellow"), soft_wrap=True)
+    elif study.state.exhausted:
+        out.print(Text(exhausted_words(study), style="yellow"), soft_wrap=True)
+
+
+def _print_failures(failures: Failures, folder: Path) -> None:
+    for line in failure_lines(failures, str(folder)):
+        out.print(Text(terminal_text(line), style="yellow"), soft_wrap=True)
 
 
 def _print_settings(study: Study, summary: StudySummary, created: float) -> None:
@@ -242,8 +250,7 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, *, f
     _print_counts(status, summary, f" as of entry {study.seq - 1} of {info.entries - 1}")
     _print_halt(study)
     _print_settings(study, summary, info.created)
-    for line in failure_lines(failures, str(folder)):
-        out.print(Text(terminal_text(line), style="yellow"), soft_wrap=True)
+    _print_failures(failures, folder)
     _print_front(name, summary.front)
     if enter := entry_levels(study.spec):
         places = ", ".join(f"{level} (bracket {bracket})" for bracket, level in enter.items())

@@ -284,6 +284,13 @@ class TrialExtensionEnded(_Fact, frozen=True):
     reason: str
 
 
+class SamplerExhausted(_Fact, frozen=True):
+    """The sampler proposed all its configurations, so none is drawn any more; trials that exist go on."""
+
+    trials: int
+    """How many there are."""
+
+
 class StudyHalted(_Fact, frozen=True):
     """No further jobs are granted until the study is resumed."""
 
@@ -314,6 +321,7 @@ Event = (
     | StudyExtended
     | TrialExtended
     | TrialExtensionEnded
+    | SamplerExhausted
     | StudyHalted
     | StudyReopened
 )

@@ -13,7 +13,7 @@ import msgspec
 
 from hpo_core.journal.damage import damaged_entry
 from hpo_core.model.errors import HpoError, JournalError
-from hpo_core.model.events import Entry, Event, TrialCreated
+from hpo_core.model.events import Entry, Event, SamplerExhausted, TrialCreated
 from hpo_core.model.trial import Params
 from hpo_core.spec.assembly import create_sampler, is_pure
 from hpo_core.study import Study
@@ -45,9 +45,9 @@ class _Oracle:
     """Answers with the parameters the record holds; asked by number, so order does not matter."""
 
     def __init__(self) -> None:
-        self.upcoming: dict[int, Params] = {}
+        self.upcoming: dict[int, Params | None] = {}
 
-    def propose(self, number: int) -> Params:
+    def propose(self, number: int) -> Params | None:
         return self.upcoming.pop(number, {})
 
     def apply(self, event: Event) -> None:
@@ -86,7 +86,10 @@ def audit(entries: Iterable[Entry], *, check_invariants: bool = True, limit: int
             for event in entry.events:
                 if type(event) is TrialCreated:
                     drawn = event.params if drawn_again is None else drawn_again.propose(event.trial)
-                    oracle.upcoming[event.trial] = event.params if _close(drawn, event.params) else drawn
+                    same = drawn is not None and _close(drawn, event.params)
+                    oracle.upcoming[event.trial] = event.params if same else drawn
+                elif type(event) is SamplerExhausted and not pure:
+                    oracle.upcoming[event.trials] = None
             # The generator must see each of its events applied. A scratch copy would cost O(study) per entry;
             # instead the recorded event is applied where it equals the decided one, which is the same thing.
             recorded = iter(entry.events)

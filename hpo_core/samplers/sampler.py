@@ -20,8 +20,11 @@ class Sampler(Protocol):
     Its answers are recorded (:class:`~hpo_core.model.events.TrialCreated`), so replay never asks again.
     """
 
-    def propose(self, number: int) -> Params:
-        """Parameters for trial ``number``. Must not depend on anything but settings and applied events."""
+    def propose(self, number: int) -> Params | None:
+        """Parameters for trial ``number``; None: there are no further ones, now or later.
+
+        Must not depend on anything but settings and applied events.
+        """
         ...
 
     def apply(self, event: Event) -> None:

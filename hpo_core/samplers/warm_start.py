@@ -19,7 +19,7 @@ class WarmStarted:
         self.sampler = sampler
         self._proposals = proposals
 
-    def propose(self, number: int) -> Params:
+    def propose(self, number: int) -> Params | None:
         if number < len(self._proposals):
             return dict(self._proposals[number])
         return self.sampler.propose(number)

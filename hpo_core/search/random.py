@@ -7,7 +7,15 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from hpo_core.model.events import Event, JobCompleted, JobGranted, StudyExtended, TrialAbandoned, TrialCreated
+from hpo_core.model.events import (
+    Event,
+    JobCompleted,
+    JobGranted,
+    SamplerExhausted,
+    StudyExtended,
+    TrialAbandoned,
+    TrialCreated,
+)
 from hpo_core.model.space import ParameterType
 from hpo_core.search.method import DONE, WAIT, Action, RungStatus, Sample, SearchMethod
 from hpo_core.search.search_settings import (
@@ -44,7 +52,7 @@ class Straight(SearchMethod):
     """``configs`` configurations (None: until a stop rule), each trained to ``max_resource`` in one job.
 
     Args:
-        limit: a finite grid has no more; an extension beyond it ends there.
+        limit: a finite grid or a sampler has no more; an extension beyond it ends there.
     """
 
     def __init__(self, configs: int | None, max_resource: int, limit: int | None = None) -> None:
@@ -79,6 +87,8 @@ class Straight(SearchMethod):
             self.ruled_out.append(event.trial)
         elif isinstance(event, StudyExtended) and self._configs is not None:
             self._configs += event.configs
+        elif isinstance(event, SamplerExhausted):
+            self.limit = self.created
 
     def rungs(self) -> list[RungStatus]:
         expected = self.created if self.width is None else self.width

@@ -10,7 +10,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import derive_seed
 from hpo_core.model.settings import RECORDED, MetricSpec, Part, is_recorded
 from hpo_core.model.space import Parameter, SearchSpace
-from hpo_core.samplers.registry import check_objectives
+from hpo_core.samplers.registry import check_objectives, check_population
 from hpo_core.search.registry import Search
 from hpo_core.spec.clusters import Cluster, LocalClusterSpec
 from hpo_core.spec.older_settings import with_later_settings
@@ -89,6 +89,8 @@ class StudySpec(Part):
         check_objectives(self.sampler.name, self.sampler.arguments, len(self.objectives))
         self.search.check_space(space, self.seed)
         outline = self.search.outline()
+        if new and outline.population is not None:
+            check_population(self.sampler.name)
         if self.style == "optuna" and outline.population is not None:
             raise ValueError(
                 f"style optuna cannot go on from another trial's weights, which {self.search.method} does; use another "

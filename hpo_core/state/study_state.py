@@ -23,6 +23,7 @@ from hpo_core.model.events import (
     JobGranted,
     ReportIgnored,
     Reproduced,
+    SamplerExhausted,
     StudyCreated,
     StudyExtended,
     StudyHalted,
@@ -76,6 +77,8 @@ class StudyState:
         self.extra_configs = 0
         self.controller = ""
         self.halted: StudyHalted | None = None
+        self.exhausted = False
+        """Whether the sampler has no further configurations."""
         self.incumbent: Incumbent | None = None
         """With several objectives the best in the first one; between equals there, in the next one."""
         self.front: list[Incumbent] = []
@@ -122,6 +125,7 @@ class StudyState:
             StudyExtended: self._extended,
             TrialExtended: self._trial_extended,
             TrialExtensionEnded: self._trial_extension_ended,
+            SamplerExhausted: self._sampler_exhausted,
             StudyHalted: self._halted,
             StudyReopened: self._reopened,
         }
@@ -289,6 +293,9 @@ class StudyState:
         del self.extended[event.trial]
         trial.failures = ()
         trial.given_up += (event,)
+
+    def _sampler_exhausted(self, _: SamplerExhausted) -> None:
+        self.exhausted = True
 
     def _halted(self, event: StudyHalted) -> None:
         self.halted = event

@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator
 from hpo_core.checkpoints.budget import Budget
 from hpo_core.checkpoints.retention import LiveCheckpoints
 from hpo_core.model.errors import HpoError, SpecError
-from hpo_core.model.events import Event, JobGranted, Reproduced, StudyHalted, TrialCreated, TrialExtended
+from hpo_core.model.events import (
+    Event,
+    JobGranted,
+    Reproduced,
+    SamplerExhausted,
+    StudyHalted,
+    TrialCreated,
+    TrialExtended,
+)
 from hpo_core.model.stage import Further, Generation, Rung, Stage
 from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.samplers.sampler import Sampler
@@ -179,13 +187,19 @@ class Grants:
             )
         elif isinstance(action, Sample):
             number = len(state.trials)
-            yield TrialCreated(number, action.bracket, self._propose(number))
+            params = self._propose(number)
+            if params is None:
+                yield SamplerExhausted(number)
+                yield from self._by_search()  # the method wants no further configuration now
+                return
+            yield TrialCreated(number, action.bracket, params)
             yield JobGranted(
                 number, 0, self._rung(number, action.bracket, action.rung), target=action.target, checkpoint=None
             )
         elif isinstance(action, Reproduce):
             number = len(state.trials)
             params = self._propose(number) if action.params is None else action.params
+            assert params is not None, "a population has a sampler without an end"
             yield TrialCreated(number, 0, params, action.parent)
             yield Reproduced(
                 number,
@@ -207,7 +221,7 @@ class Grants:
             found = self._rungs[bracket, rung] = Rung(bracket, rung)
         return found
 
-    def _propose(self, number: int) -> Params:
+    def _propose(self, number: int) -> Params | None:
         try:
             return self._sampler.propose(number)
         except HpoError:

@@ -302,9 +302,18 @@ class Study:
         """Ask for so many more configurations."""
         if configs < 1:
             raise HpoError(f"extend(configs={configs}): give at least 1 further configuration.")
-        if refusal := self.spec.search.refuse_extension(self.name, self.method):
+        if refusal := self.refuse_extension():
             raise HpoError(refusal)
         return self._granted(self._take(ExtensionRequested(configs)))
+
+    def refuse_extension(self) -> str | None:
+        """Why the study takes no more configurations; None: it takes them."""
+        if self.state.exhausted:
+            return (
+                f"Study {self.name!r}: {self.spec.sampler.name} has no further configurations; all "
+                f"{len(self.state.trials)} were tried. Start a new study with a larger space or another sampler."
+            )
+        return self.spec.search.refuse_extension(self.name, self.method)
 
     def train_further(self, trial: int | None = None, to: int = 0) -> list[Job]:
         """Train one trial on, beyond the search and its maximum resource, once that is finished or halted.
