@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from hpo_core.cli.options import AsJson, HomeOption, JournalOption, Name
+from hpo_core.cli.options import AsJson, HomeOption, JournalOption, Name, names_of_studies
 from hpo_core.cli.output import out
 from hpo_core.home import Home, checked_name
 from hpo_core.model.errors import HpoError
@@ -77,6 +77,7 @@ def compare(
         typer.Argument(
             help="Names of the studies; repeats of one search share a band.",
             callback=lambda names: [checked_name(name) for name in names],
+            autocompletion=names_of_studies,
         ),
     ],
     out_file: Annotated[

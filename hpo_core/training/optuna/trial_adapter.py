@@ -115,6 +115,7 @@ class OptunaTrial(Suggestions):
         self._study = ObjectiveStudy(request.study, request.metrics, request.modes)
         self.storage = ObjectiveStorage()
         self._trial_id = request.job.trial  # callbacks ask for it before they look for a storage
+        self._params = request.job.params
         self._space: dict[str, Description] = request.space
         self._state = state
         self._steps = steps
@@ -249,7 +250,7 @@ class OptunaTrial(Suggestions):
             pass
 
     def _suggest(self, call: str, name: str, asked: Description) -> Any:
-        value = suggested_value(call, name, asked, space=self._space, params=self._handle.params)
+        value = suggested_value(call, name, asked, space=self._space, params=self._params)
         self._suggested[name] = value
         return value
 
