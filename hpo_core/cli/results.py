@@ -11,7 +11,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from hpo_core.cli.options import AsJson, HomeOption, JournalOption, Name
+from hpo_core.cli.options import AsJson, HomeOption, JournalOption, Name, names_of_studies
 from hpo_core.cli.output import out
 from hpo_core.home import Home, checked_name, settled_database
 from hpo_core.model.errors import HpoError
@@ -79,6 +79,7 @@ def compare(
         typer.Argument(
             help="Names of the studies; repeats of one search share a band.",
             callback=lambda names: [checked_name(name) for name in names],
+            autocompletion=names_of_studies,
         ),
     ],
     out_file: Annotated[

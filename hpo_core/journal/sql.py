@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.journal.protocol import Owner, StudyInfo
 from hpo_core.journal.read_only import is_read_only, reading_side
+from hpo_core.journal.unknown_study import unknown_study
 from hpo_core.model.errors import (
     FencedError,
     JournalError,
@@ -30,7 +31,6 @@ from hpo_core.model.errors import (
     StorageError,
     StudyBusyError,
     StudyExistsError,
-    StudyNotFoundError,
 )
 from hpo_core.model.events import Entry
 from hpo_core.security.credentials import without_secret_arguments
@@ -339,10 +339,7 @@ class SqlJournal:
             row = connection.execute(sa.select(_studies).where(_studies.c.name == study)).first()
         if row is None:
             known = [info.name for info in self.studies()]
-            raise StudyNotFoundError(
-                f"Study {study!r} is not in {self} (it holds: {', '.join(known) or 'no study'}). "
-                "Check the name, and --home or --journal."
-            )
+            raise unknown_study(study, known, str(self), "Check the name, and --home or --journal.")
         return self._info(row)
 
     def studies(self) -> list[StudyInfo]:
