@@ -10,6 +10,7 @@ from distributed.security import Security
 
 from hpo_core.spec import SlurmClusterSpec
 from hpo_flows.dask.clusters.kind import NO_PAGES, ClusterKind, optional_package, scheduler_options
+from hpo_flows.dask.clusters.signal_handlers import signal_handlers_kept
 
 
 class SlurmJobs(ClusterKind[SlurmClusterSpec]):
@@ -29,7 +30,9 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
         settings = self.settings
         directives = [f"--gres=gpu:{settings.gpus}"] if settings.gpus else []
         prologue = [] if self.dashboard else [f"export {_environment(key)}='[]'" for key in NO_PAGES]
-        return optional_package("dask_jobqueue", "slurm", "slurm").SLURMCluster(
+        with signal_handlers_kept():  # dask-jobqueue (0.9) takes Ctrl-C for itself where it is imported
+            jobqueue = optional_package("dask_jobqueue", "slurm", "slurm")
+        return jobqueue.SLURMCluster(
             job_name=f"hpo-{self.study}",
             cores=1,
             processes=1,
