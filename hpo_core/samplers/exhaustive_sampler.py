@@ -16,7 +16,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from hpo_core.model.events import Event, TrialCreated
-from hpo_core.model.rng import derive_seed
+from hpo_core.model.rng import Stream, derive_seed
 from hpo_core.model.trial import Params
 from hpo_core.samplers.mirror_storage import MirrorStorage
 from hpo_core.samplers.sampler import SamplerContext
@@ -29,6 +29,7 @@ class ExhaustiveSampler:
 
     def __init__(self, name: str, arguments: Mapping[str, Any], context: SamplerContext) -> None:
         self._space = context.space
+        self._seed = context.seed
         self._created: set[str] = set()
         self._storage = MirrorStorage()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -40,7 +41,9 @@ class ExhaustiveSampler:
         self._points = None if grid is None else math.prod(map(len, grid.values()))
         self._upcoming = self._in_order()
 
-    def propose(self, number: int) -> Params | None:
+    def propose(self, number: int, given: Params | None = None) -> Params | None:
+        if given is not None:
+            return self._space.draw(Stream(self._seed, "params", number), given)
         return next((values for values in self._upcoming if _key(values) not in self._created), None)
 
     def apply(self, event: Event) -> None:

@@ -137,7 +137,9 @@ class OptunaSampler:
         self._past = list(context.past)
         self._shifts: dict[int, tuple[float, ...]] = {}
         """By resource: how much larger losses are here than in the earlier studies."""
-        self._tried_again = {trial.proposed: -1 - i for i, trial in enumerate(self._past) if trial.proposed is not None}
+        self._tried_again: dict[int, int] = {}
+        self._not_again = [-1 - i for i, trial in enumerate(self._past) if trial.proposed is not None]
+        """Earlier trials whose configurations are to be tried again."""
         self._remember_past()
 
     def _remember_past(self) -> None:
@@ -185,7 +187,7 @@ class OptunaSampler:
             sampler: optuna.samplers.BaseSampler = self._class(**arguments)
         return sampler
 
-    def propose(self, number: int) -> Params:
+    def propose(self, number: int, given: Params | None = None) -> Params:
         if number and self._name not in _FIXED_SEQUENCE:
             self._study.sampler = self._make(number)
         trial = self._study.ask()
@@ -193,7 +195,8 @@ class OptunaSampler:
         values: Params = {}
         for name in self._space.order:
             if self._space.is_active(name, values):
-                values[name] = self._space.parameters[name].suggest(trial, name)
+                known = given is not None and name in given
+                values[name] = given[name] if given and known else self._space.parameters[name].suggest(trial, name)
         return values
 
     def apply(self, event: Event) -> None:
@@ -201,6 +204,10 @@ class OptunaSampler:
             if event.trial not in self._trial_ids:
                 self._remember(event)
             self._created[event.trial] = event
+            past = next((n for n in self._not_again if self._created[n].params == event.params), None)
+            if past is not None:
+                self._tried_again[event.trial] = past
+                self._not_again.remove(past)
             self._show(event.trial, TrialState.RUNNING)
         elif isinstance(event, JobCompleted):
             values = self._values.setdefault(event.trial, {})

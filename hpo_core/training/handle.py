@@ -14,6 +14,7 @@ from typing import Any
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.storage import remove
 from hpo_core.model.errors import ObjectiveError, StorageError
+from hpo_core.model.nested_names import NestedParams
 from hpo_core.model.trial import Checkpoint, Metrics, Params, Point
 from hpo_core.security.private_files import private_folder
 from hpo_core.training.child.forked_copies import exit_if_forked_copy
@@ -70,7 +71,7 @@ class TrialHandle:
     ) -> None:
         job = request.job
         self.number = job.trial
-        self.params = dict(job.params)
+        self.params = NestedParams(job.params) if any("." in name for name in job.params) else dict(job.params)
         self.seed = request.seed
         self.resource = job.checkpoint.resource if job.checkpoint else 0
         self.target = job.target
@@ -80,9 +81,7 @@ class TrialHandle:
         self._state = state
         self._progress = progress
         self._pid = os.getpid()
-        self._inherited = (
-            None if state is None or job.parent is None else InheritedState(state, self.params, job.parent)
-        )
+        self._inherited = None if state is None or job.parent is None else InheritedState(state, job.params, job.parent)
         self._tracked: dict[str, Any] = {}
         self._initial_states: dict[str, Any] = {}
         self._phase = _Phase.BUILDING
@@ -274,7 +273,7 @@ class TrialHandle:
             "metrics": metrics,
             "random": capture_all(),
             "tracked": {name: state_of(item) for name, item in self._tracked.items()},
-            "description": describe(self._tracked, self._initial_states, self.params),
+            "description": describe(self._tracked, self._initial_states, self._request.job.params),
         }
         try:
             with self._progress.storing(self.target) if self._progress is not None else contextlib.nullcontext():

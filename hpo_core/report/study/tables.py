@@ -139,7 +139,9 @@ def best_parameters(series: Series) -> str:
     if best is None:
         return ""
     params = series.trials[best.trial].params
-    rows = [(name, value(params[name])) for name in series.study.spec.space if name in params]
+    spec = series.study.spec
+    rows = [(name, value(params[name])) for name in spec.space if name in params]
+    rows += [(f"{name} (constant)", value(item)) for name, item in spec.constants.items() if name not in params]
     others = [(name, number(item)) for name, item in best.metrics.items() if name != series.metric]
     metrics = table(("its other metrics", "value"), others) if others else ""
     shown = table(("parameter", "value"), rows)
