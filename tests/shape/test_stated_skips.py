@@ -16,8 +16,23 @@ def full_run(folder: Path, processes: str, files: dict[str, str]) -> subprocess.
     for name, body in (files | {"test_passes.py": "def test_two():\n    pass\n"}).items():
         (folder / name).write_text(body)
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", ROOT / "pyproject.toml", "--rootdir", ROOT]
-        + ["-p", "tests.conftest", "--stated-skips", "-n", processes, folder],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            "-c",
+            ROOT / "pyproject.toml",
+            "--rootdir",
+            ROOT,
+            "-p",
+            "tests.conftest",
+            "--stated-skips",
+            "-n",
+            processes,
+            folder,
+        ],  # fmt: skip
         cwd=ROOT,
         capture_output=True,
         text=True,
