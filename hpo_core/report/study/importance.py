@@ -6,6 +6,7 @@ import math
 import warnings
 from dataclasses import dataclass
 
+from hpo_core.model.space.optuna_view import distributions, seen
 from hpo_core.report.study.series import Series
 from hpo_core.report.style import Figure, axis, layout, text
 
@@ -52,7 +53,8 @@ def importances(series: Series) -> Importances | None:
 def _ped_anova(series: Series, resource: int) -> dict[str, float] | None:
     import optuna
 
-    space = {name: parameter.distribution() for name, parameter in series.study.spec.space.items()}
+    ranges = series.study.spec.search_space()
+    space = distributions(ranges, ranges.parameters)
     pairs = [(t, r.loss) for t in series.trials for r in t.results if r.resource == resource]
     finite = [loss for _, loss in pairs if loss is not None]
     if len(set(finite)) < 2:
@@ -66,12 +68,12 @@ def _ped_anova(series: Series, resource: int) -> dict[str, float] | None:
             try:
                 trials.append(
                     optuna.trial.create_trial(
-                        params=own,
+                        params=seen(ranges, own),
                         distributions={name: space[name] for name in own},
                         value=worst if loss is None else loss,
                     )
                 )
-            except ValueError:
+            except (ValueError, TypeError, KeyError):
                 continue  # a value from elsewhere that the space cannot hold
         verbosity = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.ERROR)
