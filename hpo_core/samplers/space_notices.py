@@ -27,9 +27,7 @@ def notices(name: str, space: SearchSpace, *, ours: bool, listed: bool) -> list[
     if weighted:
         found.append(f"{name} takes all choices of {some(weighted)} as equally likely; their weights say nothing.")
     if normal:
-        found.append(
-            f"{name} sees {some(normal)} by its distribution function, from 0 to 1, since Optuna has no normal parameters."
-        )
+        found.append(f"{name} sees {some(normal)} by its distribution function, from 0 to 1; Optuna has none of these.")
     if dependent:
         found.append(f"{name} sees {some(dependent)} as a share, from 0 to 1, of the range that other values give it.")
     if stepped:

@@ -114,7 +114,7 @@ class Grid:
             above = sorted(self._drawn & set(self._space.above(name)))
             if above and name not in self._drawn:
                 raise SpecError(
-                    f"search.grid: {name!r} depends on {above[0]!r}, which is drawn; draw both "
+                    f"search.grid: {name!r} is active depending on {above[0]!r}, which is drawn; draw both "
                     f"(random: [{above[0]}, {name}]), or neither."
                 )
         if dependent := [

@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, PlainSerializer, ValidatorFunctionWr
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
-from hpo_core.model.space.conditions import Test
 from hpo_core.model.space.parameter import Change, ParameterType
 from hpo_core.model.space.scalars import same_scalar
+from hpo_core.model.space.when import Test
 
 
 class Reference(BaseModel):

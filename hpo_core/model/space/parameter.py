@@ -19,8 +19,8 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.limit_checks import at_most
 from hpo_core.model.rng import Stream
 from hpo_core.model.short_text import shortened, shown
-from hpo_core.model.space.conditions import Test, When, alternatives
 from hpo_core.model.space.scalars import said
+from hpo_core.model.space.when import Test, When, alternatives
 
 if TYPE_CHECKING:
     from optuna import Trial

@@ -7,9 +7,9 @@ from typing import Any
 
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
-from hpo_core.model.space.conditions import Condition, alternatives, holds, in_words
 from hpo_core.model.space.dependent_ranges import widest
 from hpo_core.model.space.parameter import ParameterType
+from hpo_core.model.space.when import Condition, alternatives, holds, in_words
 from hpo_core.model.trial import Params
 
 MOST_DRAWS = 10_000
