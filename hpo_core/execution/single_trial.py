@@ -98,7 +98,9 @@ def completed_params(space: SearchSpace, given: dict[str, str], drawn: Params, s
                 )
             values[name] = fits[0]
         else:
-            known = [one for one in (parameter.default, drawn.get(name)) if one is not None and parameter.contains(one)]
+            known = [parameter.default] if parameter.default is not None else []
+            known += [drawn[name]] if name in drawn else []
+            known = [one for one in known if parameter.contains(one)]
             values[name] = known[0] if known else parameter.draw(Stream(seed, f"params/{name}", 0))
     if left := [name for name in given if name not in values]:
         raise SpecError(
