@@ -13,6 +13,8 @@ from pydantic import Field
 from hpo_core.retraining.data_fingerprint import absolute_path
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.tracking.mlflow_client import errors_without_credentials, prepare_environment
+from hpo_flows.deployed.form import given
+from hpo_flows.deployed.form_schema import NOTHING, WithoutNone
 from hpo_flows.deployed.permissions import Permissions, home_here
 from hpo_flows.liveness.parent_watch import end_with_worker
 from hpo_flows.retraining.actions import Retraining
@@ -31,15 +33,15 @@ def retrain(
         str, Field(min_length=1, description="The new data, as trial.params['data'] shows it to the training function.")
     ],
     evaluate: Annotated[
-        str | None,
-        Field(
-            pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
-            description="package.module:function that evaluates a trained model; default: the champion's.",
-        ),
-    ] = None,
+        Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None,
+        Field(description="package.module:function that evaluates a trained model; default: the champion's."),
+        WithoutNone(),
+    ] = NOTHING,
     study: Annotated[
-        str | None, Field(description="Where there is no champion yet: the study whose best trial becomes the first.")
-    ] = None,
+        str | None,
+        Field(description="Where there is no champion yet: the study whose best trial becomes the first."),
+        WithoutNone(),
+    ] = NOTHING,
     rules: Annotated[Rules, Field(description="When to tune again, what a challenger must show.")] = Rules(),  # noqa: B008
     attempt: Annotated[
         int, Field(ge=1, description="Raise it to do the work for the same data once more; else it is done once.")
@@ -59,6 +61,7 @@ def retrain(
         rules: When to tune again, what a challenger must show.
         attempt: Raise it to do the work for the same data once more; else it is done once.
     """
+    evaluate, study = given(evaluate), given(study)
     end_with_worker()
     mask_logs()
     place = home_here()
