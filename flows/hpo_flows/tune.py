@@ -34,6 +34,7 @@ from hpo_flows.deployed.form import (
 from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method
 from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.deployed.study_runs import begin, dated_name, this_flow_run
+from hpo_flows.liveness.api_watch import RETURN_SECONDS
 from hpo_flows.study_run.flow_run import drive
 from hpo_flows.study_run.session import Session
 
@@ -43,13 +44,14 @@ _METRIC = Metric()
 class _Opened:
     """A session that somebody opened before the flow run began, and closes after it."""
 
-    def __init__(self, session: Session, action: str) -> None:
+    def __init__(self, session: Session, action: str, patience: float) -> None:
         self.session = session
         self.action = action
+        self.patience = patience
 
     def run(self) -> dict[str, Any]:
         """Drive the study in the present flow run; returns its summary as plain data."""
-        _, summary = drive(self.session, self.action)
+        _, summary = drive(self.session, self.action, patience=self.patience)
         plain: dict[str, Any] = msgspec.to_builtins(summary)
         return plain | {"flow_run": str(flow_run.id)}
 
@@ -66,8 +68,8 @@ _opened: ContextVar[_Opened | None] = ContextVar("opened", default=None)
 @masked_errors()
 def tune(
     objective: Objective,
-    method: Method = NOTHING,
     name: NewName = NOTHING,
+    method: Method = NOTHING,
     metric: Metric = _METRIC,
     numbers: list[Number] = [],  # noqa: B006
     choices: list[Choice] = [],  # noqa: B006
@@ -87,8 +89,8 @@ def tune(
 
     Args:
         objective: The training function, package.module:function.
-        method: The search method and its budget. For ASHA: how many configurations, and how long the best train.
         name: Name of the study. Empty: "study" with date and time.
+        method: The search method and its budget: how many configurations, and how long the best of them train.
         metric: What is optimized.
         numbers: Hyperparameters that are numbers in a range, a row each.
         choices: Hyperparameters that take one of several values, a row each.
@@ -124,7 +126,7 @@ def tune(
     return begin("tune", run, spec)
 
 
-def run_in_flow(session: Session, action: str) -> dict[str, Any]:
+def run_in_flow(session: Session, action: str, patience: float = RETURN_SECONDS) -> dict[str, Any]:
     """Run the flow in this process for a session that is open; returns the study's summary.
 
     The flow run's parameters show the study in the words of the form. They are not validated, for a study file may
@@ -132,8 +134,9 @@ def run_in_flow(session: Session, action: str) -> dict[str, Any]:
 
     Args:
         action: tune, resume, extend or rerun; begins the name of the flow run.
+        patience: seconds that its end waits for an API that does not answer.
     """
-    handed = _opened.set(_Opened(session, action))
+    handed = _opened.set(_Opened(session, action, patience))
     try:
         result: dict[str, Any] = tune.with_options(validate_parameters=False)(**_as_form(session.spec))
     finally:

@@ -215,7 +215,7 @@ def test_schema_has_a_tab_for_each_method_and_asks_for_no_mapping() -> None:
     assert all(field.get("description") for name, field in inner)
     assert all(field.get("description") for field in fields.values())
     assert schema["required"] == ["objective"]
-    assert sorted(fields, key=lambda name: fields[name]["position"])[:3] == ["objective", "method", "name"]
+    assert sorted(fields, key=lambda name: fields[name]["position"])[:3] == ["objective", "name", "method"]
     for tab in tabs:  # a tab as it opens is a search
         method = next(iter(tab["properties"]))
         assert TypeAdapter(Method).validate_python(tab["default"]).method == method
