@@ -3,8 +3,8 @@
 Enums become selects, unions of models tabs. Three things are given another shape here, and only in the schema:
 
 - **Unions.** The older UI shows the tab that has most of a value's keys, and of several such tabs the first; a tab
-  that is opened takes the default of the whole union. So each method has a key that no other has (its name), each tab
-  brings its own defaults, and the union has none.
+  that is opened takes the default of the whole union. The newer one mixes the defaults of two tabs where a tab as a
+  whole has one. So each method has a key that no other has (its name), and only the fields of a tab have defaults.
 - **None.** It would be a tab of its own that has to be left before anything can be typed. A field that may be empty is
   drawn as what it holds; empty, it is not sent.
 - **Folded sections.** A union whose first tab is empty: nothing of it is drawn until it is opened.
@@ -141,7 +141,6 @@ def _draw_tab(definition: dict[str, Any]) -> None:
         definition.pop("required", None)
         definition["patternProperties"] = {"^method$": {"const": method}}  # as a study file says it: taken, not drawn
     definition["properties"] = properties
-    definition["default"] = {name: field["default"] for name, field in properties.items() if "default" in field}
 
 
 def _of_method(method: str, properties: dict[str, Any]) -> dict[str, Any]:
