@@ -47,12 +47,17 @@ class GridSearch(SearchSettings):
     def create(self, context: SearchContext) -> Straight:
         """All points, ``repeats`` times; a grid without drawn parameters ends there for good."""
         total = Grid(context.space, self, context.seed).size * self.repeats
+        first = context.start_with
         if self.random:
-            return Straight(self.configs or total, self.max_resource)
-        return Straight(min(self.configs or total, total), self.max_resource, limit=total)
+            return Straight((self.configs or total) + first, self.max_resource, queue_counts=False)
+        configs = min(self.configs or total, total) + first
+        return Straight(configs, self.max_resource, limit=total + first, queue_counts=False)
 
     def outline(self) -> Outline:
         return Outline(max_resource=self.max_resource, own_configurations=True)
+
+    def sampled(self) -> int | None:
+        return None
 
     def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
         check_configs(self.configs)

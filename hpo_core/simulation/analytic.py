@@ -112,7 +112,8 @@ class AnalyticCurves:
 
     def _bowl(self, params: Mapping[str, Any]) -> float:
         """0 at the best parameters, 1 far from them."""
-        distances = [(self._place(name, value) - self._optimum[name]) ** 2 for name, value in params.items()]
+        own = {name: value for name, value in params.items() if name in self._optimum}  # not the constants
+        distances = [(self._place(name, value) - self._optimum[name]) ** 2 for name, value in own.items()]
         return min(1.0, 3.0 * math.fsum(distances) / len(distances)) if distances else 0.5
 
     def _place(self, name: str, value: Any) -> float:

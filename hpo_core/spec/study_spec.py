@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, ValidationInfo, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from hpo_core.model.errors import SpecError
+from hpo_core.model.nested_names import flattened
 from hpo_core.model.rng import derive_seed
 from hpo_core.model.settings import RECORDED, MetricSpec, Part, is_recorded
 from hpo_core.model.space import Parameter, SearchSpace
-from hpo_core.samplers.registry import check_objectives
+from hpo_core.samplers.registry import check_objectives, check_population
 from hpo_core.search.registry import Search
+from hpo_core.spec.beginning import check_given
 from hpo_core.spec.clusters import Cluster, LocalClusterSpec
 from hpo_core.spec.older_settings import with_later_settings
 from hpo_core.spec.plain_data import check_plain
@@ -48,6 +50,14 @@ class StudySpec(Part):
         default_factory=list, description="Several objectives: promotion by non-dominated sorting."
     )
     space: dict[str, Parameter] = Field(min_length=1)
+    start_with: list[dict[str, Any]] = Field(
+        default_factory=list,
+        description="Configurations that are tried first, whole or in part; the sampler adds what they leave out.",
+    )
+    constants: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Fixed arguments (JSON) that every trial gets beside its parameters: ``{data: train.npz}``.",
+    )
     search: Search
     sampler: SamplerSpec = SamplerSpec()
     seed: int = Field(default=0, ge=0, description="All draws and all training seeds follow from it.")
@@ -71,6 +81,12 @@ class StudySpec(Part):
             return data | {"metric": data["metrics"][0]} if data["metrics"] else data
         return data
 
+    @field_validator("start_with", mode="before")
+    @classmethod
+    def _flat_names(cls, given: Any) -> Any:
+        """Groups may be written as mappings: ``{optimizer: {lr: 0.1}}``."""
+        return [flattened(one) if isinstance(one, dict) else one for one in given] if isinstance(given, list) else given
+
     @model_validator(mode="after")
     def _check_parts(self, info: ValidationInfo) -> StudySpec:
         new = not is_recorded(info)
@@ -89,6 +105,8 @@ class StudySpec(Part):
         check_objectives(self.sampler.name, self.sampler.arguments, len(self.objectives))
         self.search.check_space(space, self.seed)
         outline = self.search.outline()
+        if new and outline.population is not None:
+            check_population(self.sampler.name)
         if self.style == "optuna" and outline.population is not None:
             raise ValueError(
                 f"style optuna cannot go on from another trial's weights, which {self.search.method} does; use another "
@@ -99,6 +117,8 @@ class StudySpec(Part):
                 f"warm_start: search {self.search.method} says itself which configurations are tried; drop warm_start, "
                 "or use another method"
             )
+        if new:
+            check_given(self, space)
         if outline.endless and self.stop == StopSpec(running=self.stop.running):
             raise ValueError(
                 f"search {self.search.method} without configs has no end; give configs, or a stop rule "

@@ -148,9 +148,9 @@ def test_exit_codes_named_are_those_of_the_code() -> None:
     for kind, code in (("SpecError", 2), ("StudyExistsError", 3), ("StudyNotFoundError", 4), ("StudyBusyError", 5),
                        ("StorageError", 6), ("JournalError", 6)):  # fmt: skip
         assert getattr(errors, kind).exit_code == code
-    assert (launch.HALTED, AUDIT_DIFFERS, launch.INTERRUPTED) == (7, 8, 130)
+    assert (launch.HALTED, AUDIT_DIFFERS, launch.MOST_FAILED, launch.INTERRUPTED) == (7, 8, 9, 130)
     listed = re.findall(r"^\| (\d+) \|", (ROOT / "docs" / "commands.md").read_text(), re.MULTILINE)
-    assert listed == ["0", "1", "2", "3", "4", "5", "6", "7", "8", "130"]
+    assert listed == ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "130"]
 
 
 def test_searches_of_the_table_are_valid() -> None:

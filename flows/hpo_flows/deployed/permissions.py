@@ -305,6 +305,7 @@ def _data_values(spec: StudySpec) -> set[str]:
         configurations += record.params
     if spec.warm_start is not None:
         configurations += spec.warm_start.proposals or []
+    configurations += [*spec.start_with, spec.constants]
     found += [params.get(DATA) for params in configurations]
     return {value for value in found if isinstance(value, str) and value}
 

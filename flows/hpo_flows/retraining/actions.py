@@ -127,7 +127,7 @@ class Retraining:
         if source.best is None:
             raise SpecError(f"Study {name!r} has no finite result yet; go on with it: hpo resume {name}.")
         trial = source.best.trial
-        own = str(source.state.trials[trial].params.get(DATA, ""))
+        own = str((source.spec.constants | source.state.trials[trial].params).get(DATA, ""))
         content = fingerprint(own) if own else ""
         key = self._key(f"first/{name}/{trial}/{self.rules.repeats}/{content}")
         repeats = f"{self.model}-{key}-first"

@@ -122,7 +122,7 @@ class Challengers:
                     f"was changed. `hpo show {name} --trial {number}` says why; training functions must track their "
                     "model (trial.track), and with another attempt=N all is trained anew, with other seeds."
                 )
-            repeats.append(Repeat(number, spec.training_seed(number), trial.params, checkpoint, 0.0))
+            repeats.append(Repeat(number, spec.training_seed(number), spec.constants | trial.params, checkpoint, 0.0))
         card = ModelCard(
             spec.metric.name,
             spec.metric.mode,

@@ -24,6 +24,7 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec, notices
 from hpo_core.study import Study
 from hpo_core.tracking.run_location import read_place
+from hpo_core.views.failure_reasons import failures_of
 from hpo_core.views.summary import summarize
 from hpo_core.views.trained_further import extension_of
 from hpo_flows.prefect_api.connection import (
@@ -40,6 +41,7 @@ from hpo_flows.prefect_api.shared_server import SharedServer
 from hpo_flows.study_run.session import Session
 
 HALTED = 7
+MOST_FAILED = 9
 INTERRUPTED = 130
 
 
@@ -210,6 +212,7 @@ def _finish(session: Session, summary: dict[str, Any], as_json: bool) -> None:
         jobs=known.jobs,
         seconds=round(summary["seconds"], 1),
         metric=known.metric,
+        failures=failures_of(study.state),
         best=known.best,
         front=known.front,
         notices=notices(study.spec, study.state.extra_configs),
@@ -218,7 +221,7 @@ def _finish(session: Session, summary: dict[str, Any], as_json: bool) -> None:
         checkpoint=None if known.checkpoint is None else summary["links"].get("Checkpoint", known.checkpoint),
         report=summary["report"],
     )
-    print_run_result(result, extendable=known.extendable, as_json=as_json)
+    print_run_result(result, extendable=known.extendable, folder=str(session.folder), as_json=as_json)
     if further is not None:
         if not further.reached:
             raise HpoError(further.words)
@@ -228,3 +231,5 @@ def _finish(session: Session, summary: dict[str, Any], as_json: bool) -> None:
     if not study.state.completed_jobs and study.state.trials:
         last = next(t.abandoned for t in reversed(study.state.trials) if t.abandoned is not None)
         raise HpoError(f"Study {study.name!r} ended without a single result; the last trial failed with: {last.reason}")
+    if result.failures.most_failed:
+        raise typer.Exit(MOST_FAILED)

@@ -43,6 +43,7 @@ from hpo_core.tracking.credential_scope import without_foreign_credentials
 from hpo_core.tracking.follower import FINISH
 from hpo_core.tracking.run_location import ProjectionPlace, in_trouble, read_place
 from hpo_core.views.rungs import is_unlimited
+from hpo_core.views.summary import exhausted_words
 from hpo_flows.dask.executor import DaskExecutor
 from hpo_flows.study_run.cluster_news import ClusterNews
 
@@ -158,7 +159,7 @@ class Session:
                 f"`hpo extend {self.name} --configs N` asks for more; or give the new one another name."
             )
         spec = Study.open(self.name, self.journal, at=0).spec
-        if self._extend and (refusal := spec.search.refuse_extension(self.name)):
+        if self._extend and (refusal := Study.open(self.name, self.journal, reading=True).refuse_extension()):
             raise SpecError(refusal)
         if train is not None:
             self.train = (Study.open(self.name, self.journal, reading=True).trial_to_train(*train), train[1])
@@ -239,7 +240,7 @@ class Session:
         self.summary = Summary(
             self.name,
             status,
-            halted.reason if halted and status != "finished" else "",
+            halted.reason if halted and status != "finished" else exhausted_words(study),
             jobs=study.state.completed_jobs,
             seconds=time.monotonic() - began,
             report=report,

@@ -10,6 +10,7 @@ from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.limit_checks import at_most
 from hpo_core.model.rng import Stream
+from hpo_core.model.short_text import shown, some
 from hpo_core.model.space.parameter import Change, ParameterType, Scalar, same_scalar
 
 if TYPE_CHECKING:
@@ -29,6 +30,12 @@ class ListedParameter(ParameterType):
 
     def contains(self, value: Any) -> bool:
         return any(same_scalar(value, choice) for choice in self.listed())
+
+    def taken(self, value: Any) -> Any:
+        for choice in self.listed():
+            if same_scalar(value, choice):
+                return choice
+        raise ValueError(f"is none of its choices {some(map(shown, self.listed()))}; give one of them")
 
     def distribution(self) -> BaseDistribution:
         from optuna.distributions import CategoricalDistribution

@@ -23,6 +23,25 @@ class NumberParameter(ParameterType):
         log: bool
         step: float | None
 
+    def taken(self, value: Any) -> float | int:
+        number = value
+        if not isinstance(value, bool | str) and hasattr(value, "__float__"):  # numpy's too
+            number = float(value)
+            if self.whole and number.is_integer():
+                number = int(value)
+        if not self.contains(number):
+            raise ValueError(f"lies outside its range, {self._range()}; give a value inside")
+        if self.step is not None and not self.whole:
+            places = (number - self.low) / self.step
+            if abs(places - round(places)) > 1e-8 * max(1.0, abs(places)):
+                raise ValueError(f"is off its steps, {self._range()}; give one of them")
+        return number  # type: ignore[no-any-return]
+
+    def _range(self) -> str:
+        kind = "whole numbers " if self.whole else ""
+        step = f" in steps of {self.step}" if self.step is not None and self.step != 1 else ""
+        return f"{kind}{self.low} to {self.high}{step}"
+
     def draw_changed(self, stream: Stream, change: Change) -> float | int:
         return self._clip(self.draw(stream), change)
 

@@ -71,6 +71,14 @@ class ParameterType(BaseModel, ABC):
         """Whether the parameter can have this value."""
 
     @abstractmethod
+    def taken(self, value: Any) -> Any:
+        """A person's value as the parameter has it.
+
+        Raises:
+            ValueError: it cannot have it; says why, after the value.
+        """
+
+    @abstractmethod
     def distribution(self) -> BaseDistribution:
         """The Optuna distribution that equals it."""
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hpo_core.model.rng import Stream
+from hpo_core.model.short_text import shown
 from hpo_core.model.space.listed import ListedParameter
 from hpo_core.model.space.parameter import ParameterType, same_scalar, scalar_key
 from hpo_core.model.trial import Params
@@ -79,12 +80,27 @@ class SearchSpace:
             for other, wanted in self._conditions[name].items()
         )
 
-    def draw(self, stream: Stream) -> Params:
-        """One configuration, each active parameter independently; inactive ones are absent."""
+    def above(self, name: str) -> list[str]:
+        """The parameters that the condition of ``name`` asks about."""
+        return list(self._conditions[name])
+
+    def condition_in_words(self, name: str) -> str:
+        """When ``name`` takes part, for messages."""
+        return " and ".join(
+            f"{other} is {' or '.join(map(shown, wanted))}" for other, wanted in self._conditions[name].items()
+        )
+
+    def draw(self, stream: Stream, given: Mapping[str, Any] | None = None) -> Params:
+        """One configuration, each active parameter independently; inactive ones are absent.
+
+        Args:
+            given: values that are taken as they are.
+        """
         values: Params = {}
         for name in self.order:
             if not self._conditions[name] or self.is_active(name, values):
-                values[name] = self.parameters[name].draw(stream)
+                fixed = given is not None and name in given
+                values[name] = given[name] if given and fixed else self.parameters[name].draw(stream)
         return values
 
     def complaints(self, values: Mapping[str, Any]) -> list[str]:

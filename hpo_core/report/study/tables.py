@@ -15,6 +15,7 @@ from hpo_core.search.search_settings import Progress
 from hpo_core.spec import notices
 from hpo_core.views.formatting import duration, number
 from hpo_core.views.rung_names import halt_words
+from hpo_core.views.summary import exhausted_words
 
 TOP, FAILURES, UNBROKEN = 15, 50, 16
 
@@ -92,8 +93,12 @@ def head(series: Series, links: Mapping[str, str]) -> str:
     note = ""
     if found == "halted" and halted is not None:
         note = f'<p class="halted">{text(halt_words(spec, halted), 400)}</p>'
+    elif study.state.exhausted:
+        note = f'<p class="about">{text(exhausted_words(study), 400)}</p>'
     for notice in notices(spec, study.state.extra_configs):
         note += f'<p class="about">{text(notice, 400)}</p>'
+    for line, trial in series.warnings.items():
+        note += f'<p class="about">{text(f"Training warned, first in trial {trial}: {line}", 500)}</p>'
     tiles = "".join(
         f'<div class="tile"><div class="label">{text(label)}</div><div class="value">{text(value)}</div>'
         f'<div class="small">{text(small, 60)}</div></div>'
@@ -134,7 +139,9 @@ def best_parameters(series: Series) -> str:
     if best is None:
         return ""
     params = series.trials[best.trial].params
-    rows = [(name, value(params[name])) for name in series.study.spec.space if name in params]
+    spec = series.study.spec
+    rows = [(name, value(params[name])) for name in spec.space if name in params]
+    rows += [(f"{name} (constant)", value(item)) for name, item in spec.constants.items() if name not in params]
     others = [(name, number(item)) for name, item in best.metrics.items() if name != series.metric]
     metrics = table(("its other metrics", "value"), others) if others else ""
     shown = table(("parameter", "value"), rows)

@@ -1,0 +1,75 @@
+"""What ``hpo show NAME --trial T`` prints: parameters, story, traceback and logs of one trial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from hpo_core.checkpoints.paths import log_path
+from hpo_core.cli.output import out, print_json
+from hpo_core.home import Home
+from hpo_core.model.errors import HpoError
+from hpo_core.model.events import AttemptReported, Entry
+from hpo_core.model.trial import RESULTS, Report
+from hpo_core.replay.damaged_journals import damage_named
+from hpo_core.security.untrusted_text import terminal_text
+from hpo_core.study import Study
+from hpo_core.views.trial_story import trial_story, unrestored_lines, warning_lines
+
+
+def print_trial(home: Home, name: str, trial: int, *, at: int | None, as_json: bool) -> None:
+    """One trial as of an entry of the journal.
+
+    Raises:
+        HpoError: the study has no such entry, or no such trial at that entry.
+    """
+    source = home.read_journal()
+    with damage_named(source, name):
+        entries = source.info(name).entries
+        if at is not None and at >= entries:
+            raise HpoError(f"--at {at}: study {name!r} has entries 0 to {entries - 1}.")
+        study = Study.open(name, source, at=at, reading=True)
+        if trial >= len(study.state.trials):
+            known = f"trials 0 to {len(study.state.trials) - 1}" if study.state.trials else "no trial"
+            raise HpoError(f"--trial {trial}: study {name!r} has {known} at that entry.")
+        recorded = list(source.entries(name, 0, study.seq))
+    reports = list(_reports(recorded, trial))
+    story = [*trial_story(study.state, trial), *unrestored_lines(recorded, trial), *warning_lines(recorded, trial)]
+    folder = home.study_folder(name)
+    logs = [folder / log_path(trial, attempt) for attempt in range(study.state.trials[trial].attempts)]
+    if as_json:
+        record = study.state.trials[trial]
+        attempts = [_plain(report, folder) for report in reports]
+        facts = {"trial": trial, "status": record.status, "params": record.params, "story": story}
+        print_json(facts | {"attempts": attempts, "logs": [str(path) for path in logs if path.exists()]})
+        return
+    for line in story:
+        out.print(Text(terminal_text(line)), soft_wrap=True)
+    failed = [report for report in reports if report.outcome not in RESULTS and report.detail]
+    if failed:
+        last = failed[-1]
+        out.print(Text(f"\nattempt {last.attempt} ended ({last.outcome}) with:", style="bold"))
+        out.print(Text(terminal_text(last.detail.strip("\n"), lines=True)), soft_wrap=True)
+        out.print()
+    for path in logs:
+        missing = "" if path.exists() else " (not on this machine)"
+        out.print(Text(f"log: {terminal_text(str(path))}{missing}"), soft_wrap=True)
+
+
+def _reports(entries: Iterable[Entry], trial: int) -> Iterable[Report]:
+    for entry in entries:
+        if isinstance(entry.stimulus, AttemptReported) and entry.stimulus.report.trial == trial:
+            yield entry.stimulus.report
+
+
+def _plain(report: Report, folder: Path) -> dict[str, Any]:
+    return {
+        "attempt": report.attempt,
+        "outcome": report.outcome.value,
+        "message": report.message,
+        "detail": report.detail,
+        "log": str(folder / log_path(report.trial, report.attempt)),
+    }

@@ -1,0 +1,128 @@
+"""Why trials failed, grouped by kind of error and message."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from hpo_core.checkpoints.paths import log_path
+from hpo_core.model.trial import Outcome
+from hpo_core.state import StudyState, TrialRecord
+from hpo_core.views.formatting import plural
+
+GROUPS_SHOWN = 5
+"""A summary names so many groups; the last line counts the rest."""
+MESSAGE_SHOWN = 160
+"""Characters of a message in a summary; ``hpo show NAME --trial T`` has it in full."""
+_EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*): (?P<message>.*)", re.DOTALL)
+_NAME = re.compile(r"[A-Za-z_][\w.]*")
+_VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?([eE][-+]?\d+)?")
+
+
+class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Trials that were given up for one reason."""
+
+    outcome: str
+    """How their last attempts ended (``error``, ``out_of_memory``, ...)."""
+    error: str
+    """Type of the exception; empty where the training function raised none."""
+    message: str
+    """Of the first of these trials, one line; the others' may differ in its numbers."""
+    trials: tuple[int, ...]
+    attempt: int
+    """Last attempt of the first of these trials."""
+    log: str
+    """That attempt's output, relative to the study's folder."""
+
+    @property
+    def reason(self) -> str:
+        """Exception and message, or what became of the process, in one line."""
+        if self.outcome == Outcome.ERROR:
+            return ": ".join(filter(None, (self.error, self.message)))
+        return f"{self.outcome.replace('_', ' ')}: {': '.join(filter(None, (self.error, self.message)))}"
+
+
+class Failures(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong in a study's trials."""
+
+    trials: int
+    """All trials of the study."""
+    failed: int
+    """Those that were given up because their attempts failed; without those that a person abandoned."""
+    diverged: int
+    """Those whose latest result is not finite."""
+    groups: tuple[FailureGroup, ...]
+    """Reasons, the most frequent first."""
+
+    @property
+    def most_failed(self) -> bool:
+        """Whether more than half of the trials failed or diverged."""
+        return 2 * (self.failed + self.diverged) > self.trials
+
+
+def failures_of(state: StudyState) -> Failures:
+    """The failed trials of a study by reason; O(trials)."""
+    found: dict[tuple[str, str, str], list[tuple[TrialRecord, str]]] = {}
+    failed = diverged = 0
+    for trial in state.trials:
+        if trial.abandoned is not None and trial.failures and trial.failures[-1].outcome is not Outcome.PREEMPTED:
+            last = trial.failures[-1]
+            failed += 1
+            error, message = _split(last.message)
+            key = (last.outcome.value, error, _VARYING.sub("#", message))
+            found.setdefault(key, []).append((trial, message))
+        elif trial.all_results and trial.loss is None:
+            diverged += 1
+    groups = [
+        FailureGroup(
+            outcome=outcome,
+            error=error,
+            message=members[0][1],
+            trials=tuple(trial.number for trial, _ in members),
+            attempt=members[0][0].failures[-1].attempt,
+            log=log_path(members[0][0].number, members[0][0].failures[-1].attempt),
+        )
+        for (outcome, error, _), members in found.items()
+    ]
+    groups.sort(key=lambda group: (-len(group.trials), group.trials))
+    return Failures(trials=len(state.trials), failed=failed, diverged=diverged, groups=tuple(groups))
+
+
+def failure_lines(failures: Failures, folder: str = "") -> list[str]:
+    """The failures as lines for people, the first a count; empty where nothing failed.
+
+    Args:
+        folder: put in front of the paths of logs.
+    """
+    if not failures.failed and not failures.diverged:
+        return []
+    counts = []
+    if failures.failed:
+        counts.append(f"{failures.failed:,} failed")
+    if failures.diverged:
+        counts.append(f"{failures.diverged:,} diverged (NaN or infinite)")
+    lines = [f"of {plural(failures.trials, 'trial')}, {' and '.join(counts)}"]
+    for group in failures.groups[:GROUPS_SHOWN]:
+        log = f"{folder.rstrip('/')}/{group.log}" if folder else group.log
+        lines.append(f"{len(group.trials):,} x {_shortened(group.reason)} ({_example(group)}, log {log})")
+    if more := failures.groups[GROUPS_SHOWN:]:
+        lines.append(f"and {plural(len(more), 'other reason')} of {sum(len(g.trials) for g in more):,} more")
+    return lines
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Type and message of an exception as attempts report them (``ValueError: bad``); no type where it has none."""
+    line = text.partition("\n")[0]
+    found = _EXCEPTION.fullmatch(line)
+    if found is not None:
+        return found["type"], found["message"]
+    return (line, "") if _NAME.fullmatch(line) else ("", line)
+
+
+def _example(group: FailureGroup) -> str:
+    return f"trial {group.trials[0]}" if len(group.trials) == 1 else f"such as trial {group.trials[0]}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MESSAGE_SHOWN else f"{text[:MESSAGE_SHOWN]}..."
