@@ -79,6 +79,7 @@ def drive(
     with get_client(sync_client=True) as client:
         client.update_flow_run(run, name=f"{action}-{session.name}", tags=list(labels))
     logging.getLogger("prefect.task_runs").addFilter(_is_news)
+    session.say = get_run_logger().warning
     shown: list[StudyArtifacts] = []
 
     def artifacts(study: Study) -> StudyArtifacts:
