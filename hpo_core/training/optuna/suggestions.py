@@ -149,7 +149,7 @@ def check_constant(call: str, name: str, asked: Description, value: Any) -> None
     )
     if not inside:
         raise ObjectiveError(
-            f"trial.{call}({name!r}) asks for {to_yaml(asked)}, and the study's constants have {name} = {value!r}. Give "
+            f"trial.{call}({name!r}) asks for {to_yaml(asked)}, and constants has {name} = {value!r}. Give "
             "it a value that the objective asks for, or take it out of constants."
         )
 
