@@ -20,8 +20,10 @@ from hpo_core.cli.output import RunResult, err, out, print_run_result
 from hpo_core.execution.dispatch import DirectDispatcher
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError
+from hpo_core.placement.cores import available_cores
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec, notices
+from hpo_core.spec.threads import oversubscription
 from hpo_core.study import Study
 from hpo_core.tracking.run_location import read_place
 from hpo_core.views.failure_reasons import failures_of
@@ -69,7 +71,8 @@ def launch(
     session.say = lambda line: _say(as_json, line)
     shown = session.spec.prefect.enabled if prefect is None else prefect
     server: SharedServer | None = None
-    for notice in notices(spec) if spec is not None else ():
+    crowded = oversubscription(session.spec, available_cores(), os.environ)
+    for notice in [*(notices(spec) if spec is not None else ()), *filter(None, [crowded])]:
         err.print(Text(notice, style="yellow"), soft_wrap=True)
     board = out.is_terminal and not as_json
     try:
