@@ -18,11 +18,12 @@ import typer
 from rich.text import Text
 
 from hpo_core import __version__
+from hpo_core.cli.checking import check
 from hpo_core.cli.debugging import try_trial
 from hpo_core.cli.extras import missing_package
 from hpo_core.cli.output import err
 from hpo_core.cli.planning import simulate_study, space
-from hpo_core.cli.results import compare, project, report, schedule
+from hpo_core.cli.results import compare, import_study, project, report, schedule
 from hpo_core.cli.studies import abandon, audit_study, export, list_studies, show, status
 from hpo_core.model.errors import HpoError
 from hpo_core.security.masking import mask_logs, masked
@@ -31,6 +32,7 @@ CORE_COMMANDS: dict[str, Callable[..., None]] = {
     "simulate": simulate_study,
     "space": space,
     "try": try_trial,
+    "check": check,
     "list": list_studies,
     "status": status,
     "show": show,
@@ -41,6 +43,7 @@ CORE_COMMANDS: dict[str, Callable[..., None]] = {
     "report": report,
     "compare": compare,
     "project": project,
+    "import": import_study,
 }
 """By name; ``hpo --help`` lists them in this order."""
 

@@ -85,6 +85,9 @@ class ShaSearch(SearchSettings):
     def summary(self, progress: Progress) -> str:
         return f"{self.method}, {progress.brackets} bracket{'' if progress.brackets == 1 else 's'}"
 
+    def sampled(self) -> int:
+        return self.configs * self.rounds
+
     def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
         check_configs(self.configs)
         check_rungs(self.levels())

@@ -114,6 +114,22 @@ def abandoned() -> Study:
     return study
 
 
+def enqueued() -> Study:
+    """A study that begins with given configurations, has constants, and gets further configurations on its way."""
+    world = World(19, failures=0.05)
+    given = {
+        "start_with": [{"x": 0.25}, {"c": "a", "d": 16, "x": 0.5}],
+        "constants": {"data": "train.npz", "lags": [1, 7]},
+    }
+    study = fresh(make_spec(study="golden", **given), MemoryJournal(), world)
+    world.play(study, steps=7)
+    study.enqueue({"x": 0.125, "c": "b"})
+    study.enqueue({"x": 0.375})
+    study.recover("second:2")
+    world.play(study)
+    return study
+
+
 def exhausted() -> Study:
     """A study whose sampler runs out of configurations while a rung fills; the best go on."""
     world = World(19, failures=0.05)
@@ -137,6 +153,7 @@ def studies() -> dict[str, Study]:
         "limited": limited(),
         "further": trained_further(),
         "abandoned": abandoned(),
+        "enqueued": enqueued(),
         "exhausted": exhausted(),
     }
     for name in METHODS:

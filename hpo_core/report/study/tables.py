@@ -98,6 +98,8 @@ def head(series: Series, links: Mapping[str, str]) -> str:
         note = f'<p class="about">{text(exhausted_words(study), 400)}</p>'
     for notice in notices(spec, study.state.extra_configs):
         note += f'<p class="about">{text(notice, 400)}</p>'
+    for line, trial in series.warnings.items():
+        note += f'<p class="about">{text(f"Training warned, first in trial {trial}: {line}", 500)}</p>'
     tiles = "".join(
         f'<div class="tile"><div class="label">{text(label)}</div><div class="value">{text(value)}</div>'
         f'<div class="small">{text(small, 60)}</div></div>'
@@ -138,7 +140,9 @@ def best_parameters(series: Series) -> str:
     if best is None:
         return ""
     params = series.trials[best.trial].params
-    rows = [(name, value(params[name])) for name in series.study.spec.space if name in params]
+    spec = series.study.spec
+    rows = [(name, value(params[name])) for name in spec.space if name in params]
+    rows += [(f"{name} (constant)", value(item)) for name, item in spec.constants.items() if name not in params]
     others = [(name, number(item)) for name, item in best.metrics.items() if name != series.metric]
     metrics = table(("its other metrics", "value"), others) if others else ""
     shown = table(("parameter", "value"), rows)
