@@ -354,7 +354,9 @@ class Session:
             except CheckpointError as error:
                 links["Checkpoint"] = f"not linked: {error}"
         links["Study folder"] = str(self.folder)
-        path = write_report(self.journal.entries(self.name), self.home.report_path(self.name), links=links)
+        path = write_report(
+            self.journal.entries(self.name), self.home.report_path(self.name), links=links, folder=self.folder
+        )
         links["Report"] = path.as_uri()
         return links
 
