@@ -16,6 +16,7 @@ from hpo_core.security.masking import masked_errors
 from hpo_core.spec import StudySpec
 from hpo_flows.deployed.form import (
     Attempts,
+    Build,
     Choice,
     Cluster,
     JournalRetry,
@@ -76,6 +77,7 @@ def tune(
     experiment: str = "hpo",
     name: StudyName | None = None,
     journal_retry_seconds: JournalRetry = 60.0,
+    build: Build = "",
 ) -> Any:
     """Run a new study, described here, to its end.
 
@@ -96,6 +98,7 @@ def tune(
         experiment: MLflow experiment that holds the runs.
         name: Name of the study. None: "study" with date and time.
         journal_retry_seconds: How long a journal that cannot be reached is tried again before the study ends.
+        build: Makes the untrained torch module from the parameters, so that MLflow's own functions load the best model.
     """
     if (opened := _opened.get()) is not None:
         return opened.run()
@@ -113,6 +116,7 @@ def tune(
         training=training,
         experiment=experiment,
         journal_retry_seconds=journal_retry_seconds,
+        build=build,
     )
     spec = with_changes(described, name or dated_name("study", run), permissions, seed=seed, cluster=cluster)
     return begin("tune", run, spec)
@@ -153,4 +157,5 @@ def _as_form(spec: StudySpec) -> dict[str, Any]:
         "experiment": spec.tracking.experiment,
         "name": spec.study,
         "journal_retry_seconds": spec.journal.retry_seconds,
+        "build": spec.build or "",
     }

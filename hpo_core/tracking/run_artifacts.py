@@ -122,8 +122,7 @@ def _write_model(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Pat
     assert best is not None and incumbent is not None
     params = spec.constants | state.trials[incumbent.trial].params
     model = Trained(params, best, str(folder), spec.checkpoint_base)
-    home = folder.resolve().parents[1]
-    places = [place for place in spec.pythonpath if not Path(place).resolve().is_relative_to(home)]
+    places = _import_folders(spec.pythonpath, folder)
     tags = {WEIGHTS_TAG: "", MODEL_TAG: ""}
     with tempfile.TemporaryDirectory(prefix="hpo-model-") as side:
         plain, built = Path(side) / "plain", Path(side) / MODEL_FOLDER
@@ -140,6 +139,14 @@ def _write_model(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Pat
         except (CheckpointError, ObjectiveError) as error:
             log.warning("study %r: its best model is not in MLflow as weights or model: %s", spec.study, error)
     return tags
+
+
+def _import_folders(pythonpath: list[str], study_folder: Path) -> list[str]:
+    """As :meth:`hpo_core.home.Home.import_folders`: nothing is imported from a home, where others write."""
+    folder = study_folder.resolve()
+    if folder.parent.name != "studies":
+        return pythonpath
+    return [place for place in pythonpath if not Path(place).resolve().is_relative_to(folder.parents[1])]
 
 
 def _drop_others(store: RunStore, run: KnownRun, kept: Path) -> None:

@@ -100,6 +100,14 @@ def made(permissions: Permissions, **changes: Any) -> StudySpec:
     return with_changes(spec, "named", permissions, seed=4, cluster=LocalWorkers(workers=3))
 
 
+def test_the_function_that_builds_the_model_needs_the_same_permission(permissions: Permissions) -> None:
+    assert made(permissions).build is None
+    assert made(permissions, build="models.net:build").build == "models.net:build"
+    with pytest.raises(NotAllowedError, match="build = 'os:abort' is not allowed here"):
+        made(permissions, build="os:abort")
+    assert "build" in tune.parameters.properties
+
+
 def test_limits_of_attempts_have_fields(permissions: Permissions) -> None:
     assert made(permissions).training == TrainingSpec()
     given = {"max_lost": 5, "log_limit": None, "storage_timeout": 60.0, "fail_fast": 2}

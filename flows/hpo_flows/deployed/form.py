@@ -103,6 +103,14 @@ JournalRetry = Annotated[
     float,
     Field(ge=0, le=86_400, description="How long a journal that cannot be reached is tried again, in seconds."),
 ]
+Build = Annotated[
+    str,
+    Field(
+        pattern=r"^([A-Za-z_][\w.]*:[A-Za-z_]\w*)?$",
+        description="Makes the untrained torch module from the parameters, package.module:function: then MLflow's own "
+        "functions load the best model. Empty: its weights are a file.",
+    ),
+]
 Target = Annotated[int, Field(ge=1, le=2**53)]
 
 
@@ -148,6 +156,7 @@ class FilledIn(_Form):
     training: Attempts = Field(default=Attempts(), description="Limits of one attempt, and when a trial is given up.")
     experiment: str = Field(default="hpo", min_length=1, description="MLflow experiment that holds the runs.")
     journal_retry_seconds: JournalRetry = JournalSpec().retry_seconds
+    build: Build = ""
 
     def plain(self) -> dict[str, Any]:
         """As in a study file, without a name.
@@ -177,6 +186,7 @@ class FilledIn(_Form):
             "journal": {"retry_seconds": self.journal_retry_seconds},
             "training": self.training.model_dump(mode="json"),
             "tracking": {"experiment": self.experiment},
+            "build": self.build or None,
         }
 
 
