@@ -236,7 +236,11 @@ class TrialHandle:
 
     def _check_required(self, metrics: Metrics) -> None:
         missing = [name for name in self._request.metrics if name not in metrics]
-        if missing and (self._request.required == "all" or len(missing) == len(self._request.metrics)):
+        if (
+            missing
+            and self._request.required != "none"
+            and (self._request.required == "all" or len(missing) == len(self._request.metrics))
+        ):
             seen = ", ".join(map(repr, metrics)) or "nothing"
             several = bool(self._request.more_metrics)
             one = "; one of them suffices in pbt" if self._request.required == "any" and several else ""
