@@ -65,7 +65,7 @@ def report(
 ) -> None:
     """Write the HTML report again and print its path; with --live, serve it while the study runs."""
     if live:
-        from hpo_core.cli.live_report import serve_report
+        from hpo_core.cli.serve_report import serve_report
 
         if out_file is not None:
             raise SpecError("hpo report: --live writes no file; leave out --out, or --live.")
