@@ -42,6 +42,7 @@ from optuna.trial import FrozenTrial, TrialState
 from hpo_core.model.events import Event, JobCompleted, TrialAbandoned, TrialCreated
 from hpo_core.model.rng import Stream, derive_seed
 from hpo_core.model.space import PARAMETER_TYPES, ParameterType
+from hpo_core.model.space.optuna_view import distributions, seen, suggest
 from hpo_core.model.trial import Params
 from hpo_core.samplers.mirror_storage import MirrorStorage
 from hpo_core.samplers.sampler import SamplerContext
@@ -54,6 +55,8 @@ _NOT_OFFERED = {
 _FIXED_SEQUENCE = {"QMCSampler"}
 _STATEFUL = _FIXED_SEQUENCE | {"CmaEsSampler", "NSGAIISampler", "NSGAIIISampler"}
 _KNOWS_PRUNING = {"TPESampler"}
+_MOST_ASKS = 100
+"""A sampler that answers with a forbidden combination is asked again so often; then a configuration is drawn."""
 _ENDLESS = 2**62
 """The full resource where there is none: above any a study can have."""
 _EPOCH = datetime(2000, 1, 1)
@@ -208,14 +211,16 @@ class OptunaSampler:
     def propose(self, number: int, given: Params | None = None) -> Params:
         if number and self._name not in _FIXED_SEQUENCE:
             self._study.sampler = self._make(number)
-        trial = self._study.ask()
-        self._trial_ids[number] = trial._trial_id
-        values: Params = {}
-        for name in self._space.order:
-            if self._space.is_active(name, values):
-                known = given is not None and name in given
-                values[name] = given[name] if given and known else self._space.parameters[name].suggest(trial, name)
-        return values
+        for _ in range(_MOST_ASKS):
+            trial = self._study.ask()
+            self._trial_ids[number] = trial._trial_id
+            values = suggest(self._space, trial, given)
+            if not self._space.has_forbidden or not self._space.forbidden_by(values):
+                return values
+            refused: FrozenTrial = self._storage.get_trial(trial._trial_id)
+            refused.state = TrialState.FAIL
+            self._storage.view[refused.number] = refused
+        return self._space.draw(Stream(self._seed, "params", number), given)
 
     def apply(self, event: Event) -> None:
         if isinstance(event, TrialCreated):
@@ -260,8 +265,8 @@ class OptunaSampler:
         self._study.add_trial(
             optuna.trial.create_trial(
                 state=TrialState.RUNNING,
-                params=event.params,
-                distributions=self._distributions(event.params),
+                params=seen(self._space, event.params),
+                distributions=distributions(self._space, event.params),
             )
         )
         newest = self._storage.get_all_trials(self._study._study_id, deepcopy=False)[-1]
@@ -299,9 +304,6 @@ class OptunaSampler:
         """That of the nearest resource that has one."""
         return self._shifts[min(self._shifts, key=lambda known: abs(math.log(known / resource)))]
 
-    def _distributions(self, params: Params) -> dict[str, BaseDistribution]:
-        return {name: self._space.parameters[name].distribution() for name in params}
-
     def _constraints_of(self, number: int, state: TrialState) -> list[float]:
         """At the resource whose losses are shown; earlier studies lent feasible results only."""
         values = self._violations.get(number, {})
@@ -324,8 +326,8 @@ class OptunaSampler:
             values=losses,
             datetime_start=_EPOCH,
             datetime_complete=_EPOCH if state.is_finished() else None,
-            params=params,
-            distributions=self._distributions(params),
+            params=seen(self._space, params),
+            distributions=distributions(self._space, params),
             user_attrs={},
             system_attrs=attrs,
             intermediate_values={} if self._several else {r: v[0] if v else math.inf for r, v in values.items()},

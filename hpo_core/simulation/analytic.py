@@ -48,7 +48,7 @@ class AnalyticCurves:
                 raise SpecError(f"Analytic curves: {name} = {value} must be a number, 0 or more.")
         if not 0 < seconds_per_unit < math.inf:
             raise SpecError(f"Analytic curves: seconds per unit = {seconds_per_unit} must be a number above 0.")
-        self._space = spec.space
+        self._space = spec.search_space().parameters
         self._constraints = list(spec.constraints)
         self._metrics = [(metric.name, metric.mode == "max") for metric in spec.objectives]
         self._scale = float(spec.search.outline().max_resource or 256)

@@ -173,7 +173,7 @@ class StudyState:
     def _created(self, event: StudyCreated) -> None:
         self.spec = StudySpec.from_journal(event.spec)
         self.has_members = self.spec.search.outline().members
-        self.queue.extend(self.spec.start_with)
+        self.queue.extend(self.spec.first_configurations)
 
     def _controller_changed(self, event: ControllerChanged) -> None:
         self.controller = event.controller

@@ -71,6 +71,7 @@ def nasty_study(journal: Journal | None = None, name: str = "nasty") -> Study:
             study.tell_report(failed(job, Outcome.ERROR, f"ValueError: {NASTY}", detail=f"Traceback {NASTY}"))
         else:
             more = {"started": float(count), "ended": count + 1.0, "worker": f"tcp://{NASTY}", "unrestored": (NASTY,)}
+            more["warnings"] = (NASTY,)
             report = completed(job, count / 100, **more)
             metrics = {spec.metric.name: count / 100, "gain": 1.0 / count}
             study.tell_report(msgspec.structs.replace(report, metrics=metrics))

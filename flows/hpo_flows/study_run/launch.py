@@ -66,6 +66,7 @@ def launch(
     """
     signal.signal(signal.SIGTERM, _as_interrupt)
     session = Session(home, name, spec=spec, force=force, extend=extend, train=train)
+    session.say = lambda line: _say(as_json, line)
     shown = session.spec.prefect.enabled if prefect is None else prefect
     server: SharedServer | None = None
     for notice in notices(spec) if spec is not None else ():

@@ -91,6 +91,13 @@ class ResultLines:
         self._stopping = is_stopping(study.spec)
         self._ceilings = len(study.state.ceilings)
         self._halted = study.state.halted is not None
+        self._warned: set[str] = set()
+
+    def warnings(self, report: Report) -> list[str]:
+        """What the training function was warned of and no report before it, one line each."""
+        new = [line for line in report.warnings or () if line not in self._warned]
+        self._warned.update(new)
+        return [terminal_text(f"warning, first seen in trial {report.trial}: {line}") for line in new]
 
     def line(self, report: Report, granted: list[Job]) -> str:
         """One report and its consequences."""
@@ -159,6 +166,8 @@ class PlainLines:
             f"[{state.completed_jobs} done, {len(state.running)} running, best {best_line(self._study)}, "
             f"ETA {self._pace.eta_text()}] {self._lines.line(report, granted)}"
         )
+        for line in self._lines.warnings(report):
+            self._write(line)
         self.on_tick()
 
     def on_tick(self) -> None:
@@ -185,6 +194,8 @@ class LiveBoard:
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
         self._last = self._lines.line(report, granted)
+        for line in self._lines.warnings(report):  # above the board, where it stays
+            self._live.console.print(Text(line, style="yellow"), soft_wrap=True)
         if time.monotonic() - self._drawn >= REDRAW_SECONDS:
             self.on_tick()
 

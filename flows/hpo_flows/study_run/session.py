@@ -35,6 +35,7 @@ from hpo_core.model.errors import (
 from hpo_core.model.events import StudyExtended
 from hpo_core.replay.past_results import with_past
 from hpo_core.security.private_files import open_private
+from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
@@ -44,6 +45,7 @@ from hpo_core.tracking.run_location import ProjectionPlace, in_trouble, read_pla
 from hpo_core.views.rungs import is_unlimited
 from hpo_core.views.summary import exhausted_words
 from hpo_flows.dask.executor import DaskExecutor
+from hpo_flows.study_run.cluster_news import ClusterNews
 
 log = logging.getLogger("hpo.session")
 JOB_GRAIN_LIMIT = 300
@@ -54,6 +56,9 @@ DRAIN_SECONDS = 20.0
 
 START_ENDS_SECONDS = 30.0
 """How long a start of the cluster that was given up may take to end; what is left of it ends with this process."""
+
+NEWS_SECONDS = 0.5
+"""How often the start asks for news of the cluster, such as that its jobs wait in a queue."""
 
 ObserverFactory = Callable[[Study], Observer]
 
@@ -122,6 +127,8 @@ class Session:
             raise
         self.journal.seconds = self.spec.journal.retry_seconds
         self.executor = DaskExecutor(self._importable(), str(self.folder))
+        self.say: Callable[[str], None] = log.warning
+        """Shows a person a line about the cluster."""
         self._starting: threading.Thread | None = None
         self._start_error: BaseException | None = None
         self._follower: subprocess.Popen[bytes] | None = None
@@ -189,9 +196,16 @@ class Session:
         if self._starting is None:
             self.start_cluster()
         assert self._starting is not None
-        self._starting.join()
+        while self._starting.is_alive():
+            self._starting.join(NEWS_SECONDS)
+            if self._start_error is None:
+                self._tell_news()
         if self._start_error is not None:
             raise self._start_error
+
+    def _tell_news(self) -> None:
+        if news := self.executor.news():
+            self.say(terminal_text(news))
 
     # Drive.
 
@@ -202,6 +216,7 @@ class Session:
         study = self._open()
         self._start_follower()
         observers = [make(study) for make in self._observers]
+        observers.append(ClusterNews(self._tell_news))
         dispatcher = make_dispatcher(study, self.executor)
         loop = Loop(
             study,

@@ -37,10 +37,11 @@ def parameter_panels(series: Series, found: Importances) -> Figure | None:
     data: list[dict[str, Any]] = []
     axes: dict[str, Any] = {}
     best = series.study.best
+    ranges = series.study.spec.search_space().parameters
     for at, name in enumerate(names):
         row, column = divmod(at, COLUMNS)
         key = "" if at == 0 else str(at + 1)
-        parameter = series.study.spec.space[name]
+        parameter = ranges[name]
         across = {"domain": [column / COLUMNS + 0.045, (column + 1) / COLUMNS - 0.02], "anchor": f"y{key}"}
         top = 1 - row * height
         up = {"domain": [top - height + 0.2 * height, top - 0.04 * height], "anchor": f"x{key}"}

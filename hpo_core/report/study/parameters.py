@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hpo_core.model.space import ListedParameter, NumberParameter, Parameter
+from hpo_core.model.space import ListedParameter, NumberParameter, Parameter, same_scalar
 from hpo_core.report.scale import log_ticks, round_ticks, scale, ticks_with_ends
 from hpo_core.report.study.series import Series
 from hpo_core.report.style import Figure, layout, rounded, text
@@ -29,7 +29,8 @@ def parallel_coordinates(series: Series, order: Sequence[str]) -> Figure | None:
     drawn = scale(finals, maximize=series.maximize)
     low, high = drawn.place(drawn.low), drawn.place(drawn.high)
     placed = [min(max(drawn.place(value), low), high) for value in finals]
-    dimensions = [_dimension(name, series.study.spec.space[name], shown) for name in names]
+    ranges = series.study.spec.search_space().parameters
+    dimensions = [_dimension(name, ranges[name], shown) for name in names]
     levels = series.levels
     if len(levels) > 1:
         dimensions.append(
@@ -110,7 +111,7 @@ def axis_ticks(parameter: Parameter) -> tuple[list[float], list[str], float, flo
         words = [text(choice, 16) for choice in parameter.listed()]
         return places, words, 0.0 if last else -0.5, last or 0.5, False
     assert isinstance(parameter, NumberParameter)
-    low, high = float(parameter.low), float(parameter.high)
+    low, high = parameter.ends
     if low == high:
         return [low], [number(low)], low - 0.5, high + 0.5, False
     if parameter.log:
@@ -127,7 +128,6 @@ def axis_ticks(parameter: Parameter) -> tuple[list[float], list[str], float, flo
 
 def position(parameter: Parameter, value: Any, log: bool) -> float:
     if isinstance(parameter, ListedParameter):
-        # True is not 1 here: a space may hold both.
-        same = [isinstance(item, bool) == isinstance(value, bool) and item == value for item in parameter.listed()]
+        same = [same_scalar(item, value) for item in parameter.listed()]
         return float(same.index(True)) if True in same else 0.0
     return math.log10(value) if log else float(value)

@@ -101,6 +101,8 @@ def head(series: Series, links: Mapping[str, str]) -> str:
         note = f'<p class="about">{text(exhausted_words(study), 400)}</p>'
     for notice in notices(spec, study.state.extra_configs):
         note += f'<p class="about">{text(notice, 400)}</p>'
+    for line, trial in series.warnings.items():
+        note += f'<p class="about">{text(f"Training warned, first in trial {trial}: {line}", 500)}</p>'
     tiles = "".join(
         f'<div class="tile"><div class="label">{text(label)}</div><div class="value">{text(value)}</div>'
         f'<div class="small">{text(small, 60)}</div></div>'

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.errors import CheckpointError, StorageError
 from hpo_core.model.trial import Outcome, Report
@@ -107,6 +109,7 @@ def run_attempt(
         started=started,
         ended=time.time(),
         unrestored=handle.unrestored,
+        warnings=handle.warnings or msgspec.UNSET,
     )
 
 
