@@ -336,7 +336,7 @@ class Pbt(SearchMethod):
         found = list(trials)
         unordered = self.settings.rules > 1 and any(has_gaps(self.sessions[number].fitness) for number in found)
         if unordered or self.settings.fitness == "pareto":
-            return ranked(found, self._compare_trials)
+            return ranked({number: number for number in found}, self._compare_trials)
         return sorted(found, key=cmp_to_key(self._order))
 
     def _order(self, one: int, other: int) -> int:

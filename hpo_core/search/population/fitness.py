@@ -11,8 +11,10 @@ would leave any two trials undecided that are equal in one metric, as counts of 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
+Compared = TypeVar("Compared")
 Fitness = tuple[float, ...] | None
 """Losses, smaller is fitter; NaN where a metric is missing; None: the trial diverged or was abandoned."""
 
@@ -55,12 +57,11 @@ def has_gaps(fitness: Fitness) -> bool:
     return fitness is not None and any(map(math.isnan, fitness))
 
 
-def ranked(trials: Sequence[int], compare: Callable[[int, int], int]) -> list[int]:
+def ranked(fitness: Mapping[int, Compared], compare: Callable[[Compared, Compared], int]) -> list[int]:
     """Trials by how many of the others are fitter, the lower number first between equals.
 
-    >>> fitness = {3: (2.0,), 1: (2.0,), 2: None, 0: (5.0,)}
-    >>> ranked(list(fitness), lambda one, other: by_priority(fitness[one], fitness[other]))
+    >>> ranked({3: (2.0,), 1: (2.0,), 2: None, 0: (5.0,)}, by_priority)
     [1, 3, 0, 2]
     """
-    fitter = {trial: sum(compare(other, trial) < 0 for other in trials) for trial in trials}
-    return sorted(trials, key=lambda trial: (fitter[trial], trial))
+    fitter = {trial: sum(compare(other, own) < 0 for other in fitness.values()) for trial, own in fitness.items()}
+    return sorted(fitness, key=lambda trial: (fitter[trial], trial))
