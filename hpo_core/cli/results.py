@@ -71,7 +71,7 @@ def report(
     if (run := read_place(folder)) is not None:
         links["MLflow"] = run.url
     with damage_named(source, name):
-        page = write_report(entries, out_file or place.report_path(name), links=links)
+        page = write_report(entries, out_file or place.report_path(name), links=links, folder=folder)
     out.print(str(page), soft_wrap=True)
 
 
