@@ -16,6 +16,7 @@ from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.front import front_members
 from hpo_core.views.rung_names import halt_words
 from hpo_core.views.rungs import entry_levels
+from hpo_core.views.summary import constraint_words
 
 _LONGEST_LIST = 250
 _LONGEST_FRONT = 20
@@ -103,6 +104,8 @@ def description(fold: TrackedStudy, status: str, loading: str) -> str:
             f"by {trial_name(best.trial)} after {best.resource} units, "
             f"with {markdown_code(json.dumps(state.trials[best.trial].params))}"
         )
+    if words := constraint_words(spec, state.infeasible_results):
+        lines.append(f"- constraints: {markdown_text(words)}")
     if len(spec.objectives) > 1:
         numbers = sorted({member.trial for member in state.front})
         lines.append(

@@ -47,6 +47,8 @@ TRIAL_TAGS: dict[str, Callable[[_Trial], object]] = {
     "hpo.outcome": lambda trial: trial.notes.outcome,
     "hpo.failure": lambda trial: trial.notes.failure,
     "hpo.nonfinite": lambda trial: trial.notes.nonfinite,
+    "hpo.feasible": lambda trial: _feasible(trial),
+    "hpo.violation": lambda trial: trial.record.all_results[-1].total_violation if trial.record.infeasible else None,
     "hpo.pareto": lambda trial: _pareto(trial.fold, trial.record),
     "hpo.stopped": lambda trial: trial.record.stopped and trial.fold.names.stop_line(trial.record.stopped),
     "hpo.trained_further": lambda trial: trial.record.further[-1].resource if trial.record.further else None,
@@ -61,6 +63,7 @@ STUDY_TAGS: dict[str, Callable[[StudySummary], object]] = {
     "hpo.abandoned_trials": lambda study: study.abandoned,
     "hpo.resource_used": lambda study: study.resource,
     "hpo.halted": lambda study: study.reason,
+    "hpo.infeasible_results": lambda study: study.infeasible if study.constraints else None,
     "hpo.stop_rule": lambda study: study.rule,
     "hpo.best_trial": lambda study: study.best and study.best.trial,
     "hpo.best_value": lambda study: study.best and repr(study.best.value),
@@ -108,9 +111,16 @@ def _in_population(trial: _Trial, at_first: int | None, field: str) -> int | Non
 
 def _pareto(fold: TrackedStudy, trial: TrialRecord) -> str | None:
     """``front`` or ``dominated``: whether a result of the trial is on the Pareto front; None for one objective."""
-    if len(fold.spec.objectives) == 1 or all(result.loss is None for result in trial.results):
+    if len(fold.spec.objectives) == 1 or all(result.loss is None or result.infeasible for result in trial.results):
         return None
     return "front" if any(member.trial == trial.number for member in fold.state.front) else "dominated"
+
+
+def _feasible(trial: _Trial) -> str | None:
+    """``true`` or ``false``: whether the latest finite result satisfies the constraints; None where there are none."""
+    if not trial.fold.spec.constraints or trial.record.loss is None:
+        return None
+    return "false" if trial.record.infeasible else "true"
 
 
 def study_tags(fold: TrackedStudy, status: str, best_run: str | None, loading: str = "") -> dict[str, str]:
