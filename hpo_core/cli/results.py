@@ -36,7 +36,9 @@ def schedule(
         if trial is None:
             best = Study.open(name, record, reading=True).best
             if best is None:
-                raise HpoError(f"Study {name!r} has no finite result yet; name a trial with --trial, or wait for one.")
+                raise HpoError(
+                    f"Study {name!r} has no finite, feasible result yet; name a trial with --trial, or wait for one."
+                )
             trial, resource = best.trial, best.resource
         found = lineage.schedule(trial, resource)
     if to is None:
@@ -69,7 +71,7 @@ def report(
     if (run := read_place(folder)) is not None:
         links["MLflow"] = run.url
     with damage_named(source, name):
-        page = write_report(entries, out_file or place.report_path(name), links=links)
+        page = write_report(entries, out_file or place.report_path(name), links=links, folder=folder)
     out.print(str(page), soft_wrap=True)
 
 

@@ -33,7 +33,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """``min`` or ``max`` for each objective."""
     constraints: tuple[str, ...] = ()
     """Names of the study's constraints; must be reported at the target as well."""
-    required: Literal["all", "any"] = "all"
+    required: Literal["all", "any", "none"] = "all"
     """Of several objectives: whether all must be reported, or one suffices (a population's fitness may have gaps)."""
     style: str = "handle"
     """``handle``: the objective takes a TrialHandle; ``optuna``: it is an Optuna objective."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import TYPE_CHECKING
 
+from hpo_core.model.space.optuna_view import distributions, seen
 from hpo_core.report.study.series import Series
 from hpo_core.report.style import Figure, axis, layout, text
 
@@ -57,7 +58,8 @@ def importances(series: Series) -> Importances | None:
 def _ped_anova(series: Series, resource: int) -> dict[str, float] | None:
     import optuna
 
-    space = {name: parameter.distribution() for name, parameter in series.study.spec.space.items()}
+    ranges = series.study.spec.search_space()
+    space = distributions(ranges, ranges.parameters)
     pairs = [(t, r.loss) for t in series.trials for r in t.results if r.resource == resource]
     finite = [loss for _, loss in pairs if loss is not None]
     if len(set(finite)) < 2:
@@ -71,12 +73,12 @@ def _ped_anova(series: Series, resource: int) -> dict[str, float] | None:
             try:
                 trials.append(
                     optuna.trial.create_trial(
-                        params=own,
+                        params=seen(ranges, own),
                         distributions={name: space[name] for name in own},
                         value=worst if loss is None else loss,
                     )
                 )
-            except ValueError:
+            except (ValueError, TypeError, KeyError):
                 continue  # a value from elsewhere that the space cannot hold
         verbosity = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.ERROR)
