@@ -36,7 +36,9 @@ def schedule(
         if trial is None:
             best = Study.open(name, record, reading=True).best
             if best is None:
-                raise HpoError(f"Study {name!r} has no finite result yet; name a trial with --trial, or wait for one.")
+                raise HpoError(
+                    f"Study {name!r} has no finite, feasible result yet; name a trial with --trial, or wait for one."
+                )
             trial, resource = best.trial, best.resource
         found = lineage.schedule(trial, resource)
     if to is None:
