@@ -82,6 +82,12 @@ class TrialRecord(msgspec.Struct, gc=False):
         return results[-1].loss if results else None
 
     @property
+    def infeasible(self) -> bool:
+        """Whether the result at the highest resource violates a constraint."""
+        results = self.all_results if self.further else self.results
+        return bool(results) and results[-1].infeasible
+
+    @property
     def status(self) -> str:
         """``running``, ``abandoned``, ``waiting`` (to be tried again), ``stopped``, ``paused`` (at a rung), ``new``."""
         if self.abandoned is not None:

@@ -187,11 +187,12 @@ class Permissions:
         """
         if spec.objective is None:
             raise NotAllowedError(f"Study {spec.study!r} has no objective: it can only be driven by hand.")
-        if not self.allows_objective(spec.objective):
-            raise NotAllowedError(
-                f"objective = {spec.objective!r} is not allowed here. Allowed: {', '.join(self.objectives) or 'none'}. "
-                "Whoever runs the worker can add its package to HPO_ALLOWED_OBJECTIVES."
-            )
+        for setting, function in {"objective": spec.objective, "build": spec.build}.items():
+            if function is not None and not self.allows_objective(function):
+                raise NotAllowedError(
+                    f"{setting} = {function!r} is not allowed here. Allowed: {', '.join(self.objectives) or 'none'}. "
+                    "Whoever runs the worker can add its package to HPO_ALLOWED_OBJECTIVES."
+                )
         for entry in spec.pythonpath:
             self._check_import_folder(entry)
         self._check_data(spec)
