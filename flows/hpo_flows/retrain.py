@@ -16,9 +16,9 @@ from pydantic import Field
 from hpo_core.retraining.data_fingerprint import absolute_path
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.tracking.mlflow_client import errors_without_credentials, prepare_environment
-from hpo_flows.deployed.form import given
-from hpo_flows.deployed.form_schema import NOTHING, WithoutNone
+from hpo_flows.deployed.form_schema import NOTHING, WithoutNone, given
 from hpo_flows.deployed.permissions import Permissions, home_here
+from hpo_flows.deployed.plain_failures import failing_in_words
 from hpo_flows.liveness.parent_watch import end_with_worker
 from hpo_flows.retraining.actions import Retraining
 from hpo_flows.retraining.challengers import Rules, check_function
@@ -34,6 +34,7 @@ def _run_name() -> str:
 
 
 @flow(name="retrain", flow_run_name=_run_name, persist_result=False)
+@failing_in_words()
 @masked_errors()
 def retrain(
     model: Annotated[

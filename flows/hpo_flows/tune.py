@@ -28,11 +28,11 @@ from hpo_flows.deployed.form import (
     Sampler,
     Seed,
     filled_in,
-    given,
     with_changes,
 )
-from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method
+from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method, given
 from hpo_flows.deployed.permissions import Permissions
+from hpo_flows.deployed.plain_failures import failing_in_words
 from hpo_flows.deployed.study_runs import begin, dated_name, this_flow_run
 from hpo_flows.liveness.api_watch import RETURN_SECONDS
 from hpo_flows.study_run.flow_run import drive
@@ -65,6 +65,7 @@ _opened: ContextVar[_Opened | None] = ContextVar("opened", default=None)
     persist_result=False,
     retries=0,
 )
+@failing_in_words(within=lambda: _opened.get() is not None)
 @masked_errors()
 def tune(
     objective: Objective,

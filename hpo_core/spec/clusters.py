@@ -203,6 +203,13 @@ class SlurmClusterSpec(ClusterSettings):
         """Those of a Slurm job."""
         return self.cores
 
+    @field_validator("memory")
+    @classmethod
+    def _check_memory(cls, value: str) -> str:
+        if not any(digit in value for digit in "123456789"):
+            raise ValueError(f"memory = {value!r}: a worker needs some; write an amount such as 4GB")
+        return value
+
 
 class KubernetesClusterSpec(ClusterSettings):
     """Pods of the Dask operator, made for the study and removed with it (dask-kubernetes); one slot each.

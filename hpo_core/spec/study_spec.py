@@ -29,7 +29,7 @@ from hpo_core.spec.sections import (
     TrainingSpec,
     WarmStartSpec,
 )
-from hpo_core.spec.sizes import check_sizes
+from hpo_core.spec.sizes import check_constraints, check_sizes
 from hpo_core.spec.threads import check_threads
 from hpo_core.spec.validation_errors import explain
 
@@ -43,6 +43,12 @@ class StudySpec(Part):
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
         description="Training function as package.module:function; None for studies driven by hand.",
     )
+    build: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="Function as package.module:function that makes the untrained torch module from the parameters; "
+        "with it, MLflow's own functions load the best model. Whoever loads it runs that code.",
+    )
     style: Literal["handle", "optuna"] = Field(
         default="handle",
         description="What the function is: handle, train(trial) with trial.steps(); optuna, an Optuna objective as it "
@@ -51,6 +57,11 @@ class StudySpec(Part):
     metric: MetricSpec = Field(description="What is optimized; with several objectives, the first of ``metrics``.")
     metrics: list[MetricSpec] = Field(
         default_factory=list, description="Several objectives: promotion by non-dominated sorting."
+    )
+    constraints: list[str] = Field(
+        default_factory=list,
+        description="Names of values reported beside the metric. A result is feasible where each of them is at most 0; "
+        "infeasible ones rank behind all feasible ones, by their total violation, and are never the best.",
     )
     space: dict[str, Parameter] = Field(min_length=1)
     forbidden: list[Condition] = Field(
@@ -116,6 +127,7 @@ class StudySpec(Part):
         names = [metric.name for metric in self.metrics]
         if len(set(names)) < len(names):
             raise ValueError(f"metrics = {names} names one metric twice; drop it")
+        check_constraints(self.constraints, {self.metric.name, *names})
         self.search.check_objectives(len(self.objectives))
         check_objectives(self.sampler.name, self.sampler.arguments, len(self.objectives))
         self.search.check_space(space, self.seed)
@@ -126,6 +138,11 @@ class StudySpec(Part):
             raise ValueError(
                 f"style optuna cannot go on from another trial's weights, which {self.search.method} does; use another "
                 "method, or write the objective as train(trial) with trial.track() and trial.steps()"
+            )
+        if new and self.build is not None and (self.style == "optuna" or self.objective is None):
+            raise ValueError(
+                "build: checkpoints of an Optuna objective as it is, and of studies driven by hand, hold no model; "
+                "drop build, or write the objective as train(trial) with trial.track(model=...)"
             )
         if self.warm_start is not None and outline.own_configurations:
             raise ValueError(

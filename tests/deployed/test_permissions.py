@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from hpo_flows.deployed.form import (
     filled_in,
     with_changes,
 )
-from hpo_flows.deployed.form_schema import DEFAULT_METHOD, Method
+from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.retrain import retrain
 from hpo_flows.tune import tune
@@ -102,6 +103,13 @@ def made(permissions: Permissions, **changes: Any) -> StudySpec:
     }
     spec = filled_in(permissions, **(fields | changes))
     return with_changes(spec, "named", permissions, seed=4, cluster=LocalWorkers(workers=3))
+
+
+def test_the_function_that_builds_the_model_needs_the_same_permission(permissions: Permissions) -> None:
+    assert made(permissions).build is None
+    assert made(permissions, further={"build": "models.net:build"}).build == "models.net:build"
+    with pytest.raises(NotAllowedError, match="build = 'os:abort' is not allowed here"):
+        made(permissions, further={"build": "os:abort"})
 
 
 def test_limits_of_attempts_have_fields(permissions: Permissions) -> None:
@@ -224,6 +232,25 @@ def test_schema_has_a_tab_for_each_method_and_asks_for_no_mapping() -> None:
         assert all(opened[name] == value for name, value in budget.items() if name in opened)
 
 
+@pytest.mark.parametrize(
+    ("flow", "sent"),
+    [
+        (tune, {"objective": "a:b"}),
+        (tune_file, {"file": "a.yaml"}),
+        (resume, {"study": "a"}),
+        (rerun, {"study": "a"}),
+        (retrain, {"model": "m", "data": "d"}),
+    ],
+    ids=lambda one: getattr(one, "name", ""),
+)
+def test_what_a_run_leaves_out_is_accepted(flow: Any, sent: dict[str, Any]) -> None:
+    """Prefect validates the defaults of a flow as if they had been sent."""
+    defaults = {name: found.default for name, found in inspect.signature(flow.fn).parameters.items()}
+    found = flow.validate_parameters(defaults | sent)
+    left_out = {name for name, default in defaults.items() if default is NOTHING}
+    assert all(found[name] is None for name in left_out - {"method"}), found
+
+
 def as_it_opens(tab: dict[str, Any]) -> dict[str, Any]:
     """What a tab holds before anything is typed: the defaults of its fields."""
     assert "default" not in tab, "the newer UI would mix it with those of the tab before"
@@ -267,7 +294,7 @@ def test_data_lies_in_its_folder_or_is_a_name(tmp_path: Path) -> None:
         Permissions().data_of("/etc/passwd")
 
 
-@pytest.mark.parametrize("kind", ["form", "file", "ordinal", "recorded", "warm_start"])
+@pytest.mark.parametrize("kind", ["form", "file", "ordinal", "recorded", "warm_start", "constant", "list", "group"])
 def test_a_parameter_called_data_names_what_lies_in_the_folder_of_data(permissions: Permissions, kind: str) -> None:
     """Training functions open it: through every door that a study comes by."""
     assert permissions.folder is not None
@@ -288,6 +315,12 @@ def test_a_parameter_called_data_names_what_lies_in_the_folder_of_data(permissio
         elif kind == "recorded":
             search = {"method": "recorded", "source": "a", "max_resource": 1, "grants": []}
             given["search"] = search | {"params": [{"x": 0.5, "data": "period-3"}, {"x": 0.5, "data": value}]}
+        elif kind == "group":
+            given["space"] = {"x": x, "data": {"path": named}}
+        elif kind == "constant":
+            given["constants"] = {"data": [value, "period-3"]}
+        elif kind == "list":
+            given["space"] = {"x": x, "data": named | {"choices": ["period-3", ["period-3", value]]}}
         else:
             given["warm_start"] = {"studies": ["a"], "proposals": [{"x": 0.5, "data": value}]}
         permissions.check(StudySpec.from_plain(given))

@@ -9,12 +9,13 @@ from typing import Any
 from hpo_core.model.space import ListedParameter, NumberParameter, Parameter, same_scalar
 from hpo_core.report.scale import log_ticks, round_ticks, scale, ticks_with_ends
 from hpo_core.report.study.series import Series
-from hpo_core.report.style import Figure, layout, rounded, text
+from hpo_core.report.style import DARKER, Figure, layout, rounded, text
 from hpo_core.state import TrialRecord
 from hpo_core.views.formatting import number
 
 LINES = 500
 AXES = 12
+NARROW_AXES = 2
 WORST_TO_BEST = [[0, "#dfe5ec"], [0.3, "#a9c8ea"], [0.65, "#1c6dd0"], [1, "#0b2f6b"]]
 
 
@@ -80,11 +81,23 @@ def parallel_coordinates(series: Series, order: Sequence[str]) -> Figure | None:
         else ""
     )
     caption = (
-        "Each line is a trial from its parameters to its final value, the darker the better; drag along an axis "
+        f"Each line is a trial from its parameters to its final value, the {DARKER} the better; drag along an axis "
         f"to keep only the lines through that stretch.{unused}{few}{left_out}"
     )
     shape = layout(440, margin={"l": 70, "r": 60, "t": 60, "b": 30})
-    return Figure("parallel", "Parameters and results", caption, data, shape, 125 * len(dimensions), zoom=False)
+    few_axes = [*range(min(NARROW_AXES, len(names))), len(dimensions) - 1]
+    if len(few_axes) < len(dimensions):
+        caption += " A narrow window shows the most important parameters alone."
+    return Figure(
+        "parallel",
+        "Parameters and results",
+        caption,
+        data,
+        shape,
+        min_width=110 * len(dimensions),
+        zoom=False,
+        narrow={"layout": {"margin": {"l": 46, "r": 40}}, "dimensions": few_axes},
+    )
 
 
 def _dimension(name: str, parameter: Parameter, trials: Sequence[TrialRecord]) -> dict[str, Any]:
