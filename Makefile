@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint docs setup lock clean
+.PHONY: demo test test-slow lint docs setup lock lock-slow clean
 
 setup: $(READY)
 
@@ -21,8 +21,13 @@ demo: $(READY)  ## the main job: ASHA over a small network on handwritten digits
 test: $(READY) lint
 	$(BIN)/python -m pytest
 
-test-slow: $(READY)  ## deployments, retraining, two machines, every method killed for real
-	$(BIN)/python -m pytest -m slow
+test-slow: $(VENV)/.ready-for-all  ## all tests: slow ones, browser, every extra; a skip that is not stated fails
+	$(BIN)/python -m pytest -n 2 -m "not browser" --stated-skips
+	$(BIN)/python -m pytest -n 0 -m browser --stated-skips
+
+$(VENV)/.ready-for-all: $(READY) tests/requirements-slow.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock -r tests/requirements-slow.lock
+	@touch $@
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -34,6 +39,10 @@ docs: $(READY)  ## the documentation site, in site/ (open site/index.html, or fo
 
 lock:  ## pin what is installed now (the +cpu of a local torch build is no version others can install)
 	$(BIN)/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/^\(torch==[0-9.]*\)+.*/\1/' > requirements.lock
+
+lock-slow: $(READY)  ## pin what tests/requirements-slow.in adds to requirements.lock
+	$(BIN)/python -m pip install --quiet -r tests/requirements-slow.in -c requirements.lock
+	$(BIN)/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/^\(torch==[0-9.]*\)+.*/\1/' | grep -vxFf requirements.lock > tests/requirements-slow.lock
 
 clean:
 	rm -rf $(VENV) .hpo site .mypy_cache .ruff_cache .pytest_cache

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hpo_core.spec import StudySpec, load_spec
     from hpo_core.state import StudyState, TrialRecord
     from hpo_core.study import Study
+    from hpo_core.training.exactness.plain_values import State
 
 __version__ = "0.1.0"
 
@@ -27,6 +28,7 @@ __all__ = [
     "Outcome",
     "Report",
     "Schedule",
+    "State",
     "Study",
     "StudySpec",
     "StudyState",
@@ -42,6 +44,7 @@ _HOMES = {
     "spec": ("StudySpec", "load_spec"),
     "state": ("StudyState", "TrialRecord"),
     "study": ("Study",),
+    "training.exactness.plain_values": ("State",),
     "model.trial": ("Checkpoint", "Job", "Outcome", "Report"),
 }
 

@@ -44,13 +44,18 @@ def settled_database(value: str) -> str:
     return f"{scheme}{Path(path).resolve()}{rest}"
 
 
+def is_name(name: str) -> bool:
+    """Whether a study can have this name."""
+    return _NAME.fullmatch(name) is not None
+
+
 def checked_name(name: str) -> str:
     """The name of a study, checked before any path is made from it.
 
     Raises:
         SpecError: no study can have this name (it might be a path).
     """
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise SpecError(
             f"{name[:200]!r} is no name of a study: a name begins with a letter or digit and has letters, digits, '.', "
             "'_' and '-', 100 at most. `hpo list` shows the names there are."

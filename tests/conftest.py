@@ -12,12 +12,19 @@ import pytest
 from hpo_core import Study, StudySpec
 from hpo_core.journal.protocol import Journal
 from hpo_core.testing.fake_training import FakeTraining, completed, example_spec, failed, new_study
+from tests import stated_skips
 
 __all__ = ["World", "completed", "failed", "fresh", "make_spec"]
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--stated-skips", action="store_true", help="fail for a skip that tests/stated_skips.txt lacks")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Begun in the background of a script, tests would inherit an ignored Ctrl-C, and pass it on to what they start."""
+    if config.getoption("--stated-skips") and not hasattr(config, "workerinput"):  # the controller sees all reports
+        config.pluginmanager.register(stated_skips.StatedSkips(stated_skips.patterns()), "stated-skips")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

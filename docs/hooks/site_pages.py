@@ -158,7 +158,8 @@ def settings_tables(section: str) -> str:
 
 def _is_section(setting: dict[str, Any]) -> bool:
     """Whether a setting is a section of the study file, with a table of its own."""
-    named = {"$ref", "oneOf"} & setting.keys() or "oneOf" in setting.get("additionalProperties", ())
+    inner = setting.get("additionalProperties")
+    named = {"$ref", "oneOf"} & setting.keys() or (isinstance(inner, dict) and "oneOf" in inner)
     optional = any("$ref" in option for option in setting.get("anyOf", ()))
     return bool(named or optional) and setting.get("type") != "array"
 

@@ -22,6 +22,13 @@ def tune(
     study_file: Annotated[Path, typer.Argument(help="The study's YAML file.")],
     name: Annotated[str | None, typer.Option("--name", help="Another name than the file gives.")] = None,
     workers: Annotated[int | None, typer.Option("--workers", help="Local workers instead of the file's.")] = None,
+    start_with: Annotated[
+        str | None,
+        typer.Option("--start-with", help="Tried first: '{lr: 0.01}', a list, or a YAML or JSON file with them."),
+    ] = None,
+    constants: Annotated[
+        list[str] | None, typer.Option("--constant", help="NAME=VALUE: a fixed argument of every trial; repeatable.")
+    ] = None,
     prefect: UsePrefect = None,
     prefect_timeout: PrefectTimeout = None,
     home: HomeOption = None,
@@ -30,6 +37,8 @@ def tune(
 ) -> None:
     """Run a new study to its end."""
     from hpo_core.spec import StudySpec, load_spec
+    from hpo_core.spec.overrides import split_change
+    from hpo_core.spec.study_file import read_configurations
 
     spec = load_spec(study_file)
     changes: dict[str, Any] = {}
@@ -37,6 +46,11 @@ def tune(
         changes["study"] = name
     if workers is not None:
         changes["cluster"] = {"kind": "local", "workers": workers}
+    if start_with is not None:
+        changes["start_with"] = read_configurations(start_with)
+    if constants:
+        given = {".".join(keys): value for keys, value in map(split_change, constants)}
+        changes["constants"] = spec.constants | given
     if changes:
         spec = StudySpec.from_plain(spec.plain() | changes, "command line")
     if spec.objective is None:

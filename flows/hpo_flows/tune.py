@@ -14,25 +14,27 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from hpo_core.security.masking import masked_errors
 from hpo_core.spec import StudySpec
 from hpo_flows.deployed.form import (
-    Attempts,
+    AttemptsSection,
     Choice,
     Cluster,
+    FurtherSection,
     JournalRetry,
-    Limits,
+    LimitsSection,
     Metric,
+    NewName,
     Number,
     Objective,
     Sampler,
     Seed,
-    StudyName,
     filled_in,
+    given,
     with_changes,
 )
-from hpo_flows.deployed.form_schema import DEFAULT_METHOD, Method
+from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method
 from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.deployed.study_runs import begin, dated_name, this_flow_run
 
-_METRIC, _LIMITS, _ATTEMPTS = Metric(), Limits(), Attempts()
+_METRIC = Metric()
 
 
 _opened: ContextVar[Callable[[], Any] | None] = ContextVar("opened", default=None)
@@ -48,17 +50,18 @@ _opened: ContextVar[Callable[[], Any] | None] = ContextVar("opened", default=Non
 @masked_errors()
 def tune(
     objective: Objective,
+    name: NewName = NOTHING,
+    method: Method = NOTHING,
     metric: Metric = _METRIC,
     numbers: list[Number] = [],  # noqa: B006
     choices: list[Choice] = [],  # noqa: B006
-    method: Method = DEFAULT_METHOD,
     sampler: Sampler = "random",
-    limits: Limits = _LIMITS,
-    training: Attempts = _ATTEMPTS,
+    cluster: Cluster = NOTHING,
     seed: Seed = 0,
-    cluster: Cluster = None,
+    limits: LimitsSection = NOTHING,
+    training: AttemptsSection = NOTHING,
+    further: FurtherSection = NOTHING,
     experiment: str = "hpo",
-    name: StudyName | None = None,
     journal_retry_seconds: JournalRetry = 60.0,
 ) -> Any:
     """Run a new study, described here, to its end.
@@ -68,17 +71,18 @@ def tune(
 
     Args:
         objective: The training function, package.module:function.
+        name: Name of the study. Empty: "study" with date and time.
+        method: The search method and its budget: how many configurations, and how long the best of them train.
         metric: What is optimized.
         numbers: Hyperparameters that are numbers in a range, a row each.
         choices: Hyperparameters that take one of several values, a row each.
-        method: The search method and its budget.
         sampler: Proposes configurations; all but random are Optuna's.
+        cluster: Where jobs train: on the machine that runs this, or on a Dask cluster that runs already.
+        seed: All draws and all training seeds follow from it.
         limits: Rules that end the study before its search does; `resume` goes on with it.
         training: Limits of one attempt, and when a trial is given up.
-        seed: All draws and all training seeds follow from it.
-        cluster: Where jobs train. None: on two workers of the machine that runs this.
+        further: What else a study file may say.
         experiment: MLflow experiment that holds the runs.
-        name: Name of the study. None: "study" with date and time.
         journal_retry_seconds: How long a journal that cannot be reached is tried again before the study ends.
     """
     if (opened := _opened.get()) is not None:
@@ -91,14 +95,16 @@ def tune(
         metric=metric,
         numbers=numbers,
         choices=choices,
-        method=method,
+        method=DEFAULT_METHOD if given(method) is None else method,
         sampler=sampler,
         limits=limits,
         training=training,
+        further=further,
         experiment=experiment,
         journal_retry_seconds=journal_retry_seconds,
     )
-    spec = with_changes(described, name or dated_name("study", run), permissions, seed=seed, cluster=cluster)
+    chosen = given(name) or dated_name("study", run)
+    spec = with_changes(described, chosen, permissions, seed=seed, cluster=given(cluster))
     return begin("tune", run, spec)
 
 

@@ -7,17 +7,23 @@ on); 8 audit found differences; 9 most trials failed; 130 interrupted.
 
 from __future__ import annotations
 
+import inspect
+import platform
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
+from hpo_core import __version__
+from hpo_core.cli.checking import check
+from hpo_core.cli.debugging import try_trial
 from hpo_core.cli.extras import missing_package
 from hpo_core.cli.output import err
 from hpo_core.cli.planning import simulate_study, space
-from hpo_core.cli.results import compare, project, report, schedule
+from hpo_core.cli.results import compare, import_study, project, report, schedule
 from hpo_core.cli.studies import abandon, audit_study, export, list_studies, show, status
 from hpo_core.model.errors import HpoError
 from hpo_core.security.masking import mask_logs, masked
@@ -25,6 +31,8 @@ from hpo_core.security.masking import mask_logs, masked
 CORE_COMMANDS: dict[str, Callable[..., None]] = {
     "simulate": simulate_study,
     "space": space,
+    "try": try_trial,
+    "check": check,
     "list": list_studies,
     "status": status,
     "show": show,
@@ -35,23 +43,38 @@ CORE_COMMANDS: dict[str, Callable[..., None]] = {
     "report": report,
     "compare": compare,
     "project": project,
+    "import": import_study,
 }
 """By name; ``hpo --help`` lists them in this order."""
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hpo {__version__} (Python {platform.python_version()})")
+        raise typer.Exit
 
 
 def new_app(commands: Mapping[str, Callable[..., None]]) -> typer.Typer:
     """A command line with these commands, by name."""
     app = typer.Typer(
         name="hpo",
-        help="Tune hyperparameters with Prefect, Dask and MLflow; every decision is journaled.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
+    app.callback()(_options_of_all)
     for name, command in commands.items():
-        app.command(name)(command)
+        # in full: the summary that typer makes of a long sentence ends with "..."
+        app.command(name, short_help=inspect.getdoc(command))(command)
     return app
+
+
+def _options_of_all(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Tune hyperparameters with Prefect, Dask and MLflow; every decision is journaled."""
 
 
 app = new_app(CORE_COMMANDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ from typing import Any
 import msgspec
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
-from rich.table import Table
 from rich.text import Text
 
+from hpo_core.cli.row_table import print_rows
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal, StudyInfo
 from hpo_core.model.errors import HpoError
@@ -25,7 +26,7 @@ from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.front import FrontMember, front_rows
 from hpo_core.views.rung_names import RungNames, halt_words
 from hpo_core.views.rungs import BracketView, bracket_views, entry_levels, grouped_brackets, rung_rows
-from hpo_core.views.summary import BestResult, summarize
+from hpo_core.views.summary import BestResult, StudySummary, exhausted_words, summarize
 from hpo_core.views.trained_further import Extension
 
 
@@ -46,6 +47,7 @@ class SafeConsole(Console):
 out = SafeConsole()
 err = SafeConsole(stderr=True)
 _FRONT_SHOWN = 10
+_JOBS_SHOWN = 8
 _SHOWN = (
     "study",
     "status",
@@ -79,7 +81,7 @@ def _print_front(study: str, front: Sequence[FrontMember], most: int | None = No
     if front and len(front[0].values) > 1:
         names = terminal_text(", ".join(front[0].values))
         out.print(Text(f"Pareto front of {names}: {plural(len(front), 'result')}"))
-        out.print(table_of(front_rows(front, most)))
+        print_rows(out, front_rows(front, most))
         if most is not None and len(front) > most:
             out.print(Text(f"and {len(front) - most} more: hpo show {study}", style="dim"))
 
@@ -121,17 +123,17 @@ def print_run_result(result: RunResult, *, extendable: bool, folder: str, as_jso
         Text.assemble(
             (f"{result.study} {result.status}", "bold green" if result.status == "finished" else "bold yellow"),
             f": {result.trials} trials, {result.jobs} jobs in {duration(result.seconds)}",
-        )
+        ),
+        soft_wrap=True,
     )
     if result.reason:
         rule = "stop rule met: " if result.rule else ""
         out.print(Text(f"  reason      {rule}{terminal_text(result.reason)}", style="yellow"), soft_wrap=True)
     if (best := result.best) is not None:
         reached = f"{terminal_text(result.metric)} = {number(best.value, 5)}"
-        out.print(Text(f"  best        {reached}  (trial {best.trial} at {best.resource})"))
-        for key, value in best.params.items():
-            shown = f"{value:.5g}" if isinstance(value, float) else str(value)
-            out.print(Text(f"              {terminal_text(f'{key} = {shown}')}"))
+        out.print(Text(f"  best        {reached}  (trial {best.trial} at {best.resource})"), soft_wrap=True)
+        for key, value in best.params.items():  # in full: they are copied from here
+            out.print(Text(f"              {terminal_text(f'{key} = {value}')}"), soft_wrap=True)
     _print_front(result.study, result.front, most=_FRONT_SHOWN)
     if result.trained_further is not None:
         out.print(Text(f"  further     {result.trained_further.words}"), soft_wrap=True)
@@ -145,7 +147,79 @@ def print_run_result(result: RunResult, *, extendable: bool, folder: str, as_jso
         more = f"hpo resume {name}"
     else:
         more = f"hpo extend {name} --configs 30" if extendable else "hpo list"
-    out.print(Text(f"  next        {more}   (also: hpo show {name}, hpo audit {name})"))
+    out.print(Text(f"  next        {more}   (also: hpo show {name}, hpo audit {name})"), soft_wrap=True)
+
+
+def print_status(home: Home, name: str, as_json: bool) -> None:
+    """Where a study stands, in a few lines; as JSON the same as :func:`print_study`."""
+    if as_json:
+        print_study(home, name, None, as_json)
+        return
+    source = home.read_journal()
+    with damage_named(source, name):
+        study = Study.open(name, source, reading=True)
+        summary = summarize(study)
+        _print_counts(status_word(study, source.info(name)), summary)
+        _print_halt(study)
+        out.print(Text(f"best: {best_line(study)}"), soft_wrap=True)
+        if rules := study.rules.progress(study.state, time.time()):
+            out.print(Text(terminal_text(f"stops at: {', '.join(rules)}")), soft_wrap=True)
+        if summary.running:
+            jobs = ", ".join(f"trial {job.trial} to {job.target:,}" for job in summary.running[:_JOBS_SHOWN])
+            more = f" and {len(summary.running) - _JOBS_SHOWN:,} more" if len(summary.running) > _JOBS_SHOWN else ""
+            out.print(Text(f"running: {jobs}{more}"), soft_wrap=True)
+        _print_failures(failures_of(study.state), home.study_folder(name))
+        out.print(Text(f"more: hpo show {name}", style="dim"), soft_wrap=True)
+
+
+def _print_counts(status: str, summary: StudySummary, as_of: str = "") -> None:
+    counts = [plural(summary.trials, "trial"), f"{plural(summary.jobs, 'job')} done"]
+    counts += [
+        f"{count:,} {word}"
+        for count, word in (
+            (len(summary.running), "running"),
+            (len(summary.waiting), "waiting"),
+            (summary.abandoned, "abandoned"),
+            (summary.failed_attempts, f"failed attempt{'' if summary.failed_attempts == 1 else 's'}"),
+        )
+        if count
+    ]
+    out.print(Text.assemble((summary.study, "bold"), f"{as_of}: {status}, {', '.join(counts)}"), soft_wrap=True)
+
+
+def _print_halt(study: Study) -> None:
+    if study.state.halted is not None:
+        halted = terminal_text(f"halted: {halt_words(study.spec, study.state.halted)}")
+        out.print(Text(halted, style="yellow"), soft_wrap=True)
+    elif study.state.exhausted:
+        out.print(Text(exhausted_words(study), style="yellow"), soft_wrap=True)
+
+
+def _print_failures(failures: Failures, folder: Path) -> None:
+    for line in failure_lines(failures, str(folder)):
+        out.print(Text(terminal_text(line), style="yellow"), soft_wrap=True)
+
+
+def _print_settings(study: Study, summary: StudySummary, created: float) -> None:
+    """What was asked for, and the best trial's parameters."""
+    spec = study.spec
+    wanted = ", ".join(f"{metric.mode}imize {metric.name}" for metric in spec.objectives)
+    facts = {
+        "wanted": wanted,
+        "method": f"{summary.method}, sampler {summary.sampler}, seed {summary.seed}",
+        "objective": spec.objective or "",
+        "cluster": spec.cluster.title,
+        "created": time.strftime("%Y-%m-%d %H:%M", time.localtime(created)),
+        "resource": f"{summary.resource:,} units of training used",
+        "stops at": ", ".join(study.rules.progress(study.state, time.time())),
+        "checkpoint": summary.checkpoint or "",
+    }
+    for title, words in facts.items():
+        if words:
+            out.print(Text.assemble((f"{title}: ", "dim"), terminal_text(words)), soft_wrap=True)
+    out.print(Text(f"best: {best_line(study)}"), soft_wrap=True)
+    for key, value in (summary.best.params if summary.best is not None else {}).items():
+        out.print(Text(terminal_text(f"    {key} = {value}")), soft_wrap=True)
 
 
 def print_study(home: Home, name: str, at: int | None, as_json: bool) -> None:
@@ -173,25 +247,15 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, *, f
             | {"status": status, "failures": msgspec.to_builtins(failures)}
         )
         return
-    out.print(
-        Text.assemble(
-            (f"{name} ", "bold"),
-            f"as of entry {study.seq - 1} of {info.entries - 1}: {status}, {summary.trials} trials, "
-            f"{summary.jobs} jobs done, {len(summary.running)} running, {len(summary.waiting)} waiting, "
-            f"{summary.abandoned} abandoned, {summary.failed_attempts} failed attempts",
-        )
-    )
-    if state.halted is not None:
-        halted = terminal_text(f"halted: {halt_words(study.spec, state.halted)}")
-        out.print(Text(halted, style="yellow"), soft_wrap=True)
-    out.print(Text(f"best: {best_line(study)}"))
-    for line in failure_lines(failures, str(folder)):
-        out.print(Text(terminal_text(line), style="yellow"), soft_wrap=True)
+    _print_counts(status, summary, f" as of entry {study.seq - 1} of {info.entries - 1}")
+    _print_halt(study)
+    _print_settings(study, summary, info.created)
+    _print_failures(failures, folder)
     _print_front(name, summary.front)
     if enter := entry_levels(study.spec):
         places = ", ".join(f"{level} (bracket {bracket})" for bracket, level in enter.items())
-        out.print(Text(f"all brackets share these rungs; their trials enter at {places}"))
-    out.print(table_of(without_repeats(rung_rows(study, grouped_brackets(views)), "bracket", "state")))
+        out.print(Text(f"all brackets share these rungs; their trials enter at {places}"), soft_wrap=True)
+    print_rows(out, without_repeats(rung_rows(study, grouped_brackets(views)), "bracket", "state"))
     for line in ceilings:
         out.print(Text(f"ceiling: {line}"), soft_wrap=True)
     for wanted in state.extended.values():
@@ -209,9 +273,9 @@ def print_comparison(facts: dict[str, Any], page: Path, as_json: bool) -> None:
         return
     hidden = {"params", "jobs", "trial", "at", "worker_seconds"}
     if len(facts["groups"]) < len(facts["studies"]):
-        out.print(table_of(facts["groups"]))
+        print_rows(out, facts["groups"])
         out.print()
-    out.print(table_of([{k: v for k, v in row.items() if k not in hidden} for row in facts["studies"]]))
+    print_rows(out, [{k: v for k, v in row.items() if k not in hidden} for row in facts["studies"]])
     out.print(Text(f"\npage: {page}"), soft_wrap=True)
 
 
@@ -252,21 +316,6 @@ def status_word(study: Study, info: StudyInfo) -> str:
     if word == "open":
         return "running" if is_alive(info) else "interrupted"
     return word
-
-
-def table_of(rows: list[dict[str, Any]]) -> Table:
-    """Rows of one shape as a table; what the first column names stays whole in a narrow terminal, to be copied."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for place, column in enumerate(rows[0]):
-        whole = max(len(str(row[column])) for row in rows) if place == 0 else None
-        table.add_column(terminal_text(column), no_wrap=whole is not None, min_width=whole)
-    for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
-    return table
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else "" if value is None else terminal_text(str(value))
 
 
 def print_json(value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Commands that write what a study found: schedule, report, compare, project."""
+"""Commands that write what a study found: schedule, report, compare, project; and import, which reads it back."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
+from rich.text import Text
 
-from hpo_core.cli.options import AsJson, HomeOption, JournalOption, Name
+from hpo_core.cli.options import AsJson, HomeOption, JournalOption, Name, names_of_studies
 from hpo_core.cli.output import out
-from hpo_core.home import Home, checked_name
+from hpo_core.home import Home, checked_name, settled_database
 from hpo_core.model.errors import HpoError
 from hpo_core.replay.damaged_journals import damage_named
 
@@ -67,7 +69,7 @@ def report(
     if (run := read_place(folder)) is not None:
         links["MLflow"] = run.url
     with damage_named(source, name):
-        page = write_report(entries, out_file or place.report_path(name), links=links)
+        page = write_report(entries, out_file or place.report_path(name), links=links, folder=folder)
     out.print(str(page), soft_wrap=True)
 
 
@@ -77,6 +79,7 @@ def compare(
         typer.Argument(
             help="Names of the studies; repeats of one search share a band.",
             callback=lambda names: [checked_name(name) for name in names],
+            autocompletion=names_of_studies,
         ),
     ],
     out_file: Annotated[
@@ -113,3 +116,33 @@ def project(
     source = place.read_journal()
     found = project_study(place, source, name, rebuild=rebuild)
     out.print(found, soft_wrap=True)
+
+
+def import_study(
+    run: Annotated[str, typer.Option("--from-mlflow", help="ID of the study's run in MLflow, as its page shows it.")],
+    tracking_uri: Annotated[
+        str | None, typer.Option("--tracking-uri", help="Of that MLflow; default: MLFLOW_TRACKING_URI, or the home's.")
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Another name than the study had.")] = None,
+    code: Annotated[
+        list[Path] | None,
+        typer.Option("--code", help="Folder to import its training function from; again for several; default: here."),
+    ] = None,
+    checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Fetch its best checkpoint, too.")] = False,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a study back from its run in MLflow, so that audit, show, report and rerun work here."""
+    from hpo_core.cli.output import print_json
+    from hpo_core.tracking.provenance.restore import restore_study
+
+    place = Home(home, journal)
+    uri = settled_database(tracking_uri) if tracking_uri else place.default_tracking_uri
+    folders = [str(folder.resolve()) for folder in code or [Path()]]
+    found = restore_study(place, run, tracking_uri=uri, name=name, code=folders, checkpoint=checkpoint)
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+        return
+    for line in found.lines():
+        out.print(Text(line), soft_wrap=True)

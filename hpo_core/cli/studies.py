@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from hpo_core.cli.options import AsJson, Force, HomeOption, JournalOption, Name
-from hpo_core.cli.output import err, out, print_json, print_study, status_word, table_of
+from hpo_core.cli.output import err, out, print_json, print_status, print_study, status_word
+from hpo_core.cli.row_table import cell_text, print_rows
 from hpo_core.cli.trial_page import print_trial
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, JournalUnavailableError
@@ -50,14 +51,19 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
     if as_json:
         print_json(rows)
     elif rows:
-        out.print(table_of(rows))
+        shown = [{**row, "best": _best_cell(row)} for row in rows]
+        print_rows(out, [{title: cell for title, cell in row.items() if title != "metric"} for row in shown])
     else:
         out.print("No study yet. `hpo tune STUDY.yaml` makes one.")
 
 
+def _best_cell(row: dict[str, Any]) -> str:
+    return "" if row["best"] is None else f"{row['metric']} {cell_text(row['best'])}"
+
+
 def status(name: Name, home: HomeOption = None, journal: JournalOption = None, as_json: AsJson = False) -> None:
-    """Where a study stands now."""
-    print_study(Home(home, journal), name, None, as_json)
+    """Where a study stands now, in a few lines."""
+    print_status(Home(home, journal), name, as_json)
 
 
 def show(
@@ -70,7 +76,7 @@ def show(
     journal: JournalOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """A study as of any entry of its journal."""
+    """All about a study as of any entry of its journal."""
     if trial is not None:
         print_trial(Home(home, journal), name, trial, at=at, as_json=as_json)
     else:

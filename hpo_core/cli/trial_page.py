@@ -17,7 +17,7 @@ from hpo_core.model.trial import RESULTS, Report
 from hpo_core.replay.damaged_journals import damage_named
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
-from hpo_core.views.trial_story import trial_story, unrestored_lines
+from hpo_core.views.trial_story import trial_story, unrestored_lines, warning_lines
 
 
 def print_trial(home: Home, name: str, trial: int, *, at: int | None, as_json: bool) -> None:
@@ -37,7 +37,7 @@ def print_trial(home: Home, name: str, trial: int, *, at: int | None, as_json: b
             raise HpoError(f"--trial {trial}: study {name!r} has {known} at that entry.")
         recorded = list(source.entries(name, 0, study.seq))
     reports = list(_reports(recorded, trial))
-    story = [*trial_story(study.state, trial), *unrestored_lines(recorded, trial)]
+    story = [*trial_story(study.state, trial), *unrestored_lines(recorded, trial), *warning_lines(recorded, trial)]
     folder = home.study_folder(name)
     logs = [folder / log_path(trial, attempt) for attempt in range(study.state.trials[trial].attempts)]
     if as_json:

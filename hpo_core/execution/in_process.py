@@ -78,7 +78,7 @@ class InProcessExecutor:
             return len(inbox) > 0
         job, on_report = self._jobs.popleft()
         try:
-            report = run_attempt(self._objective, self._requests.of(job), interruptible=True)
+            report = run_attempt(self._objective, self._requests.of(job), raised=(KeyboardInterrupt,))
         except KeyboardInterrupt:
             on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.PREEMPTED))
             raise

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpo_core.journal.protocol import Owner, StudyInfo
-from hpo_core.model.errors import FencedError, StudyBusyError, StudyExistsError, StudyNotFoundError
+from hpo_core.journal.unknown_study import unknown_study
+from hpo_core.model.errors import FencedError, StudyBusyError, StudyExistsError
 from hpo_core.model.events import Entry
 
 
@@ -29,10 +30,7 @@ class MemoryJournal:
         try:
             return self._studies[study]
         except KeyError:
-            raise StudyNotFoundError(
-                f"Study {study!r} is not in this journal (it holds: {', '.join(self._studies) or 'none'}). "
-                "Check the name, or create it."
-            ) from None
+            raise unknown_study(study, list(self._studies), "this journal", "Check the name, or create it.") from None
 
     def create(self, study: str, first: Entry) -> None:
         if study in self._studies:

@@ -7,10 +7,11 @@ loss, readers never block the writer, and one transaction costs one fsync.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import sqlalchemy as sa
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.journal.protocol import Owner, StudyInfo
 from hpo_core.journal.read_only import is_read_only, reading_side
+from hpo_core.journal.unknown_study import unknown_study
 from hpo_core.model.errors import (
     FencedError,
     JournalError,
@@ -29,7 +31,6 @@ from hpo_core.model.errors import (
     StorageError,
     StudyBusyError,
     StudyExistsError,
-    StudyNotFoundError,
 )
 from hpo_core.model.events import Entry
 from hpo_core.security.credentials import without_secret_arguments
@@ -237,6 +238,11 @@ class SqlJournal:
             ) from error
 
     def create(self, study: str, first: Entry) -> None:
+        self._insert(study, first, [first])
+
+    def _insert(self, study: str, first: Entry, entries: Iterable[Entry]) -> None:
+        """Write a new study in one transaction."""
+        following, last = iter(entries), first
         try:
             with self._translated("written"), self._engine.begin() as connection:
                 connection.execute(
@@ -244,7 +250,14 @@ class SqlJournal:
                         name=study, created=first.time, next_seq=1, epoch=first.epoch, renewed=first.time
                     )
                 )
-                connection.execute(_entries.insert().values(study=study, seq=0, body=encode_entry(first)))
+                while chunk := list(itertools.islice(following, _READ_CHUNK)):
+                    rows = [{"study": study, "seq": entry.seq, "body": encode_entry(entry)} for entry in chunk]
+                    connection.execute(_entries.insert(), rows)
+                    last = chunk[-1]
+                if last is not first:
+                    known = _studies.c.name == study
+                    ended = _studies.update().where(known).values(next_seq=last.seq + 1, epoch=last.epoch)
+                    connection.execute(ended)
         except JournalError as error:
             if isinstance(error.__cause__, sa.exc.IntegrityError):
                 raise StudyExistsError(
@@ -269,6 +282,16 @@ class SqlJournal:
             f"{info.entries}, epoch {info.epoch}. Another controller took the study over; this one stops "
             "and nothing was written twice."
         )
+
+    def restore(self, study: str, entries: Iterable[Entry]) -> None:
+        """Write a whole study that was recorded elsewhere, or nothing of it; nobody drives it.
+
+        Raises:
+            StudyExistsError: the name is taken.
+        """
+        following = iter(entries)
+        first = next(following)
+        self._insert(study, first, itertools.chain([first], following))
 
     def entries(self, study: str, start: int = 0, stop: int | None = None) -> Iterator[Entry]:
         info = self.info(study)
@@ -316,10 +339,7 @@ class SqlJournal:
             row = connection.execute(sa.select(_studies).where(_studies.c.name == study)).first()
         if row is None:
             known = [info.name for info in self.studies()]
-            raise StudyNotFoundError(
-                f"Study {study!r} is not in {self} (it holds: {', '.join(known) or 'no study'}). "
-                "Check the name, and --home or --journal."
-            )
+            raise unknown_study(study, known, str(self), "Check the name, and --home or --journal.")
         return self._info(row)
 
     def studies(self) -> list[StudyInfo]:

@@ -7,7 +7,7 @@ with that explanation, never guessed at. A new shape gets a new ``FORMAT``, an u
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -55,6 +55,12 @@ class AttemptReported(_Fact, frozen=True):
     report: Report
 
 
+class ConfigurationRequested(_Fact, frozen=True):
+    """A person wants this configuration tried next; the sampler completes it."""
+
+    params: Params
+
+
 class ExtensionRequested(_Fact, frozen=True):
     """So many more configurations are wanted."""
 
@@ -90,6 +96,7 @@ Stimulus = (
     | CapacityNoticed
     | JobAsked
     | AttemptReported
+    | ConfigurationRequested
     | ExtensionRequested
     | TrainingRequested
     | StopRequested
@@ -112,6 +119,12 @@ class CapacityChanged(_Fact, frozen=True):
     inventory: Inventory
 
 
+class ConfigurationEnqueued(_Fact, frozen=True):
+    """The next configuration that the search samples has these values, after those enqueued before."""
+
+    params: Params
+
+
 class TrialCreated(_Fact, frozen=True):
     """A new identity with fixed parameters. ``parent`` is set where it continues another trial."""
 
@@ -119,6 +132,8 @@ class TrialCreated(_Fact, frozen=True):
     bracket: int
     params: Params
     parent: int | None = None
+    queued: Literal[True] | msgspec.UnsetType = msgspec.UNSET
+    """True: values come from the queue (``start_with``, ``enqueue``). Else left out, also from the journal."""
 
 
 class Reproduced(_Fact, frozen=True):
@@ -284,6 +299,13 @@ class TrialExtensionEnded(_Fact, frozen=True):
     reason: str
 
 
+class SamplerExhausted(_Fact, frozen=True):
+    """The sampler proposed all its configurations, so none is drawn any more; trials that exist go on."""
+
+    trials: int
+    """How many there are."""
+
+
 class StudyHalted(_Fact, frozen=True):
     """No further jobs are granted until the study is resumed."""
 
@@ -300,6 +322,7 @@ Event = (
     StudyCreated
     | ControllerChanged
     | CapacityChanged
+    | ConfigurationEnqueued
     | TrialCreated
     | Reproduced
     | JobGranted
@@ -314,6 +337,7 @@ Event = (
     | StudyExtended
     | TrialExtended
     | TrialExtensionEnded
+    | SamplerExhausted
     | StudyHalted
     | StudyReopened
 )

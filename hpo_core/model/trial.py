@@ -125,6 +125,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     unrestored: tuple[str, ...] = ()
     """What a start from another trial's checkpoint left as it was built, and why (``model.4.weight: (10, 32) in the
     checkpoint, (10, 48) here``); at most ``UNRESTORED_LINES``, the last one then counts the rest."""
+    warnings: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """What the training loop changed that its checkpoint does not hold, with the cure; unset: nothing was found."""
 
 
 CURVE_POINTS = 64

@@ -13,8 +13,10 @@ import msgspec
 
 from hpo_core.journal.damage import damaged_entry
 from hpo_core.model.errors import HpoError, JournalError
-from hpo_core.model.events import Entry, Event, TrialCreated
+from hpo_core.model.events import ConfigurationEnqueued, Entry, Event, SamplerExhausted, TrialCreated
+from hpo_core.model.space.given_values import given_values
 from hpo_core.model.trial import Params
+from hpo_core.samplers.sampler import Sampler
 from hpo_core.spec.assembly import create_sampler, is_pure
 from hpo_core.study import Study
 
@@ -45,9 +47,9 @@ class _Oracle:
     """Answers with the parameters the record holds; asked by number, so order does not matter."""
 
     def __init__(self) -> None:
-        self.upcoming: dict[int, Params] = {}
+        self.upcoming: dict[int, Params | None] = {}
 
-    def propose(self, number: int) -> Params:
+    def propose(self, number: int, given: Params | None = None) -> Params | None:
         return self.upcoming.pop(number, {})
 
     def apply(self, event: Event) -> None:
@@ -83,10 +85,19 @@ def audit(entries: Iterable[Entry], *, check_invariants: bool = True, limit: int
         differs = False
         decided: list[Event] = []
         try:
+            queue = list(study.state.queue)
             for event in entry.events:
+                if type(event) is ConfigurationEnqueued:
+                    queue.append(event.params)
                 if type(event) is TrialCreated:
-                    drawn = event.params if drawn_again is None else drawn_again.propose(event.trial)
-                    oracle.upcoming[event.trial] = event.params if _close(drawn, event.params) else drawn
+                    given = queue.pop(0) if event.queued and queue else None
+                    drawn = event.params if drawn_again is None else _drawn(study, drawn_again, event.trial, given)
+                    same = drawn is not None and _close(drawn, event.params)
+                    oracle.upcoming[event.trial] = event.params if same else drawn
+                elif type(event) is SamplerExhausted and not pure:
+                    oracle.upcoming[event.trials] = None
+                if drawn_again is not None:
+                    drawn_again.apply(event)
             # The generator must see each of its events applied. A scratch copy would cost O(study) per entry;
             # instead the recorded event is applied where it equals the decided one, which is the same thing.
             recorded = iter(entry.events)
@@ -126,6 +137,12 @@ def audit(entries: Iterable[Entry], *, check_invariants: bool = True, limit: int
         except AssertionError as error:
             raise damaged_entry(study.name, count - 1, error) from error
     return AuditReport(count, tuple(findings), pure)
+
+
+def _drawn(study: Study, sampler: Sampler, number: int, given: Params | None) -> Params | None:
+    if given is None:
+        return sampler.propose(number)
+    return sampler.propose(number, given_values(study.spec.search_space(), given, f"trial {number}"))
 
 
 def _same(a: Event, b: Event) -> bool:

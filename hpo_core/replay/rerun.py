@@ -64,13 +64,14 @@ def rerun_spec(
         "any_metric": StudySpec.from_journal(source).any_metric,
         "max_resource": max(event.target for event in granted if event.trial in number),
     }
-    rest = {
+    rest: dict[str, Any] = {
         "study": name,
         "search": search,
         "sampler": {"name": "random"},
         "stop": {},
         "checkpoints": {"folder": source.get("checkpoints", {}).get("folder")},
         "warm_start": None,
+        "start_with": [],
     }
     return StudySpec.from_journal(source | rest, "rerun")
 

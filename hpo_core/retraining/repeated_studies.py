@@ -96,5 +96,12 @@ def tuning_spec(
         if source.search.outline().own_configurations
         else {"studies": list(studies), "decay": decay, "first": first}
     )
-    changed = {"study": name, "space": plain["space"] | {DATA: fixed}, "seed": seed, "warm_start": warm}
+    changed = {
+        "study": name,
+        "space": plain["space"] | {DATA: fixed},
+        "start_with": [],  # what the earlier studies found is tried first
+        "constants": {one: value for one, value in source.constants.items() if one != DATA},
+        "seed": seed,
+        "warm_start": warm,
+    }
     return StudySpec.from_journal(plain | changed, "tuning")

@@ -15,7 +15,8 @@ one objective all are PRUNED, which it ranks as above; the others know no full r
 
 The sampler is built anew for each trial with a seed derived from (study seed, trial number), so an answer
 depends on the recorded history and the number alone, not on what this process happened to draw before.
-Samplers whose seed names one fixed sequence (QMC, grid, brute force) keep the study's seed.
+A sampler whose seed names one fixed sequence (QMC) keeps the study's seed. Those that try a finite list are in
+:mod:`hpo_core.samplers.exhaustive_sampler`.
 
 With a warm start the storage begins with trials of earlier studies, a decayed share of them (the spec holds which).
 Their losses are not comparable where the data changed, so as soon as a configuration was trained in both, they are
@@ -27,7 +28,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from statistics import median
 from typing import Any
@@ -39,15 +40,29 @@ from optuna.trial import FrozenTrial, TrialState
 from hpo_core.model.events import Event, JobCompleted, TrialAbandoned, TrialCreated
 from hpo_core.model.rng import Stream, derive_seed
 from hpo_core.model.space import PARAMETER_TYPES, ParameterType
+from hpo_core.model.space.optuna_view import distributions, seen, suggest
 from hpo_core.model.trial import Params
+from hpo_core.samplers.mirror_storage import MirrorStorage
 from hpo_core.samplers.sampler import SamplerContext
 
-_FIXED_SEQUENCE = {"QMCSampler", "GridSampler", "BruteForceSampler"}
+_NOT_OFFERED = {
+    "BaseSampler": "it is what samplers are made of, and proposes nothing",
+    "BaseGASampler": "it is what genetic samplers are made of, and proposes nothing",
+    "PartialFixedSampler": "leave a fixed parameter out of the space, or give it one value there",
+}
+_FIXED_SEQUENCE = {"QMCSampler"}
 _STATEFUL = _FIXED_SEQUENCE | {"CmaEsSampler", "NSGAIISampler", "NSGAIIISampler"}
 _KNOWS_PRUNING = {"TPESampler"}
+_MOST_ASKS = 100
+"""A sampler that answers with a forbidden combination is asked again so often; then a configuration is drawn."""
 _ENDLESS = 2**62
 """The full resource where there is none: above any a study can have."""
 _EPOCH = datetime(2000, 1, 1)
+
+
+def optuna_samplers() -> list[str]:
+    """Names of Optuna's samplers that a study can have."""
+    return sorted(n for n in optuna.samplers.__all__ if n.endswith("Sampler") and n not in _NOT_OFFERED)
 
 
 def check_sampler(name: str, arguments: Mapping[str, Any]) -> None:
@@ -56,9 +71,10 @@ def check_sampler(name: str, arguments: Mapping[str, Any]) -> None:
     Raises:
         ValueError: with the names that would do.
     """
-    known = sorted(n for n in optuna.samplers.__all__ if n.endswith("Sampler") and n != "BaseSampler")
+    known = optuna_samplers()
     if name not in known:
-        raise ValueError(f"sampler {name!r} is unknown; use random, or one of Optuna's: {', '.join(known)}")
+        why = f"is not offered: {_NOT_OFFERED[name]}" if name in _NOT_OFFERED else "is unknown"
+        raise ValueError(f"sampler {name!r} {why}; use random, or one of Optuna's: {', '.join(known)}")
     takes = list(inspect.signature(getattr(optuna.samplers, name)).parameters)
     for argument in arguments:
         if argument not in takes or argument == "seed":
@@ -98,21 +114,6 @@ def check_objectives(name: str, arguments: Mapping[str, Any], objectives: int) -
         optuna.logging.set_verbosity(verbosity)
 
 
-class _MirrorStorage(optuna.storages.InMemoryStorage):
-    """Optuna's own storage, with a view laid over trials that have results."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.view: dict[int, FrozenTrial] = {}
-
-    def get_all_trials(
-        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
-    ) -> list[FrozenTrial]:
-        trials = super().get_all_trials(study_id, deepcopy=False)
-        shown = [self.view.get(trial.number, trial) for trial in trials]
-        return [trial for trial in shown if states is None or trial.state in states]
-
-
 class OptunaSampler:
     """Asks an Optuna sampler, and shows it every result."""
 
@@ -123,7 +124,7 @@ class OptunaSampler:
         self._space = context.space
         self._class = getattr(optuna.samplers, name)
         self._takes_seed = "seed" in inspect.signature(self._class).parameters
-        self._storage = _MirrorStorage()
+        self._storage = MirrorStorage()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._several = context.objectives > 1
         self._study = optuna.create_study(
@@ -139,7 +140,9 @@ class OptunaSampler:
         self._past = list(context.past)
         self._shifts: dict[int, tuple[float, ...]] = {}
         """By resource: how much larger losses are here than in the earlier studies."""
-        self._tried_again = {trial.proposed: -1 - i for i, trial in enumerate(self._past) if trial.proposed is not None}
+        self._tried_again: dict[int, int] = {}
+        self._not_again = [-1 - i for i, trial in enumerate(self._past) if trial.proposed is not None]
+        """Earlier trials whose configurations are to be tried again."""
         self._remember_past()
 
     def _remember_past(self) -> None:
@@ -187,22 +190,29 @@ class OptunaSampler:
             sampler: optuna.samplers.BaseSampler = self._class(**arguments)
         return sampler
 
-    def propose(self, number: int) -> Params:
+    def propose(self, number: int, given: Params | None = None) -> Params:
         if number and self._name not in _FIXED_SEQUENCE:
             self._study.sampler = self._make(number)
-        trial = self._study.ask()
-        self._trial_ids[number] = trial._trial_id
-        values: Params = {}
-        for name in self._space.order:
-            if self._space.is_active(name, values):
-                values[name] = self._space.parameters[name].suggest(trial, name)
-        return values
+        for _ in range(_MOST_ASKS):
+            trial = self._study.ask()
+            self._trial_ids[number] = trial._trial_id
+            values = suggest(self._space, trial, given)
+            if not self._space.has_forbidden or not self._space.forbidden_by(values):
+                return values
+            refused: FrozenTrial = self._storage.get_trial(trial._trial_id)
+            refused.state = TrialState.FAIL
+            self._storage.view[refused.number] = refused
+        return self._space.draw(Stream(self._seed, "params", number), given)
 
     def apply(self, event: Event) -> None:
         if isinstance(event, TrialCreated):
             if event.trial not in self._trial_ids:
                 self._remember(event)
             self._created[event.trial] = event
+            past = next((n for n in self._not_again if self._created[n].params == event.params), None)
+            if past is not None:
+                self._tried_again[event.trial] = past
+                self._not_again.remove(past)
             self._show(event.trial, TrialState.RUNNING)
         elif isinstance(event, JobCompleted):
             values = self._values.setdefault(event.trial, {})
@@ -234,8 +244,8 @@ class OptunaSampler:
         self._study.add_trial(
             optuna.trial.create_trial(
                 state=TrialState.RUNNING,
-                params=event.params,
-                distributions=self._distributions(event.params),
+                params=seen(self._space, event.params),
+                distributions=distributions(self._space, event.params),
             )
         )
         newest = self._storage.get_all_trials(self._study._study_id, deepcopy=False)[-1]
@@ -273,9 +283,6 @@ class OptunaSampler:
         """That of the nearest resource that has one."""
         return self._shifts[min(self._shifts, key=lambda known: abs(math.log(known / resource)))]
 
-    def _distributions(self, params: Params) -> dict[str, BaseDistribution]:
-        return {name: self._space.parameters[name].distribution() for name in params}
-
     def _show(self, number: int, state: TrialState, losses: tuple[float, ...] | None = None) -> None:
         params = self._created[number].params
         values = self._seen(number)
@@ -288,8 +295,8 @@ class OptunaSampler:
             values=losses,
             datetime_start=_EPOCH,
             datetime_complete=_EPOCH if state.is_finished() else None,
-            params=params,
-            distributions=self._distributions(params),
+            params=seen(self._space, params),
+            distributions=distributions(self._space, params),
             user_attrs={},
             system_attrs=dict(base.system_attrs),
             intermediate_values={} if self._several else {r: v[0] if v else math.inf for r, v in values.items()},

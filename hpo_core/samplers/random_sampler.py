@@ -18,8 +18,8 @@ class RandomSampler:
         self._space = space
         self._seed = seed
 
-    def propose(self, number: int) -> Params:
-        return self._space.draw(Stream(self._seed, "params", number))
+    def propose(self, number: int, given: Params | None = None) -> Params:
+        return self._space.draw(Stream(self._seed, "params", number), given)
 
     def apply(self, event: Event) -> None:
         """Random search learns nothing."""

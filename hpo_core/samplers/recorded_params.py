@@ -14,7 +14,7 @@ class RecordedSampler:
     def __init__(self, params: list[dict[str, Any]]) -> None:
         self._params = params
 
-    def propose(self, number: int) -> Params:
+    def propose(self, number: int, given: Params | None = None) -> Params:
         return dict(self._params[number])
 
     def apply(self, event: Event) -> None:

@@ -21,8 +21,11 @@ def create(name: str, arguments: Mapping[str, Any], context: SamplerContext) -> 
     """The sampler of that name."""
     if name in OURS:
         return OURS[name](context)
+    from hpo_core.samplers.exhaustive_sampler import EXHAUSTIVE, ExhaustiveSampler
     from hpo_core.samplers.optuna_sampler import OptunaSampler  # Optuna costs half a second to import
 
+    if name in EXHAUSTIVE:
+        return ExhaustiveSampler(name, arguments, context)
     return OptunaSampler(name, arguments, context)
 
 
@@ -50,3 +53,19 @@ def check_objectives(name: str, arguments: Mapping[str, Any], objectives: int) -
         from hpo_core.samplers.optuna_sampler import check_objectives as check_them
 
         check_them(name, arguments, objectives)
+
+
+def check_population(name: str) -> None:
+    """Refuse a sampler with a finite list of configurations for a population, which draws new ones at any time.
+
+    Raises:
+        ValueError: with samplers that would do.
+    """
+    if name not in OURS:
+        from hpo_core.samplers.exhaustive_sampler import EXHAUSTIVE
+
+        if name in EXHAUSTIVE:
+            raise ValueError(
+                f"sampler {name} has a finite list of configurations, and a population begins anew at any time; use "
+                "random or TPESampler"
+            )

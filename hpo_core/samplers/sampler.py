@@ -20,8 +20,14 @@ class Sampler(Protocol):
     Its answers are recorded (:class:`~hpo_core.model.events.TrialCreated`), so replay never asks again.
     """
 
-    def propose(self, number: int) -> Params:
-        """Parameters for trial ``number``. Must not depend on anything but settings and applied events."""
+    def propose(self, number: int, given: Params | None = None) -> Params | None:
+        """Parameters for trial ``number``; None: there are no further ones, now or later.
+
+        Must not depend on anything but settings and applied events.
+
+        Args:
+            given: values that a person wants in it; the sampler adds the others, and never answers None.
+        """
         ...
 
     def apply(self, event: Event) -> None:

@@ -67,6 +67,9 @@ class HyperbandSearch(SearchSettings):
     def summary(self, progress: Progress) -> str:
         return f"{self.method}, {progress.brackets} bracket{'' if progress.brackets == 1 else 's'}"
 
+    def sampled(self) -> int:
+        return self.rounds * sum(self._sizes())
+
     def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
         check_rungs(self.levels())
         rungs = len(self.levels())

@@ -142,6 +142,9 @@ class PbtSearch(SearchSettings):
             f"{self.generations:,}"
         )
 
+    def sampled(self) -> int:
+        return self.population
+
     def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
         at_most("search.generations", self.generations, limits.PLANNED_RUNGS, "generations; lower it")
         trials = self.population * self.generations

@@ -7,7 +7,16 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from hpo_core.model.events import Event, JobCompleted, JobGranted, StudyExtended, TrialAbandoned, TrialCreated
+from hpo_core.model.events import (
+    ConfigurationEnqueued,
+    Event,
+    JobCompleted,
+    JobGranted,
+    SamplerExhausted,
+    StudyExtended,
+    TrialAbandoned,
+    TrialCreated,
+)
 from hpo_core.model.space import ParameterType
 from hpo_core.search.method import DONE, WAIT, Action, RungStatus, Sample, SearchMethod
 from hpo_core.search.search_settings import (
@@ -44,10 +53,14 @@ class Straight(SearchMethod):
     """``configs`` configurations (None: until a stop rule), each trained to ``max_resource`` in one job.
 
     Args:
-        limit: a finite grid has no more; an extension beyond it ends there.
+        limit: a finite grid or a sampler has no more; an extension beyond it ends there.
+        queue_counts: whether configurations that people enqueue are some of these; else they are further ones.
     """
 
-    def __init__(self, configs: int | None, max_resource: int, limit: int | None = None) -> None:
+    def __init__(
+        self, configs: int | None, max_resource: int, limit: int | None = None, *, queue_counts: bool = True
+    ) -> None:
+        self._queue_counts = queue_counts
         self._configs = configs
         self._max_resource = max_resource
         self.limit = limit
@@ -79,6 +92,11 @@ class Straight(SearchMethod):
             self.ruled_out.append(event.trial)
         elif isinstance(event, StudyExtended) and self._configs is not None:
             self._configs += event.configs
+        elif isinstance(event, ConfigurationEnqueued) and not self._queue_counts:
+            self._configs = None if self._configs is None else self._configs + 1
+            self.limit = None if self.limit is None else self.limit + 1
+        elif isinstance(event, SamplerExhausted):
+            self.limit = self.created
 
     def rungs(self) -> list[RungStatus]:
         expected = self.created if self.width is None else self.width

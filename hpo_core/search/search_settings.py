@@ -30,6 +30,8 @@ class SearchContext(msgspec.Struct, frozen=True):
     seed: int = 0
     objectives: int = 1
     """How many metrics are optimized."""
+    start_with: int = 0
+    """Configurations that the study begins with."""
 
 
 class Outline(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +131,10 @@ class SearchSettings(Part, ABC):
         Raises:
             ValueError: value, rule and cure.
         """
+
+    def sampled(self) -> int | None:
+        """How many configurations a sampler proposes at least; None: until a stop rule, or none is asked."""
+        return getattr(self, "configs", None)
 
     def check_objectives(self, objectives: int) -> None:
         """Refuse a number of metrics that the method cannot rank by.

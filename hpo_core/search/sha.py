@@ -14,7 +14,15 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from hpo_core.model import limits
-from hpo_core.model.events import Event, JobCompleted, JobGranted, StudyExtended, TrialAbandoned, TrialCreated
+from hpo_core.model.events import (
+    Event,
+    JobCompleted,
+    JobGranted,
+    SamplerExhausted,
+    StudyExtended,
+    TrialAbandoned,
+    TrialCreated,
+)
 from hpo_core.model.limit_checks import at_most
 from hpo_core.model.space import ParameterType
 from hpo_core.search.halving.promotion_chance import Contest
@@ -76,6 +84,9 @@ class ShaSearch(SearchSettings):
 
     def summary(self, progress: Progress) -> str:
         return f"{self.method}, {progress.brackets} bracket{'' if progress.brackets == 1 else 's'}"
+
+    def sampled(self) -> int:
+        return self.configs * self.rounds
 
     def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
         check_configs(self.configs)
@@ -155,6 +166,17 @@ class Tournament:
         self.wanted = len(self.chosen)
         self.rung = rung + 1
         return ranking[len(self.chosen) : self.finite[rung]] if size else []
+
+    def close(self) -> list[int]:
+        """Begin with the trials that there are; the places in higher rungs stay, as where trials failed.
+
+        Returns the trials that do not go on, as known now for the first time.
+        """
+        if self.rung or self.created == self.sizes[0]:
+            return []
+        self.sizes = [min(size, self.created) for size in self.sizes]
+        self.wanted = self.created
+        return self._next_rung()
 
     def withdraw(self, rung: int, trial: int) -> list[int]:
         """Take out a trial that waits at a rung or was chosen to leave it; nobody takes its place.
@@ -258,6 +280,11 @@ class Halving(SearchMethod):
         elif kind is StudyExtended:
             assert isinstance(event, StudyExtended)
             self.width += event.configs
+        elif kind is SamplerExhausted:
+            self._opened = self.width = self.created
+            if self.brackets:
+                self.ruled_out += self.brackets[-1].close()
+                self._pass_finished()
 
     def _ended(self, bracket: int, rung: int, trial: int, loss: Loss) -> None:
         self.running -= 1

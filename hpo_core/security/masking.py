@@ -92,11 +92,13 @@ def masked(text: str, environment: Mapping[str, str] | None = None) -> str:
 
 def masked_report(report: Report) -> Report:
     """A report with secrets masked in its texts; numbers stay."""
-    texts = (report.message, report.detail, *report.unrestored)
+    texts = (report.message, report.detail, *report.unrestored, *(report.warnings or ()))
     safe = tuple(masked(text) for text in texts)
     if safe == texts:
         return report
-    return msgspec.structs.replace(report, message=safe[0], detail=safe[1], unrestored=safe[2:])
+    lines, warnings = safe[2 : 2 + len(report.unrestored)], safe[2 + len(report.unrestored) :]
+    changes = {"message": safe[0], "detail": safe[1], "unrestored": lines, "warnings": warnings or msgspec.UNSET}
+    return msgspec.structs.replace(report, **changes)
 
 
 @contextmanager

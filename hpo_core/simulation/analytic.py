@@ -48,7 +48,7 @@ class AnalyticCurves:
                 raise SpecError(f"Analytic curves: {name} = {value} must be a number, 0 or more.")
         if not 0 < seconds_per_unit < math.inf:
             raise SpecError(f"Analytic curves: seconds per unit = {seconds_per_unit} must be a number above 0.")
-        self._space = spec.space
+        self._space = spec.search_space().parameters
         self._metrics = [(metric.name, metric.mode == "max") for metric in spec.objectives]
         self._scale = float(spec.search.outline().max_resource or 256)
         self._seed = seed
@@ -112,7 +112,8 @@ class AnalyticCurves:
 
     def _bowl(self, params: Mapping[str, Any]) -> float:
         """0 at the best parameters, 1 far from them."""
-        distances = [(self._place(name, value) - self._optimum[name]) ** 2 for name, value in params.items()]
+        own = {name: value for name, value in params.items() if name in self._optimum}  # not the constants
+        distances = [(self._place(name, value) - self._optimum[name]) ** 2 for name, value in own.items()]
         return min(1.0, 3.0 * math.fsum(distances) / len(distances)) if distances else 0.5
 
     def _place(self, name: str, value: Any) -> float:

@@ -78,7 +78,8 @@ class PastCurves:
 
     # Sampler.
 
-    def propose(self, number: int) -> Params:
+    def propose(self, number: int, given: Params | None = None) -> Params:
+        """A past trial, whatever is given: there are curves of those alone."""
         return self.past.trials[self._row(number)].params
 
     def apply(self, event: Event) -> None:

@@ -20,7 +20,7 @@ def create_sampler(spec: StudySpec) -> Sampler:
     """The sampler of a study; after the proposals of a warm start, where it has some."""
     configurations = spec.search.configurations(_search_context(spec))
     if configurations is not None:
-        return ListedSampler(configurations)
+        return ListedSampler(configurations, spec.search_space(), spec.seed)
     warm = spec.warm_start
     context = SamplerContext(
         space=spec.search_space(),
@@ -36,7 +36,7 @@ def create_sampler(spec: StudySpec) -> Sampler:
 
 
 def is_pure(spec: StudySpec) -> bool:
-    """Whether the sampler's answers follow from the spec and the trial's number alone.
+    """Whether the sampler's answers follow from the spec, the trial's number and what people enqueued.
 
     What a warm start proposes stands in the spec.
     """
@@ -44,4 +44,4 @@ def is_pure(spec: StudySpec) -> bool:
 
 
 def _search_context(spec: StudySpec) -> SearchContext:
-    return SearchContext(spec.search_space(), spec.seed, len(spec.objectives))
+    return SearchContext(spec.search_space(), spec.seed, len(spec.objectives), len(spec.start_with))

@@ -34,7 +34,7 @@ def check_sizes(spec: StudySpec) -> None:
         _check_name("metric", metric.name)
     for where, part in (("training", spec.training), ("cluster", spec.cluster), ("stop", spec.stop)):
         _check_seconds(where, part)
-    spec.search.check_sizes(spec.space)
+    spec.search.check_sizes(spec.search_space().parameters)
 
 
 def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:

@@ -27,14 +27,7 @@ def load_spec(path: str | Path, changes: Sequence[str] = ()) -> StudySpec:
         SpecError: the file is absent, no YAML, or describes no valid study.
     """
     path = Path(path)
-    try:
-        data, lines = read_yaml(_text(path))
-    except FileNotFoundError:
-        raise SpecError(f"{path}: no such file. Give the path of a study's YAML file.") from None
-    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or NUL in the path
-        raise SpecError(f"{path}: cannot be read ({error}). Check the path and its permissions.") from None
-    except yaml.YAMLError as error:
-        raise SpecError(f"{path}: is no YAML ({error}). Mend the place it names.") from None
+    data, lines = _read(path)
     if not isinstance(data, dict):
         raise SpecError(f"{path}: holds {type(data).__name__} where a mapping with the key 'study' belongs.")
     where = str(path)
@@ -47,6 +40,44 @@ def load_spec(path: str | Path, changes: Sequence[str] = ()) -> StudySpec:
         return _with_places(spec, path.resolve().parent)
     except (OSError, RuntimeError) as error:  # RuntimeError: ~user without a home, links in a circle
         raise SpecError(f"{where}: a path in pythonpath or tracking.mlflow leads nowhere ({error}); mend it.") from None
+
+
+def read_configurations(text: str) -> list[Any]:
+    """Configurations from the command line: one or a list, as YAML or JSON, or the path of such a file.
+
+    Raises:
+        SpecError: it is neither, or there is no such file.
+
+    >>> read_configurations("{lr: 1e-3}")
+    [{'lr': 0.001}]
+    """
+    try:
+        data = read_yaml(text)[0] if text.lstrip()[:1] in ("{", "[") else _read(Path(text))[0]
+    except yaml.YAMLError as error:
+        raise SpecError(f"--start-with {shown(text)}: is no YAML ({error}). Write {{name: value, ...}}.") from None
+    found = data if isinstance(data, list) else [data]
+    if not all(isinstance(one, dict) for one in found):
+        raise SpecError(
+            f"--start-with {shown(text)}: holds {shown(data)} where a configuration or a list of them belongs; write "
+            "{name: value, ...}."
+        )
+    return found
+
+
+def _read(path: Path) -> tuple[Any, dict[tuple[Any, ...], int]]:
+    """A file's data and the line of each place.
+
+    Raises:
+        SpecError: the file is absent or no YAML.
+    """
+    try:
+        return read_yaml(_text(path))
+    except FileNotFoundError:
+        raise SpecError(f"{path}: no such file. Give the path of a study's YAML file.") from None
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or NUL in the path
+        raise SpecError(f"{path}: cannot be read ({error}). Check the path and its permissions.") from None
+    except yaml.YAMLError as error:
+        raise SpecError(f"{path}: is no YAML ({error}). Mend the place it names.") from None
 
 
 def _with_places(spec: StudySpec, folder: Path) -> StudySpec:

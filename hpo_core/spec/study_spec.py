@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, ValidationInfo, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from hpo_core.model.errors import SpecError
+from hpo_core.model.nested_names import flat_space, flattened
 from hpo_core.model.rng import derive_seed
 from hpo_core.model.settings import RECORDED, MetricSpec, Part, is_recorded
 from hpo_core.model.space import Parameter, SearchSpace
-from hpo_core.samplers.registry import check_objectives
+from hpo_core.model.space.given_values import default_values
+from hpo_core.model.space.when import Condition
+from hpo_core.samplers.registry import check_objectives, check_population
 from hpo_core.search.registry import Search
+from hpo_core.spec.beginning import check_given
 from hpo_core.spec.clusters import Cluster, LocalClusterSpec
 from hpo_core.spec.older_settings import with_later_settings
 from hpo_core.spec.plain_data import check_plain
@@ -48,6 +52,19 @@ class StudySpec(Part):
         default_factory=list, description="Several objectives: promotion by non-dominated sorting."
     )
     space: dict[str, Parameter] = Field(min_length=1)
+    forbidden: list[Condition] = Field(
+        default_factory=list,
+        description="Combinations that are never tried, in the form of ``when``: ``{optimizer: sgd, lr: {low: 0.1}}``.",
+    )
+    start_with: list[dict[str, Any] | Literal["default"]] = Field(
+        default_factory=list,
+        description="Configurations that are tried first, whole or in part; the sampler adds what they leave out. "
+        "``default``: the defaults of all parameters that have one.",
+    )
+    constants: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Fixed arguments (JSON) that every trial gets beside its parameters: ``{data: train.npz}``.",
+    )
     search: Search
     sampler: SamplerSpec = SamplerSpec()
     seed: int = Field(default=0, ge=0, description="All draws and all training seeds follow from it.")
@@ -71,13 +88,25 @@ class StudySpec(Part):
             return data | {"metric": data["metrics"][0]} if data["metrics"] else data
         return data
 
+    @field_validator("start_with", mode="before")
+    @classmethod
+    def _flat_names(cls, given: Any) -> Any:
+        """Groups may be written as mappings: ``{optimizer: {lr: 0.1}}``."""
+        return [flattened(one) if isinstance(one, dict) else one for one in given] if isinstance(given, list) else given
+
+    @field_validator("space", mode="before")
+    @classmethod
+    def _flat_space(cls, given: Any) -> Any:
+        """Groups may be written as mappings: ``{optimizer: {lr: {type: float, ...}}}``."""
+        return flat_space(given) if isinstance(given, dict) else given
+
     @model_validator(mode="after")
     def _check_parts(self, info: ValidationInfo) -> StudySpec:
         new = not is_recorded(info)
         if new:
             check_sizes(self)
             self.search.check_reach()
-        space = SearchSpace(self.space)
+        space = self.search_space()
         if self.metrics and self.metrics[0] != self.metric:
             raise ValueError(
                 f"metric {self.metric.name!r} is not the first of metrics {self.metrics[0].name!r}; give one of the two"
@@ -89,6 +118,8 @@ class StudySpec(Part):
         check_objectives(self.sampler.name, self.sampler.arguments, len(self.objectives))
         self.search.check_space(space, self.seed)
         outline = self.search.outline()
+        if new and outline.population is not None:
+            check_population(self.sampler.name)
         if self.style == "optuna" and outline.population is not None:
             raise ValueError(
                 f"style optuna cannot go on from another trial's weights, which {self.search.method} does; use another "
@@ -99,6 +130,8 @@ class StudySpec(Part):
                 f"warm_start: search {self.search.method} says itself which configurations are tried; drop warm_start, "
                 "or use another method"
             )
+        if new:
+            check_given(self, space)
         if outline.endless and self.stop == StopSpec(running=self.stop.running):
             raise ValueError(
                 f"search {self.search.method} without configs has no end; give configs, or a stop rule "
@@ -127,7 +160,12 @@ class StudySpec(Part):
         return derive_seed(self.seed, "training", self.search.number_of_seed(trial))
 
     def search_space(self) -> SearchSpace:
-        return SearchSpace(self.space)
+        return SearchSpace(self.space, self.forbidden)
+
+    @property
+    def first_configurations(self) -> list[dict[str, Any]]:
+        """Those of ``start_with``, with the defaults written out."""
+        return [default_values(self.search_space()) if one == "default" else one for one in self.start_with]
 
     def plain(self) -> dict[str, Any]:
         """As plain data, the form the journal keeps; :meth:`from_plain` is the inverse."""

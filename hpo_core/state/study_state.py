@@ -17,12 +17,14 @@ from hpo_core.model.events import (
     CeilingRaised,
     CheckpointCondemned,
     CheckpointRemoved,
+    ConfigurationEnqueued,
     ControllerChanged,
     Event,
     JobCompleted,
     JobGranted,
     ReportIgnored,
     Reproduced,
+    SamplerExhausted,
     StudyCreated,
     StudyExtended,
     StudyHalted,
@@ -36,7 +38,7 @@ from hpo_core.model.events import (
 from hpo_core.model.inventory import EMPTY, Inventory
 from hpo_core.model.pareto_front import add_to_front
 from hpo_core.model.stage import Further, Generation, Rung, Stage
-from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome
+from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Params
 from hpo_core.spec import StudySpec
 from hpo_core.state.invariants import check_state
 from hpo_core.state.trial_record import TrialRecord, is_complete
@@ -73,9 +75,13 @@ class StudyState:
         """What jobs can run on."""
         self.capacity = 0
         """Its slots: jobs that can run at once."""
+        self.queue: deque[Params] = deque()
+        """Configurations that are sampled next, perhaps in part: ``start_with``, then what was enqueued."""
         self.extra_configs = 0
         self.controller = ""
         self.halted: StudyHalted | None = None
+        self.exhausted = False
+        """Whether the sampler has no further configurations."""
         self.incumbent: Incumbent | None = None
         """With several objectives the best in the first one; between equals there, in the next one."""
         self.front: list[Incumbent] = []
@@ -108,6 +114,7 @@ class StudyState:
             StudyCreated: self._created,
             ControllerChanged: self._controller_changed,
             CapacityChanged: self._capacity_changed,
+            ConfigurationEnqueued: self._configuration_enqueued,
             TrialCreated: self._trial_created,
             Reproduced: self._reproduced,
             JobGranted: self._job_granted,
@@ -122,6 +129,7 @@ class StudyState:
             StudyExtended: self._extended,
             TrialExtended: self._trial_extended,
             TrialExtensionEnded: self._trial_extension_ended,
+            SamplerExhausted: self._sampler_exhausted,
             StudyHalted: self._halted,
             StudyReopened: self._reopened,
         }
@@ -163,6 +171,7 @@ class StudyState:
     def _created(self, event: StudyCreated) -> None:
         self.spec = StudySpec.from_journal(event.spec)
         self.has_members = self.spec.search.outline().members
+        self.queue.extend(self.spec.first_configurations)
 
     def _controller_changed(self, event: ControllerChanged) -> None:
         self.controller = event.controller
@@ -171,7 +180,12 @@ class StudyState:
         self.inventory = event.inventory
         self.capacity = event.inventory.slots
 
+    def _configuration_enqueued(self, event: ConfigurationEnqueued) -> None:
+        self.queue.append(event.params)
+
     def _trial_created(self, event: TrialCreated) -> None:
+        if event.queued:
+            self.queue.popleft()
         base = 0 if event.parent is None else self.trials[event.parent].searched
         self.trials.append(TrialRecord(event.trial, event.bracket, event.params, event.parent, base=base))
 
@@ -290,6 +304,9 @@ class StudyState:
         trial.failures = ()
         trial.given_up += (event,)
 
+    def _sampler_exhausted(self, _: SamplerExhausted) -> None:
+        self.exhausted = True
+
     def _halted(self, event: StudyHalted) -> None:
         self.halted = event
         self.further_held = self.further_held or not event.rule
@@ -331,7 +348,8 @@ class StudyState:
         if grant.checkpoint is not None and self.trials[grant.trial].parent is not None:
             owner = self.owner_of(grant.trial, grant.checkpoint)
             parent = owner if owner != grant.trial else None
-        params = self.trials[grant.trial].params
+        assert self.spec is not None
+        params = self.spec.constants | self.trials[grant.trial].params
         return Job(
             grant.trial,
             grant.attempt,

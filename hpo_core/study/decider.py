@@ -14,6 +14,8 @@ from hpo_core.model.events import (
     CapacityChanged,
     CapacityNoticed,
     ClockTicked,
+    ConfigurationEnqueued,
+    ConfigurationRequested,
     ControllerChanged,
     ControllerStarted,
     Event,
@@ -68,6 +70,7 @@ class Decider:
             CapacityNoticed: self._on_capacity,
             JobAsked: self._on_asked,
             AttemptReported: self._on_report,
+            ConfigurationRequested: self._on_configuration,
             ExtensionRequested: self._on_extension,
             TrainingRequested: self._on_training,
             StopRequested: self._on_stop,
@@ -109,6 +112,10 @@ class Decider:
         yield StudyExtended(stimulus.configs)
         if self._state.halted is not None:
             yield StudyReopened()
+        yield from self._grants.fill()
+
+    def _on_configuration(self, stimulus: ConfigurationRequested) -> Iterator[Event]:
+        yield ConfigurationEnqueued(stimulus.params)
         yield from self._grants.fill()
 
     def _on_training(self, stimulus: TrainingRequested) -> Iterator[Event]:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from msgspec import UNSET
+
 from hpo_core.checkpoints.budget import Budget
 from hpo_core.checkpoints.retention import LiveCheckpoints
 from hpo_core.model.errors import HpoError, SpecError
-from hpo_core.model.events import Event, JobGranted, Reproduced, StudyHalted, TrialCreated, TrialExtended
+from hpo_core.model.events import (
+    Event,
+    JobGranted,
+    Reproduced,
+    SamplerExhausted,
+    StudyHalted,
+    TrialCreated,
+    TrialExtended,
+)
+from hpo_core.model.space.given_values import given_values
 from hpo_core.model.stage import Further, Generation, Rung, Stage
 from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.samplers.sampler import Sampler
@@ -179,14 +190,22 @@ class Grants:
             )
         elif isinstance(action, Sample):
             number = len(state.trials)
-            yield TrialCreated(number, action.bracket, self._propose(number))
+            created = self._sampled(number, action.bracket)
+            yield created
+            if isinstance(created, SamplerExhausted):
+                yield from self._by_search()  # the method wants no further configuration now
+                return
             yield JobGranted(
                 number, 0, self._rung(number, action.bracket, action.rung), target=action.target, checkpoint=None
             )
         elif isinstance(action, Reproduce):
             number = len(state.trials)
-            params = self._propose(number) if action.params is None else action.params
-            yield TrialCreated(number, 0, params, action.parent)
+            if action.params is None and action.parent is None:
+                yield self._sampled(number, 0)
+            else:
+                params = self._propose(number) if action.params is None else action.params
+                assert params is not None, "a population has a sampler without an end"
+                yield TrialCreated(number, 0, params, action.parent)
             yield Reproduced(
                 number,
                 action.initiator,
@@ -207,9 +226,18 @@ class Grants:
             found = self._rungs[bracket, rung] = Rung(bracket, rung)
         return found
 
-    def _propose(self, number: int) -> Params:
+    def _sampled(self, number: int, bracket: int) -> TrialCreated | SamplerExhausted:
+        """A trial with the configuration that is first in the queue, else with one of the sampler."""
+        queue = self._state.queue
+        given = given_values(self._spec.search_space(), queue[0], "configuration") if queue else None
+        params = self._propose(number, given)
+        if params is None:
+            return SamplerExhausted(number)
+        return TrialCreated(number, bracket, params, queued=True if queue else UNSET)
+
+    def _propose(self, number: int, given: Params | None = None) -> Params | None:
         try:
-            return self._sampler.propose(number)
+            return self._sampler.propose(number) if given is None else self._sampler.propose(number, given)
         except HpoError:
             raise
         except Exception as error:

@@ -29,6 +29,7 @@ from hpo_core.model.events import (
     AttemptReported,
     CapacityNoticed,
     ClockTicked,
+    ConfigurationRequested,
     ControllerStarted,
     Entry,
     Event,
@@ -43,6 +44,9 @@ from hpo_core.model.events import (
     concerns_search,
 )
 from hpo_core.model.inventory import Inventory
+from hpo_core.model.nested_names import flattened
+from hpo_core.model.space import same_scalar
+from hpo_core.model.space.given_values import given_values
 from hpo_core.model.stage import Further
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
 from hpo_core.samplers.recorded_params import RecordedSampler
@@ -302,9 +306,50 @@ class Study:
         """Ask for so many more configurations."""
         if configs < 1:
             raise HpoError(f"extend(configs={configs}): give at least 1 further configuration.")
-        if refusal := self.spec.search.refuse_extension(self.name, self.method):
+        if refusal := self.refuse_extension():
             raise HpoError(refusal)
         return self._granted(self._take(ExtensionRequested(configs)))
+
+    def enqueue(self, params: Mapping[str, Any], *, skip_if_exists: bool = False) -> list[Job]:
+        """Have a configuration tried next: the next one that the search samples, after those enqueued before.
+
+        It counts as one of the configurations of the study, but in a grid, which gets one more. Where the search has
+        sampled all it wants, the queue waits for :meth:`extend`.
+
+        Args:
+            params: values by name; those left out are the sampler's to add.
+            skip_if_exists: do nothing where a trial, or one in the queue, has these values already.
+
+        Returns:
+            Jobs granted in turn (see :meth:`set_capacity`).
+
+        Raises:
+            HpoError: the study takes no configurations (a rerun), or the space does not take these values.
+        """
+        if self.state.exhausted:
+            raise HpoError(f"{self.refuse_extension()}")
+        if self.spec.search.record() is not None:
+            raise HpoError(
+                f"Study {self.name!r} trains again along a record, so nothing can be enqueued. Enqueue it in the study "
+                "it repeats, or start a new one with start_with."
+            )
+        try:
+            given = given_values(self.spec.search_space(), flattened(params), "enqueue")
+        except ValueError as error:
+            raise HpoError(f"Study {self.name!r}: {error}.") from None
+        known = [*(trial.params for trial in self.state.trials), *self.state.queue] if skip_if_exists else []
+        if any(all(name in one and same_scalar(one[name], given[name]) for name in given) for one in known):
+            return []
+        return self._granted(self._take(ConfigurationRequested(given)))
+
+    def refuse_extension(self) -> str | None:
+        """Why the study takes no more configurations; None: it takes them."""
+        if self.state.exhausted:
+            return (
+                f"Study {self.name!r}: {self.spec.sampler.name} has no further configurations; all "
+                f"{len(self.state.trials)} were tried. Start a new study with a larger space or another sampler."
+            )
+        return self.spec.search.refuse_extension(self.name, self.method)
 
     def train_further(self, trial: int | None = None, to: int = 0) -> list[Job]:
         """Train one trial on, beyond the search and its maximum resource, once that is finished or halted.

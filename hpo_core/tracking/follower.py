@@ -34,12 +34,14 @@ import psutil
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError, SpecError, StudyNotFoundError
 from hpo_core.security.masking import mask_logs
+from hpo_core.spec import StudySpec
 from hpo_core.tracking.catch_up import has_other_controller, project_all, project_study
 from hpo_core.tracking.credential_scope import credentials_for
 from hpo_core.tracking.mlflow_client import prepare_environment
 from hpo_core.tracking.mlflow_links import reason_of, shown_uri
 from hpo_core.tracking.mlflow_projection import MlflowProjection
 from hpo_core.tracking.projection_lock import ProcessLock
+from hpo_core.tracking.provenance.versions_file import note_version
 from hpo_core.tracking.run_location import note_trouble
 
 __all__ = ["FINISH", "Follower", "end_older", "follow", "main", "project_study"]
@@ -80,6 +82,17 @@ class Follower:
     def absent(self) -> bool:
         """Whether MLflow has been out of reach for some time now."""
         return self._failing_since is not None and time.monotonic() - self._failing_since > ABSENT_SECONDS
+
+    def note_version(self) -> None:
+        """Note which code and packages the study is trained with from now on."""
+        name = self.projection.study_name
+        try:
+            entries = self.journal.info(name).entries
+            first = next(iter(self.journal.entries(name, 0, 1)))
+            spec = StudySpec.from_journal(first.stimulus.spec)  # type: ignore[union-attr]
+            note_version(self.projection.study_folder, spec, entries)
+        except Exception as error:  # the copy of the numbers is worth more
+            log.warning("study %r: the version of its code was not noted (%s).", name, reason_of(error))
 
     def advance(self, *, finish: bool = False) -> bool:
         """One attempt to catch up; whether it succeeded."""
@@ -178,6 +191,7 @@ class StandardInput:
 def follow(follower: Follower, standard_input: StandardInput, *, interval: float, drain: float) -> int:
     """Follow until standard input ends, then catch up; returns the exit code."""
     frozen = False
+    follower.note_version()
     while not follower.study_deleted:
         if follower.advance() and not frozen:
             gc.collect()

@@ -39,6 +39,7 @@ METRICS_PER_CALL = 900
 _ENVIRONMENT = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # seconds; MLflow's own: 120, and 7 retries
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
@@ -83,12 +84,28 @@ def open_client(tracking_uri: str) -> MlflowClient:
 
     for name in ("mlflow", "alembic"):  # after the import, which sets levels of its own
         logging.getLogger(name).setLevel(logging.ERROR)
-    with _alone(tracking_uri):
+    with _alone(tracking_uri), _levels_of_logging_kept():
         _make_store(sqlite_path(tracking_uri))
         client = MlflowClient(tracking_uri=tracking_uri)  # this alone migrates the store
         if is_database(tracking_uri):
             client.search_experiments(max_results=1)
     return client
+
+
+@contextlib.contextmanager
+def _levels_of_logging_kept() -> Iterator[None]:
+    """Undo what older MLflow (seen with 3.4) does to logging when it migrates a store: it shows its own, hides ours."""
+    root = logging.getLogger()
+    level, handlers = root.level, root.handlers[:]
+    off = logging.root.manager.disable
+    logging.disable(max(off, logging.INFO))
+    try:
+        yield
+    finally:
+        logging.disable(off)
+        root.setLevel(level)
+        root.handlers[:] = handlers
+        logging.getLogger("alembic").setLevel(logging.ERROR)
 
 
 def _make_store(database: Path | None) -> None:

@@ -15,6 +15,7 @@ from hpo_core.tracking.mlflow_client import SUPERSEDED, KnownRun, RunStore, open
 from hpo_core.tracking.mlflow_links import compare_url, reason_of, run_url, shown_uri
 from hpo_core.tracking.projection import DivergedError
 from hpo_core.tracking.projection_lock import ProcessLock
+from hpo_core.tracking.provenance.upload import ProvenanceUpload
 from hpo_core.tracking.run_artifacts import write_files, write_tables
 from hpo_core.tracking.run_contents import study_params, study_run_status, trial_name, trial_params, trial_run_status
 from hpo_core.tracking.run_location import ProjectionPlace, write_place
@@ -65,6 +66,7 @@ class MlflowProjection:
         self._client = client
         self._store: RunStore | None = None
         self._fold = TrackedStudy()
+        self._provenance = ProvenanceUpload()
         self._cursor: int | None = None
         self._chain = b""
         self._expected = ""
@@ -192,6 +194,7 @@ class MlflowProjection:
             if self._parent is not None and not self._muted:
                 write_tables(store, self._parent, fold)
                 write_files(store, self._parent, fold, self.study_folder)
+                self._provenance.write(store, self._parent, fold.spec, self.study_folder)
                 self._note_place(store, compare=True)
         except BaseException:
             self._disconnect()
@@ -206,6 +209,7 @@ class MlflowProjection:
 
     def _begin_anew(self) -> None:
         self._fold = TrackedStudy()
+        self._provenance = ProvenanceUpload()
         self._chain, self._expected = b"", ""
         self._disconnect()
         self._cursor = None
@@ -238,6 +242,7 @@ class MlflowProjection:
     def _take_in(self, entry: Entry, store: RunStore) -> None:
         fold = self._fold
         fold.add(entry)
+        self._provenance.add(entry)
         # What every version writes alike, so that an upgrade changes no digest.
         facts = [entry.seq, repr(entry.time), entry.epoch, *(type(event).__name__ for event in entry.events)]
         self._chain = hashlib.sha256(self._chain + repr(facts).encode()).digest()
@@ -294,6 +299,8 @@ class MlflowProjection:
             for number in fold.touched:
                 self._write_trial(store, number, parent)
             self._write_study(store, parent)
+            if self.has_controller:
+                self._provenance.write_now_and_then(store, parent, fold.spec, self.study_folder)
             self._note_place(store)
         self._cursor = fold.next_seq - 1
         fold.clear_changes()

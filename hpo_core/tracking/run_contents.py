@@ -30,7 +30,7 @@ def trial_params(spec: StudySpec, trial: TrialRecord) -> dict[str, str]:
     ``study`` tells trials apart on a page that compares several studies; within one it does not differ, and MLflow
     leaves it out of the axes by itself.
     """
-    shown = {legal_key(name): param_value(value) for name, value in trial.params.items()}
+    shown = {legal_key(name): param_value(value) for name, value in (spec.constants | trial.params).items()}
     for name, value in trial.params.items():
         parameter = spec.space.get(name)
         if not isinstance(parameter, NumberParameter) or not parameter.log:
@@ -75,6 +75,7 @@ def study_params(spec: StudySpec) -> dict[str, str]:
     if len(spec.objectives) > 1:
         shown["metrics"] = param_value(", ".join(f"{metric.name} ({metric.mode})" for metric in spec.objectives))
     _flatten("stop", {key: value for key, value in plain["stop"].items() if value is not None}, shown)
+    _flatten("constants", spec.constants, shown)
     for name, parameter in spec.space.items():
         given = json.dumps(parameter.model_dump(mode="json", exclude_defaults=True))
         shown[legal_key(f"space.{name}")] = param_value(given)

@@ -14,11 +14,13 @@ from typing import Any
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.checkpoints.storage import remove
 from hpo_core.model.errors import ObjectiveError, StorageError
+from hpo_core.model.nested_names import NestedParams
 from hpo_core.model.trial import Checkpoint, Metrics, Params, Point
 from hpo_core.security.private_files import private_folder
 from hpo_core.training.child.forked_copies import exit_if_forked_copy
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.curve import Curve
+from hpo_core.training.exactness.untracked_state import LoopWatch, untrackable
 from hpo_core.training.inherited_state import InheritedState, describe, initial_state, is_restored_late
 from hpo_core.training.metric_value import real_number
 from hpo_core.training.random_state import can_track, capture_all, put_state, restore_all, state_of
@@ -69,7 +71,7 @@ class TrialHandle:
     ) -> None:
         job = request.job
         self.number = job.trial
-        self.params = dict(job.params)
+        self.params = NestedParams(job.params) if any("." in name for name in job.params) else dict(job.params)
         self.seed = request.seed
         self.resource = job.checkpoint.resource if job.checkpoint else 0
         self.target = job.target
@@ -79,15 +81,16 @@ class TrialHandle:
         self._state = state
         self._progress = progress
         self._pid = os.getpid()
-        self._inherited = (
-            None if state is None or job.parent is None else InheritedState(state, self.params, job.parent)
-        )
+        self._inherited = None if state is None or job.parent is None else InheritedState(state, job.params, job.parent)
         self._tracked: dict[str, Any] = {}
         self._initial_states: dict[str, Any] = {}
         self._phase = _Phase.BUILDING
         self._curve = Curve()
         self._metrics: Metrics = {}
         self._saved: Checkpoint | None = None
+        self._watch: LoopWatch | None = None
+        self.warnings: tuple[str, ...] = ()
+        """After the loop: what it changed that is not tracked, so that a resume begins it anew."""
         self.save_error: StorageError | None = None
         """Why the checkpoint could not be written; None where it was. For the system."""
 
@@ -118,12 +121,7 @@ class TrialHandle:
             if name in self._tracked:
                 raise ObjectiveError(f"trial.track({name}=...): {name!r} is tracked already; use another name.")
             if not can_track(item):
-                raise ObjectiveError(
-                    f"trial.track({name}=...) got a {type(item).__module__}.{type(item).__qualname__}, which "
-                    "has no "
-                    "state_dict() and load_state_dict(). Track objects that have both, or a random generator of "
-                    "python, numpy or torch."
-                )
+                raise ObjectiveError(untrackable(name, item))
             if self._state is not None and self._inherited is None and name not in self._state["tracked"]:
                 raise self._mismatch(f"has no {name!r}")
             self._tracked[name] = item
@@ -165,6 +163,9 @@ class TrialHandle:
             self._initial_states = self._state.get("description", {}).get("built", {})
             restore_all(self._state["random"])
         self._phase = _Phase.STEPPING
+        caller = sys._getframe(1)
+        if self._tracked and not caller.f_globals.get("__name__", "").startswith("hpo_core."):
+            self._watch = LoopWatch(caller, self._tracked)
         return self._loop()
 
     def report(self, **metrics: Any) -> None:
@@ -186,6 +187,12 @@ class TrialHandle:
         """Restart the ``training.stall_timeout`` clock; call it within a step that takes longer than that."""
         if self._progress is not None:
             self._progress.step(self.resource)
+
+    def warn(self, *lines: str) -> None:
+        """Say what makes a resume inexact: in the attempt's log, its report, and the terminal of the study."""
+        for line in lines:
+            print(f"hpo: {line}", file=sys.stderr)
+        self.warnings += lines
 
     def finish(self) -> tuple[Metrics, tuple[Point, ...], Checkpoint | None]:
         """Return metrics, learning curve and checkpoint; the system calls it after the training function.
@@ -212,6 +219,8 @@ class TrialHandle:
         if self._saved is not None and self._saved != self._request.job.checkpoint:
             remove(self._request.folder, self._saved.uri, self._request.checkpoint_base)
         self._saved = None
+        if self._watch is not None:
+            self._watch.close()
 
     def _check_loop_ended(self) -> None:
         if self._phase is _Phase.STEPPING:
@@ -227,7 +236,11 @@ class TrialHandle:
 
     def _check_required(self, metrics: Metrics) -> None:
         missing = [name for name in self._request.metrics if name not in metrics]
-        if missing and (self._request.required == "all" or len(missing) == len(self._request.metrics)):
+        if (
+            missing
+            and self._request.required != "none"
+            and (self._request.required == "all" or len(missing) == len(self._request.metrics))
+        ):
             seen = ", ".join(map(repr, metrics)) or "nothing"
             several = bool(self._request.more_metrics)
             one = "; one of them suffices in pbt" if self._request.required == "any" and several else ""
@@ -253,6 +266,8 @@ class TrialHandle:
         if parent is not None and parent.resource == self.target and self.parent is None:
             self._saved = parent
             return
+        if self._watch is not None:
+            self.warn(*self._watch.warnings())
         metrics = self._curve.at(self.target)
         if not self._tracked or not self._finite(metrics):
             return
@@ -262,7 +277,7 @@ class TrialHandle:
             "metrics": metrics,
             "random": capture_all(),
             "tracked": {name: state_of(item) for name, item in self._tracked.items()},
-            "description": describe(self._tracked, self._initial_states, self.params),
+            "description": describe(self._tracked, self._initial_states, self._request.job.params),
         }
         try:
             with self._progress.storing(self.target) if self._progress is not None else contextlib.nullcontext():

@@ -29,7 +29,11 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Folder of the study's checkpoints, relative to ``folder``, or a URL."""
     more_metrics: tuple[str, ...] = ()
     """Further objectives of the study; must be reported at the target as well."""
-    required: Literal["all", "any"] = "all"
+    modes: tuple[str, ...] = ("min",)
+    """``min`` or ``max`` for each objective."""
+    constraints: tuple[str, ...] = ()
+    """Names of the study's constraints; must be reported at the target as well."""
+    required: Literal["all", "any", "none"] = "all"
     """Of several objectives: whether all must be reported, or one suffices (a population's fitness may have gaps)."""
     style: str = "handle"
     """``handle``: the objective takes a TrialHandle; ``optuna``: it is an Optuna objective."""

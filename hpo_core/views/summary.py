@@ -52,7 +52,7 @@ class StudySummary(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     """``finished``, ``halted`` or ``open``."""
     reason: str
-    """Why it halted; empty where it did not."""
+    """Why it halted, or that the sampler has no further configurations; else empty."""
     rule: str
     """The stop rule that halted it, if one did."""
     trials: int
@@ -92,7 +92,7 @@ def summarize(study: Study) -> StudySummary:
         metric=spec.metric.name,
         mode=spec.metric.mode,
         status=study.status,
-        reason="" if state.halted is None else state.halted.reason,
+        reason=exhausted_words(study) if state.halted is None else state.halted.reason,
         rule="" if state.halted is None else state.halted.rule,
         trials=len(state.trials),
         jobs=state.completed_jobs,
@@ -113,9 +113,16 @@ def summarize(study: Study) -> StudySummary:
         resource=state.resource_used,
         best=best_result(study),
         front=front_members(spec, state),
-        extendable=spec.search.refuse_extension(study.name, study.method) is None,
+        extendable=study.refuse_extension() is None,
         checkpoint=None if checkpoint is None else checkpoint.uri,
     )
+
+
+def exhausted_words(study: Study) -> str:
+    """That the sampler has no further configurations; empty while it may have some."""
+    if not study.state.exhausted:
+        return ""
+    return f"{study.spec.sampler.name} has no further configurations: all {len(study.state.trials):,} were tried"
 
 
 def best_result(study: Study) -> BestResult | None:

@@ -45,3 +45,11 @@ def unrestored_lines(entries: Iterable[Entry], trial: int) -> Iterator[str]:
         if isinstance(entry.stimulus, AttemptReported) and entry.stimulus.report.trial == trial:
             report = entry.stimulus.report
             yield from (f"attempt {report.attempt} left as built: {line}" for line in report.unrestored)
+
+
+def warning_lines(entries: Iterable[Entry], trial: int) -> Iterator[str]:
+    """What the trial's attempts were warned of: state that a resume would begin anew."""
+    for entry in entries:
+        if isinstance(entry.stimulus, AttemptReported) and entry.stimulus.report.trial == trial:
+            report = entry.stimulus.report
+            yield from (f"attempt {report.attempt} warned: {line}" for line in report.warnings or ())

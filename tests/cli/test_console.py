@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hpo_core.cli.output import table_of
+from hpo_core.cli.row_table import RowTable
 from hpo_core.home import Home
 from hpo_core.model.trial import Job
 from hpo_core.spec import StudySpec
@@ -88,5 +88,5 @@ def test_stop_rules_are_told(tmp_path: Path) -> None:
 def test_names_are_whole_however_narrow_the_terminal_is() -> None:
     name = "digits-20261121-190000-abcd-tune-again"
     narrow = Console(width=60, record=True, file=io.StringIO())
-    narrow.print(table_of([{"study": name, "method": "asha", "status": "finished", "created": "2026-11-21 18:02"}]))
+    narrow.print(RowTable([{"study": name, "method": "asha", "status": "finished", "created": "2026-11-21 18:02"}]))
     assert name in narrow.export_text().split()

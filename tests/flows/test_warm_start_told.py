@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpo_core import Study, StudySpec
-from hpo_core.cli.output import print_study
+from hpo_core.cli.trial_page import print_trial
 from hpo_core.home import Home
 from hpo_core.model.trial import Checkpoint, Outcome, Report
 from hpo_flows.study_run.live_progress import PlainLines
@@ -42,9 +42,9 @@ def test_lines_and_story(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "hpo show grown --trial 2" in said[2]
     parent = study.state.trials[2].parent
     assert re.search(rf"-> trial 2 goes on from trial {parent}, trains to 2$", said[1])
-    print_study(home, "grown", None, False, trial=2)
+    print_trial(home, "grown", 2, at=None, as_json=False)
     told = capsys.readouterr().out
     assert all(f"attempt 0 left as built: {line}" in told for line in LEFT)
-    print_study(home, "grown", None, False, trial=0)
+    print_trial(home, "grown", 0, at=None, as_json=False)
     assert "left as built" not in capsys.readouterr().out
     journal.close()

@@ -114,6 +114,32 @@ def abandoned() -> Study:
     return study
 
 
+def enqueued() -> Study:
+    """A study that begins with given configurations, has constants, and gets further configurations on its way."""
+    world = World(19, failures=0.05)
+    given = {
+        "start_with": [{"x": 0.25}, {"c": "a", "d": 16, "x": 0.5}],
+        "constants": {"data": "train.npz", "lags": [1, 7]},
+    }
+    study = fresh(make_spec(study="golden", **given), MemoryJournal(), world)
+    world.play(study, steps=7)
+    study.enqueue({"x": 0.125, "c": "b"})
+    study.enqueue({"x": 0.375})
+    study.recover("second:2")
+    world.play(study)
+    return study
+
+
+def exhausted() -> Study:
+    """A study whose sampler runs out of configurations while a rung fills; the best go on."""
+    world = World(19, failures=0.05)
+    grid = {"name": "GridSampler", "search_space": {"x": [0.25, 0.5, 0.75], "c": ["a", "b"], "d": [1, 5, 9]}}
+    spec = make_spec(study="golden", sampler=grid, search={"method": "hyperband", "max_resource": 9, "rounds": 2})
+    study = fresh(spec, MemoryJournal(), world)
+    world.play(study)
+    return study
+
+
 METHODS = [
     "asha-brackets", "asha-shared", "asha-endless", "stopping-brackets", "sha", "hyperband", "pasha", "pbt",
     "pbt-truncation", "random", "grid-drawn", "pareto-asha-brackets",
@@ -127,6 +153,8 @@ def studies() -> dict[str, Study]:
         "limited": limited(),
         "further": trained_further(),
         "abandoned": abandoned(),
+        "enqueued": enqueued(),
+        "exhausted": exhausted(),
     }
     for name in METHODS:
         world = World(12, failures=0.05, nans=0.05)

@@ -21,7 +21,8 @@ JOURNALS = sorted(FOLDER.glob("*.jsonl"))
 
 def test_the_present_format_has_its_golden_journal() -> None:
     assert {
-        FOLDER / f"{name}-format-{FORMAT}.jsonl" for name in ("every-event", "limited", "abandoned", *METHODS)
+        FOLDER / f"{name}-format-{FORMAT}.jsonl"
+        for name in ("every-event", "limited", "abandoned", "enqueued", *METHODS)
     } <= set(JOURNALS)
 
 

@@ -13,7 +13,8 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.text import Text
 
-from hpo_core.cli.output import SafeConsole, table_of
+from hpo_core.cli.output import SafeConsole
+from hpo_core.cli.row_table import RowTable
 from hpo_core.home import Home
 from hpo_core.journal.codec import encode_entry
 from hpo_core.journal.protocol import Journal
@@ -70,6 +71,7 @@ def nasty_study(journal: Journal | None = None, name: str = "nasty") -> Study:
             study.tell_report(failed(job, Outcome.ERROR, f"ValueError: {NASTY}", detail=f"Traceback {NASTY}"))
         else:
             more = {"started": float(count), "ended": count + 1.0, "worker": f"tcp://{NASTY}", "unrestored": (NASTY,)}
+            more["warnings"] = (NASTY,)
             report = completed(job, count / 100, **more)
             metrics = {spec.metric.name: count / 100, "gain": 1.0 / count}
             study.tell_report(msgspec.structs.replace(report, metrics=metrics))
@@ -93,7 +95,7 @@ def test_the_console_prints_no_escape_sequence_from_text() -> None:
     console = SafeConsole(file=written, force_terminal=True, width=2000, color_system="truecolor")
     console.print(NASTY, style="red")
     console.print(Text(NASTY, style="bold"))
-    console.print(table_of([{NASTY: NASTY, "b": 1.0}]))
+    console.print(RowTable([{NASTY: NASTY, "b": 1.0}]))
     own = re.compile("\x1b\\[[0-9;]*m")
     assert own.search(written.getvalue()), "our own styles are still there"
     assert not BAD.search(own.sub("", written.getvalue()).replace("\n", ""))

@@ -130,6 +130,16 @@ class OneNodeSlurm:
                 daemon.wait()
         self._daemons.clear()
 
+    def restart_controller(self, away: float) -> None:
+        """Stop slurmctld, and start it again after so many seconds; jobs go on meanwhile."""
+        (controller,) = [daemon for daemon in self._daemons if "slurmctld" in str(daemon.args)]
+        self._daemons.remove(controller)
+        controller.terminate()
+        controller.wait(60)
+        time.sleep(away)
+        self._start("slurmctld", "-D")
+        self._wait(lambda: bool(self.node_state()), "its controller does not answer", 120)
+
     def call(self, *command: str) -> str:
         """Output of one of Slurm's commands.
 

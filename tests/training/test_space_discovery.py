@@ -171,17 +171,17 @@ def test_one_name_with_two_ranges_is_refused():
         find_space(objective)
 
 
-def test_hpo_space_writes_a_space_that_a_study_accepts(monkeypatch):
+def test_hpo_space_writes_a_space_that_a_study_accepts(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    done = CliRunner().invoke(app, ["space", "tests.flows.optuna_objectives:conditional"])
-    assert done.exit_code == 0, done.output
-    assert done.stdout.splitlines()[0] == "space:"
+    app(["space", "tests.flows.optuna_objectives:conditional"], standalone_mode=False)
+    written, said = capsys.readouterr()
+    assert written.splitlines()[0] == "space:"
     spec = StudySpec.from_plain(
         {"study": "s", "metric": {"name": "loss"}, "search": {"method": "random", "configs": 1}}
-        | yaml.safe_load(done.stdout)
+        | yaml.safe_load(written)
     )
     assert spec.space["momentum"].when == {"optimizer": "sgd"}
-    assert "Not gone through: values between the ends of x, momentum but for 30 random draws" in done.stderr
+    assert "Not gone through: values between the ends of x, momentum but for 30 random draws" in said
 
 
 def test_hpo_space_reports_an_unknown_module():

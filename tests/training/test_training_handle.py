@@ -228,7 +228,7 @@ def odd_state(trial):
         (tracks_twice, "'counter' is tracked already"),
         (never_loops, "never looped over trial.steps()"),
         (loops_twice, "trial.steps() was called twice"),
-        (no_state, "trial.track(model=...) got a builtins.object, which has no state_dict()"),
+        (no_state, "trial.track(model=...) got a object, which has no state_dict()"),
         (only_early, "Metric 'loss' was not reported at the target (step 3); reported there: nothing"),
         (other_metric, "reported there: 'accuracy'. Call trial.report(loss=...)"),
         (lambda trial: trial.report(), "trial.report() got no metric"),

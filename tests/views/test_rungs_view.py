@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from hpo_core import MemoryJournal, Study
-from hpo_core.cli.output import table_of, without_repeats
+from hpo_core.cli.output import without_repeats
+from hpo_core.cli.row_table import RowTable
 from hpo_core.model.events import CeilingRaised, StudyHalted, TrialStopped
 from hpo_core.model.trial import Job
 from hpo_core.views.rung_names import RungNames, halt_words
@@ -86,7 +87,7 @@ def test_one_bracket_is_not_named_and_several_are() -> None:
     ]  # fmt: skip
     shown = without_repeats(rows, "bracket", "state")
     assert [row["bracket"] for row in shown] == ["0", "", "", "", "1", "", "", "2", ""]
-    assert table_of(shown).row_count == 9
+    assert RowTable(shown).row_count == 9
     shared = played(spec_of("asha-shared"))
     assert "bracket" not in rung_rows(shared, bracket_views(shared))[0]
 

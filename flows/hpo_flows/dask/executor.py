@@ -140,6 +140,10 @@ class DaskExecutor:
         """URL of Dask's own dashboard; empty where it is off."""
         return str(self._connected.client.dashboard_link) if self._kind.dashboard else ""
 
+    def news(self) -> str:
+        """What a person should know of the cluster and was not told before, as that jobs wait; empty: nothing."""
+        return self._kind.news()
+
     @property
     def _connected(self) -> Connection:
         assert self._connection is not None, "start() comes first"

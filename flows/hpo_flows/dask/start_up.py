@@ -40,12 +40,13 @@ class StartUp:
         """Return when there are as many workers as the kind wants, or some after its time.
 
         Raises:
-            ClusterError: there is none.
+            ClusterError: there is none, or none will come.
         """
         seconds = self._kind.wait_seconds
         deadline = time.monotonic() + seconds
         while self._watch.slots() < self._kind.starting_workers:
             self._stop_if_abandoned()
+            self._kind.check_start()
             if time.monotonic() >= deadline:
                 if self._watch.slots() == 0:
                     raise self._kind.no_workers(seconds)

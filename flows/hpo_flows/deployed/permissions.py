@@ -305,8 +305,18 @@ def _data_values(spec: StudySpec) -> set[str]:
         configurations += record.params
     if spec.warm_start is not None:
         configurations += spec.warm_start.proposals or []
+    configurations += [*spec.first_configurations, spec.constants]
     found += [params.get(DATA) for params in configurations]
-    return {value for value in found if isinstance(value, str) and value}
+    texts: set[str] = set()
+    while found:
+        value = found.pop()
+        if isinstance(value, dict):
+            found += value.values()
+        elif isinstance(value, list | tuple):
+            found += value
+        elif isinstance(value, str) and value:
+            texts.add(value)
+    return texts
 
 
 def _listed(text: str) -> tuple[str, ...]:

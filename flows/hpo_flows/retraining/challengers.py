@@ -18,6 +18,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedModel, evaluate_models
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
+from hpo_flows.liveness.api_watch import PATIENT_SECONDS
 from hpo_flows.study_run.flow_run import drive
 from hpo_flows.study_run.session import Session
 from hpo_flows.tune import run_in_flow
@@ -123,7 +124,7 @@ class Challengers:
                     f"was changed. `hpo show {name} --trial {number}` says why; training functions must track their "
                     "model (trial.track), and with another attempt=N all is trained anew, with other seeds."
                 )
-            repeats.append(Repeat(number, spec.training_seed(number), trial.params, checkpoint, 0.0))
+            repeats.append(Repeat(number, spec.training_seed(number), spec.constants | trial.params, checkpoint, 0.0))
         card = ModelCard(
             spec.metric.name,
             spec.metric.mode,
@@ -194,7 +195,7 @@ def _has_ended(study: Study) -> bool:
 
 def _drive(session: Session, action: str) -> None:
     try:
-        run_in_flow(session.spec, lambda: drive(session, action)[1].status)
+        run_in_flow(session.spec, lambda: drive(session, action, patience=PATIENT_SECONDS)[1].status)
         if warning := session.finish_tracking():
             get_run_logger().warning(warning)
     finally:

@@ -14,7 +14,13 @@ from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.spec import StudySpec, notices
 from hpo_core.study import Study
 from hpo_flows.dask.executor import DaskExecutor
-from hpo_flows.liveness.api_watch import ApiWatch, api_is_unreachable, end_process_soon, wait_for_return
+from hpo_flows.liveness.api_watch import (
+    RETURN_SECONDS,
+    ApiWatch,
+    api_is_unreachable,
+    end_process_soon,
+    wait_for_return,
+)
 from hpo_flows.liveness.parent_watch import end_with_worker
 from hpo_flows.study_run.live_progress import ResultLines
 from hpo_flows.study_run.prefect_artifacts import StudyArtifacts
@@ -77,17 +83,21 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 @masked_errors()
-def drive(session: Session, action: str, *observers: ObserverFactory) -> tuple[Study, Summary]:
+def drive(
+    session: Session, action: str, *observers: ObserverFactory, patience: float = RETURN_SECONDS
+) -> tuple[Study, Summary]:
     """Drive a session's study inside the present flow run, and show it there.
 
     Every decision is a line of its log.
 
     Args:
         observers: further ones, after the log and the artifacts.
+        patience: seconds that the end of the study waits for an API that does not answer.
     """
     end_with_worker()
     mask_logs()
     run = label_run(session.spec, action)
+    session.say = get_run_logger().warning
     shown: list[StudyArtifacts] = []
 
     def artifacts(study: Study) -> StudyArtifacts:
@@ -104,6 +114,6 @@ def drive(session: Session, action: str, *observers: ObserverFactory) -> tuple[S
         if api_is_unreachable():
             end_process_soon(130 if isinstance(error, KeyboardInterrupt) else 1)
         raise
-    if wait_for_return():
+    if wait_for_return(patience):
         shown[-1].finish(summary.links)
     return study, summary

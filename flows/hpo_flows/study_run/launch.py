@@ -72,7 +72,7 @@ def launch(
         err.print(Text(notice, style="yellow"), soft_wrap=True)
     board = out.is_terminal and not as_json
     session.is_awaited = not board
-    say = partial(_say, out if board else err, as_json)
+    say = session.say = partial(_say, out if board else err, as_json)
     try:
         if shown and find_spec("prefect") is None:
             raise HpoError(

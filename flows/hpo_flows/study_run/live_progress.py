@@ -29,6 +29,9 @@ from hpo_core.views.rungs import (
     is_unlimited,
 )
 
+BAR = 24
+"""Width of a bar."""
+_GAP = 2
 REDRAW_SECONDS = 0.5
 """Seconds between two drawings at least: their cost must not grow with the number of reports."""
 
@@ -88,6 +91,13 @@ class ResultLines:
         self._stopping = is_stopping(study.spec)
         self._ceilings = len(study.state.ceilings)
         self._halted = study.state.halted is not None
+        self._warned: set[str] = set()
+
+    def warnings(self, report: Report) -> list[str]:
+        """What the training function was warned of and no report before it, one line each."""
+        new = [line for line in report.warnings or () if line not in self._warned]
+        self._warned.update(new)
+        return [terminal_text(f"warning, first seen in trial {report.trial}: {line}") for line in new]
 
     def line(self, report: Report, granted: list[Job]) -> str:
         """One report and its consequences."""
@@ -156,6 +166,8 @@ class PlainLines:
             f"[{state.completed_jobs} done, {len(state.running)} running, best {best_line(self._study)}, "
             f"ETA {self._pace.eta_text()}] {self._lines.line(report, granted)}"
         )
+        for line in self._lines.warnings(report):
+            self._write(line)
         self.on_tick()
 
     def on_tick(self) -> None:
@@ -176,11 +188,14 @@ class LiveBoard:
         self._lines = ResultLines(study)
         self._last = ""
         self._drawn = time.monotonic()
-        self._live = Live(self.board(), console=console, refresh_per_second=4, transient=True)
+        self._live = Live(console=console, refresh_per_second=4, transient=True)
+        self._live.update(self.board())
         self._live.start()
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
         self._last = self._lines.line(report, granted)
+        for line in self._lines.warnings(report):  # above the board, where it stays
+            self._live.console.print(Text(line, style="yellow"), soft_wrap=True)
         if time.monotonic() - self._drawn >= REDRAW_SECONDS:
             self.on_tick()
 
@@ -200,11 +215,9 @@ class LiveBoard:
             f"{state.completed_jobs} jobs done, {len(state.running)} running, "
             f"{duration(self._pace.elapsed())} elapsed, ETA {self._pace.eta_text()}",
         )
-        parts: list[RenderableType] = [head, rung_table(study)]
+        parts: list[RenderableType] = [head, rung_table(study, self._live.console.width)]
         for title, line, style in self._notes():
-            parts.append(
-                Text.assemble((f"{title:<9}", "dim"), (terminal_text(line), style), overflow="ellipsis", no_wrap=True)
-            )
+            parts.append(Text.assemble((f"{title:<9}", "dim"), (terminal_text(line), style), overflow="fold"))
         return Group(*parts)
 
     def _notes(self) -> Iterator[tuple[str, str, str]]:
@@ -222,16 +235,17 @@ class LiveBoard:
         yield "last", self._last, ""
 
 
-def rung_table(study: Study) -> Table:
-    """A line per rung of what goes on; brackets that are over, or have not begun, in a line each or together."""
+def rung_table(study: Study, width: int = 80) -> Table:
+    """A line per rung of what goes on; brackets that are over, or have not begun, in a line each or together.
+
+    In a narrow terminal columns are left out, the bar first: no number is ever cut.
+    """
     views = bracket_views(study)
     several = len(views) > 1
     unlimited = is_unlimited(study.spec)
     went = "went on" if is_stopping(study.spec) else "promoted"
-    table = Table(box=None, pad_edge=False, header_style="dim")
     columns = ["bracket"] * several + ["rung", "trained to", "", "results", "running", went]
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("", "bracket") else "right", no_wrap=True)
+    rows: list[tuple[list[RenderableType], str]] = []
     for view, rungs in _lines_of(views):
         whole = len(rungs) < len(view.rungs)
         for k, rung in enumerate(rungs):
@@ -241,17 +255,31 @@ def rung_table(study: Study) -> Table:
                 *name,
                 f"{rung.rung}–{last.rung}" if whole else str(rung.rung),
                 f"{rung.level:,}–{last.level:,}" if whole else f"{rung.level:,}",
+                *_progress(rung, view, unlimited, several),
             ]
-            style = "" if rung.is_open and (not several or view.state == "open") else "dim"
-            table.add_row(*cells, *_progress(rung, view, unlimited, several), style=style)
+            rows.append((cells, "" if rung.is_open and (not several or view.state == "open") else "dim"))
+    sizes = [max(len(column), *(_size(cells[k]) for cells, _ in rows)) for k, column in enumerate(columns)]
+    kept = list(range(len(columns)))
+    for column in ("", went, "running"):
+        if sum(sizes[k] + _GAP for k in kept) - _GAP > width:
+            kept.remove(columns.index(column))
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for k in kept:
+        table.add_column(columns[k], justify="left" if columns[k] in ("", "bracket") else "right", no_wrap=True)
+    for cells, style in rows:
+        table.add_row(*(cells[k] for k in kept), style=style)
     return table
+
+
+def _size(cell: RenderableType) -> int:
+    return len(cell) if isinstance(cell, str) else BAR
 
 
 def _progress(rung: RungView, view: BracketView, unlimited: bool, several: bool) -> list[RenderableType]:
     if not rung.is_open:
         return ["", "closed", "", ""]
     expected = max(rung.expected, rung.results)
-    bar: RenderableType = ProgressBar(total=max(expected, 1), completed=rung.results, width=24)
+    bar: RenderableType = ProgressBar(total=max(expected, 1), completed=rung.results, width=BAR)
     shown = f"{rung.results:,}/{expected:,}"
     if unlimited:
         bar, shown = "", f"{rung.results:,}"

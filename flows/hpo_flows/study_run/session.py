@@ -36,6 +36,7 @@ from hpo_core.model.events import StudyExtended
 from hpo_core.replay.past_results import with_past
 from hpo_core.samplers.registry import OURS
 from hpo_core.security.private_files import open_private
+from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
@@ -44,7 +45,9 @@ from hpo_core.tracking.follower import FINISH
 from hpo_core.tracking.mlflow_links import experiments_url
 from hpo_core.tracking.run_location import ProjectionPlace, in_trouble, read_place
 from hpo_core.views.rungs import is_unlimited
+from hpo_core.views.summary import exhausted_words
 from hpo_flows.dask.executor import DaskExecutor
+from hpo_flows.study_run.cluster_news import ClusterNews
 
 log = logging.getLogger("hpo.session")
 JOB_GRAIN_LIMIT = 300
@@ -61,6 +64,9 @@ SHORT_WAIT_SECONDS = 0.5
 
 WARM_UP_SECONDS = 1.0
 """After the first jobs have begun."""
+
+NEWS_SECONDS = 0.5
+"""How often the start asks for news of the cluster, such as that its jobs wait in a queue."""
 
 ObserverFactory = Callable[[Study], Observer]
 
@@ -129,6 +135,8 @@ class Session:
             raise
         self.journal.seconds = self.spec.journal.retry_seconds
         self.executor = DaskExecutor(self._importable(), str(self.folder))
+        self.say: Callable[[str], None] = log.warning
+        """Shows a person a line about the cluster."""
         self._starting: threading.Thread | None = None
         self._start_error: BaseException | None = None
         self._follower: subprocess.Popen[bytes] | None = None
@@ -162,7 +170,7 @@ class Session:
                 f"`hpo extend {self.name} --configs N` asks for more; or give the new one another name."
             )
         spec = Study.open(self.name, self.journal, at=0).spec
-        if self._extend and (refusal := spec.search.refuse_extension(self.name)):
+        if self._extend and (refusal := Study.open(self.name, self.journal, reading=True).refuse_extension()):
             raise SpecError(refusal)
         if train is not None:
             self.train = (Study.open(self.name, self.journal, reading=True).trial_to_train(*train), train[1])
@@ -199,9 +207,16 @@ class Session:
         if self._starting is None:
             self.start_cluster()
         assert self._starting is not None
-        self._starting.join()
+        while self._starting.is_alive():
+            self._starting.join(NEWS_SECONDS)
+            if self._start_error is None:
+                self._tell_news()
         if self._start_error is not None:
             raise self._start_error
+
+    def _tell_news(self) -> None:
+        if news := self.executor.news():
+            self.say(terminal_text(news))
 
     # Drive.
 
@@ -212,6 +227,7 @@ class Session:
         study = self._open()
         self._start_follower()
         observers = [make(study) for make in self._observers]
+        observers.append(ClusterNews(self._tell_news))
         dispatcher = make_dispatcher(study, self.executor)
         loop = Loop(
             study,
@@ -241,7 +257,7 @@ class Session:
         self.summary = Summary(
             self.name,
             status,
-            halted.reason if halted and status != "finished" else "",
+            halted.reason if halted and status != "finished" else exhausted_words(study),
             jobs=study.state.completed_jobs,
             seconds=time.monotonic() - began,
             report=report,
@@ -369,7 +385,9 @@ class Session:
             except CheckpointError as error:
                 links["Checkpoint"] = f"not linked: {error}"
         links["Study folder"] = str(self.folder)
-        path = write_report(self.journal.entries(self.name), self.home.report_path(self.name), links=links)
+        path = write_report(
+            self.journal.entries(self.name), self.home.report_path(self.name), links=links, folder=self.folder
+        )
         links["Report"] = path.as_uri()
         return links
 

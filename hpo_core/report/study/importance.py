@@ -7,9 +7,15 @@ import importlib
 import math
 import warnings
 from dataclasses import dataclass
+from inspect import signature
+from typing import TYPE_CHECKING
 
+from hpo_core.model.space.optuna_view import distributions, seen
 from hpo_core.report.study.series import Series
 from hpo_core.report.style import Figure, axis, layout, text
+
+if TYPE_CHECKING:
+    import optuna
 
 ENOUGH = 20
 """Results a rung needs before a share of importance says anything."""
@@ -60,7 +66,8 @@ def importances(series: Series) -> Importances | None:
 def _ped_anova(series: Series, resource: int) -> dict[str, float] | None:
     import optuna
 
-    space = {name: parameter.distribution() for name, parameter in series.study.spec.space.items()}
+    ranges = series.study.spec.search_space()
+    space = distributions(ranges, ranges.parameters)
     pairs = [(t, r.loss) for t in series.trials for r in t.results if r.resource == resource]
     finite = [loss for _, loss in pairs if loss is not None]
     if len(set(finite)) < 2:
@@ -74,12 +81,12 @@ def _ped_anova(series: Series, resource: int) -> dict[str, float] | None:
             try:
                 trials.append(
                     optuna.trial.create_trial(
-                        params=own,
+                        params=seen(ranges, own),
                         distributions={name: space[name] for name in own},
                         value=worst if loss is None else loss,
                     )
                 )
-            except ValueError:
+            except (ValueError, TypeError, KeyError):
                 continue  # a value from elsewhere that the space cannot hold
         verbosity = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -88,7 +95,7 @@ def _ped_anova(series: Series, resource: int) -> dict[str, float] | None:
             study.add_trials(trials)
             # Optuna asks for at least five trials in the top share.
             share = min(0.5, max(0.1, 5 / len(trials))) if trials else 0.1
-            evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=share)
+            evaluator = _evaluator_of_best(share)
             found = optuna.importance.get_param_importances(study, evaluator=evaluator)
         except (ValueError, RuntimeError):
             return None
@@ -136,3 +143,15 @@ def importance_bars(found: Importances) -> Figure | None:
         ),
     )
     return Figure("importances", "Which parameters matter", caption, data, shape, zoom=False)
+
+
+def _evaluator_of_best(share: float) -> optuna.importance.PedAnovaImportanceEvaluator:
+    """The evaluator of what matters among the best ``share`` of the trials.
+
+    Optuna 4 calls the share ``baseline_quantile``.
+    """
+    import optuna
+
+    evaluator = optuna.importance.PedAnovaImportanceEvaluator
+    name = "target_quantile" if "target_quantile" in signature(evaluator).parameters else "baseline_quantile"
+    return evaluator(**{name: share})  # type: ignore[arg-type]

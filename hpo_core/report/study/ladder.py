@@ -130,7 +130,7 @@ def _caption(series: Series) -> str:
             f"Each line is one trial: it rises while it trains, lies flat while it waits at a rung{until}, and ends "
             "where it was not promoted. "
         )
-    words += "Within a blue band better results lie higher, so promoted trials leave from its top."
+    words += "Within a band better results lie higher, so promoted trials leave from its top."
     if any(band.kind == "closed" for band in series.bands.all) or series.study.state.ceilings:
         words += " A band begins when its rung opens: point at the words there to read why."
     return words

@@ -100,6 +100,8 @@ class Series:
     ignored: list[tuple[float, ReportIgnored]] = field(default_factory=list)
     lineage: Lineage | None = None
     """Where trials go on from others (PBT); the page then shows generations instead of rungs."""
+    warnings: dict[str, int] = field(default_factory=dict)
+    """What training functions were warned of, and the first trial of each."""
     turns: list[tuple[float, Turn]] = field(default_factory=list)
     """What changed the course of the study, from outside or by its rules."""
 
@@ -242,6 +244,8 @@ class _Reader:
         self._end(entry, event, Outcome.COMPLETED if event.loss is not None else Outcome.DIVERGED, value)
         curve = found.curves.setdefault(event.trial, {})
         if isinstance(entry.stimulus, AttemptReported):
+            for line in entry.stimulus.report.warnings or ():
+                found.warnings.setdefault(line, event.trial)
             for point in entry.stimulus.report.curve:
                 if found.metric in point.metrics:
                     curve[point.resource] = float(point.metrics[found.metric])

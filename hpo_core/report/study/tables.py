@@ -13,8 +13,10 @@ from hpo_core.report.study.series import Series
 from hpo_core.report.style import text
 from hpo_core.search.search_settings import Progress
 from hpo_core.spec import notices
-from hpo_core.views.formatting import duration, number
+from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.rung_names import halt_words
+from hpo_core.views.summary import exhausted_words
+from hpo_core.views.trial_state import trial_state
 
 TOP, FAILURES, UNBROKEN = 15, 50, 16
 
@@ -92,8 +94,12 @@ def head(series: Series, links: Mapping[str, str]) -> str:
     note = ""
     if found == "halted" and halted is not None:
         note = f'<p class="halted">{text(halt_words(spec, halted), 400)}</p>'
+    elif study.state.exhausted:
+        note = f'<p class="about">{text(exhausted_words(study), 400)}</p>'
     for notice in notices(spec, study.state.extra_configs):
         note += f'<p class="about">{text(notice, 400)}</p>'
+    for line, trial in series.warnings.items():
+        note += f'<p class="about">{text(f"Training warned, first in trial {trial}: {line}", 500)}</p>'
     tiles = "".join(
         f'<div class="tile"><div class="label">{text(label)}</div><div class="value">{text(value)}</div>'
         f'<div class="small">{text(small, 60)}</div></div>'
@@ -134,7 +140,9 @@ def best_parameters(series: Series) -> str:
     if best is None:
         return ""
     params = series.trials[best.trial].params
-    rows = [(name, value(params[name])) for name in series.study.spec.space if name in params]
+    spec = series.study.spec
+    rows = [(name, value(params[name])) for name in spec.space if name in params]
+    rows += [(f"{name} (constant)", value(item)) for name, item in spec.constants.items() if name not in params]
     others = [(name, number(item)) for name, item in best.metrics.items() if name != series.metric]
     metrics = table(("its other metrics", "value"), others) if others else ""
     shown = table(("parameter", "value"), rows)
@@ -151,17 +159,23 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], most: int = 300
     """An HTML table; cells are escaped, numbers and short words stay on one line."""
     kept = [list(row) for row in rows]
     names = "".join(f"<th>{escape(name)}</th>" for name in head)
-    body = "".join("<tr>" + "".join(_cell(item, most) for item in row) + "</tr>" for row in kept)
-    return f'<div class="scroll"><table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table></div>'
+    titles = [escape(name) for name in head]
+    stack = ' class="stack"' if len(titles) > 3 else ""
+    body = "".join(
+        "<tr>" + "".join(_cell(item, most, title) for item, title in zip(row, titles, strict=True)) + "</tr>"
+        for row in kept
+    )
+    return f'<div class="scroll"><table{stack}><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _cell(item: object, most: int) -> str:
-    shown = text(item, most)
+def _cell(item: object, most: int, title: str) -> str:
+    """In a narrow window the title stands beside each cell."""
+    shown, label = text(item, most), f'data-label="{title}"'
     try:
         float(str(item).replace(",", ""))
     except ValueError:
-        return f"<td>{shown}</td>" if len(str(item)) > UNBROKEN else f'<td class="n">{shown}</td>'
-    return f'<td class="n">{shown}</td>'
+        return f"<td {label}>{shown}</td>" if len(str(item)) > UNBROKEN else f'<td class="n" {label}>{shown}</td>'
+    return f'<td class="n" {label}>{shown}</td>'
 
 
 def top_trials(series: Series) -> str:
@@ -177,9 +191,11 @@ def top_trials(series: Series) -> str:
         own = [value(trial.params[name]) if name in trial.params else "" for name in names]
         best = number(series.study.metric_value(loss))
         bracket = [str(trial.bracket)] * series.brackets
-        rows.append([str(trial.number), *bracket, best, str(at), str(trial.resource), trial.status, *own])
+        rows.append(
+            [str(trial.number), *bracket, best, str(at), str(trial.resource), trial_state(series.study, trial), *own]
+        )
     caption = "Ranked by their best value; an empty cell is a parameter that the trial does not use."
-    columns = ("trial", *["bracket"] * series.brackets, f"best {series.metric}", "at", "trained for", "now", *names)
+    columns = ("trial", *["bracket"] * series.brackets, f"best {series.metric}", "at", "trained for", "state", *names)
     shown = table(columns, rows, 60)
     return f'<section class="card"><h2>Top trials</h2><p class="caption">{caption}</p>{shown}</section>'
 
@@ -222,8 +238,9 @@ def failures(series: Series) -> str:
     if not rows and not diverged:
         return '<section class="card"><h2>Failures</h2><p class="caption">None.</p></section>'
     caption = (
-        f"{len(series.abandoned):,} trials abandoned, {len(series.failures):,} attempts failed, {diverged:,} "
-        f"trainings diverged, {len(series.ignored):,} late reports ignored; {duration(lost)} of worker time "
+        f"{plural(len(series.abandoned), 'trial')} abandoned, {plural(len(series.failures), 'attempt')} failed, "
+        f"{plural(diverged, 'training')} diverged, {plural(len(series.ignored), 'late report')} ignored; "
+        f"{duration(lost)} of worker time "
         "brought no result."
     )
     first = sorted(rows, key=lambda row: (row[1][0] != "trial abandoned", row[0]))[:FAILURES]

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hpo_core.model.events import Event, JobCompleted, JobGranted, StudyExtended, TrialAbandoned, TrialCreated
+from hpo_core.model.events import (
+    Event,
+    JobCompleted,
+    JobGranted,
+    SamplerExhausted,
+    StudyExtended,
+    TrialAbandoned,
+    TrialCreated,
+)
 from hpo_core.search.halving.brackets import BracketPlan, assignment_of
 from hpo_core.search.halving.promotion_chance import Contest
 from hpo_core.search.halving.rungs import AnyRung, Ladder
@@ -135,6 +143,8 @@ class Brackets:
         elif kind is StudyExtended:
             assert isinstance(event, StudyExtended)
             self.assignment.widen(event.configs)
+        elif kind is SamplerExhausted:
+            self.assignment.close()
 
     def rungs(
         self,

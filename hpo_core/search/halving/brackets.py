@@ -135,6 +135,11 @@ class Assignment:
                 self.quota = split_width(self.width, self._budgets)
                 self._raise_quotas()
 
+    def close(self) -> None:
+        """Allow no more configurations than there are."""
+        self.width = self.total
+        self.quota = list(self.created) if self._rule == "budget" else []
+
     def _raise_quotas(self) -> None:
         """Raise quotas that lie below what a bracket already has; the fullest others give.
 
@@ -182,6 +187,8 @@ class Assignment:
             return [self.width]
         if self._rule == "budget":
             return list(self.quota)
+        if self.total == self.width:
+            return list(self.created)
         if self._rule == "loop":
             rounds, rest = divmod(self.width, sum(self._sizes))
             counts = []

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.errors import CheckpointError, StorageError
 from hpo_core.model.trial import Outcome, Report
@@ -40,14 +42,15 @@ def run_attempt(
     request: JobRequest,
     progress: SharedProgress | None = None,
     *,
-    interruptible: bool = False,
+    raised: tuple[type[BaseException], ...] = (),
 ) -> Report:
-    """Train as ``request`` says and report; never raises for what ``function`` does.
+    """Train as ``request`` says and report; raises nothing of what ``function`` does, unless told to.
 
     Args:
         function: the training function, or the Optuna objective (``request.style``).
         progress: where steps done are recorded for the zygote; None where no limit is enforced.
-        interruptible: whether Ctrl-C is raised: in the user's own process it is no failure of the function.
+        raised: exceptions of the function that are raised again and not reported: in the user's own process Ctrl-C is
+            no failure of it.
     """
     started = time.time()
     job = request.job
@@ -88,7 +91,7 @@ def run_attempt(
     except BaseException as error:  # SystemExit and KeyboardInterrupt are the function's doing, too
         exit_if_forked_copy(pid, error)
         handle.discard()
-        if interruptible and isinstance(error, KeyboardInterrupt):
+        if isinstance(error, raised):
             raise
         if handle.save_error is not None:  # whatever the function made of it
             return failed(Outcome.STORAGE, str(handle.save_error), traceback_tail(error))
@@ -105,6 +108,7 @@ def run_attempt(
         started=started,
         ended=time.time(),
         unrestored=handle.unrestored,
+        warnings=handle.warnings or msgspec.UNSET,
     )
 
 

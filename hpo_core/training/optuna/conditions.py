@@ -87,4 +87,4 @@ class Conditions:
 
     def _values(self, name: str, places: set[int | None]) -> Any:
         values = [value for place, value in enumerate(values_of(self._space[name]) or ()) if place in places]
-        return values[0] if len(values) == 1 else values
+        return values[0] if len(values) == 1 and not isinstance(values[0], list) else values

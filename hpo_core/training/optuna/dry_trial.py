@@ -5,11 +5,21 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
-from typing import Any
+from datetime import datetime
+from typing import Any, NoReturn
 
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.training.optuna.conditions import value_index, values_of
-from hpo_core.training.optuna.suggestions import Description, Suggestions, same_range, to_yaml
+from hpo_core.training.optuna.study_view import ObjectiveStorage, ObjectiveStudy
+from hpo_core.training.optuna.suggestions import (
+    NO_SUCH_ATTRIBUTE,
+    Description,
+    Suggestions,
+    distributions_of,
+    same_range,
+    system_attrs_of,
+    to_yaml,
+)
 
 MAX_VALUES = 10
 """Integers with more values are ranges: not all of their values are tried one by one."""
@@ -28,9 +38,17 @@ class DryTrial(Suggestions):
     """
 
     number = 0
-    user_attrs: dict[str, Any] = {}  # noqa: RUF012  (empty for every trial)
+    _trial_id = 0
 
-    def __init__(self, chosen: Mapping[str, Any], rng: random.Random | None = None) -> None:
+    def __init__(self, chosen: Mapping[str, Any], rng: random.Random | None = None, *, mode: str = "min") -> None:
+        super().__init__()
+        self.study = DryStudy(mode)
+        self.storage = ObjectiveStorage()
+        self.datetime_start = datetime.now()
+        self.user_attrs: dict[str, Any] = {}
+        self.constraints: dict[str, float] = {}
+        self.ended = False
+        """Whether a report was reached; libraries may have made another exception of it since."""
         self.suggested: dict[str, Description] = {}
         self.params: dict[str, Any] = {}
         self.chosen = dict(chosen)
@@ -56,14 +74,51 @@ class DryTrial(Suggestions):
             return random_value(asked, self.rng)
         return asked["choices"][0] if "choices" in asked else asked["low"]
 
+    @property
+    def distributions(self) -> dict[str, Any]:
+        """Optuna distributions of the parameters suggested so far."""
+        return distributions_of(self.suggested)
+
+    @property
+    def system_attrs(self) -> dict[str, Any]:
+        """What was set so far: constraints, as Optuna names them, and what functions of Optuna wrote."""
+        return self.storage.get_trial_system_attrs(0) | system_attrs_of(self.constraints)
+
     def set_user_attr(self, key: str, value: Any) -> None:
-        """Ignored: a dry call has no later job."""
+        self.user_attrs[key] = value
+
+    def set_constraint(self, key: str, value: float) -> None:
+        self.constraints.setdefault(key, float(value))
 
     def report(self, value: float, step: int) -> None:
-        raise FirstReportReached
+        self._end()
 
     def should_prune(self) -> bool:
+        return self._end()
+
+    def _end(self) -> NoReturn:
+        self.ended = True
         raise FirstReportReached
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(NO_SUCH_ATTRIBUTE.format(name=name))
+
+
+class DryStudy(ObjectiveStudy):
+    """The study of a dry call; remembers whether its direction was looked at.
+
+    Args:
+        mode: ``min`` or ``max``, for every objective.
+    """
+
+    def __init__(self, mode: str) -> None:
+        super().__init__("space", ["value"], [mode])
+        self.direction_read = False
+
+    @property
+    def directions(self) -> list[Any]:
+        self.direction_read = True
+        return super().directions
 
 
 def few_values(asked: Description) -> list[Any]:

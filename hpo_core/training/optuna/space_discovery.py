@@ -20,6 +20,7 @@ from typing import Any
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.training.optuna.conditions import Conditions, values_of
 from hpo_core.training.optuna.dry_trial import DryTrial, FirstReportReached, few_values, probe_values
+from hpo_core.training.optuna.objective_callable import objective_callable
 from hpo_core.training.optuna.suggestions import Description, same_range, to_yaml
 
 MAX_CALLS = 200
@@ -40,6 +41,10 @@ class FoundSpace:
     calls: int
     gaps: list[str]
     """What was not tried, in words."""
+    constraints: list[str]
+    """Names of the constraints set before the first report."""
+    mode: str | None
+    """``min`` or ``max``, where the objective looks at ``trial.study.direction``."""
 
 
 def find_space(objective: Callable[[Any], Any]) -> FoundSpace:
@@ -49,7 +54,7 @@ def find_space(objective: Callable[[Any], Any]) -> FoundSpace:
         ObjectiveError: one name has two ranges, or nothing is suggested before the first report.
         Exception: what the objective raises in a call of step 1; errors in later calls count as gaps.
     """
-    search = _SpaceSearch(objective)
+    search = _SpaceSearch(objective_callable(objective))
     search.try_single_values(optional=False)
     if not search.space:
         raise ObjectiveError("The objective suggested nothing before its first report.")
@@ -66,7 +71,8 @@ def find_space(objective: Callable[[Any], Any]) -> FoundSpace:
             unclear.append(name)
         else:
             search.space[name]["when"] = when
-    return FoundSpace(search.space, unclear, search.called, search.gaps())
+    mode = search.mode if any(trial.study.direction_read for trial in search.calls) else None
+    return FoundSpace(search.space, unclear, search.called, search.gaps(), search.constraints(), mode)
 
 
 class _SpaceSearch:
@@ -84,6 +90,8 @@ class _SpaceSearch:
         self.skipped_pairs = 0
         self.drawn = 0
         self.errors: list[str] = []
+        self.mode = "min"
+        """Of the metric, as the objective is told; the other one where it refuses this one."""
         self.reserve = RANDOM_DRAWS
         """Calls that later steps need."""
         self.deadline = time.monotonic() + MAX_SECONDS
@@ -93,20 +101,7 @@ class _SpaceSearch:
         return self.called >= MAX_CALLS - self.reserve or (optional and time.monotonic() > self.deadline)
 
     def call(self, chosen: Mapping[str, Any], rng: random.Random | None = None, *, optional: bool = True) -> None:
-        trial = DryTrial(chosen, rng)
-        self.called += 1
-        try:
-            self.objective(trial)
-        except FirstReportReached:
-            self.calls.append(trial)
-        except ObjectiveError:
-            raise
-        except Exception as error:
-            if not optional:
-                raise
-            self.errors.append(f"{type(error).__name__}: {error}")
-        else:
-            self.calls.append(trial)
+        trial = self._dry_call(chosen, rng, optional)
         for name, asked in trial.suggested.items():
             if name not in self.space:
                 self.space[name] = asked
@@ -118,6 +113,33 @@ class _SpaceSearch:
                     f"{name!r} is suggested as {to_yaml(self.space[name])} and, under other choices, as "
                     f"{to_yaml(asked)}; in a study a parameter has one range. Use two names."
                 )
+
+    def _dry_call(self, chosen: Mapping[str, Any], rng: random.Random | None, optional: bool) -> DryTrial:
+        trial = DryTrial(chosen, rng, mode=self.mode)
+        self.called += 1
+        try:
+            self.objective(trial)
+        except FirstReportReached:
+            self.calls.append(trial)
+        except ObjectiveError:
+            raise
+        except Exception as error:
+            if trial.ended:  # CatBoost raises an error of its own for every exception of a callback
+                self.calls.append(trial)
+            elif self.mode == "min" and not self.calls and trial.study.direction_read:
+                self.mode = "max"  # pruning callbacks refuse a direction that does not fit their metric
+                return self._dry_call(chosen, rng, optional)
+            elif optional:
+                self.errors.append(f"{type(error).__name__}: {error}")
+            else:
+                raise
+        else:
+            self.calls.append(trial)
+        return trial
+
+    def constraints(self) -> list[str]:
+        """Names of all constraints that a call set."""
+        return list(dict.fromkeys(name for call in self.calls for name in call.constraints))
 
     def try_single_values(self, *, optional: bool = True) -> None:
         while self.pending and not self.limit_reached(optional=optional):

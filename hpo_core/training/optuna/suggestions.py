@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpo_core.model.errors import ObjectiveError
 
+NO_SUCH_ATTRIBUTE = (
+    "trial.{name} is not there: the trial of a study here has suggest_*, report, should_prune, set_constraint, "
+    "constraints, user_attrs, system_attrs, params, distributions, number, datetime_start and a read-only study, but "
+    "no Optuna study or database behind it."
+)
 Description = dict[str, Any]
 """A parameter as the study file has it: ``{"type": "float", "low": 0.1, "high": 1.0, "log": True}``."""
 
 
 class Suggestions(ABC):
     """Implements every ``suggest_*`` of Optuna 5 by one abstract method, ``_suggest``."""
+
+    def __init__(self) -> None:
+        optuna = sys.modules.get("optuna")
+        if optuna is not None:  # for objectives that look at the type
+            optuna.trial.BaseTrial.register(type(self))
 
     @abstractmethod
     def _suggest(self, call: str, name: str, asked: Description) -> Any:
@@ -34,9 +45,10 @@ class Suggestions(ABC):
         return int(self._suggest("suggest_int", name, asked))
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        asked = list(choices)
-        value = self._suggest("suggest_categorical", name, {"type": "categorical", "choices": asked})
-        return next(choice for choice in asked if equal_values(choice, value))  # 1.0 where the study file says 1
+        plain = [plain_choice(name, choice) for choice in choices]
+        value = self._suggest("suggest_categorical", name, {"type": "categorical", "choices": plain})
+        # as the objective wrote it: 1.0 where the study file says 1, a tuple where it says a list
+        return next(choice for choice, known in zip(choices, plain, strict=True) if equal_values(known, value))
 
     def suggest_uniform(self, name: str, low: float, high: float) -> float:
         return self.suggest_float(name, low, high)
@@ -46,6 +58,39 @@ class Suggestions(ABC):
 
     def suggest_discrete_uniform(self, name: str, low: float, high: float, q: float) -> float:
         return self.suggest_float(name, low, high, step=q)
+
+
+def distributions_of(suggested: Mapping[str, Description]) -> dict[str, Any]:
+    """Optuna distributions of parameters."""
+    from pydantic import TypeAdapter
+
+    from hpo_core.model.space import Parameter
+
+    adapter: TypeAdapter[Any] = TypeAdapter(Parameter)
+    return {name: adapter.validate_python(description).distribution() for name, description in suggested.items()}
+
+
+def system_attrs_of(constraints: Mapping[str, float]) -> dict[str, Any]:
+    """Constraints as Optuna names them among a trial's system attributes."""
+    return {f"constraints:{name}": value for name, value in constraints.items()}
+
+
+def plain_choice(name: str, choice: Any) -> Any:
+    """A choice as a study file can hold it: tuples as lists, numbers of NumPy as Python's.
+
+    Raises:
+        ObjectiveError: it holds anything else.
+    """
+    if choice is None or isinstance(choice, str | bool | int | float):
+        return choice
+    if isinstance(choice, list | tuple):
+        return [plain_choice(name, item) for item in choice]
+    if hasattr(choice, "item") and getattr(choice, "ndim", None) == 0:
+        return choice.item()
+    raise ObjectiveError(
+        f"trial.suggest_categorical({name!r}, ...) has the choice {choice!r}, a {type(choice).__qualname__}; a study "
+        "file holds numbers, strings, true, false, null and lists of them. Suggest a name, and look it up in a dict."
+    )
 
 
 def suggested_value(
@@ -64,6 +109,9 @@ def suggested_value(
     """
     known = space.get(name)
     line = f"`{name}: {to_yaml(asked)}`"
+    if known is None and name in params:  # one of the study's constants
+        check_constant(call, name, asked, params[name])
+        return params[name]
     if known is None:
         raise ObjectiveError(
             f"trial.{call}({name!r}): the study's space has no {name!r}; it has {', '.join(space)}. Write {line} under "
@@ -77,13 +125,33 @@ def suggested_value(
         )
     if name not in params:
         when = known.get("when") or {}
-        found = ", ".join(f"{other} = {params[other]!r}" if other in params else f"no {other}" for other in when)
+        others = dict.fromkeys(other for one in (when if isinstance(when, list) else [when]) for other in one)
+        found = ", ".join(f"{other} = {params[other]!r}" if other in params else f"no {other}" for other in others)
         condition = _flow_style(when)
         raise ObjectiveError(
             f"trial.{call}({name!r}): the study's space has it only when {condition}, and this trial has {found}. "
             f"Ask for it under that condition only, or change space.{name}.when."
         )
     return params[name]
+
+
+def check_constant(call: str, name: str, asked: Description, value: Any) -> None:
+    """Refuse a constant that the objective does not ask for.
+
+    Raises:
+        ObjectiveError: value, request and cure.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    inside = (
+        any(equal_values(value, choice) for choice in asked["choices"])
+        if "choices" in asked
+        else number and asked["low"] <= value <= asked["high"] and (asked["type"] == "float" or value == int(value))
+    )
+    if not inside:
+        raise ObjectiveError(
+            f"trial.{call}({name!r}) asks for {to_yaml(asked)}, and constants has {name} = {value!r}. Give "
+            "it a value that the objective asks for, or take it out of constants."
+        )
 
 
 def same_range(asked: Description, known: Description) -> bool:
@@ -107,10 +175,20 @@ def to_yaml(description: Description) -> str:
     '{type: int, low: 1, high: 8}'
     """
     defaults = {("log", False), ("static", False), ("step", 1 if description["type"] == "int" else None)}
+    defaults |= {("default", None), ("weights", None)}
     shown = {
         key: value for key, value in description.items() if value != {} and not _is_default((key, value), defaults)
     }
     return _flow_style(shown)
+
+
+def to_yaml_list(names: Sequence[str]) -> str:
+    """Names as one line of YAML.
+
+    >>> to_yaml_list(["size", "1"])
+    '[size, "1"]'
+    """
+    return _flow_style(list(names))
 
 
 def yaml_key(name: str) -> str:

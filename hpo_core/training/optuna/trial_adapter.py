@@ -19,7 +19,16 @@ import numpy as np
 
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.training.handle import TrialHandle
-from hpo_core.training.optuna.suggestions import Description, Suggestions, suggested_value
+from hpo_core.training.optuna.objective_callable import objective_callable
+from hpo_core.training.optuna.study_view import ObjectiveStorage, ObjectiveStudy
+from hpo_core.training.optuna.suggestions import (
+    NO_SUCH_ATTRIBUTE,
+    Description,
+    Suggestions,
+    distributions_of,
+    suggested_value,
+    system_attrs_of,
+)
 from hpo_core.training.random_state import seed_all
 from hpo_core.training.request import JobRequest
 
@@ -41,9 +50,9 @@ def train_optuna_objective(objective: Callable[[Any], Any], handle: TrialHandle,
     else:
         seed_all(handle.seed)  # steps() has restored the state at the end of the job before
         try:
-            returned = objective(trial)
+            returned = objective_callable(objective)(trial)
         except Exception as error:
-            if not _is_pruned(error):
+            if not trial.was_pruned(error):
                 raise
             trial.pruned()
         else:
@@ -60,6 +69,7 @@ class ObjectiveState:
         """Whether the objective ended by itself; ``result`` and ``reports`` are then complete."""
         self.result: list[float] = []
         self.reports: dict[int, float] = {}
+        self.constraints: dict[str, float] = {}
 
     @property
     def base(self) -> int:
@@ -73,6 +83,7 @@ class ObjectiveState:
             "first_step": self.first_step,
             "ended": self.ended,
             "result": self.result,
+            "constraints": self.constraints if self.ended else {},
             "resources": np.array(list(reports), np.int64),
             "values": np.array(list(reports.values()), np.float64),
         }
@@ -82,6 +93,7 @@ class ObjectiveState:
         self.first_step = state["first_step"]
         self.ended = state["ended"]
         self.result = state["result"]
+        self.constraints = dict(state.get("constraints", {}))
         self.reports = dict(zip(state["resources"].tolist(), state["values"].tolist(), strict=True))
 
     def values_at(self, target: int) -> list[float] | None:
@@ -96,8 +108,14 @@ class OptunaTrial(Suggestions):
     """The part of ``optuna.Trial`` that an objective may use while it trains."""
 
     def __init__(self, handle: TrialHandle, request: JobRequest, state: ObjectiveState, steps: Iterator[int]) -> None:
+        super().__init__()
         self._handle = handle
         self._metrics = request.metrics
+        self._constraints = request.constraints
+        self._study = ObjectiveStudy(request.study, request.metrics, request.modes)
+        self.storage = ObjectiveStorage()
+        self._trial_id = request.job.trial  # callbacks ask for it before they look for a storage
+        self._params = request.job.params
         self._space: dict[str, Description] = request.space
         self._state = state
         self._steps = steps
@@ -105,9 +123,6 @@ class OptunaTrial(Suggestions):
         self._stop_requested = False
         self._suggested: dict[str, Any] = {}
         self._started = datetime.now()
-        optuna = sys.modules.get("optuna")
-        if optuna is not None:  # for objectives that look at the type
-            optuna.trial.BaseTrial.register(OptunaTrial)
 
     @property
     def number(self) -> int:
@@ -129,14 +144,46 @@ class OptunaTrial(Suggestions):
         return self._started
 
     @property
+    def study(self) -> ObjectiveStudy:
+        """Name and directions of the study; read-only."""
+        return self._study
+
+    @property
     def distributions(self) -> dict[str, Any]:
         """Optuna distributions of the parameters suggested so far."""
-        from pydantic import TypeAdapter
+        return distributions_of({name: self._space[name] for name in self._suggested})
 
-        from hpo_core.model.space import Parameter
+    @property
+    def constraints(self) -> dict[str, float]:
+        """Constraints set so far; feasible where all are at most 0."""
+        return dict(self._state.constraints)
 
-        adapter: TypeAdapter[Any] = TypeAdapter(Parameter)
-        return {name: adapter.validate_python(self._space[name]).distribution() for name in self._suggested}
+    @property
+    def system_attrs(self) -> dict[str, Any]:
+        """What was set so far: constraints, as Optuna names them, and what functions of Optuna wrote."""
+        return self.storage.get_trial_system_attrs(self._trial_id) | system_attrs_of(self._state.constraints)
+
+    def set_constraint(self, key: str, value: float) -> None:
+        """Set a constraint, which is satisfied where it is at most 0. Of several values the first counts, as in Optuna.
+
+        Raises:
+            ObjectiveError: the study does not name this constraint.
+            TypeError: the value is no number.
+            ValueError: the value is NaN.
+        """
+        if key not in self._constraints:
+            known = f"only {', '.join(self._constraints)}" if self._constraints else "none"
+            raise ObjectiveError(
+                f"trial.set_constraint({key!r}, ...): the study has {known} under constraints. Write "
+                f"`constraints: [{', '.join([*self._constraints, key])}]` into the study file, or correct the name."
+            )
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise TypeError(f"trial.set_constraint({key!r}, {value!r}) takes a number.") from None
+        if math.isnan(number):
+            raise ValueError(f"trial.set_constraint({key!r}, ...) got NaN, which Optuna does not allow either.")
+        self._state.constraints.setdefault(key, number)
 
     def set_user_attr(self, key: str, value: Any) -> None:
         try:
@@ -198,12 +245,12 @@ class OptunaTrial(Suggestions):
         """Advance the handle to its target and report ``values`` there."""
         if values is not None:
             self._advance(self._handle.target)
-            self._handle.report(**dict(zip(self._metrics, values, strict=True)))
+            self._handle.report(**dict(zip(self._metrics, values, strict=True)), **self._set_constraints())
         for _ in self._steps:
             pass
 
     def _suggest(self, call: str, name: str, asked: Description) -> Any:
-        value = suggested_value(call, name, asked, space=self._space, params=self._handle.params)
+        value = suggested_value(call, name, asked, space=self._space, params=self._params)
         self._suggested[name] = value
         return value
 
@@ -211,7 +258,33 @@ class OptunaTrial(Suggestions):
         """Report a point of the learning curve, if it is new in this job."""
         if self._handle.resource < resource <= self._handle.target:
             self._advance(resource)
-            self._handle.report(**{self._metrics[0]: value})
+            self._handle.report(**{self._metrics[0]: value}, **self._state.constraints)
+
+    def _set_constraints(self) -> dict[str, float]:
+        """Every constraint of the study.
+
+        Raises:
+            ObjectiveError: one was not set before the objective ended, or was told that its job is done.
+        """
+        missing = [name for name in self._constraints if name not in self._state.constraints]
+        if missing:
+            raise ObjectiveError(
+                f"The study's constraint {missing[0]!r} was not set when the trial was judged at "
+                f"{self._handle.target}. Call trial.set_constraint({missing[0]!r}, value) before trial.report() and "
+                "trial.should_prune(), or drop it from constraints of the study."
+            )
+        return self._state.constraints
+
+    def was_pruned(self, error: Exception) -> bool:
+        """Whether the objective raised ``TrialPruned``, perhaps within an error of a library that called it back."""
+        if _is_pruned(error):
+            return True
+        found: BaseException | None = error
+        while self._stop_requested and found is not None:
+            if isinstance(found, Exception) and (_is_pruned(found) or "TrialPruned" in str(found)):
+                return True
+            found = found.__cause__ or found.__context__
+        return False
 
     def _advance(self, resource: int) -> None:
         """Enter the step that ends with ``resource`` units done."""
@@ -240,10 +313,7 @@ class OptunaTrial(Suggestions):
         return values
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"trial.{name} is not there: the trial of a study here has suggest_*, report, should_prune, user_attrs, "
-            "params, distributions, number and datetime_start, but no Optuna study or storage behind it."
-        )
+        raise AttributeError(NO_SUCH_ATTRIBUTE.format(name=name))
 
 
 def _is_pruned(error: Exception) -> bool:

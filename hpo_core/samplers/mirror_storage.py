@@ -1,0 +1,23 @@
+"""Optuna's storage in memory, with a view laid over trials."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+
+class MirrorStorage(optuna.storages.InMemoryStorage):
+    """Optuna's own storage; samplers see a trial of :attr:`view` in place of the stored one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.view: dict[int, FrozenTrial] = {}
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        trials = super().get_all_trials(study_id, deepcopy=False)
+        shown = [self.view.get(trial.number, trial) for trial in trials]
+        return [trial for trial in shown if states is None or trial.state in states]

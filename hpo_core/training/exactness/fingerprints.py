@@ -1,0 +1,157 @@
+"""Fingerprints of objects, to see whether a training loop changed them. Nothing of an object is called.
+
+Calling its ``state_dict()`` could draw random numbers (a loader's does) and so change the training that is watched.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import sysconfig
+import zlib
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import numpy as np
+
+MOST_ITEMS = 1000
+"""A container with more items is judged by their number alone: it is data."""
+MOST_BYTES = 1_000_000
+"""The same for arrays."""
+_LIBRARIES = tuple(
+    str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
+)
+_PLAIN = (bool, int, float, str, bytes, type(None))
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """What is saved with the trial, and so does not count as changed."""
+
+    objects: frozenset[int] = frozenset()
+    """By ``id``: tracked objects and their modules."""
+    tensors: frozenset[int] = frozenset()
+    """By address: their tensors."""
+
+
+def is_plain(value: Any) -> bool:
+    """Whether it is a number, text or None, or a small container of such."""
+    if isinstance(value, _PLAIN):
+        return True
+    if isinstance(value, Mapping):
+        return len(value) <= MOST_ITEMS and all(isinstance(item, _PLAIN) for item in value.values())
+    return (
+        isinstance(value, list | tuple | set)
+        and len(value) <= MOST_ITEMS
+        and all(isinstance(item, _PLAIN) for item in value)
+    )
+
+
+def is_iterator(value: Any) -> bool:
+    """Whether it is an iterator with a position: a generator, ``itertools.cycle``, one over a loader; no file."""
+    kind = type(value)
+    return hasattr(kind, "__next__") and hasattr(kind, "__iter__") and not hasattr(kind, "readline")
+
+
+def is_generator(value: Any) -> bool:
+    """Whether it is a random generator of python, numpy or torch."""
+    torch = sys.modules.get("torch")
+    return isinstance(value, random.Random | np.random.Generator | np.random.RandomState) or (
+        torch is not None and isinstance(value, torch.Generator)
+    )
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether it is a torch tensor."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_torch_module(value: Any) -> bool:
+    """Whether it is a torch module (and not its class)."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def tensors_of(value: Any) -> list[Any]:
+    """The tensors that a module, a container or a tensor holds."""
+    if is_tensor(value):
+        return [value]
+    if is_torch_module(value):
+        return [*value.parameters(), *value.buffers()]
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, Sequence) else ()
+    if isinstance(value, str | bytes) or len(items) > MOST_ITEMS:
+        return []
+    return [tensor for item in items if is_tensor(item) or is_torch_module(item) for tensor in tensors_of(item)]
+
+
+def is_known_object(value: Any) -> bool:
+    """Whether its attributes are looked at: what can be tracked, and objects of the user's own classes."""
+    kind = type(value)
+    if isinstance(value, type | ModuleType) or not hasattr(value, "__dict__") or callable_only(value):
+        return False
+    if callable(getattr(kind, "load_state_dict", None)):
+        return True
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return file is not None and not str(Path(file).resolve()).startswith(_LIBRARIES)
+
+
+def callable_only(value: Any) -> bool:
+    """Whether it is a function or the like."""
+    return callable(value) and hasattr(value, "__code__")
+
+
+def fingerprint(value: Any, saved: Saved, depth: int = 0) -> Hashable:
+    """Changes where the value does, apart from what is saved; O(its parameters), or O(1) for large data."""
+    if id(value) in saved.objects:
+        return None
+    if isinstance(value, _PLAIN):
+        return type(value).__name__, repr(value) if len(str(value)) <= MOST_ITEMS else hash(value)
+    if is_tensor(value):
+        return None if address_of(value) in saved.tensors else (address_of(value), value._version)
+    if is_torch_module(value):
+        return tuple(fingerprint(tensor, saved) for tensor in tensors_of(value))
+    if isinstance(value, np.ndarray):
+        if value.nbytes > MOST_BYTES or value.dtype.kind not in "biufc":
+            return value.shape, str(value.dtype)
+        return value.shape, str(value.dtype), zlib.crc32(np.ascontiguousarray(value).tobytes())
+    if is_generator(value):
+        return _generator_state(value)
+    if isinstance(value, Mapping | list | tuple | set):
+        return _of_container(value, saved, depth)
+    if depth < 2 and is_known_object(value):
+        found = [(name, fingerprint(item, saved, depth + 1)) for name, item in list(vars(value).items())]
+        return type(value).__qualname__, tuple(found)
+    return type(value).__qualname__
+
+
+def _of_container(value: Any, saved: Saved, depth: int) -> Hashable:
+    if len(value) > MOST_ITEMS or depth > 3:
+        return type(value).__qualname__, len(value)
+    if isinstance(value, Mapping):
+        return tuple(
+            (key if isinstance(key, _PLAIN) else id(key), fingerprint(item, saved, depth + 1))
+            for key, item in value.items()
+        )
+    items = sorted(value, key=repr) if isinstance(value, set) else value
+    return tuple(fingerprint(item, saved, depth + 1) for item in items)
+
+
+def address_of(tensor: Any) -> int:
+    """Where its data lie; equal for two tensors that share them."""
+    try:
+        return int(tensor.data_ptr())
+    except Exception:  # sparse and fake tensors have none
+        return id(tensor)
+
+
+def _generator_state(value: Any) -> Hashable:
+    if isinstance(value, random.Random):
+        return hash(value.getstate())
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    if isinstance(value, np.random.RandomState):
+        return repr(value.get_state(legacy=False))
+    return zlib.crc32(value.get_state().numpy().tobytes())

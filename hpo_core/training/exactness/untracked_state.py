@@ -1,0 +1,229 @@
+"""LoopWatch: finds what a training loop changes and nobody saves, so that a resume would begin it anew.
+
+It looks at the variables that the function has when it calls ``trial.steps()``, and again when the checkpoint is
+written. A variable that has changed in between carries state from step to step. It warns and refuses nothing: only
+``hpo check`` proves that a resume is exact. Names with a leading underscore are left out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable, Iterator, Mapping
+from types import FrameType, ModuleType
+from typing import Any
+
+import msgspec
+
+from hpo_core.training.exactness.fingerprints import (
+    Saved,
+    address_of,
+    callable_only,
+    fingerprint,
+    is_generator,
+    is_iterator,
+    is_known_object,
+    is_plain,
+    is_torch_module,
+    tensors_of,
+)
+
+WARNINGS_MOST = 20
+"""An attempt warns of so many things at most."""
+_OURS = "hpo_core"
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    plain: bool
+    fingerprint: Hashable
+
+
+class LoopWatch:
+    """Watches the variables of the function that loops over the steps.
+
+    Args:
+        frame: of the call of ``trial.steps()``.
+        tracked: the tracked objects, by name.
+    """
+
+    def __init__(self, frame: FrameType, tracked: Mapping[str, Any]) -> None:
+        self._frame: FrameType | None = frame
+        tensors = frozenset(address_of(tensor) for item in tracked.values() for tensor in tensors_of(item))
+        self._saved = Saved(_parts_of(tracked), tensors)
+        self._before = {name: _Seen(is_plain(value), self._print(value)) for name, value in self._variables()}
+
+    def warnings(self) -> tuple[str, ...]:
+        """What changed since and is not tracked, one line each with its cure; call it once, at the loop's end."""
+        plain: list[str] = []
+        lines: list[str] = []
+        told: set[int] = set()
+        for name, value in self._variables():
+            before = self._before.get(name)
+            if id(value) in told:
+                continue
+            line = _loader_line(name, value, self._saved.objects)
+            if line is None and before is not None:
+                changed = before.fingerprint != self._print(value)
+                if changed and is_plain(value) and before.plain:
+                    plain.append(name)
+                    continue
+                if changed or is_iterator(value):
+                    line = _line(name, value)
+            if line is not None:
+                told.add(id(value))
+                lines.append(line)
+        self.close()
+        if plain:
+            lines.append(_plain_line(plain))
+        return tuple(lines[:WARNINGS_MOST])
+
+    def close(self) -> None:
+        """Let go of the function's frame and objects."""
+        self._frame = None
+        self._before = {}
+
+    def _print(self, value: Any) -> Hashable:
+        try:
+            return fingerprint(value, self._saved)
+        except Exception:  # an object that cannot be looked at says nothing
+            return None
+
+    def _variables(self) -> Iterator[tuple[str, Any]]:
+        """Local variables, attributes of ``self``, and the module's variables that the function names."""
+        if self._frame is None:
+            return
+        local = dict(self._frame.f_locals)
+        names = self._frame.f_code.co_names
+        found = list(local.items())
+        if "self" in local and is_known_object(local["self"]) and not is_torch_module(local["self"]):
+            found += [(f"self.{name}", value) for name, value in vars(local["self"]).items()]
+        variables = self._frame.f_globals
+        found += [(name, variables[name]) for name in names if name in variables and name not in local]
+        for name, value in found:
+            if self._is_watched(name.rpartition(".")[2], value):
+                yield name, value
+                dataset = getattr(value, "dataset", None) if _is_loader(value) else None
+                for inner, item in vars(dataset).items() if hasattr(dataset, "__dict__") else ():
+                    if is_generator(item) and id(item) not in self._saved.objects:
+                        yield f"{name}.dataset.{inner}", item
+
+    def _is_watched(self, name: str, value: Any) -> bool:
+        try:
+            return self._can_carry_state(name, value)
+        except Exception:  # a user's class may raise wherever it is asked
+            return False
+
+    def _can_carry_state(self, name: str, value: Any) -> bool:
+        if name.startswith("_") or name == "self" or isinstance(value, type | ModuleType) or callable_only(value):
+            return False
+        if id(value) in self._saved.objects or type(value).__module__.partition(".")[0] == _OURS:
+            return False
+        if (
+            is_plain(value)
+            or is_iterator(value)
+            or is_generator(value)
+            or _is_loader(value)
+            or isinstance(value, Mapping | list | set)
+            or hasattr(type(value), "__array__")
+        ):
+            return True
+        if is_torch_module(value):
+            return any(address_of(tensor) not in self._saved.tensors for tensor in tensors_of(value))
+        return is_known_object(value)
+
+
+def _parts_of(tracked: Mapping[str, Any]) -> frozenset[int]:
+    """Ids of tracked objects, of their modules, and of generators that they hold."""
+    found: set[int] = set()
+    for item in tracked.values():
+        found.add(id(item))
+        if is_torch_module(item):
+            found.update(id(module) for module in item.modules())
+        found.update(id(value) for value in getattr(item, "__dict__", {}).values() if is_generator(value))
+    return frozenset(found)
+
+
+def _is_loader(value: Any) -> bool:
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and isinstance(value, data.DataLoader)
+
+
+def _loader_line(name: str, value: Any, saved: frozenset[int]) -> str | None:
+    if not _is_loader(value):
+        return None
+    if value.num_workers and value.persistent_workers and not hasattr(value, "load_state_dict"):
+        return (
+            f"{name} (DataLoader) keeps its workers from epoch to epoch, and their random states are not saved. If "
+            "they draw random numbers: persistent_workers=False."
+        )
+    generator = value.generator or getattr(value.sampler, "generator", None)
+    if generator is not None and id(generator) not in saved:
+        return (
+            f"{name} (DataLoader) draws its order from a generator that is not tracked: "
+            f"trial.track(order={name}.generator), or give it none (the global one is saved)."
+        )
+    return None
+
+
+def _line(name: str, value: Any) -> str:
+    kind = _kind(value)
+    key = name.rpartition(".")[2]
+    if is_iterator(value):
+        return (
+            f"{name} ({kind}) goes on from step to step, and its position cannot be saved: a resumed job begins it "
+            "anew. Make a new iterator in each step, or choose the data by a tracked random generator."
+        )
+    if is_generator(value):
+        return f"{name} ({kind}) draws in the loop and is not tracked: trial.track({key}={name})."
+    if callable(getattr(type(value), "load_state_dict", None)):
+        return f"{name} ({kind}) changes in the loop and is not tracked: trial.track({key}={name})."
+    return (
+        f"{name} ({kind}) changes in the loop and is not tracked. If later steps need it, keep it in an object with "
+        "state_dict() and load_state_dict(), such as a buffer of a tracked module, and track that."
+    )
+
+
+def _plain_line(names: list[str]) -> str:
+    values = ", ".join(f"{name.rpartition('.')[2]}=..." for name in names)
+    one = len(names) == 1
+    return (
+        f"{', '.join(names)} {'changes' if one else 'change'} in the loop and {'is' if one else 'are'} not tracked. If "
+        f"later steps or reports need {'it' if one else 'them'}: state = hpo_core.State({values}); "
+        "trial.track(state=state)."
+    )
+
+
+def _kind(value: Any) -> str:
+    kind = type(value)
+    if isinstance(value, Mapping | list | set):
+        return f"{kind.__name__} of {len(value):,}"
+    return (
+        kind.__qualname__
+        if kind.__module__ == "builtins"
+        else f"{kind.__module__.partition('.')[0]} {kind.__qualname__}"
+    )
+
+
+def untrackable(name: str, item: Any) -> str:
+    """Why an object without ``state_dict()`` cannot be tracked, and what to track instead."""
+    start = f"trial.track({name}=...) got a {type(item).__module__}.{type(item).__qualname__}".replace(
+        " builtins.", " "
+    )
+    if is_plain(item):
+        return (
+            f"{start}, which cannot be loaded in place. Keep plain values in a State: state = "
+            f"hpo_core.State({name}=...); trial.track(state=state); then use state.{name}."
+        )
+    if is_iterator(item):
+        return (
+            f"{start}, an iterator whose position cannot be saved. Make a new one in each step, or choose the data by "
+            "a random generator and track that."
+        )
+    if _is_loader(item):
+        return (
+            f"{start}, which has no state between epochs. Track nothing for it (the global generators are saved), or "
+            f"its own generator: trial.track({name}={name}.generator)."
+        )
+    return (
+        f"{start}, which has no state_dict() and load_state_dict(). Track objects that have both, or a random "
+        "generator of python, numpy or torch; plain values go into hpo_core.State(...)."
+    )

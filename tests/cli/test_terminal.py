@@ -1,0 +1,139 @@
+"""The terminal at 80 and at 40 columns, version, completion, and names that were mistyped."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import hpo_core
+from hpo_core.cli.row_table import RowTable
+from hpo_core.journal.unknown_study import LISTED, unknown_study
+from hpo_flows.command import app
+from hpo_flows.study_run.live_progress import LiveBoard
+from tests.cli.test_console import hpo, played
+from tests.methods import spec_of
+
+ROW = {
+    "study": "digits",
+    "method": "hyperband",
+    "status": "interrupted",
+    "trials": 123456,
+    "best": -0.000123456789,
+    "why": "ValueError: a long message that needs several lines in a terminal of eighty columns or fewer",
+    "created": "2026-11-21 18:02",
+}
+
+
+def printed(width: int, rows: list[dict[str, object]]) -> str:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(RowTable(rows), soft_wrap=True)
+    return console.export_text()
+
+
+@pytest.mark.parametrize("width", [200, 100, 80, 60, 40])
+def test_no_number_date_or_name_is_cut(width: int) -> None:
+    long = "a-study-with-a-long-name-that-says-what-data-and-model-it-is-about-and-when-20261121"
+    text = printed(width, [ROW, ROW | {"study": long}])
+    for whole in ("digits", long, "hyperband", "interrupted", "123456", "-0.00012346", "2026-11-21 18:02"):
+        assert whole in text, whole
+    assert "…" not in text
+    assert "".join(ROW["why"].split()) in "".join(printed(width, [{"study": "x", "why": ROW["why"]}]).split())  # type: ignore[attr-defined]
+    if width >= 100:
+        assert text.splitlines()[0].split() == list(ROW), "a table where there is room for one"
+
+
+@pytest.mark.parametrize("width", ["80", "40"])
+def test_list_and_show_are_whole_in_a_narrow_terminal(width: str, tmp_path: Path) -> None:
+    study = played(tmp_path, spec_of("hyperband"))
+    for arguments in (["list"], ["show", "world"], ["status", "world"]):
+        result = CliRunner().invoke(app, [*arguments, "--home", str(tmp_path)], env={"COLUMNS": width})
+        best = study.best
+        assert best is not None and f"{study.metric_value(best.loss):.5g}" in result.output
+        assert "…" not in result.output and result.exit_code == 0
+        if arguments == ["list"]:
+            assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d(?!\d)", result.output)
+
+
+def test_status_is_short_and_show_is_long(tmp_path: Path) -> None:
+    study = played(tmp_path, spec_of("asha"), 14)
+    status, shown = hpo(tmp_path, "status", "world"), hpo(tmp_path, "show", "world")
+    assert len(status.splitlines()) <= 6 < len(shown.splitlines())
+    assert status.splitlines()[0].startswith("world: ") and "hpo show world" in status
+    best = study.best
+    assert best is not None
+    for name, value in study.state.trials[best.trial].params.items():
+        assert f"{name} = {value}" in shown, "parameters are written in full: people copy them"
+
+
+@pytest.mark.parametrize("width", [80, 60, 40])
+def test_the_live_board_cuts_nothing(width: int, tmp_path: Path) -> None:
+    study = played(tmp_path, spec_of("hyperband"), 20)
+    console = Console(width=width, file=io.StringIO(), record=True)
+    board = LiveBoard(study, console)
+    board._last = "trial 12 at 3 (rung 1): loss 0.12345 -> trial 5 promoted to rung 2, trains to 9, of bracket 17"
+    console.print(board.board())
+    board.close()
+    text = console.export_text()
+    assert "…" not in text and all(len(line) <= width for line in text.splitlines())
+    assert board._last in " ".join(text.split())
+
+
+def test_version() -> None:
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0 and result.output.startswith(f"hpo {hpo_core.__version__} ")
+
+
+def test_help_has_every_summary_in_full() -> None:
+    result = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"})
+    assert result.exit_code == 0 and "..." not in result.output.partition("Commands:")[2]
+
+
+def test_a_shell_completes_names_of_studies(tmp_path: Path) -> None:
+    played(tmp_path, spec_of("random"))
+    asked = {
+        "_HPO_COMPLETE": "complete_bash",
+        "COMP_WORDS": "hpo show wo",
+        "COMP_CWORD": "2",
+        "HPO_HOME": str(tmp_path),
+    }
+    script = "from hpo_flows.command import app; app(prog_name='hpo')"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**asked, "PATH": "/usr/bin"}, capture_output=True, text=True
+    )
+    assert done.stdout.split() == ["world"]
+
+
+def test_completion_is_silent_where_there_is_no_journal(tmp_path: Path) -> None:
+    (tmp_path / "journal.db").write_text("no database")
+    asked = {
+        "_HPO_COMPLETE": "complete_bash",
+        "COMP_WORDS": "hpo show wo",
+        "COMP_CWORD": "2",
+        "HPO_HOME": str(tmp_path),
+    }
+    script = "from hpo_flows.command import app; app(prog_name='hpo')"
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**asked, "PATH": "/usr/bin"}, capture_output=True, text=True
+    )
+    assert (done.stdout.strip(), done.stderr.strip()) == ("", "")
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("wrold", "'world'"), ("World", "'world'"), ("wor", "'world'")])
+def test_a_mistyped_study_is_told_what_was_meant(typed: str, meant: str, tmp_path: Path) -> None:
+    played(tmp_path, spec_of("random"))
+    result = CliRunner().invoke(app, ["show", typed, "--home", str(tmp_path)])
+    assert f"Did you mean {meant}?" in str(result.exception)
+    result = CliRunner().invoke(app, ["show", "elephants", "--home", str(tmp_path)])
+    assert "Did you mean" not in str(result.exception) and "it holds: world" in str(result.exception)
+
+
+def test_of_many_studies_the_message_lists_some() -> None:
+    words = str(unknown_study("study-7777", [f"study-{k}" for k in range(1000)], "here", "Check."))
+    assert f"and {1000 - LISTED} more" in words and "Did you mean 'study-777'" in words

@@ -1,0 +1,282 @@
+"""A study's run in MLflow alone brings the study back; what was tampered with there is refused."""
+
+from __future__ import annotations
+
+import gzip
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from hpo_core import Study, load_spec
+from hpo_core.cli.app import app
+from hpo_core.home import Home
+from hpo_core.journal.memory import MemoryJournal
+from hpo_core.model.errors import CheckpointError, HpoError, JournalError, StudyExistsError
+from hpo_core.replay.audit import audit
+from hpo_core.replay.rerun import rerun_spec
+from hpo_core.spec import StudySpec
+from hpo_core.tracking.provenance import journal_copy, run_files
+from hpo_core.tracking.provenance.restore import Restored, restore_study
+from hpo_core.tracking.provenance.versions_file import note_version, read_versions
+from tests.mlflow.test_mlflow import NAME, Tracker, entries_of, play, start, tracker  # noqa: F401 - a fixture
+
+
+class Uploaded:
+    """A study that MLflow holds, and an empty home."""
+
+    def __init__(self, tracker: Tracker, **more: Any) -> None:  # noqa: F811
+        self.tracker = tracker
+        self.study = play(*start(MemoryJournal(), configs=6, **more))
+        self.home = Home(tracker.folder / "home")
+        self.project()
+
+    def project(self) -> None:
+        projection = self.tracker.projection()
+        projection.project(entries_of(self.study))
+        projection.finish()
+        projection.close()
+
+    @property
+    def run(self) -> str:
+        return str(self.tracker.parent().info.run_id)
+
+    def restore(self, **how: Any) -> Restored:
+        return restore_study(self.home, self.run, tracking_uri=self.tracker.uri, **how)
+
+    def replace(self, name: str, content: bytes) -> None:
+        """As whoever may write to the artifacts can."""
+        side = self.tracker.folder / Path(name).name
+        side.write_bytes(content)
+        self.tracker.client.log_artifact(self.run, str(side), str(Path(name).parent))
+
+    def lines(self) -> list[bytes]:
+        path = self.tracker.client.download_artifacts(self.run, "provenance/journal.jsonl.gz")
+        return gzip.decompress(Path(path).read_bytes()).splitlines(keepends=True)
+
+
+@pytest.fixture
+def uploaded(tracker: Tracker) -> Uploaded:  # noqa: F811
+    return Uploaded(tracker)
+
+
+def test_the_study_is_back_in_an_empty_home(uploaded: Uploaded) -> None:
+    found = uploaded.restore()
+    journal = uploaded.home.open_journal()
+    entries = list(journal.entries(NAME))
+    assert found.entries == len(entries) == uploaded.study.seq
+    assert entries[1:] == entries_of(uploaded.study)[1:], "only settings of place may differ, in entry 0"
+    assert audit(entries).clean
+    back = Study.open(NAME, journal)
+    assert back.best == uploaded.study.best and back.status == "finished"
+    grants = rerun_spec(entries, "again").plain()["search"]["grants"]
+    assert grants == rerun_spec(entries_of(uploaded.study), "again").plain()["search"]["grants"]
+    back.extend(2)  # it goes on as any other
+    assert play(back, start(MemoryJournal())[1]).seq > found.entries
+    assert audit(journal.entries(NAME)).clean
+
+
+def test_the_study_file_is_the_study(uploaded: Uploaded) -> None:
+    path = uploaded.tracker.client.download_artifacts(uploaded.run, "provenance/study.yaml")
+    spec = load_spec(path)
+    assert spec.model_copy(update={"pythonpath": []}) == uploaded.study.spec.model_copy(update={"pythonpath": []})
+
+
+def test_under_another_name_where_the_name_is_taken(uploaded: Uploaded) -> None:
+    uploaded.restore()
+    with pytest.raises(StudyExistsError, match="--name"):
+        uploaded.restore()
+    assert uploaded.restore(name="other").study == "other"
+    journal = uploaded.home.open_journal()
+    assert audit(journal.entries("other")).clean
+    assert Study.open("other", journal).spec.study == "other"
+    with pytest.raises(HpoError, match="no name of a study"):
+        uploaded.restore(name="../up")
+
+
+def test_only_the_run_of_a_study_that_holds_a_journal(uploaded: Uploaded) -> None:
+    trial = uploaded.tracker.runs()[0].info.run_id
+    with pytest.raises(HpoError, match="not that of a study"):
+        restore_study(uploaded.home, trial, tracking_uri=uploaded.tracker.uri)
+    with pytest.raises(HpoError, match="no ID of an MLflow run"):
+        restore_study(uploaded.home, "../../etc", tracking_uri=uploaded.tracker.uri)
+    uploaded.tracker.client.delete_tag(uploaded.run, "hpo.journal_digest")
+    with pytest.raises(HpoError, match="holds no journal"):
+        uploaded.restore()
+    assert not uploaded.home.folder.exists()
+    uploaded.project()  # what the message advises
+    assert uploaded.restore().entries == uploaded.study.seq
+
+
+def test_an_upload_that_was_cut_off_before_its_tags(uploaded: Uploaded) -> None:
+    """The file is ahead of the digest then; what is vouched for is imported."""
+    ahead = uploaded.study.seq
+    uploaded.tracker.client.set_tag(uploaded.run, "hpo.journal_entries", "5")
+    half = journal_copy.JournalCopy()
+    for entry in entries_of(uploaded.study)[:5]:
+        half.add(entry)
+    uploaded.tracker.client.set_tag(uploaded.run, "hpo.journal_digest", half.digest)
+    assert uploaded.restore().entries == 5 < ahead
+
+
+def _changed(lines: list[bytes]) -> bytes:
+    return gzip.compress(b"".join(lines).replace(b'"val_loss":', b'"val_loss": ', 1))
+
+
+def _one_lost(lines: list[bytes]) -> bytes:
+    return gzip.compress(b"".join(lines[:3] + lines[4:]))
+
+
+def _cut(lines: list[bytes]) -> bytes:
+    return gzip.compress(b"".join(lines))[:-40]
+
+
+def _other(lines: list[bytes]) -> bytes:
+    return b"PK\x03\x04 no journal"
+
+
+def _bomb(lines: list[bytes]) -> bytes:
+    return gzip.compress(b" " * 2_000_000)
+
+
+@pytest.mark.parametrize("damage", [_changed, _one_lost, _cut, _other, _bomb])
+def test_a_journal_that_was_tampered_with_is_refused(
+    uploaded: Uploaded, monkeypatch: pytest.MonkeyPatch, damage: Callable[[list[bytes]], bytes]
+) -> None:
+    monkeypatch.setattr(journal_copy, "MAX_LINE_BYTES", 1_000_000)
+    uploaded.replace("provenance/journal.jsonl.gz", damage(uploaded.lines()))
+    with pytest.raises(JournalError):
+        uploaded.restore()
+    assert uploaded.home.read_journal().studies() == []
+
+
+def test_a_digest_that_fits_a_journal_that_does_not_replay(uploaded: Uploaded) -> None:
+    entries = entries_of(uploaded.study)
+    forged = journal_copy.JournalCopy()
+    for seq, entry in enumerate([*entries[:4], *entries[8:]]):
+        forged.add(msgspec.structs.replace(entry, seq=seq))
+    uploaded.replace("provenance/journal.jsonl.gz", forged.packed())
+    uploaded.tracker.client.set_tag(uploaded.run, "hpo.journal_entries", str(forged.entries))
+    uploaded.tracker.client.set_tag(uploaded.run, "hpo.journal_digest", forged.digest)
+    with pytest.raises(JournalError, match="damaged, or does not follow"):
+        uploaded.restore()
+    assert uploaded.home.read_journal().studies() == []
+
+
+def test_a_file_that_is_larger_than_it_may_be(uploaded: Uploaded, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hpo_core.tracking.provenance import restore
+
+    monkeypatch.setattr(restore, "MAX_BYTES", 100 - 1024)
+    with pytest.raises(HpoError, match="at most 100 are fetched"):
+        uploaded.restore()
+    monkeypatch.setattr(run_files.RunFiles, "sizes", lambda self, folder: {f"{folder}/journal.jsonl.gz": 1})
+    with pytest.raises(HpoError, match="cannot be fetched|cannot be reached"):  # it said 1 byte, and sent more
+        uploaded.restore()
+
+
+def test_settings_that_lead_elsewhere_are_replaced(tracker: Tracker) -> None:  # noqa: F811
+    hostile = Uploaded(
+        tracker,
+        objective="planted:run",
+        pythonpath=["/tmp/planted"],
+        cluster={"kind": "address", "address": "tcp://evil.example:8786"},
+        checkpoints={"folder": "file:///etc"},
+        tracking={"mlflow": "http://evil.example:5000"},
+    )
+    found = hostile.restore(code=["/srv/mine"])
+    spec = Study.open(NAME, hostile.home.open_journal(), reading=True).spec
+    assert spec.pythonpath == ["/srv/mine"] and spec.cluster.kind == "local"
+    assert spec.checkpoints.folder is None and spec.tracking.mlflow is None
+    assert len(found.replaced) == 3 and "evil" in " ".join(found.replaced)
+
+
+def test_in_the_same_mlflow_the_copy_does_not_write_to_the_run_it_came_from(
+    uploaded: Uploaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uploaded.tracker.uri)
+    uploaded.restore()
+    uploaded.restore(name="other")
+    journal = uploaded.home.open_journal()
+    where = [Study.open(name, journal, reading=True).spec.tracking.mlflow for name in (NAME, "other")]
+    assert where == ["off", None]
+
+
+def test_the_best_checkpoint_comes_with_it_if_it_is_the_one(tracker: Tracker) -> None:  # noqa: F811
+    case = Uploaded(tracker)
+    best = case.study.state.best_checkpoint()
+    assert best is not None
+    name = best.uri.rpartition("/")[2]
+    case.replace(f"best_checkpoint/{name}", b"evil"[: best.size])
+    with pytest.raises(CheckpointError, match="not the checkpoint that the journal names"):
+        case.restore(checkpoint=True)
+    assert not (case.home.study_folder(NAME) / best.uri).exists()
+    assert case.restore(name="without").checkpoint == ""
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    author = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    return subprocess.run(["git", *author, *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def test_code_and_packages_are_noted_and_compared(uploaded: Uploaded, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    (code / "lab").mkdir(parents=True)
+    (code / "lab" / "__init__.py").write_text("raise SystemExit('imported')")
+    (code / "lab" / "train.py").write_text("import json\nfrom . import model\nfrom lab.data import load as l\n")
+    (code / "lab" / "model.py").write_text("import other\n")
+    (code / "lab" / "data.py").write_text("this is no python\n")
+    (code / "other.py").write_text("")
+    (code / "unused.py").write_text("")
+    _git(code, "init", "-q")
+    _git(code, "add", "lab")
+    _git(code, "commit", "-qm", "first")
+    folder = uploaded.tracker.folder / "study"
+    spec = uploaded.study.spec.model_copy(update={"objective": "lab.train:fit", "pythonpath": [str(code)]})
+    note_version(folder, spec, 3)
+    note_version(folder, spec, 7)
+    (noted,) = read_versions(folder)
+    names = [file.path for file in noted.version.files]
+    assert names == ["lab/__init__.py", "lab/data.py", "lab/model.py", "lab/train.py", "other.py"]
+    assert noted.version.git is not None and noted.version.git.dirty, "other.py is not tracked"
+    _git(code, "add", "other.py")
+    _git(code, "commit", "-qm", "second")
+    (code / "lab" / "data.py").write_text("x = 1\n")
+    note_version(folder, spec, 9)
+    _git(code, "commit", "-qam", "third")
+    note_version(folder, spec, 11)
+    assert [(known.entry, known.version.git and known.version.git.dirty) for known in read_versions(folder)] == [
+        (3, True),
+        (9, True),
+        (11, False),
+    ]
+
+    uploaded.project()
+    tags = uploaded.tracker.parent().data.tags
+    assert tags["mlflow.source.git.commit"] == _git(code, "rev-parse", "HEAD").strip()
+    assert tags["hpo.code_dirty"] == "false" and len(tags["hpo.code_digest"]) == 64
+    same = uploaded.restore(code=[str(code)])
+    assert same.code_differs == () and same.packages_differ == () and same.commit == tags["mlflow.source.git.commit"]
+    packages = (uploaded.home.study_folder(NAME) / "provenance" / noted.version.requirements).read_text()
+    assert "\nmlflow==" in packages and "msgspec==" in packages
+    (code / "lab" / "model.py").write_text("import other  # changed\n")
+    assert uploaded.restore(name="b", code=[str(code)]).code_differs == ("lab/model.py",)
+    assert uploaded.restore(name="c", code=[str(tmp_path)]).code_differs == tuple(names)
+
+
+def test_a_study_driven_by_hand_has_no_code(uploaded: Uploaded) -> None:
+    note_version(uploaded.tracker.folder, StudySpec.from_plain(uploaded.study.spec.plain()), 0)
+    assert read_versions(uploaded.tracker.folder) == []
+
+
+def test_the_command(uploaded: Uploaded) -> None:
+    home = str(uploaded.home.folder)
+    arguments = ["import", "--from-mlflow", uploaded.run, "--tracking-uri", uploaded.tracker.uri, "--home", home]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert f"{uploaded.study.seq} entries imported" in done.output and "no version of it was recorded" in done.output
+    audited = CliRunner().invoke(app, ["audit", NAME, "--home", home])
+    assert audited.exit_code == 0 and audited.output.startswith("clean:")

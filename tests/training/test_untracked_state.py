@@ -1,0 +1,297 @@
+"""What a training loop changes and nobody saves is named, with its cure; what is saved or constant is not."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from torch.optim.swa_utils import SWALR, AveragedModel
+from torch.utils.data import DataLoader, TensorDataset
+
+from hpo_core import State
+from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.training.child.attempt import run_attempt
+from hpo_core.training.request import JobRequest, decode_report, encode_report
+
+DATA = TensorDataset(torch.arange(8.0).reshape(8, 1))
+Run = Callable[..., Report]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Trains to a target, perhaps from a checkpoint."""
+
+    def run(function: Any, target: int = 3, start: Report | None = None) -> Report:
+        checkpoint = None if start is None else start.checkpoint
+        job = Job(5, 0 if start is None else 1, Rung(0, 0), target, {}, checkpoint)
+        request = JobRequest(study="s", job=job, objective="a:b", metric="loss", seed=11, folder=str(tmp_path))
+        report = run_attempt(function, request)
+        assert report.outcome is Outcome.COMPLETED, report.detail
+        return report
+
+    return run
+
+
+def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    model = torch.nn.Linear(1, 1)
+    return model, torch.optim.Adam(model.parameters(), lr=0.1)
+
+
+def one_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> float:
+    optimizer.zero_grad()
+    loss = model(torch.ones(2, 1)).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def warnings(report: Report) -> tuple[str, ...]:
+    return report.warnings or ()
+
+
+def test_exact_function_is_warned_of_nothing(run: Run) -> None:
+    def train(trial: Any) -> None:
+        model, optimizer = model_and_optimizer()
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        criterion, order = torch.nn.MSELoss(), torch.Generator()
+        loader = DataLoader(DATA, batch_size=4, shuffle=True, generator=order)
+        parameters, both, frozen = list(model.parameters()), {"model": model}, torch.nn.Linear(3, 3)
+        state, name, rates = State(best=1e9), "sgd", {"lr": 0.1}
+        trial.track(model=model, optimizer=optimizer, schedule=schedule, order=order, state=state)
+        for _ in trial.steps():
+            for (batch,) in loader:
+                criterion(model(batch), batch)
+            loss = one_step(model, optimizer)
+            schedule.step()
+            state.best = min(state.best, loss)
+            trial.report(loss=state.best)
+        assert all([parameters, both, frozen, name, rates])
+
+    report = run(train)
+    assert warnings(report) == () and report.warnings is msgspec.UNSET
+
+
+def test_loop_variables_are_named_with_a_state(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
+    def train(trial: Any) -> None:
+        model, optimizer = model_and_optimizer()
+        trial.track(model=model, optimizer=optimizer)
+        best, patience, losses, _ignored, constant = float("inf"), 0, [], 0, 3
+        for _ in trial.steps():
+            loss = one_step(model, optimizer)
+            best, patience, _ignored = min(best, loss), patience + 1, patience
+            losses.append(loss)
+            trial.report(loss=best)
+        assert constant == 3
+
+    (line,) = warnings(run(train))
+    assert line.startswith("best, patience, losses change in the loop and are not tracked.")
+    assert "hpo_core.State(best=..., patience=..., losses=...); trial.track(state=state)" in line
+    assert f"hpo: {line}" in capfd.readouterr().err
+
+
+class Ema:
+    """An average as people write it, without state_dict()."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.shadow = {name: value.detach().clone() for name, value in model.named_parameters()}
+
+
+def test_objects_that_change_are_named_with_their_cure(run: Run) -> None:
+    def train(trial: Any) -> None:
+        model, optimizer = model_and_optimizer()
+        averaged, numbers, stream = AveragedModel(model), np.random.default_rng(0), random.Random(0)
+        schedule, ema, other = SWALR(optimizer, 0.01), Ema(model), torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", growth_interval=1)
+        weights, batches = np.zeros(3), itertools.cycle(DataLoader(DATA))
+        trial.track(model=model)
+        for _ in trial.steps():
+            trial.report(loss=one_step(model, optimizer))
+            averaged.update_parameters(model)
+            schedule.step()
+            for value in ema.shadow.values():
+                value.mul_(0.9)
+            weights += numbers.random() + stream.random() + float(next(batches)[0][0])
+            scaler.scale(torch.ones(1))
+            scaler.update(2.0)
+        assert other
+
+    lines = {line.partition(" ")[0]: line for line in warnings(run(train))}
+    assert set(lines) == {
+        "optimizer", "averaged", "numbers", "stream", "schedule", "ema", "scaler", "weights", "batches",
+    }  # fmt: skip
+    for name in ("optimizer", "averaged", "numbers", "stream", "schedule", "scaler"):
+        assert f"trial.track({name}={name})" in lines[name]
+    assert "its position cannot be saved" in lines["batches"] and "(itertools cycle)" in lines["batches"]
+    assert "keep it in an object with state_dict()" in lines["ema"]
+
+
+def test_loaders_with_persistent_workers_or_a_generator_of_their_own(run: Run) -> None:
+    class Noisy(TensorDataset):
+        def __init__(self) -> None:
+            super().__init__(*DATA.tensors)
+            self.noise = np.random.default_rng(1)
+
+        def __getitem__(self, index: Any) -> Any:
+            return super().__getitem__(index)[0] + self.noise.random()
+
+    def train(trial: Any) -> None:
+        state = State(steps=0)
+        kept = DataLoader(DATA, num_workers=1, persistent_workers=True)
+        shuffled = DataLoader(DATA, shuffle=True, generator=torch.Generator())
+        noisy = DataLoader(Noisy())
+        trial.track(state=state)
+        for _ in trial.steps():
+            state.steps += sum(1 for _ in noisy)
+            trial.report(loss=1.0)
+        assert kept and shuffled
+
+    lines = warnings(run(train, 1))
+    assert [line.partition(" ")[0] for line in lines] == ["kept", "shuffled", "noisy.dataset.noise"]
+    assert "persistent_workers=False" in lines[0] and "trial.track(order=shuffled.generator)" in lines[1]
+
+
+COUNT = 0
+TABLE = {"seen": 0}
+
+
+def test_variables_of_the_module_and_attributes_of_self(run: Run) -> None:
+    class Trainer:
+        def __init__(self) -> None:
+            self.best = 1e9
+
+        def fit(self, trial: Any) -> None:
+            global COUNT
+            state = State()
+            trial.track(state=state)
+            for _ in trial.steps():
+                COUNT += 1
+                TABLE["seen"] += 1
+                self.best /= 2
+                trial.report(loss=self.best)
+
+    (line,) = warnings(run(lambda trial: Trainer().fit(trial)))
+    assert line.startswith("self.best, COUNT, TABLE change in the loop")
+
+
+def test_watching_draws_no_random_number_and_keeps_nothing_alive(run: Run) -> None:
+    def numbers(watched: bool) -> list[float]:
+        found: list[float] = []
+
+        def train(trial: Any) -> None:
+            loader, stream = DataLoader(DATA, shuffle=True), np.random.default_rng(3)
+            if watched:
+                trial.track(state=State())
+            for _ in trial.steps():
+                found.append(float(next(iter(loader))[0][0]) + random.random() + stream.random() + np.random.random())
+                trial.report(loss=1.0)
+
+        run(train)
+        return found
+
+    assert numbers(watched=True) == numbers(watched=False)
+
+
+def test_function_that_tracks_nothing_begins_anew_and_is_not_warned(run: Run) -> None:
+    def train(trial: Any) -> None:
+        best = 1.0
+        for _ in trial.steps():
+            best /= 2
+            trial.report(loss=best)
+
+    assert warnings(run(train)) == ()
+
+
+def test_object_that_cannot_be_looked_at_disturbs_nothing(run: Run) -> None:
+    class Strange(dict):  # type: ignore[type-arg]
+        def values(self) -> Any:
+            raise RuntimeError("not now")
+
+    def train(trial: Any) -> None:
+        strange = Strange(a=1)
+        trial.track(state=State())
+        for _ in trial.steps():
+            trial.report(loss=1.0)
+        assert strange is not None
+
+    assert warnings(run(train)) == ()
+
+
+def test_warnings_travel_with_the_report() -> None:
+    report = Report(trial=1, attempt=0, outcome=Outcome.COMPLETED, warnings=("best changes",))
+    assert decode_report(encode_report(report)) == report
+    bare = Report(trial=1, attempt=0, outcome=Outcome.COMPLETED)
+    assert "warnings" not in msgspec.to_builtins(bare)
+
+
+def test_state_continues_in_the_next_job(run: Run) -> None:
+    seen: list[Any] = []
+
+    def train(trial: Any) -> None:
+        state = State(best=9.0, history=[], names={"a": (1, "b", None, True)}, big=2**80, odd=float("nan"))
+        trial.track(state=state)
+        seen.append(state.state_dict())
+        for step in trial.steps():
+            state.best = np.float32(0.5) / (step + 1)
+            state.history.append(np.int64(step))
+            trial.report(loss=state.best)
+
+    first = run(train, 1)
+    second = run(train, 3, first)
+    assert second.metrics == {"loss": pytest.approx(0.5 / 3)}
+    assert seen[1]["best"] == 0.5 and seen[1]["history"] == [0] and type(seen[1]["best"]) is float
+    assert seen[1]["names"] == {"a": (1, "b", None, True)} and seen[1]["big"] == 2**80
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (torch.ones(()), r"State.best got a torch.Tensor; .* value.item\(\)"),
+        (np.zeros(3), r"State.best got a numpy.ndarray"),
+        ([object()], r"State.best\[0\] got a object"),
+        ({1: 2}, r"dict whose keys are not all texts"),
+        ({"a": {"b": set()}}, r"State.best\['a'\]\['b'\] got a set"),
+        (lambda: 0, r"got a function"),
+    ],
+)
+def test_state_refuses_what_is_not_plain(value: Any, words: str) -> None:
+    with pytest.raises(ObjectiveError, match=words):
+        State(best=value)
+    state = State(best=None)
+    with pytest.raises(ObjectiveError, match=words):
+        state.best = value
+
+
+def test_state_that_holds_itself_and_names_it_cannot_have() -> None:
+    state = State(best=[])
+    state.best.append(state.best)
+    with pytest.raises(ObjectiveError, match="below 20 others"):
+        state.state_dict()
+    with pytest.raises(ObjectiveError, match="no room for the name '_x'"):
+        State(_x=1)
+    with pytest.raises(AttributeError, match="has no value 'worst'; it has best"):
+        assert state.worst
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        (3, r"plain values in a State: state = hpo_core.State\(thing=...\)"),
+        (iter([1]), r"an iterator whose position cannot be saved"),
+        (DataLoader(DATA), r"trial.track\(thing=thing.generator\)"),
+        (object(), r"plain values go into hpo_core.State"),
+    ],
+)
+def test_what_cannot_be_tracked_is_told_what_to_do(item: Any, words: str, tmp_path: Path) -> None:
+    job = Job(5, 0, Rung(0, 0), 1, {}, None)
+    request = JobRequest(study="s", job=job, objective="a:b", metric="loss", seed=11, folder=str(tmp_path))
+    with pytest.raises(ObjectiveError, match=words):
+        run_attempt(lambda trial: trial.track(thing=item), request, raised=(ObjectiveError,))
