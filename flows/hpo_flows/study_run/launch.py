@@ -68,6 +68,7 @@ def launch(
     timeout = prefect_timeout or session.spec.prefect.start_timeout
     server: SharedServer | None = None
     pages: PrefectProcess | None = None
+    waits = False
     for notice in notices(spec) if spec is not None else ():
         err.print(Text(notice, style="yellow"), soft_wrap=True)
     board = out.is_terminal and not as_json
@@ -105,8 +106,7 @@ def launch(
         warning = session.finish_tracking()
         if warning:
             err.print(warning, style="yellow")
-        if pages is not None and session.is_awaited:
-            pages.wait()
+        waits = pages is not None and session.is_awaited
         _finish(session, summary, as_json)
     except KeyboardInterrupt:
         if pages is not None:
@@ -126,6 +126,8 @@ def launch(
         raise
     finally:
         session.close()
+        if waits and pages is not None:
+            pages.wait()
         if server is not None:
             server.let_go()
 
