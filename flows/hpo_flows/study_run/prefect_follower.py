@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 POLL_SECONDS = 0.3
 END_SECONDS = 120.0
 """How long this process outlives its controller: a server that is still starting is waited for."""
-_NICE = 10
 
 log = logging.getLogger("hpo.prefect")
 
@@ -203,7 +202,6 @@ def main(given: str) -> int:
     handler.addFilter(lambda record: record.name.startswith("hpo"))  # Prefect's own is in Prefect
     logging.getLogger().addHandler(handler)
     mask_logs()
-    os.nice(_NICE)
     server = SharedServer(Path(shown.server_folder), shown.start_timeout) if shown.server_folder else None
 
     def late() -> None:
