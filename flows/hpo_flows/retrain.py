@@ -19,6 +19,7 @@ from hpo_core.tracking.mlflow_client import errors_without_credentials, prepare_
 from hpo_flows.deployed.form import given
 from hpo_flows.deployed.form_schema import NOTHING, WithoutNone
 from hpo_flows.deployed.permissions import Permissions, home_here
+from hpo_flows.deployed.plain_failures import failing_in_words
 from hpo_flows.liveness.parent_watch import end_with_worker
 from hpo_flows.retraining.actions import Retraining
 from hpo_flows.retraining.challengers import Rules, check_function
@@ -34,6 +35,7 @@ def _run_name() -> str:
 
 
 @flow(name="retrain", flow_run_name=_run_name, persist_result=False)
+@failing_in_words()
 @masked_errors()
 def retrain(
     model: Annotated[

@@ -32,6 +32,7 @@ from hpo_flows.deployed.form import (
 )
 from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method
 from hpo_flows.deployed.permissions import Permissions
+from hpo_flows.deployed.plain_failures import failing_in_words
 from hpo_flows.deployed.study_runs import begin, dated_name, this_flow_run
 
 _METRIC = Metric()
@@ -47,6 +48,7 @@ _opened: ContextVar[Callable[[], Any] | None] = ContextVar("opened", default=Non
     persist_result=False,
     retries=0,
 )
+@failing_in_words(within=lambda: _opened.get() is not None)
 @masked_errors()
 def tune(
     objective: Objective,

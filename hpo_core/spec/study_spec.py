@@ -42,6 +42,12 @@ class StudySpec(Part):
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
         description="Training function as package.module:function; None for studies driven by hand.",
     )
+    build: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="Function as package.module:function that makes the untrained torch module from the parameters; "
+        "with it, MLflow's own functions load the best model. Whoever loads it runs that code.",
+    )
     style: Literal["handle", "optuna"] = Field(
         default="handle",
         description="What the function is: handle, train(trial) with trial.steps(); optuna, an Optuna objective as it "
@@ -124,6 +130,11 @@ class StudySpec(Part):
             raise ValueError(
                 f"style optuna cannot go on from another trial's weights, which {self.search.method} does; use another "
                 "method, or write the objective as train(trial) with trial.track() and trial.steps()"
+            )
+        if new and self.build is not None and (self.style == "optuna" or self.objective is None):
+            raise ValueError(
+                "build: checkpoints of an Optuna objective as it is, and of studies driven by hand, hold no model; "
+                "drop build, or write the objective as train(trial) with trial.track(model=...)"
             )
         if self.warm_start is not None and outline.own_configurations:
             raise ValueError(

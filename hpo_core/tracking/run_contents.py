@@ -82,7 +82,7 @@ def study_params(spec: StudySpec) -> dict[str, str]:
     return shown
 
 
-def description(fold: TrackedStudy, status: str) -> str:
+def description(fold: TrackedStudy, status: str, loading: str) -> str:
     spec, state = fold.spec, fold.state
     created = datetime.fromtimestamp(fold.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     metrics = ", ".join(f"{markdown_code(metric.name)} ({metric.mode})" for metric in spec.objectives)
@@ -116,6 +116,7 @@ def description(fold: TrackedStudy, status: str) -> str:
         "",
         "A copy: the record is the study's journal. Each child run is a trial; `promotions.json` says who "
         f"went on when, and why. `hpo show {spec.study}` tells more.",
+        *(["", f"**The best model.** {loading}"] if loading and status != "running" else []),
     ]
     return "\n".join(lines)
 

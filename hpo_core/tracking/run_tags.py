@@ -107,9 +107,13 @@ def _pareto(fold: TrackedStudy, trial: TrialRecord) -> str | None:
     return "front" if any(member.trial == trial.number for member in fold.state.front) else "dominated"
 
 
-def study_tags(fold: TrackedStudy, status: str, best_run: str | None) -> dict[str, str]:
-    """Tags of the study's run that change as it goes on."""
+def study_tags(fold: TrackedStudy, status: str, best_run: str | None, loading: str = "") -> dict[str, str]:
+    """Tags of the study's run that change as it goes on.
+
+    Args:
+        loading: how the best model is loaded, for the description.
+    """
     summary = summarize(fold.study)
-    values = {"hpo.status": status, "mlflow.note.content": description(fold, status), "hpo.best_run": best_run}
+    values = {"hpo.status": status, "mlflow.note.content": description(fold, status, loading), "hpo.best_run": best_run}
     values |= {key: value_of(summary) for key, value_of in STUDY_TAGS.items()}  # type: ignore[misc]
     return {key: tag_value(str(value)) for key, value in values.items() if value is not None}

@@ -177,12 +177,14 @@ def test_fill_in_start_watch_and_open_artifacts(deployed: Deployed, page_inside:
 
     page.get_by_text("Artifacts", exact=True).first.click()
     study = ended["name"].removeprefix("tune-")
-    page.get_by_text(f"{study}-rungs").first.wait_for()
+    page.get_by_text(f"{study}-study").first.wait_for()
     page.wait_for_timeout(1000)
     page.screenshot(path=pictures / "artifacts.png")
-    page.get_by_text(f"{study}-best").first.click()
+    page.get_by_text(f"{study}-study").first.click()
     page.get_by_text("units of training").first.wait_for()
-    page.screenshot(path=pictures / "best.png")
+    page.set_viewport_size({"width": 1440, "height": 1500})
+    page.wait_for_timeout(1500)
+    page.screenshot(path=pictures / "study-artifact.png")
 
 
 def test_what_is_missing_is_said_beside_its_field(deployed: Deployed, page_inside: Any, pictures: Path) -> None:

@@ -39,10 +39,11 @@ def test_a_study_filled_in_runs_and_shows_itself(deployed: Deployed) -> None:
     assert "best loss" in ended["state"]["message"]
 
     shown = deployed.artifacts(run)
-    assert {"by-form-progress", "by-form-rungs", "by-form-best", "by-form-report"} <= set(shown)
+    assert set(shown) == {"by-form-progress", "by-form-study"}, "one page, and a bar"
     assert shown["by-form-progress"] == 100
-    assert json.loads(shown["by-form-rungs"])[0]["results"] == "9 of 9"
-    assert "| x |" in shown["by-form-best"]
+    page = shown["by-form-study"]
+    assert "| x |" in page and "| 0 | 1 | 9 of 9 |" in page and "](data:image/svg+xml;base64," in page
+    assert "file://" not in page and "report.html`" in page, "a browser elsewhere opens no file of the worker"
     decisions = [line for line in deployed.logs(run) if line.startswith("trial ")]
     assert len(decisions) == deployed.status("by-form")["jobs"], "a line per decision"
     assert any("promoted to rung 1" in line for line in decisions)
@@ -102,6 +103,9 @@ def test_what_the_form_cannot_see_is_refused_at_once(deployed: Deployed) -> None
     for run, says in refused.items():
         ended = deployed.ended(run)
         assert ended["state_type"] == "FAILED" and says in ended["state"]["message"], ended["state"]
+        if "should match pattern" not in says:  # that Prefect says itself
+            assert "Error" not in ended["state"]["message"].partition(":")[0], "a sentence, not a class, comes first"
+            assert not any("Traceback" in line for line in deployed.logs(run)), deployed.logs(run)
         assert ended["total_run_time"] < 15, "a second on an idle machine"
     assert not grabbed.exists(), "the work pool takes no command from a run"
 

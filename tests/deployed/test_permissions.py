@@ -104,6 +104,13 @@ def made(permissions: Permissions, **changes: Any) -> StudySpec:
     return with_changes(spec, "named", permissions, seed=4, cluster=LocalWorkers(workers=3))
 
 
+def test_the_function_that_builds_the_model_needs_the_same_permission(permissions: Permissions) -> None:
+    assert made(permissions).build is None
+    assert made(permissions, further={"build": "models.net:build"}).build == "models.net:build"
+    with pytest.raises(NotAllowedError, match="build = 'os:abort' is not allowed here"):
+        made(permissions, further={"build": "os:abort"})
+
+
 def test_limits_of_attempts_have_fields(permissions: Permissions) -> None:
     assert made(permissions).training == TrainingSpec()
     given = {"max_lost": 5, "log_limit": None, "storage_timeout": 60.0, "fail_fast": 2}
@@ -267,7 +274,7 @@ def test_data_lies_in_its_folder_or_is_a_name(tmp_path: Path) -> None:
         Permissions().data_of("/etc/passwd")
 
 
-@pytest.mark.parametrize("kind", ["form", "file", "ordinal", "recorded", "warm_start"])
+@pytest.mark.parametrize("kind", ["form", "file", "ordinal", "recorded", "warm_start", "constant", "list", "group"])
 def test_a_parameter_called_data_names_what_lies_in_the_folder_of_data(permissions: Permissions, kind: str) -> None:
     """Training functions open it: through every door that a study comes by."""
     assert permissions.folder is not None
@@ -288,6 +295,12 @@ def test_a_parameter_called_data_names_what_lies_in_the_folder_of_data(permissio
         elif kind == "recorded":
             search = {"method": "recorded", "source": "a", "max_resource": 1, "grants": []}
             given["search"] = search | {"params": [{"x": 0.5, "data": "period-3"}, {"x": 0.5, "data": value}]}
+        elif kind == "group":
+            given["space"] = {"x": x, "data": {"path": named}}
+        elif kind == "constant":
+            given["constants"] = {"data": [value, "period-3"]}
+        elif kind == "list":
+            given["space"] = {"x": x, "data": named | {"choices": ["period-3", ["period-3", value]]}}
         else:
             given["warm_start"] = {"studies": ["a"], "proposals": [{"x": 0.5, "data": value}]}
         permissions.check(StudySpec.from_plain(given))

@@ -14,12 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core import MemoryJournal, Study, StudySpec
+from hpo_core.execution.single_trial import first_job
 from hpo_core.model.errors import SpecError
 from hpo_core.model.nested_names import NestedParams, flattened, nested
 from hpo_core.model.rng import Stream
 from hpo_core.model.space import SearchSpace
 from hpo_core.model.space.optuna_view import distributions, seen
+from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Job
 from hpo_core.replay.audit import audit
+from hpo_core.replay.past_results import with_past
+from hpo_core.replay.rerun import rerun_spec
+from hpo_core.spec.start_notices import notices
+from hpo_core.training.handle import TrialHandle
+from hpo_core.training.request import JobRequest
 from tests.conftest import World, fresh, make_spec
 
 Plain = dict[str, Any]
@@ -319,3 +327,58 @@ def test_defaults_are_the_first_configuration_where_they_are_asked_for() -> None
     )
     with pytest.raises(SpecError, match="no parameter of the space has a default"):
         make_spec(start_with=["default"])
+
+
+@pytest.mark.parametrize(
+    ("sampler", "says"),
+    [
+        ("random", []),
+        (
+            "TPESampler",
+            ["choices of optimizer.name", "sees optimizer.lr, noise by its distribution", "chunk", "batch, decay"],
+        ),
+    ],
+)
+def test_what_a_sampler_does_not_express_is_said_at_the_start(sampler: str, says: list[str]) -> None:
+    search = {"method": "random", "configs": 3}
+    said = notices(make_spec(space=NET, forbidden=FORBIDDEN, search=search, sampler={"name": sampler}))
+    assert len(said) == len(says) + bool(says)
+    for notice, part in zip(said, says, strict=False):
+        assert part in notice
+    assert not notices(make_spec(search=search, sampler={"name": sampler}))
+
+
+def test_a_rerun_and_a_warm_start_take_all_types_over() -> None:
+    journal = MemoryJournal()
+    search = {"method": "pbt", "population": 4, "generations": 2}
+    spec = make_spec(study="all", space=NET, forbidden=FORBIDDEN, search=search, constants={"optimizer.beta": 0.9})
+    study = fresh(spec, journal)
+    World(1).play(study)
+    rerun = fresh(rerun_spec(list(journal.entries("all")), "rerun"), journal)
+    World(2).play(rerun)
+    assert [t.params for t in rerun.state.trials] == [t.params for t in study.state.trials]
+    assert audit(journal.entries("rerun")).clean
+    plain = {"study": "warm", "warm_start": {"studies": ["all"]}, "sampler": {"name": "TPESampler"}}
+    warm = with_past(
+        make_spec(space=NET, forbidden=FORBIDDEN, search={"method": "random", "configs": 6}, **plain), journal
+    )
+    assert warm.warm_start is not None and warm.warm_start.proposals and warm.warm_start.past
+    begun = fresh(warm, journal)
+    World(3).play(begun)
+    assert begun.status == "finished" and begun.state.trials[0].params == warm.warm_start.proposals[0]
+
+
+def test_a_training_function_gets_groups_and_constants() -> None:
+    job = Job(0, 0, Rung(0, 0), target=1, params={"optimizer.lr": 0.1, "optimizer.beta": 0.9, "x": 1, "data": "a"})
+    request = JobRequest(study="s", job=job, objective="", metric="loss", seed=1, folder="")
+    params = TrialHandle(request).params
+    assert params == {"optimizer": {"lr": 0.1, "beta": 0.9}, "x": 1, "data": "a"} and params["optimizer.lr"] == 0.1
+
+
+def test_hpo_try_uses_the_defaults_and_keeps_to_dependent_ranges() -> None:
+    space = NET | {"x": UNIT | {"default": 0.5}, "batch": NET["batch"] | {"default": 64}}
+    spec = make_spec(space=space, forbidden=FORBIDDEN, constants={"data": "a"})
+    params = first_job(spec, {"chunk": "33"}).params
+    assert (params["x"], params["batch"], params["chunk"], params["data"]) == (0.5, 64, 33, "a")
+    with pytest.raises(SpecError, match="chunk=65: the value lies outside"):
+        first_job(spec, {"chunk": "65"})

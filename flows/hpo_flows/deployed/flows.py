@@ -30,6 +30,7 @@ from hpo_flows.deployed.form import (
 )
 from hpo_flows.deployed.form_schema import NOTHING
 from hpo_flows.deployed.permissions import Permissions
+from hpo_flows.deployed.plain_failures import failing_in_words
 from hpo_flows.deployed.study_runs import (
     begin,
     dated_name,
@@ -49,6 +50,7 @@ _settings: dict[str, Any] = {
 
 
 @flow(name="tune-file", **_settings)
+@failing_in_words()
 @masked_errors()
 def tune_file(
     file: StudyFile, name: NewName = NOTHING, seed: OtherSeed = NOTHING, cluster: OtherCluster = NOTHING
@@ -69,6 +71,7 @@ def tune_file(
 
 
 @flow(name="resume", **_settings)
+@failing_in_words()
 @masked_errors()
 def resume(
     study: StudyName,
@@ -98,6 +101,7 @@ def resume(
 
 
 @flow(name="rerun", **_settings)
+@failing_in_words()
 @masked_errors()
 def rerun(study: StudyName, name: NewName = NOTHING, trials: list[TrialNumber] = []) -> State[Any]:  # noqa: B006
     """Train again along a study's recorded grants: same parameters, seeds and promotions.

@@ -35,7 +35,7 @@ class _Form(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-_NAME = Field(pattern=r"^[A-Za-z_]\w*$", description="As the training function reads it from trial.params.")
+_NAME = Field(pattern=r"^[A-Za-z_]\w*(\.\w+)*$", description="As the training function reads it from trial.params.")
 _ONLY_IF = Field(
     default="",
     description="Only where another parameter has one of these values: optimizer = sgd, adam. Empty: always.",

@@ -137,7 +137,7 @@ class Retraining:
             card = self.challengers.trained(
                 repeats, spec, (self.challengers.search_behind(name),), data=own, content=content
             )
-            registry.upload(run, card, self.home.study_folder(repeats), spec.checkpoint_base)
+            registry.upload(run, card, self.home.study_folder(repeats), spec, self.home.import_folders(spec))
             version = registry.register(run, {"hpo.study": repeats}, f"The best of study {name}; the first champion.")
             registry.promote(version)
             registry.finish(run, version)
@@ -200,8 +200,8 @@ class Retraining:
             rows=tuple(rows),
             challenger=best.card,
         )
-        base = Study.open(best.card.study, self.journal, at=0).spec.checkpoint_base
-        registry.upload(run, best.card, self.home.study_folder(best.card.study), base)
+        spec = Study.open(best.card.study, self.journal, at=0).spec
+        registry.upload(run, best.card, self.home.study_folder(best.card.study), spec, self.home.import_folders(spec))
         registry.keep_decision(run, decision, picture(decision))
         return decision
 

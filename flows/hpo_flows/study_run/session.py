@@ -56,6 +56,9 @@ JOB_GRAIN_LIMIT = 300
 DRAIN_SECONDS = 20.0
 """How long the end of a study waits for MLflow to hold everything; `hpo project` does the rest."""
 
+MODEL_SECONDS = 60.0
+"""How much longer where the best model is built and saved in MLflow's format (``build``)."""
+
 START_ENDS_SECONDS = 30.0
 """How long a start of the cluster that was given up may take to end; what is left of it ends with this process."""
 
@@ -313,7 +316,7 @@ class Session:
             "--study-folder",
             str(self.folder),
             "--drain",
-            str(DRAIN_SECONDS),
+            str(self._drain_seconds),
         ]
         if location := self.home.artifact_location(self.spec):
             arguments += ["--artifact-location", location]
@@ -332,10 +335,15 @@ class Session:
                 },
             )
 
-    def finish_tracking(self, seconds: float = DRAIN_SECONDS) -> str | None:
+    @property
+    def _drain_seconds(self) -> float:
+        return DRAIN_SECONDS + (MODEL_SECONDS if self.spec.build is not None else 0.0)
+
+    def finish_tracking(self, seconds: float | None = None) -> str | None:
         """Let the follower catch up; returns a warning where it could not."""
         if self._follower is None:
             return None
+        seconds = self._drain_seconds if seconds is None else seconds
         follower, self._follower = self._follower, None
         if follower.stdin is not None:
             with contextlib.suppress(OSError):  # it ended already

@@ -201,6 +201,7 @@ class TaskPerJob:
         self._clock = clock
         self._futures: list[PrefectFuture[Any]] = []
         self._unanswered: dict[tuple[int, int], tuple[Job, queue.SimpleQueue[Report]]] = {}
+        self._told: frozenset[str] = frozenset()
 
     @property
     def task_runs(self) -> int:
@@ -218,8 +219,7 @@ class TaskPerJob:
             report = answer.get()
             times.set()
             if report.outcome not in RESULTS:
-                text = terminal_text(f"{report.message}\n{report.detail}", lines=True)
-                get_run_logger().error("%s: %s", report.outcome, text)
+                get_run_logger().error("%s: %s", report.outcome, self._words(report))
             return final_state(report, self._metric)
 
         def end(report: Report) -> None:
@@ -238,6 +238,11 @@ class TaskPerJob:
         )
         self._futures.append(shown.submit())
         return end
+
+    def _words(self, report: Report) -> str:
+        """One traceback for each message: fifty trials that fail alike need no fifty of them."""
+        known, self._told = report.message in self._told, self._told | {report.message}
+        return terminal_text(report.message if known else f"{report.message}\n{report.detail}", lines=True)
 
     def close(self, seconds: float = _REPORT_SECONDS) -> None:
         """Wait until every task run has its final state.
