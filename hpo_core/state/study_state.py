@@ -189,7 +189,10 @@ class StudyState:
         if event.queued:
             self.queue.popleft()
         base = 0 if event.parent is None else self.trials[event.parent].searched
-        self.trials.append(TrialRecord(event.trial, event.bracket, event.params, event.parent, base=base))
+        queued = event.queued is True
+        self.trials.append(
+            TrialRecord(event.trial, event.bracket, event.params, event.parent, queued=queued, base=base)
+        )
 
     def _reproduced(self, event: Reproduced) -> None:
         self.reproduced[event.child] = event

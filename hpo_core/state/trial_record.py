@@ -48,6 +48,8 @@ class TrialRecord(msgspec.Struct, gc=False):
     abandoned: TrialAbandoned | None = None
     stopped: TrialStopped | None = None
     """Set where the search said that the trial does not go on."""
+    queued: bool = False
+    """Whether a person gave its configuration, or a part of it (``start_with``, ``enqueue``)."""
     base: int = 0
     """Units of training behind the parent when the trial was created."""
 

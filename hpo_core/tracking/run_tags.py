@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from hpo_core.model.events import Reproduced
 from hpo_core.model.stage import FURTHER
+from hpo_core.spec import StudySpec
 from hpo_core.state import TrialRecord
 from hpo_core.tracking.mlflow_names import tag_value
 from hpo_core.tracking.run_contents import description
@@ -78,11 +79,16 @@ def identity(fold: TrackedStudy) -> dict[str, str]:
     return {"hpo.study": fold.spec.study, "hpo.created": repr(fold.created)}
 
 
+def source_tags(spec: StudySpec) -> dict[str, str]:
+    """What MLflow shows as the source of a run."""
+    return {"mlflow.source.name": spec.objective or "driven by hand", "mlflow.source.type": "LOCAL"}
+
+
 def trial_tags(fold: TrackedStudy, number: int, parent_run: str) -> dict[str, str]:
     """Tags of a trial's run."""
     trial = _Trial(fold, fold.state.trials[number], fold.trials[number], fold.state.reproduced.get(number))
     values = {key: value_of(trial) for key, value_of in TRIAL_TAGS.items()}
-    return {PARENT_RUN: parent_run, **identity(fold)} | {
+    return {PARENT_RUN: parent_run, **identity(fold), **source_tags(fold.spec)} | {
         key: tag_value(str(value)) for key, value in values.items() if value is not None and value != ""
     }
 
@@ -124,6 +130,11 @@ def study_tags(fold: TrackedStudy, status: str, best_run: str | None, loading: s
         loading: how the best model is loaded, for the description.
     """
     summary = summarize(fold.study)
-    values = {"hpo.status": status, "mlflow.note.content": description(fold, status, loading), "hpo.best_run": best_run}
-    values |= {key: value_of(summary) for key, value_of in STUDY_TAGS.items()}  # type: ignore[misc]
+    values: dict[str, object] = {
+        **source_tags(fold.spec),
+        "hpo.status": status,
+        "mlflow.note.content": description(fold, status, loading),
+        "hpo.best_run": best_run,
+    }
+    values |= {key: value_of(summary) for key, value_of in STUDY_TAGS.items()}
     return {key: tag_value(str(value)) for key, value in values.items() if value is not None}

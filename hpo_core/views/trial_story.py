@@ -23,6 +23,8 @@ def trial_story(state: StudyState, number: int) -> list[str]:
     assert state.spec is not None
     trial, names = state.trials[number], RungNames(state.spec)
     lines = [f"trial {number} created in bracket {trial.bracket}: {trial.params}"]
+    if trial.queued:
+        lines.append("its configuration, or a part of it, was given by a person (start_with, enqueue)")
     lines += [
         f"{'' if r.rung == FURTHER else 'reached '}{names.label(r.bracket, r.rung)} ({r.resource} units) in "
         f"attempt {r.attempt}: loss {r.loss}{violated(state.spec, r)}"
