@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from hpo_core.cli.app import CORE_COMMANDS, new_app, run
 from hpo_core.cli.options import AsJson, Force, HomeOption, JournalOption, Name, PrefectTimeout, UsePrefect
@@ -157,6 +158,13 @@ def worker() -> None:
     start_worker()
 
 
+def ui(home: HomeOption = None, journal: JournalOption = None) -> None:
+    """Serve Prefect's UI, MLflow and all reports of a home on 127.0.0.1, until Ctrl-C; studies use that Prefect."""
+    from hpo_flows.home_ui.serve import serve_home
+
+    serve_home(Home(home, journal), lambda line: out.print(Text(line), soft_wrap=True), with_password=out.is_terminal)
+
+
 def _launch(home: Home, name: str, action: str, as_json: bool, **how: Any) -> None:
     from hpo_flows.study_run.launch import launch
 
@@ -171,6 +179,7 @@ app = new_app(
         "abandon": CORE_COMMANDS["abandon"],
         "rerun": rerun,
         **CORE_COMMANDS,
+        "ui": ui,
         "deploy": deploy,
         "worker": worker,
     }

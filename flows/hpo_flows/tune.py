@@ -27,10 +27,9 @@ from hpo_flows.deployed.form import (
     Sampler,
     Seed,
     filled_in,
-    given,
     with_changes,
 )
-from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method
+from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method, given
 from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.deployed.plain_failures import failing_in_words
 from hpo_flows.deployed.study_runs import begin, dated_name, this_flow_run

@@ -35,6 +35,7 @@ class JobRequests:
             objective=self.objective,
             metric=spec.metric.name,
             more_metrics=tuple(metric.name for metric in spec.objectives[1:]),
+            constraints=tuple(spec.constraints),
             modes=tuple(metric.mode for metric in spec.objectives),
             required="any" if spec.any_metric else "all",
             seed=spec.training_seed(job.trial),

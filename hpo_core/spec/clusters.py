@@ -187,6 +187,13 @@ class SlurmClusterSpec(ClusterSettings):
     wait: float = Field(default=3600.0, gt=0, description=_WAIT)
     dashboard: bool = Field(default=False, description=_DASHBOARD)
 
+    @field_validator("memory")
+    @classmethod
+    def _check_memory(cls, value: str) -> str:
+        if not any(digit in value for digit in "123456789"):
+            raise ValueError(f"memory = {value!r}: a worker needs some; write an amount such as 4GB")
+        return value
+
 
 class KubernetesClusterSpec(ClusterSettings):
     """Pods of the Dask operator, made for the study and removed with it (dask-kubernetes); one slot each.

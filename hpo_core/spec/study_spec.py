@@ -29,7 +29,7 @@ from hpo_core.spec.sections import (
     TrainingSpec,
     WarmStartSpec,
 )
-from hpo_core.spec.sizes import check_sizes
+from hpo_core.spec.sizes import check_constraints, check_sizes
 from hpo_core.spec.validation_errors import explain
 
 
@@ -56,6 +56,11 @@ class StudySpec(Part):
     metric: MetricSpec = Field(description="What is optimized; with several objectives, the first of ``metrics``.")
     metrics: list[MetricSpec] = Field(
         default_factory=list, description="Several objectives: promotion by non-dominated sorting."
+    )
+    constraints: list[str] = Field(
+        default_factory=list,
+        description="Names of values reported beside the metric. A result is feasible where each of them is at most 0; "
+        "infeasible ones rank behind all feasible ones, by their total violation, and are never the best.",
     )
     space: dict[str, Parameter] = Field(min_length=1)
     forbidden: list[Condition] = Field(
@@ -120,6 +125,7 @@ class StudySpec(Part):
         names = [metric.name for metric in self.metrics]
         if len(set(names)) < len(names):
             raise ValueError(f"metrics = {names} names one metric twice; drop it")
+        check_constraints(self.constraints, {self.metric.name, *names})
         self.search.check_objectives(len(self.objectives))
         check_objectives(self.sampler.name, self.sampler.arguments, len(self.objectives))
         self.search.check_space(space, self.seed)

@@ -356,7 +356,7 @@ class MlflowProjection:
             return
         best = ""
         if compare:
-            trials = [trial for trial in self._fold.state.trials if trial.loss is not None]
+            trials = [trial for trial in self._fold.state.trials if trial.loss is not None and not trial.infeasible]
             trials.sort(key=lambda trial: (-trial.resource, trial.loss))
             known = [run for trial in trials if (run := self._trials.get(trial.number)) and not run.deleted]
             ids = [run.run_id for run in known[:_COMPARED]]

@@ -251,6 +251,13 @@ class TrialHandle:
                 f"{'.' if several else ' to what is reported.'}"
             )
 
+        unset = [name for name in self._request.constraints if name not in metrics]
+        if unset:
+            raise ObjectiveError(
+                f"Constraint {unset[0]!r} was not reported at the target (step {self.target}); call "
+                f"trial.report({unset[0]}=...) in every step, or drop it from constraints of the study."
+            )
+
     def _loop(self) -> Iterator[int]:
         for index in range(self.resource, self.target):
             yield index
@@ -293,8 +300,10 @@ class TrialHandle:
             raise
 
     def _finite(self, metrics: Metrics) -> bool:
-        """Whether no objective that was reported is NaN or infinite."""
-        return all(math.isfinite(metrics.get(name, 0.0)) for name in self._request.metrics)
+        """Whether no objective or constraint that was reported is NaN or infinite."""
+        return all(
+            math.isfinite(metrics.get(name, 0.0)) for name in (*self._request.metrics, *self._request.constraints)
+        )
 
     def _load(self, name: str, item: Any) -> None:
         if self._state is None:

@@ -89,7 +89,7 @@ class Deployed:
         found: dict[str, Any] = self.api(f"flow_runs/{run}")
         return found
 
-    def wait(self, run: str, until: Callable[[dict[str, Any]], bool], seconds: float = 180) -> dict[str, Any]:
+    def wait(self, run: str, until: Callable[[dict[str, Any]], bool], seconds: float = LIMIT) -> dict[str, Any]:
         deadline = time.monotonic() + seconds
         while not until(found := self.run(run)):
             assert time.monotonic() < deadline, (found["state"], self.logs(run)[-5:])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from hpo_flows.deployed.form import (
     filled_in,
     with_changes,
 )
-from hpo_flows.deployed.form_schema import DEFAULT_METHOD, Method
+from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.retrain import retrain
 from hpo_flows.tune import tune
@@ -229,6 +230,25 @@ def test_schema_has_a_tab_for_each_method_and_asks_for_no_mapping() -> None:
         assert TypeAdapter(Method).validate_python(opened).method == method
         budget = {"configs": 30, "max_resource": 27}
         assert all(opened[name] == value for name, value in budget.items() if name in opened)
+
+
+@pytest.mark.parametrize(
+    ("flow", "sent"),
+    [
+        (tune, {"objective": "a:b"}),
+        (tune_file, {"file": "a.yaml"}),
+        (resume, {"study": "a"}),
+        (rerun, {"study": "a"}),
+        (retrain, {"model": "m", "data": "d"}),
+    ],
+    ids=lambda one: getattr(one, "name", ""),
+)
+def test_what_a_run_leaves_out_is_accepted(flow: Any, sent: dict[str, Any]) -> None:
+    """Prefect validates the defaults of a flow as if they had been sent."""
+    defaults = {name: found.default for name, found in inspect.signature(flow.fn).parameters.items()}
+    found = flow.validate_parameters(defaults | sent)
+    left_out = {name for name, default in defaults.items() if default is NOTHING}
+    assert all(found[name] is None for name in left_out - {"method"}), found
 
 
 def as_it_opens(tab: dict[str, Any]) -> dict[str, Any]:

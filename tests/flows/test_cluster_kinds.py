@@ -59,6 +59,7 @@ def test_a_missing_package_is_said_with_its_extra(
     ("cluster", "message"),
     [
         ({"kind": "slurm", "memory": "much"}, "cluster.memory: .*should match pattern"),
+        ({"kind": "slurm", "memory": "0GB"}, "cluster.memory: .*a worker needs some"),
         ({"kind": "slurm", "walltime": "1h"}, "cluster.walltime: .*should match pattern"),
         ({"kind": "kubernetes"}, "cluster.image: is required"),
         ({"kind": "kubernetes", "image": "i", "volume_claim": "c"}, "belong together"),

@@ -81,7 +81,7 @@ class OneNodeSlurm:
         self.folder = folder
         self.conf = folder / "slurm.conf"
         self._daemons: list[subprocess.Popen[bytes]] = []
-        controller_port, node_port = _free_ports(2)
+        controller_port, node_port = free_ports(2)
         for name in ("munge", "state", "spool"):
             (folder / name).mkdir(mode=0o700)
         key = folder / "munge" / "key"
@@ -184,7 +184,8 @@ class OneNodeSlurm:
             time.sleep(0.1)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody uses now."""
     probes = [socket.socket() for _ in range(count)]
     try:
         for probe in probes:

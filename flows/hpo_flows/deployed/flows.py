@@ -25,10 +25,9 @@ from hpo_flows.deployed.form import (
     StudyName,
     Target,
     TrialNumber,
-    given,
     with_changes,
 )
-from hpo_flows.deployed.form_schema import NOTHING
+from hpo_flows.deployed.form_schema import NOTHING, given
 from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.deployed.plain_failures import failing_in_words
 from hpo_flows.deployed.study_runs import (

@@ -26,7 +26,7 @@ from hpo_core.spec import (
 from hpo_core.spec.plain_data import check_plain
 from hpo_core.spec.study_file import read_yaml
 from hpo_core.spec.validation_errors import explain
-from hpo_flows.deployed.form_schema import NOTHING, AsTabs, Drawn, Method, Offered, WithoutNone
+from hpo_flows.deployed.form_schema import AsTabs, Drawn, Method, Offered, WithoutNone, given
 from hpo_flows.deployed.form_sections import read_texts, section_of
 from hpo_flows.deployed.permissions import Permissions
 
@@ -255,11 +255,6 @@ def filled_in(permissions: Permissions, **fields: Any) -> StudySpec:
         raise SpecError(explain(error, "form", plain_fields, {})) from None
     folders = [str(folder) for folder in permissions.import_folders]
     return StudySpec.from_plain(plain | {"study": "study", "pythonpath": folders}, "form")
-
-
-def given(value: Any) -> Any:
-    """What was filled in; None where nothing was."""
-    return None if value is NOTHING else value
 
 
 def _section(section: BaseModel | None, settings: type[BaseModel]) -> dict[str, Any]:

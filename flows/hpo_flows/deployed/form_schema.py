@@ -16,8 +16,16 @@ from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args
 
 import pydantic
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetJsonSchemaHandler, model_validator
-from pydantic_core import CoreSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    model_validator,
+)
+from pydantic_core import CoreSchema, core_schema
 
 from hpo_core.search.registry import BY_NAME
 from hpo_core.search.search_settings import SearchSettings
@@ -105,8 +113,20 @@ def without_none(field: dict[str, Any]) -> dict[str, Any]:
     return field | {"anyOf": others}
 
 
+class _MayBeLeftOut:
+    """Prefect validates a flow's defaults as if somebody had sent them."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(given, handler(source))
+
+
+def given(value: Any) -> Any:
+    """What was filled in; None where nothing was."""
+    return None if value is NOTHING else value
+
+
 @dataclass(frozen=True)
-class WithoutNone:
+class WithoutNone(_MayBeLeftOut):
     """A parameter of a flow that may be None, drawn as what else it may be."""
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -114,7 +134,7 @@ class WithoutNone:
 
 
 @dataclass(frozen=True)
-class AsTabs:
+class AsTabs(_MayBeLeftOut):
     """A union as both of Prefect's UIs draw it: a tab for each of its models, by name, the first one opened.
 
     Bounds are left to the run, which names field, value and rule. Prefect would say of the whole union that it is
@@ -176,6 +196,8 @@ def _without_bounds(schema: Any) -> Any:
 
 def _as_written(data: Any) -> Any:
     """A form sends every field, with its default where nothing was typed; a study file only what matters."""
+    if data is None:
+        return DEFAULT_METHOD
     if not isinstance(data, dict):
         return data
     tabs = [tag for tag in _METHODS if data.get(tag) == tag]

@@ -125,7 +125,7 @@ class Retraining:
                 "to register. Write it as train(trial) with trial.track(model=...), and name a study of that."
             )
         if source.best is None:
-            raise SpecError(f"Study {name!r} has no finite result yet; go on with it: hpo resume {name}.")
+            raise SpecError(f"Study {name!r} has no finite, feasible result yet; go on with it: hpo resume {name}.")
         trial = source.best.trial
         own = str((source.spec.constants | source.state.trials[trial].params).get(DATA, ""))
         content = fingerprint(own) if own else ""

@@ -117,12 +117,13 @@ class Challengers:
         for number in trials_of_repeats(spec, self.rules.repeats):
             trial = study.state.trials[number]
             checkpoint = trial.checkpoint()
-            finite = bool(trial.results) and trial.results[-1].loss is not None
+            finite = bool(trial.results) and trial.results[-1].loss is not None and not trial.infeasible
             if not finite or checkpoint is None or checkpoint.resource != trial.searched:
                 raise HpoError(
-                    f"Study {name!r}: repeat {number} has no finite result with a checkpoint ({trial.status}); nothing "
-                    f"was changed. `hpo show {name} --trial {number}` says why; training functions must track their "
-                    "model (trial.track), and with another attempt=N all is trained anew, with other seeds."
+                    f"Study {name!r}: repeat {number} has no finite, feasible result with a checkpoint "
+                    f"({trial.status}); nothing was changed. `hpo show {name} --trial {number}` says why; training "
+                    "functions must track their model (trial.track), and with another attempt=N all is trained anew, "
+                    "with other seeds."
                 )
             repeats.append(Repeat(number, spec.training_seed(number), spec.constants | trial.params, checkpoint, 0.0))
         card = ModelCard(

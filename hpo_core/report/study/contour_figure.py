@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hpo_core.model.space import ListedParameter, Parameter
+from hpo_core.model.space import ListedParameter, NumberParameter, Parameter
 from hpo_core.report.scale import Scale, scale
 from hpo_core.report.study.importance import Importances
 from hpo_core.report.study.parameters import WORST_TO_BEST, axis_ticks, position
@@ -29,7 +29,7 @@ Point = tuple[float, float, float]
 
 def contour(series: Series, found: Importances) -> Figure | None:
     """A smoothed picture of the results at one resource, and the results themselves as dots."""
-    space = series.study.spec.space
+    space = series.study.spec.search_space().parameters
     names = [name for name in found.shares if name in space and _varies(space[name])][:2]
     if not found.enough or len(names) < 2:
         return None
@@ -76,8 +76,7 @@ def contour(series: Series, found: Importances) -> Figure | None:
 def _varies(parameter: Parameter) -> bool:
     if isinstance(parameter, ListedParameter):
         return len(parameter.listed()) > 1
-    _, _, low, high, _ = axis_ticks(parameter)
-    return high > low and getattr(parameter, "low", 0) != getattr(parameter, "high", 1)
+    return not isinstance(parameter, NumberParameter) or parameter.ends[0] < parameter.ends[1]
 
 
 class _Side:

@@ -46,7 +46,11 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
         where = f"trial {best.trial} at {best.resource:,}"
         tiles.append((f"best {series.metric}", number(study.metric_value(best.loss)), where))
     else:
-        tiles.append((f"best {series.metric}", "–", "no finite result yet"))
+        what = "feasible" if state.infeasible_results else "finite"
+        tiles.append((f"best {series.metric}", "–", f"no {what} result yet"))
+    if study.spec.constraints:
+        names = ", ".join(study.spec.constraints)
+        tiles.append(("infeasible", f"{state.infeasible_results:,}", f"results; {names} should be at most 0"))
     if len(study.spec.objectives) > 1:
         tiles.append(("Pareto front", f"{len(state.front):,}", f"results, by {len(study.spec.objectives)} objectives"))
     running = f", {len(state.running)} running" if state.running else ""

@@ -96,7 +96,8 @@ def run_attempt(
         if handle.save_error is not None:  # whatever the function made of it
             return failed(Outcome.STORAGE, str(handle.save_error), traceback_tail(error))
         return failed(_outcome(error, request.folder), one_line_message(error), traceback_tail(error))
-    bad = next((name for name in request.metrics if name in metrics and not math.isfinite(metrics[name])), None)
+    judged = (*request.metrics, *request.constraints)
+    bad = next((name for name in judged if name in metrics and not math.isfinite(metrics[name])), None)
     return Report(
         trial=job.trial,
         attempt=job.attempt,
