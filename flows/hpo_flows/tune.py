@@ -4,12 +4,11 @@ Prefect validates and draws the form from the flow's signature. A command knows 
 say, so it opens a session itself and runs the same flow with it.
 """
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-import msgspec
 from prefect import flow
-from prefect.runtime import flow_run
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from hpo_core.security.masking import masked_errors
@@ -34,29 +33,12 @@ from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method, give
 from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.deployed.plain_failures import failing_in_words
 from hpo_flows.deployed.study_runs import begin, dated_name, this_flow_run
-from hpo_flows.liveness.api_watch import RETURN_SECONDS
-from hpo_flows.study_run.flow_run import drive
-from hpo_flows.study_run.session import Session
 
 _METRIC = Metric()
 
 
-class _Opened:
-    """A session that somebody opened before the flow run began, and closes after it."""
-
-    def __init__(self, session: Session, action: str, patience: float) -> None:
-        self.session = session
-        self.action = action
-        self.patience = patience
-
-    def run(self) -> dict[str, Any]:
-        """Drive the study in the present flow run; returns its summary as plain data."""
-        _, summary = drive(self.session, self.action, patience=self.patience)
-        plain: dict[str, Any] = msgspec.to_builtins(summary)
-        return plain | {"flow_run": str(flow_run.id)}
-
-
-_opened: ContextVar[_Opened | None] = ContextVar("opened", default=None)
+_opened: ContextVar[Callable[[], Any] | None] = ContextVar("opened", default=None)
+"""What the flow runs for a study that somebody opened before."""
 
 
 @flow(
@@ -105,7 +87,7 @@ def tune(
         journal_retry_seconds: How long a journal that cannot be reached is tried again before the study ends.
     """
     if (opened := _opened.get()) is not None:
-        return opened.run()
+        return opened()
     permissions = Permissions.of_environment()
     run = this_flow_run()
     described = filled_in(
@@ -127,22 +109,22 @@ def tune(
     return begin("tune", run, spec)
 
 
-def run_in_flow(session: Session, action: str, patience: float = RETURN_SECONDS) -> dict[str, Any]:
-    """Run the flow in this process for a session that is open; returns the study's summary.
+def run_in_flow(spec: StudySpec, run: Callable[[], Any], *, return_state: bool = False) -> Any:
+    """Run the flow in this process for a study that is open; returns what ``run`` returns.
 
     The flow run's parameters show the study in the words of the form. They are not validated, for a study file may
     say what the form cannot.
 
     Args:
-        action: tune, resume, extend or rerun; begins the name of the flow run.
-        patience: seconds that its end waits for an API that does not answer.
+        run: the body of the flow.
+        return_state: return the flow run's final state instead, and raise nothing where it failed.
     """
-    handed = _opened.set(_Opened(session, action, patience))
+    handed = _opened.set(run)
     try:
-        result: dict[str, Any] = tune.with_options(validate_parameters=False)(**_as_form(session.spec))
+        unchecked: Any = tune.with_options(validate_parameters=False)
+        return unchecked(**_as_form(spec), return_state=return_state)
     finally:
         _opened.reset(handed)
-    return result
 
 
 def _as_form(spec: StudySpec) -> dict[str, Any]:

@@ -24,6 +24,7 @@ def api(hpo: Runner, path: str, body: Any) -> Any:
 
 
 def task_runs(hpo: Runner, study: str) -> list[dict[str, Any]]:
+    hpo.settle()
     flows = api(hpo, "flow_runs/filter", {"flow_runs": {"tags": {"all_": []}}, "limit": 200})
     mine = [flow for flow in flows if flow["parameters"].get("name") == study]
     assert mine, "the flow run is not in the API"

@@ -19,6 +19,7 @@ from hpo_core.study import Study
 from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedModel, evaluate_models
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.liveness.api_watch import PATIENT_SECONDS
+from hpo_flows.study_run.flow_run import drive
 from hpo_flows.study_run.session import Session
 from hpo_flows.tune import run_in_flow
 
@@ -195,7 +196,7 @@ def _has_ended(study: Study) -> bool:
 
 def _drive(session: Session, action: str) -> None:
     try:
-        run_in_flow(session, action, patience=PATIENT_SECONDS)
+        run_in_flow(session.spec, lambda: drive(session, action, patience=PATIENT_SECONDS)[1].status)
         if warning := session.finish_tracking():
             get_run_logger().warning(warning)
     finally:

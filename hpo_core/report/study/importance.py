@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import math
 import warnings
 from dataclasses import dataclass
@@ -29,6 +31,12 @@ class Importances:
     results: int
     enough: bool
     """False: too few results, the shares are all equal and only the order of the space."""
+
+
+def prepare() -> None:
+    """Import what importances need, which takes seconds and else happens when they are wanted."""
+    with contextlib.suppress(ImportError):  # said by whoever needs it
+        importlib.import_module("optuna.importance")
 
 
 def importances(series: Series) -> Importances | None:
