@@ -5,6 +5,7 @@ Prefect shows it in a process of its own (``prefect_process.py``), or with ``--n
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from functools import partial
