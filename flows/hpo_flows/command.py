@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from hpo_core.cli.app import CORE_COMMANDS, new_app, run
 from hpo_core.cli.options import AsJson, Force, HomeOption, JournalOption, Name, PrefectTimeout, UsePrefect
@@ -22,6 +23,9 @@ def tune(
     study_file: Annotated[Path, typer.Argument(help="The study's YAML file.")],
     name: Annotated[str | None, typer.Option("--name", help="Another name than the file gives.")] = None,
     workers: Annotated[int | None, typer.Option("--workers", help="Local workers instead of the file's.")] = None,
+    threads: Annotated[
+        str | None, typer.Option("--threads", help="Threads of one attempt, or auto, instead of the file's.")
+    ] = None,
     start_with: Annotated[
         str | None,
         typer.Option("--start-with", help="Tried first: '{lr: 0.01}', a list, or a YAML or JSON file with them."),
@@ -46,6 +50,9 @@ def tune(
         changes["study"] = name
     if workers is not None:
         changes["cluster"] = {"kind": "local", "workers": workers}
+    if threads is not None:
+        count = int(threads) if threads.isdigit() else threads
+        changes["training"] = spec.plain()["training"] | {"threads": count}
     if start_with is not None:
         changes["start_with"] = read_configurations(start_with)
     if constants:
@@ -157,6 +164,13 @@ def worker() -> None:
     start_worker()
 
 
+def ui(home: HomeOption = None, journal: JournalOption = None) -> None:
+    """Serve Prefect's UI, MLflow and all reports of a home on 127.0.0.1, until Ctrl-C; studies use that Prefect."""
+    from hpo_flows.home_ui.serve import serve_home
+
+    serve_home(Home(home, journal), lambda line: out.print(Text(line), soft_wrap=True), with_password=out.is_terminal)
+
+
 def _launch(home: Home, name: str, action: str, as_json: bool, **how: Any) -> None:
     from hpo_flows.study_run.launch import launch
 
@@ -171,6 +185,7 @@ app = new_app(
         "abandon": CORE_COMMANDS["abandon"],
         "rerun": rerun,
         **CORE_COMMANDS,
+        "ui": ui,
         "deploy": deploy,
         "worker": worker,
     }

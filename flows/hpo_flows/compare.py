@@ -18,6 +18,7 @@ from hpo_core.tracking.comparison_run import Tracked, log_comparison
 from hpo_core.tracking.mlflow_client import prepare_environment
 from hpo_core.tracking.mlflow_links import reason_of
 from hpo_flows.deployed.permissions import Permissions, home_here
+from hpo_flows.deployed.plain_failures import failing_in_words
 from hpo_flows.study_run.prefect_artifacts import artifact_key
 
 
@@ -27,6 +28,7 @@ def _run_name() -> str:
 
 
 @flow(name="compare", flow_run_name=_run_name, persist_result=False)
+@failing_in_words()
 @masked_errors()
 def compare(
     studies: Annotated[

@@ -4,24 +4,37 @@ All policy is in ``hpo_core.retraining``; its effects are in ``hpo_flows.retrain
 repeated. So the flow can be started any number of times for the same data, also after a crash.
 """
 
+from datetime import UTC
 from typing import Annotated, Any
 
 from prefect import flow, tags
-from prefect.runtime import deployment
+from prefect.client.schemas.objects import State
+from prefect.runtime import deployment, flow_run
+from prefect.states import Completed
 from pydantic import Field
 
 from hpo_core.retraining.data_fingerprint import absolute_path
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.tracking.mlflow_client import errors_without_credentials, prepare_environment
+from hpo_flows.deployed.form_schema import NOTHING, WithoutNone, given
 from hpo_flows.deployed.permissions import Permissions, home_here
+from hpo_flows.deployed.plain_failures import failing_in_words
 from hpo_flows.liveness.parent_watch import end_with_worker
 from hpo_flows.retraining.actions import Retraining
 from hpo_flows.retraining.challengers import Rules, check_function
+from hpo_flows.retraining.model_lock import RetrainingBusyError, only_retraining
 
 __all__ = ["Rules", "retrain"]
 
 
-@flow(name="retrain", flow_run_name="retrain-{model}", persist_result=False)
+def _run_name() -> str:
+    """Model and time of the run, as it was scheduled: ``retrain-digits-20261122-0300``."""
+    begun = flow_run.scheduled_start_time
+    return f"retrain-{flow_run.parameters['model']}-{begun.astimezone(UTC):%Y%m%d-%H%M}"
+
+
+@flow(name="retrain", flow_run_name=_run_name, persist_result=False)
+@failing_in_words()
 @masked_errors()
 def retrain(
     model: Annotated[
@@ -31,25 +44,26 @@ def retrain(
         str, Field(min_length=1, description="The new data, as trial.params['data'] shows it to the training function.")
     ],
     evaluate: Annotated[
-        str | None,
-        Field(
-            pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
-            description="package.module:function that evaluates a trained model; default: the champion's.",
-        ),
-    ] = None,
+        Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None,
+        Field(description="package.module:function that evaluates a trained model; default: the champion's."),
+        WithoutNone(),
+    ] = NOTHING,
     study: Annotated[
-        str | None, Field(description="Where there is no champion yet: the study whose best trial becomes the first.")
-    ] = None,
+        str | None,
+        Field(description="Where there is no champion yet: the study whose best trial becomes the first."),
+        WithoutNone(),
+    ] = NOTHING,
     rules: Annotated[Rules, Field(description="When to tune again, what a challenger must show.")] = Rules(),  # noqa: B008
     attempt: Annotated[
         int, Field(ge=1, description="Raise it to do the work for the same data once more; else it is done once.")
     ] = 1,
-) -> dict[str, Any]:
+) -> State[Any]:
     """Retrain a champion on new data and replace it where a challenger is better by more than the noise of seeds.
 
     Evaluate the champion on the new data; check for drift; train its parameters again along the recorded schedule, or
     (after drift, or where that is not good enough) tune again, begun from earlier studies; test the challenger; move
-    the alias. A failed or partial run changes nothing.
+    the alias. A failed or partial run changes nothing. One run at a time for each model: another one that begins
+    meanwhile says so and ends as Skipped.
 
     Args:
         model: Name in MLflow's model registry.
@@ -59,6 +73,7 @@ def retrain(
         rules: When to tune again, what a challenger must show.
         attempt: Raise it to do the work for the same data once more; else it is done once.
     """
+    evaluate, study = given(evaluate), given(study)
     end_with_worker()
     mask_logs()
     place = home_here()
@@ -67,5 +82,14 @@ def retrain(
     if deployment.id is not None:
         data = Permissions.of_environment().data_of(data)
     prepare_environment()
-    with tags("hpo", model), errors_without_credentials():
-        return Retraining(place, model, evaluate, rules, attempt).retrain(absolute_path(data), study)
+    try:
+        with (
+            tags("hpo", model),
+            errors_without_credentials(),
+            only_retraining(place, model, f"flow run {flow_run.name}"),
+        ):
+            found = Retraining(place, model, evaluate, rules, attempt).retrain(absolute_path(data), study)
+    except RetrainingBusyError as busy:
+        words = f"{model} is being retrained by {busy.who}; nothing was done. Start it again after that, if need be."
+        return Completed(name="Skipped", message=words, data={"model": model, "skipped": True})
+    return Completed(message=found["outcome"], data=found)

@@ -4,55 +4,41 @@ Prefect validates and draws the form from the flow's signature. A command knows 
 say, so it opens a session itself and runs the same flow with it.
 """
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
 
-import msgspec
 from prefect import flow
-from prefect.runtime import flow_run
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from hpo_core.security.masking import masked_errors
 from hpo_core.spec import StudySpec
 from hpo_flows.deployed.form import (
-    Attempts,
+    AttemptsSection,
     Choice,
     Cluster,
+    FurtherSection,
     JournalRetry,
-    Limits,
+    LimitsSection,
     Metric,
+    NewName,
     Number,
     Objective,
     Sampler,
     Seed,
-    StudyName,
     filled_in,
     with_changes,
 )
-from hpo_flows.deployed.form_schema import DEFAULT_METHOD, Method
+from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method, given
 from hpo_flows.deployed.permissions import Permissions
+from hpo_flows.deployed.plain_failures import failing_in_words
 from hpo_flows.deployed.study_runs import begin, dated_name, this_flow_run
-from hpo_flows.study_run.flow_run import drive
-from hpo_flows.study_run.session import Session
 
-_METRIC, _LIMITS, _ATTEMPTS = Metric(), Limits(), Attempts()
+_METRIC = Metric()
 
 
-class _Opened:
-    """A session that somebody opened before the flow run began, and closes after it."""
-
-    def __init__(self, session: Session, action: str) -> None:
-        self.session = session
-        self.action = action
-
-    def run(self) -> dict[str, Any]:
-        """Drive the study in the present flow run; returns its summary as plain data."""
-        _, summary = drive(self.session, self.action)
-        plain: dict[str, Any] = msgspec.to_builtins(summary)
-        return plain | {"flow_run": str(flow_run.id)}
-
-
-_opened: ContextVar[_Opened | None] = ContextVar("opened", default=None)
+_opened: ContextVar[Callable[[], Any] | None] = ContextVar("opened", default=None)
+"""What the flow runs for a study that somebody opened before."""
 
 
 @flow(
@@ -61,20 +47,22 @@ _opened: ContextVar[_Opened | None] = ContextVar("opened", default=None)
     persist_result=False,
     retries=0,
 )
+@failing_in_words(within=lambda: _opened.get() is not None)
 @masked_errors()
 def tune(
     objective: Objective,
+    name: NewName = NOTHING,
+    method: Method = NOTHING,
     metric: Metric = _METRIC,
     numbers: list[Number] = [],  # noqa: B006
     choices: list[Choice] = [],  # noqa: B006
-    method: Method = DEFAULT_METHOD,
     sampler: Sampler = "random",
-    limits: Limits = _LIMITS,
-    training: Attempts = _ATTEMPTS,
+    cluster: Cluster = NOTHING,
     seed: Seed = 0,
-    cluster: Cluster = None,
+    limits: LimitsSection = NOTHING,
+    training: AttemptsSection = NOTHING,
+    further: FurtherSection = NOTHING,
     experiment: str = "hpo",
-    name: StudyName | None = None,
     journal_retry_seconds: JournalRetry = 60.0,
 ) -> Any:
     """Run a new study, described here, to its end.
@@ -84,21 +72,22 @@ def tune(
 
     Args:
         objective: The training function, package.module:function.
+        name: Name of the study. Empty: "study" with date and time.
+        method: The search method and its budget: how many configurations, and how long the best of them train.
         metric: What is optimized.
         numbers: Hyperparameters that are numbers in a range, a row each.
         choices: Hyperparameters that take one of several values, a row each.
-        method: The search method and its budget.
         sampler: Proposes configurations; all but random are Optuna's.
+        cluster: Where jobs train: on the machine that runs this, or on a Dask cluster that runs already.
+        seed: All draws and all training seeds follow from it.
         limits: Rules that end the study before its search does; `resume` goes on with it.
         training: Limits of one attempt, and when a trial is given up.
-        seed: All draws and all training seeds follow from it.
-        cluster: Where jobs train. None: on two workers of the machine that runs this.
+        further: What else a study file may say.
         experiment: MLflow experiment that holds the runs.
-        name: Name of the study. None: "study" with date and time.
         journal_retry_seconds: How long a journal that cannot be reached is tried again before the study ends.
     """
     if (opened := _opened.get()) is not None:
-        return opened.run()
+        return opened()
     permissions = Permissions.of_environment()
     run = this_flow_run()
     described = filled_in(
@@ -107,32 +96,35 @@ def tune(
         metric=metric,
         numbers=numbers,
         choices=choices,
-        method=method,
+        method=DEFAULT_METHOD if given(method) is None else method,
         sampler=sampler,
         limits=limits,
         training=training,
+        further=further,
         experiment=experiment,
         journal_retry_seconds=journal_retry_seconds,
     )
-    spec = with_changes(described, name or dated_name("study", run), permissions, seed=seed, cluster=cluster)
+    chosen = given(name) or dated_name("study", run)
+    spec = with_changes(described, chosen, permissions, seed=seed, cluster=given(cluster))
     return begin("tune", run, spec)
 
 
-def run_in_flow(session: Session, action: str) -> dict[str, Any]:
-    """Run the flow in this process for a session that is open; returns the study's summary.
+def run_in_flow(spec: StudySpec, run: Callable[[], Any], *, return_state: bool = False) -> Any:
+    """Run the flow in this process for a study that is open; returns what ``run`` returns.
 
     The flow run's parameters show the study in the words of the form. They are not validated, for a study file may
     say what the form cannot.
 
     Args:
-        action: tune, resume, extend or rerun; begins the name of the flow run.
+        run: the body of the flow.
+        return_state: return the flow run's final state instead, and raise nothing where it failed.
     """
-    handed = _opened.set(_Opened(session, action))
+    handed = _opened.set(run)
     try:
-        result: dict[str, Any] = tune.with_options(validate_parameters=False)(**_as_form(session.spec))
+        unchecked: Any = tune.with_options(validate_parameters=False)
+        return unchecked(**_as_form(spec), return_state=return_state)
     finally:
         _opened.reset(handed)
-    return result
 
 
 def _as_form(spec: StudySpec) -> dict[str, Any]:

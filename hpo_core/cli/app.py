@@ -18,6 +18,7 @@ import typer
 from rich.text import Text
 
 from hpo_core import __version__
+from hpo_core.cli.checking import check
 from hpo_core.cli.debugging import try_trial
 from hpo_core.cli.extras import missing_package
 from hpo_core.cli.output import err
@@ -31,6 +32,7 @@ CORE_COMMANDS: dict[str, Callable[..., None]] = {
     "simulate": simulate_study,
     "space": space,
     "try": try_trial,
+    "check": check,
     "list": list_studies,
     "status": status,
     "show": show,

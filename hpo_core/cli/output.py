@@ -26,7 +26,7 @@ from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.front import FrontMember, front_rows
 from hpo_core.views.rung_names import RungNames, halt_words
 from hpo_core.views.rungs import BracketView, bracket_views, entry_levels, grouped_brackets, rung_rows
-from hpo_core.views.summary import BestResult, StudySummary, exhausted_words, summarize
+from hpo_core.views.summary import BestResult, StudySummary, constraint_words, exhausted_words, summarize
 from hpo_core.views.trained_further import Extension
 
 
@@ -60,6 +60,7 @@ _SHOWN = (
     "to_train_further",
     "abandoned",
     "failed_attempts",
+    "infeasible",
     "best",
     "front",
 )
@@ -70,7 +71,7 @@ def best_line(study: Study) -> str:
     """The incumbent in one line; with several objectives, also how many results are on the front."""
     best = study.best
     if best is None:
-        return "no result yet"
+        return "no feasible result yet" if study.state.infeasible_results else "no result yet"
     name = terminal_text(study.spec.metric.name)
     front = f", front of {len(study.state.front)}" if len(study.spec.objectives) > 1 else ""
     return f"{name} {number(study.metric_value(best.loss), 5)} (trial {best.trial} at {best.resource}){front}"
@@ -251,6 +252,8 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, *, f
     _print_halt(study)
     _print_settings(study, summary, info.created)
     _print_failures(failures, folder)
+    if constraints := constraint_words(study.spec, state.infeasible_results):
+        out.print(Text(f"constraints: {terminal_text(constraints)}"), soft_wrap=True)
     _print_front(name, summary.front)
     if enter := entry_levels(study.spec):
         places = ", ".join(f"{level} (bracket {bracket})" for bracket, level in enter.items())

@@ -14,7 +14,7 @@ from rich.text import Text
 from hpo_core.cli.options import AsJson, HomeOption, JournalOption, Name, names_of_studies
 from hpo_core.cli.output import out
 from hpo_core.home import Home, checked_name, settled_database
-from hpo_core.model.errors import HpoError
+from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.replay.damaged_journals import damage_named
 
 
@@ -36,7 +36,9 @@ def schedule(
         if trial is None:
             best = Study.open(name, record, reading=True).best
             if best is None:
-                raise HpoError(f"Study {name!r} has no finite result yet; name a trial with --trial, or wait for one.")
+                raise HpoError(
+                    f"Study {name!r} has no finite, feasible result yet; name a trial with --trial, or wait for one."
+                )
             trial, resource = best.trial, best.resource
         found = lineage.schedule(trial, resource)
     if to is None:
@@ -54,10 +56,25 @@ def report(
     out_file: Annotated[
         Path | None, typer.Option("--out", help="The HTML page; default: report.html in the study's folder.")
     ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Serve it instead, on 127.0.0.1, and follow the study, until Ctrl-C.")
+    ] = False,
+    port: Annotated[
+        int | None, typer.Option("--port", min=1, max=65535, help="With --live: the port; default: a free one.")
+    ] = None,
     home: HomeOption = None,
     journal: JournalOption = None,
 ) -> None:
-    """Write the HTML report again and print its path."""
+    """Write the HTML report again and print its path; with --live, serve it while the study runs."""
+    if live:
+        from hpo_core.cli.serve_report import serve_report
+
+        if out_file is not None:
+            raise SpecError("hpo report: --live writes no file; leave out --out, or --live.")
+        serve_report(Home(home, journal), name, port or 0)
+        return
+    if port is not None:
+        raise SpecError("hpo report: --port is the port of --live; give both, or neither.")
     from hpo_core.report import write_report
     from hpo_core.tracking.run_location import read_place
 
@@ -69,7 +86,7 @@ def report(
     if (run := read_place(folder)) is not None:
         links["MLflow"] = run.url
     with damage_named(source, name):
-        page = write_report(entries, out_file or place.report_path(name), links=links)
+        page = write_report(entries, out_file or place.report_path(name), links=links, folder=folder)
     out.print(str(page), soft_wrap=True)
 
 

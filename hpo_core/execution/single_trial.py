@@ -88,7 +88,7 @@ def completed_params(space: SearchSpace, given: dict[str, str], drawn: Params, s
     for name in space.order:
         if not space.is_active(name, values):
             continue
-        parameter = space.parameters[name]
+        parameter = space.resolved(name, values)
         if name in given:
             fits = [value for value in (read_value(given[name]), given[name]) if parameter.contains(value)]
             if not fits:
@@ -98,12 +98,17 @@ def completed_params(space: SearchSpace, given: dict[str, str], drawn: Params, s
                 )
             values[name] = fits[0]
         else:
-            values[name] = drawn[name] if name in drawn else parameter.draw(Stream(seed, f"params/{name}", 0))
+            known = [parameter.default] if parameter.default is not None else []
+            known += [drawn[name]] if name in drawn else []
+            known = [one for one in known if parameter.contains(one)]
+            values[name] = known[0] if known else parameter.draw(Stream(seed, f"params/{name}", 0))
     if left := [name for name in given if name not in values]:
         raise SpecError(
             f"--params {left[0]}={given[left[0]]}: with these values {left[0]!r} takes no part (space.{left[0]}.when); "
             "drop it, or give the parameters of its condition too."
         )
+    if forbidden := space.forbidden_by(values):
+        raise SpecError(f"--params: it is forbidden that {forbidden}; give other values.")
     return values
 
 

@@ -199,6 +199,18 @@ class JobCompleted(_JobFact, frozen=True):
     """All objectives as losses, in the spec's order, where there are several and all are finite."""
     curve: tuple[tuple[int, float], ...] = ()
     """(resource, loss) on the way to the target, for methods that read curves (PASHA); else empty."""
+    violation: float | msgspec.UnsetType = msgspec.UNSET
+    """Total violation of the study's constraints, 0 where all are satisfied; not set where there are none."""
+
+    @property
+    def infeasible(self) -> bool:
+        """Whether it violates a constraint (:mod:`hpo_core.model.feasibility`)."""
+        return self.total_violation > 0
+
+    @property
+    def total_violation(self) -> float:
+        """The violation; 0 where the study has no constraints."""
+        return 0.0 if self.violation is msgspec.UNSET else self.violation
 
 
 class AttemptFailed(_JobFact, frozen=True):

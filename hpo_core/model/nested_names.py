@@ -64,6 +64,28 @@ def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def flat_space(space: Mapping[Any, Any]) -> dict[Any, Any]:
+    """A search space with groups as mappings, as one with dots in its names.
+
+    A group is a mapping of mappings without a ``type`` of its own. Parts of one parameter that stand in two places (a
+    study file's and the command line's) are put together.
+
+    >>> flat_space({"optimizer": {"lr": {"type": "float"}}, "layers": {"type": "int"}})
+    {'optimizer.lr': {'type': 'float'}, 'layers': {'type': 'int'}}
+    """
+    found: dict[Any, Any] = {}
+    for name, item in space.items():
+        group = isinstance(item, Mapping) and item and not isinstance(item.get("type"), str)
+        if group and all(isinstance(one, Mapping) for one in item.values()) and set(item) - {"when"}:
+            inner = {f"{name}{SEPARATOR}{below}": one for below, one in flat_space(item).items()}
+        else:
+            inner = {name: item}
+        for key, one in inner.items():
+            both = isinstance(found.get(key), Mapping) and isinstance(one, Mapping)
+            found[key] = {**found[key], **one} if both else one
+    return found
+
+
 def clash(names: Iterable[str]) -> tuple[str, str] | None:
     """A name and another one that would be in a group of that name; None: there are none such."""
     known = set(names)

@@ -189,14 +189,21 @@ def _segment(number: int, item: Any) -> Segment:
     if not isinstance(params, dict):
         raise ScheduleError(f"Schedule segment {number}: params = {params!r} must map names to values.")
     for name, value in params.items():
-        finite = not isinstance(value, float) or math.isfinite(value)
-        if not isinstance(name, str) or not finite or not (value is None or type(value) in (bool, int, float, str)):
+        if not isinstance(name, str) or not _is_plain(value):
             raise ScheduleError(
                 f"Schedule segment {number}: {name!r} = {value!r}; names are strings, and values finite numbers, "
-                "strings, booleans or None."
+                "strings, booleans, None or lists of them."
             )
     return Segment(start, end, dict(params), trial)
 
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no value of JSON")
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or (
+        type(value) in (bool, int, float, str) and (type(value) is not float or math.isfinite(value))
+    )

@@ -70,8 +70,13 @@ def _trials(spec: StudySpec, name: str, journal: Journal, space: SearchSpace) ->
             f"warm_start.studies: study {name!r} optimizes {_metrics(state.spec)}, the new one {_metrics(spec)}; name "
             "studies of the same metrics."
         )
+    if set(state.spec.constraints) != set(spec.constraints):
+        raise SpecError(
+            f"warm_start.studies: study {name!r} has the constraints {state.spec.constraints or 'none'}, the new one "
+            f"{spec.constraints or 'none'}; name studies of the same constraints."
+        )
     ranked = sorted(
-        (trial for trial in state.trials if trial.loss is not None),
+        (trial for trial in state.trials if trial.loss is not None and not trial.infeasible),
         key=lambda trial: (-trial.resource, trial.loss, trial.number),
     )
     fitted = [(_fitted(trial.params, space), trial) for trial in ranked]
@@ -103,7 +108,8 @@ def _past(spec: StudySpec, found: Sequence[Sequence[_Found]], numbers: dict[tupl
             proposed = numbers.get((age, trial.number))
             chance = draws.uniform() < warm.decay ** (age + 1)
             if warm.decay and (chance or proposed is not None) and trial.parent is None:
-                losses = {r.resource: list(r.losses or (r.loss,)) for r in trial.results if r.loss is not None}
+                feasible = [result for result in trial.results if not result.infeasible]
+                losses = {r.resource: list(r.losses or (r.loss,)) for r in feasible if r.loss is not None}
                 kept.append(PastTrial(params=params, losses=losses, proposed=proposed))
     kept.sort(key=lambda trial: trial.proposed is None)  # the proposed ones tell how the data differ
     return kept[: warm.most]

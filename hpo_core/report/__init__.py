@@ -1,5 +1,6 @@
 """Figures of a study and the one-file HTML report."""
 
+from hpo_core.report.study.importance import prepare
 from hpo_core.report.study.study_page import write_report
 
-__all__ = ["write_report"]
+__all__ = ["prepare", "write_report"]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from html import escape
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from plotly.offline import get_plotlyjs
 
@@ -15,24 +19,75 @@ from hpo_core.model.errors import StorageError
 from hpo_core.report.style import Figure
 
 
-def html_page(title: str, body: str, figures: Sequence[Figure], footer: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Live:
+    """What a page needs that is served while its study runs."""
+
+    version: str
+    """Changes with the page's contents."""
+    seconds: float
+    """Between two questions whether there is a newer one."""
+
+
+def html_page(
+    title: str,
+    body: str,
+    figures: Sequence[Figure],
+    footer: str,
+    *,
+    trials: Mapping[str, Any] | None = None,
+    live: Live | None = None,
+    whole: bool = True,
+) -> str:
     """The page as text.
 
     Args:
         title: plain text; it is escaped here.
         body: HTML; holds the :func:`card` of every figure.
         footer: HTML.
+        trials: what the table of trials shows (:mod:`hpo_core.report.trials`).
+        live: for a page that is served.
+        whole: False: without scripts and Plotly, for a page that is there already.
     """
-    plots = {figure.key: {"data": figure.data, "layout": figure.layout, "zoom": figure.zoom} for figure in figures}
-    script = ""
-    if figures:
-        script = f"<script>{get_plotlyjs()}</script><script>const FIGURES={_json(plots)};{_DRAW}</script>"
+    drawn = {
+        figure.key: {"data": figure.data, "layout": figure.layout, "zoom": figure.zoom, "narrow": figure.narrow}
+        for figure in figures
+    }
+    data: dict[str, Any] = {"figures": drawn, "trials": trials, "live": 0}
+    if live is not None:
+        data |= {"version": live.version, "live": live.seconds}
+    embedded = f'<script type="application/json" id="data">{_json(data)}</script>'
+    head = f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+    main = f"<main>{body}<footer>{footer}</footer></main>{embedded}"
+    if not whole:
+        return f"{head}</head><body>{main}</body></html>\n"
+    code = _asset("page.js") + (_asset("trials.js") if trials is not None else "")
+    plotly = f"<script>{get_plotlyjs()}</script>" if figures or trials is not None else ""
     return (
-        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
+        f'{head}<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><main>{body}"
-        f"<footer>{footer}</footer></main>{script}</body></html>\n"
+        f"<style>{_asset('page.css')}</style><script>{_THEME}</script></head><body>"
+        f'<div id="top"><span id="live"></span><button id="theme"></button></div>{main}{plotly}'
+        f"<script>{code}drawAll();if(data.live)follow();</script></body></html>\n"
     )
+
+
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'"
+)
+"""A page sends nothing anywhere, whatever stands in it. Plotly compiles shaders for parallel coordinates (eval)."""
+_THEME = (
+    "let t=null;try{t=localStorage.getItem('hpo-theme')}catch{}"
+    "document.documentElement.dataset.theme=t==='dark'||t==='light'?t:"
+    "matchMedia('(prefers-color-scheme: dark)').matches?'dark':'light'"
+)
+"""Runs before anything is drawn: a dark page does not flash."""
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("hpo_core.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def write_page(text: str, path: Path) -> Path:
@@ -61,7 +116,7 @@ def write_page(text: str, path: Path) -> Path:
 
 def card(figure: Figure) -> str:
     """Where a figure stands, with its words."""
-    width = f' style="min-width:{figure.min_width}px"' if figure.min_width else ""
+    width = f' style="--least:{figure.min_width}px"' if figure.min_width else ""
     return (
         f'<section class="card"><h2>{escape(figure.title)}</h2><p class="caption">{figure.caption}</p>'
         f'<div class="scroll"><div id="{figure.key}" class="plot"{width}></div></div></section>'
@@ -72,49 +127,3 @@ def _json(value: object) -> str:
     """JSON that cannot end the script it stands in."""
     plain = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-_DRAW = """
-const touch = matchMedia('(pointer: coarse)').matches || innerWidth < 600;
-for (const [key, figure] of Object.entries(FIGURES)) {
-  if (touch || !figure.zoom) figure.layout.dragmode = false;
-  if (innerWidth < 600 && figure.layout.legend) {
-    Object.assign(figure.layout.legend, {y: -64 / (figure.layout.height - 80), yanchor: 'top', font: {size: 11}});
-    figure.layout.height += 60;
-  }
-  document.getElementById(key).style.minHeight = figure.layout.height + 'px';
-  Plotly.newPlot(key, figure.data, figure.layout, {responsive: true, displaylogo: false,
-    ...(touch || !figure.zoom ? {displayModeBar: false} : {}),
-    modeBarButtonsToRemove: ['select2d', 'lasso2d', 'autoScale2d']});
-}
-"""
-
-_STYLE = """
-*{box-sizing:border-box}body{margin:0;background:#f5f7fa;color:#1f2933;font:15px/1.5 Inter,'Segoe UI',Roboto,
-'Helvetica Neue',Arial,sans-serif}main{max-width:1200px;margin:0 auto;padding:28px 20px 40px}
-h1{font-size:28px;line-height:1.2;margin:0 0 4px;overflow-wrap:anywhere}h2{font-size:19px;margin:0 0 2px}
-h3{font-size:13px;margin:10px 0 4px;color:#64707d;font-weight:600}
-p{margin:4px 0}a{color:#1c6dd0}
-code{background:#e9edf2;border-radius:5px;padding:2px 7px;font-size:13px;overflow-wrap:anywhere}
-.about,.caption,footer{color:#64707d}.caption{max-width:90ch;margin-bottom:8px}
-.pill{display:inline-block;vertical-align:middle;font-size:13px;font-weight:600;padding:2px 11px;
-border-radius:99px}
-.finished{background:#d3f9d8;color:#1b6e2c}.running{background:#d0ebff;color:#0b4f8a}
-.halted{color:#8f2f00}.pill.halted{background:#ffe3d1}.open{background:#e9edf2;color:#46525e}
-.links{display:flex;flex-wrap:wrap;gap:4px 18px}.next{margin-top:8px}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(148px,1fr));gap:12px;margin:18px 0}
-.tile,.card{background:#fff;border:1px solid #e3e8ee;border-radius:12px}
-.tile{padding:12px 16px}.label,.small{font-size:12.5px;color:#64707d;overflow-wrap:anywhere}
-.value{font-size:23px;font-weight:650;line-height:1.3;white-space:nowrap}
-.card{padding:18px 20px;margin:0 0 18px}.scroll{overflow-x:auto}.plot{width:100%}
-.pair{display:flex;flex-wrap:wrap;gap:0 18px}.pair>.card{flex:1 1 300px;min-width:0}
-.pair>.card+.card{flex:2 1 480px}
-table{border-collapse:collapse;font-size:13.5px;font-variant-numeric:tabular-nums}
-.long{align-items:flex-start}.scroll+.scroll{margin-top:14px}
-th,td{text-align:left;padding:5px 16px 5px 0;border-bottom:1px solid #e9edf2;vertical-align:top}
-th{font-weight:600;color:#64707d;white-space:nowrap}td{overflow-wrap:anywhere;min-width:48px}
-td.n{white-space:nowrap}footer{font-size:13px;margin-top:8px}
-@media(max-width:600px){.pair>.card,.pair>.card+.card{flex:1 1 100%}
-main{padding:16px 10px}.card{padding:14px 12px}h1{font-size:23px}.value{font-size:19px}}
-@media print{body{background:#fff}.card{break-inside:avoid}}
-"""

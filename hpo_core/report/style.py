@@ -10,6 +10,8 @@ BEST, FAILED, LOST, RUNNING, CANDIDATE = "#e8590c", "#d6336c", "#868e96", "#d0eb
 OPENS = "#0a7d55"
 INK, MUTED, GRID = "#1f2933", "#64707d", "#e9edf2"
 FONT = "Inter, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+DARKER = '<span class="on-light">darker</span><span class="on-dark">brighter</span>'
+"""In captions: a theme of dark colours shows in light ones what is dark on white."""
 _STOPS = ((190, 201, 214), (116, 172, 223), (28, 109, 208), (11, 47, 107))
 
 
@@ -26,6 +28,9 @@ class Figure:
     """Narrower screens scroll sideways instead of squeezing it."""
     zoom: bool = True
     """Whether there is anything to zoom into."""
+    narrow: dict[str, Any] | None = None
+    """On a screen below 600 pixels: ``layout`` merged into the figure's, ``traces`` by number likewise,
+    ``dimensions`` of parallel axes to keep."""
 
 
 def level_color(level: int, levels: int) -> str:

@@ -99,6 +99,21 @@ class Decision(msgspec.Struct, frozen=True):
             return f"{self.model}: the challenger became champion"
         return f"{self.model}: version {self.champion_version} stays champion"
 
+    def outcome(self, version: int) -> str:
+        """What came of it, for a list of runs: ``version 3 became champion: val_loss 0.2103 instead of 0.3551 ...``.
+
+        Args:
+            version: that the challenger was registered as.
+        """
+        challenger, champion = (
+            f"{fmean(values) * self.sign:.4g}" for values in (self.verdict.challenger, self.verdict.champion)
+        )
+        if self.promoted:
+            change = f"version {version} became champion in place of version {self.champion_version}"
+            return f"{change}: {self.metric} {challenger} instead of {champion} on the new data"
+        stays = f"version {self.champion_version} stays champion"
+        return f"{stays}: {self.metric} {champion} on the new data, and {challenger} of version {version} is no better"
+
     def markdown(self) -> str:
         """The decision as Markdown: what was compared, and why the champion changed or stayed."""
         test = markdown_text(self.verdict.words(self.metric, self.sign))

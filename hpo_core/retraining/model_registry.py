@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from hpo_core.checkpoints.storage import local_copy, local_path
-from hpo_core.model.errors import HpoError
+from hpo_core.model.errors import CheckpointError, HpoError, ObjectiveError
 from hpo_core.retraining.model_card import Decision, ModelCard
+from hpo_core.spec import StudySpec
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore, open_client
 from hpo_core.tracking.mlflow_links import run_url
 from hpo_core.tracking.mlflow_names import legal_key, param_value
+from hpo_core.tracking.models.loading_words import loading_words
+from hpo_core.tracking.models.model_folder import WEIGHTS, Trained, write_mlflow_model, write_plain
 from hpo_core.tracking.tracked_study import MetricPoint
 
 CHAMPION = "champion"
@@ -31,6 +35,7 @@ DATA = "hpo.data"
 """Tag: where the data lay when a retraining began; its studies name that place."""
 SPOILED = "hpo.spoiled"
 """Tag: the data are not what they were when it began."""
+log = logging.getLogger("hpo.tracking")
 _CARD = "model.json"
 _FOLDER = "model"
 
@@ -152,15 +157,22 @@ class ModelRegistry:
         self._store.log(run, tags={"hpo.decided": "true"})
         run.tags["hpo.decided"] = "true"
 
-    def upload(self, run: KnownRun, card: ModelCard, folder: Path, base: str) -> None:
-        """Upload a model: its card, and its checkpoints from below ``base`` of ``folder``."""
+    def upload(self, run: KnownRun, card: ModelCard, folder: Path, spec: StudySpec, code: Sequence[str] = ()) -> None:
+        """Upload a model: its card, its checkpoints from the study's ``folder``, the weights of the one that serves.
+
+        Where the study says how to build it (``build``), it is a model that MLflow's own functions load.
+
+        Args:
+            spec: of the study that trained it.
+            code: folders that ``build`` is imported from.
+        """
         with tempfile.TemporaryDirectory() as side:
             model = Path(side) / _FOLDER
-            model.mkdir()
+            self._write_serving(card, folder, spec, code, model)
             moved = []
             for index, repeat in enumerate(card.repeats):
                 name = f"repeat-{index}.safetensors"
-                with _on_this_machine(folder, repeat.checkpoint.uri, base) as file:
+                with _on_this_machine(folder, repeat.checkpoint.uri, spec.checkpoint_base) as file:
                     shutil.copyfile(file, model / name)
                 checkpoint = msgspec.structs.replace(repeat.checkpoint, uri=name, parent=None)
                 moved.append(msgspec.structs.replace(repeat, checkpoint=checkpoint))
@@ -169,6 +181,30 @@ class ModelRegistry:
             self._client.log_artifacts(run.run_id, str(model), _FOLDER)
         params = {legal_key(name): param_value(value) for name, value in card.repeats[card.serving].params.items()}
         self._store.log(run, params=params)
+
+    def _write_serving(self, card: ModelCard, folder: Path, spec: StudySpec, code: Sequence[str], target: Path) -> None:
+        """Make the model's folder, with what loads the repeat that serves."""
+        repeat = card.repeats[card.serving]
+        served = Trained(spec.constants | repeat.params, repeat.checkpoint, str(folder), spec.checkpoint_base)
+        with (
+            tempfile.TemporaryDirectory() as side,
+            _on_this_machine(folder, repeat.checkpoint.uri, spec.checkpoint_base) as file,
+        ):
+            plain = Path(side)
+            try:
+                tracked = write_plain(served, file, plain)
+            except CheckpointError as error:
+                log.warning("model %r: its weights are not there as a file of their own: %s", self.name, error)
+                tracked = ""
+            if spec.build is not None and tracked:
+                try:
+                    write_mlflow_model(served, spec.build, code, tracked=tracked, target=target)
+                except ObjectiveError as error:  # a night's training is worth more than its wrapping
+                    shutil.rmtree(target, ignore_errors=True)
+                    log.warning("model %r: MLflow cannot load it by itself: %s", self.name, error)
+            target.mkdir(exist_ok=True)
+            for found in plain.iterdir():
+                shutil.copyfile(found, target / found.name)
 
     def register(self, run: KnownRun, tags: Mapping[str, Any], description: str) -> int:
         """The version made from a run's model; the same one when called again."""
@@ -179,17 +215,30 @@ class ModelRegistry:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
+        version = self._version_of(run)
+        if version is None:
+            made = self._client.create_model_version(
+                self.name,
+                f"runs:/{run.run_id}/{_FOLDER}",
+                run.run_id,
+                tags={key: str(value) for key, value in tags.items()},
+            )
+            version = int(made.version)
+        words = "\n\n".join(filter(None, [description, self._loading(run, version)]))
+        self._client.update_model_version(self.name, str(version), words)
+        return version
+
+    def _version_of(self, run: KnownRun) -> int | None:
         for known in self._client.search_model_versions(f"name = '{self.name}'"):
             if known.run_id == run.run_id:
                 return int(known.version)
-        made = self._client.create_model_version(
-            self.name,
-            f"runs:/{run.run_id}/{_FOLDER}",
-            run.run_id,
-            tags={key: str(value) for key, value in tags.items()},
-            description=description,
-        )
-        return int(made.version)
+        return None
+
+    def _loading(self, run: KnownRun, version: int) -> str:
+        """How a version is loaded, as far as its files allow."""
+        names = {str(item.path).rpartition("/")[2] for item in self._listed(run.run_id)}
+        uri = f"models:/{self.name}/{version}"
+        return loading_words(model=uri if "MLmodel" in names else "", folder=uri if WEIGHTS in names else "")
 
     def finish(self, run: KnownRun, version: int) -> None:
         """All is done."""

@@ -27,25 +27,29 @@ def branch_after_drift_check(drift: Drift) -> Step:
     return Step("retrain", "the champion's parameters are trained again on the new data")
 
 
-def is_good_enough(own: Sequence[float], retrained: Sequence[float], *, level: float = 0.05) -> bool:
-    """Whether the champion's parameters are as good on the new data as on their own.
+def is_good_enough(champion: Sequence[float], retrained: Sequence[float], *, level: float = 0.05) -> bool:
+    """Whether the champion's parameters, trained again, are as good as the champion itself on the same data.
 
-    They are unless they are significantly worse (one-sided Welch test of the losses over seeds).
+    They are unless they are significantly worse (one-sided Welch test of the losses over seeds). The champion's losses
+    on its own data say nothing here: data of another day are harder or easier for every model, and harder ones would
+    begin a search each time.
 
     Args:
-        own: losses of the champion's repeats on its own data, when it became champion.
+        champion: losses of the champion's repeats on the new data.
         retrained: losses of the same parameters, trained and evaluated on the new data.
         level: significance level.
     """
-    return not promotion_test(retrained, own, level=level).wins
+    return not promotion_test(retrained, champion, level=level).wins
 
 
-def branch_after_retraining(own: Sequence[float], retrained: Sequence[float], *, level: float = 0.05) -> Step | None:
+def branch_after_retraining(
+    champion: Sequence[float], retrained: Sequence[float], *, level: float = 0.05
+) -> Step | None:
     """Tune after a retraining that was not good enough; None where it was."""
-    if is_good_enough(own, retrained, level=level):
+    if is_good_enough(champion, retrained, level=level):
         return None
     return Step(
         "tune",
-        f"trained again, the champion's parameters are significantly worse on the new data than they were on their "
-        f"own (one-sided Welch test, level {level:g})",
+        f"tuned again: trained on the new data, the champion's parameters are significantly worse there than the "
+        f"champion itself (one-sided Welch test, level {level:g})",
     )

@@ -17,6 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from hpo_core.model.events import Event, TrialCreated
 from hpo_core.model.rng import Stream, derive_seed
+from hpo_core.model.space.optuna_view import suggest
 from hpo_core.model.trial import Params
 from hpo_core.samplers.mirror_storage import MirrorStorage
 from hpo_core.samplers.sampler import SamplerContext
@@ -28,7 +29,7 @@ class ExhaustiveSampler:
     """Asks an Optuna sampler for one configuration after the other, until all were created."""
 
     def __init__(self, name: str, arguments: Mapping[str, Any], context: SamplerContext) -> None:
-        self._space = context.space
+        self._space = context.space.in_linear_steps()
         self._seed = context.seed
         self._created: set[str] = set()
         self._storage = MirrorStorage()
@@ -58,14 +59,12 @@ class ExhaustiveSampler:
             if self._points is None and _key(values) in seen:  # brute force repeats itself once all are known
                 return
             seen.add(_key(values))
-            yield values
+            if not self._space.forbidden_by(values):
+                yield values
 
     def _ask(self) -> Params:
         trial = self._study.ask()
-        values: Params = {}
-        for name in self._space.order:
-            if self._space.is_active(name, values):
-                values[name] = self._space.parameters[name].suggest(trial, name)
+        values = suggest(self._space, trial)
         ended: FrozenTrial = self._storage.get_trial(trial._trial_id)
         ended.state = TrialState.FAIL  # has ended, so that brute force need not wait for it before it goes on
         self._storage.view[ended.number] = ended

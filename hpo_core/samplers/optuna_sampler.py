@@ -18,6 +18,8 @@ depends on the recorded history and the number alone, not on what this process h
 A sampler whose seed names one fixed sequence (QMC) keeps the study's seed. Those that try a finite list are in
 :mod:`hpo_core.samplers.exhaustive_sampler`.
 
+Constraints are shown with the results, as Optuna's own studies keep them; TPE, GP and NSGA use them, the others do not.
+
 With a warm start the storage begins with trials of earlier studies, a decayed share of them (the spec holds which).
 Their losses are not comparable where the data changed, so as soon as a configuration was trained in both, they are
 shifted at each resource by the median difference there, or at the nearest resource that has one.
@@ -40,6 +42,7 @@ from optuna.trial import FrozenTrial, TrialState
 from hpo_core.model.events import Event, JobCompleted, TrialAbandoned, TrialCreated
 from hpo_core.model.rng import Stream, derive_seed
 from hpo_core.model.space import PARAMETER_TYPES, ParameterType
+from hpo_core.model.space.optuna_view import distributions, seen, suggest
 from hpo_core.model.trial import Params
 from hpo_core.samplers.mirror_storage import MirrorStorage
 from hpo_core.samplers.sampler import SamplerContext
@@ -52,9 +55,13 @@ _NOT_OFFERED = {
 _FIXED_SEQUENCE = {"QMCSampler"}
 _STATEFUL = _FIXED_SEQUENCE | {"CmaEsSampler", "NSGAIISampler", "NSGAIIISampler"}
 _KNOWS_PRUNING = {"TPESampler"}
+_MOST_ASKS = 100
+"""A sampler that answers with a forbidden combination is asked again so often; then a configuration is drawn."""
 _ENDLESS = 2**62
 """The full resource where there is none: above any a study can have."""
 _EPOCH = datetime(2000, 1, 1)
+_OLDER = int(optuna.__version__.split(".")[0]) < 5
+"""Optuna 4 reads constraints only in samplers that were given a function for them."""
 
 
 def optuna_samplers() -> list[str]:
@@ -74,6 +81,11 @@ def check_sampler(name: str, arguments: Mapping[str, Any]) -> None:
         raise ValueError(f"sampler {name!r} {why}; use random, or one of Optuna's: {', '.join(known)}")
     takes = list(inspect.signature(getattr(optuna.samplers, name)).parameters)
     for argument in arguments:
+        if argument == "constraints_func":
+            raise ValueError(
+                f"sampler {name}: constraints_func is a function, which a study file cannot hold; report its values "
+                "with the metric (trial.report, trial.set_constraint) and list their names in the study's constraints"
+            )
         if argument not in takes or argument == "seed":
             rest = ", ".join(t for t in takes if t != "seed")
             cure = "the study's seed serves" if argument == "seed" else f"it takes: {rest}"
@@ -111,6 +123,10 @@ def check_objectives(name: str, arguments: Mapping[str, Any], objectives: int) -
         optuna.logging.set_verbosity(verbosity)
 
 
+def _shown_constraints(trial: FrozenTrial) -> list[float]:
+    return list(trial.system_attrs["constraints"])
+
+
 class OptunaSampler:
     """Asks an Optuna sampler, and shows it every result."""
 
@@ -118,6 +134,7 @@ class OptunaSampler:
         self._name = name
         self._arguments = dict(arguments)
         self._seed = context.seed
+        self._constraints = context.constraints
         self._space = context.space
         self._class = getattr(optuna.samplers, name)
         self._takes_seed = "seed" in inspect.signature(self._class).parameters
@@ -133,6 +150,8 @@ class OptunaSampler:
         self._results_at: dict[int, int] = {}
         self._created: dict[int, TrialCreated] = {}
         self._trial_ids: dict[int, int] = {}
+        self._violations: dict[int, dict[int, list[float]]] = {}
+        """By trial and resource: the values of the constraints."""
         self._values: dict[int, dict[int, tuple[float, ...] | None]] = {}
         self._past = list(context.past)
         self._shifts: dict[int, tuple[float, ...]] = {}
@@ -182,6 +201,8 @@ class OptunaSampler:
         if self._takes_seed:
             fixed = name in _FIXED_SEQUENCE
             arguments["seed"] = derive_seed(self._seed, "sampler", 0 if fixed else number)
+        if self._constraints and _OLDER and "constraints_func" in inspect.signature(self._class).parameters:
+            arguments["constraints_func"] = _shown_constraints
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             sampler: optuna.samplers.BaseSampler = self._class(**arguments)
@@ -190,14 +211,16 @@ class OptunaSampler:
     def propose(self, number: int, given: Params | None = None) -> Params:
         if number and self._name not in _FIXED_SEQUENCE:
             self._study.sampler = self._make(number)
-        trial = self._study.ask()
-        self._trial_ids[number] = trial._trial_id
-        values: Params = {}
-        for name in self._space.order:
-            if self._space.is_active(name, values):
-                known = given is not None and name in given
-                values[name] = given[name] if given and known else self._space.parameters[name].suggest(trial, name)
-        return values
+        for _ in range(_MOST_ASKS):
+            trial = self._study.ask()
+            self._trial_ids[number] = trial._trial_id
+            values = suggest(self._space, trial, given)
+            if not self._space.has_forbidden or not self._space.forbidden_by(values):
+                return values
+            refused: FrozenTrial = self._storage.get_trial(trial._trial_id)
+            refused.state = TrialState.FAIL
+            self._storage.view[refused.number] = refused
+        return self._space.draw(Stream(self._seed, "params", number), given)
 
     def apply(self, event: Event) -> None:
         if isinstance(event, TrialCreated):
@@ -212,6 +235,9 @@ class OptunaSampler:
         elif isinstance(event, JobCompleted):
             values = self._values.setdefault(event.trial, {})
             values[event.resource] = None if event.loss is None else event.losses or (event.loss,)
+            if event.loss is not None and self._constraints:
+                found = [event.metrics[name] for name in self._constraints]
+                self._violations.setdefault(event.trial, {})[event.resource] = found
             if event.loss is not None:
                 self._results_at[event.resource] = self._results_at.get(event.resource, 0) + 1
             again = [event.trial]
@@ -239,8 +265,8 @@ class OptunaSampler:
         self._study.add_trial(
             optuna.trial.create_trial(
                 state=TrialState.RUNNING,
-                params=event.params,
-                distributions=self._distributions(event.params),
+                params=seen(self._space, event.params),
+                distributions=distributions(self._space, event.params),
             )
         )
         newest = self._storage.get_all_trials(self._study._study_id, deepcopy=False)[-1]
@@ -278,13 +304,20 @@ class OptunaSampler:
         """That of the nearest resource that has one."""
         return self._shifts[min(self._shifts, key=lambda known: abs(math.log(known / resource)))]
 
-    def _distributions(self, params: Params) -> dict[str, BaseDistribution]:
-        return {name: self._space.parameters[name].distribution() for name in params}
+    def _constraints_of(self, number: int, state: TrialState) -> list[float]:
+        """At the resource whose losses are shown; earlier studies lent feasible results only."""
+        values = self._violations.get(number, {})
+        if not values:
+            return [0.0] * len(self._constraints)
+        return values[self._level if state is TrialState.COMPLETE and self._level in values else max(values)]
 
     def _show(self, number: int, state: TrialState, losses: tuple[float, ...] | None = None) -> None:
         params = self._created[number].params
         values = self._seen(number)
         base = self._storage.get_trial(self._trial_ids[number])
+        attrs = dict(base.system_attrs)
+        if self._constraints and losses is not None:
+            attrs["constraints"] = self._constraints_of(number, state)
         self._storage.view[base.number] = FrozenTrial(
             number=base.number,
             trial_id=base._trial_id,
@@ -293,10 +326,10 @@ class OptunaSampler:
             values=losses,
             datetime_start=_EPOCH,
             datetime_complete=_EPOCH if state.is_finished() else None,
-            params=params,
-            distributions=self._distributions(params),
+            params=seen(self._space, params),
+            distributions=distributions(self._space, params),
             user_attrs={},
-            system_attrs=dict(base.system_attrs),
+            system_attrs=attrs,
             intermediate_values={} if self._several else {r: v[0] if v else math.inf for r, v in values.items()},
         )
 

@@ -50,6 +50,8 @@ class SamplerContext(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     objectives: int
     """How many metrics are optimized."""
+    constraints: tuple[str, ...] = ()
+    """Names of the values in ``JobCompleted.metrics`` that should be at most 0."""
     max_resource: int | None
     """Units of a full training; None: no upper limit."""
     past: Sequence[PastTrial] = ()

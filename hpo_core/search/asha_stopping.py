@@ -13,6 +13,7 @@ from bisect import bisect_right, insort
 from collections import Counter, deque
 
 from hpo_core.model.events import Event, JobCompleted, JobGranted, TrialAbandoned, TrialStopped
+from hpo_core.model.feasibility import Rankable
 from hpo_core.search.halving.bracket_ladders import Brackets
 from hpo_core.search.halving.brackets import BracketPlan
 from hpo_core.search.halving.rungs import AnyRung
@@ -32,7 +33,7 @@ class AshaStopping(SearchMethod):
         self.ruled_out = self.brackets.ruled_out
         self._eta = plan.reduction_factor
         self._several = objectives > 1
-        self._ranked: dict[AnyRung, list[tuple[float, int]]] = {}
+        self._ranked: dict[AnyRung, list[tuple[Rankable, int]]] = {}
         self._passed: deque[Promote] = deque()
         self._stopped: deque[TrialStopped] = deque()
 
@@ -82,7 +83,7 @@ class AshaStopping(SearchMethod):
         if self._several:
             return rung.rank(trial)
         assert not isinstance(loss, tuple)
-        key = (float("inf") if loss is None else loss, trial)
+        key: tuple[Rankable, int] = (math.inf if loss is None else loss, trial)
         ranked = self._ranked.setdefault(rung, [])
         insort(ranked, key)
         return bisect_right(ranked, key)

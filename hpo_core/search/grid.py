@@ -14,8 +14,9 @@ from hpo_core.model.limit_checks import at_most
 from hpo_core.model.rng import Stream
 from hpo_core.model.short_text import shown, some
 from hpo_core.model.space import ParameterType, SearchSpace
+from hpo_core.model.space.search_space import MOST_DRAWS
 from hpo_core.model.trial import Params
-from hpo_core.search.grid_points import Points, TooEntangledError
+from hpo_core.search.grid_points import ListedPoints, Points, TooEntangledError
 from hpo_core.search.method import SearchMethod
 from hpo_core.search.random import Straight
 from hpo_core.search.search_settings import MAX, Outline, Resource, SearchContext, SearchSettings, check_configs
@@ -110,19 +111,30 @@ class Grid:
         if both:
             raise SpecError(f"search.grid: {sorted(both)[0]!r} stands in points and in random; drop it from one.")
         for name in self._space.order:
-            above = sorted(self._drawn & set(self._space.parameters[name].when))
+            above = sorted(self._drawn & set(self._space.above(name)))
             if above and name not in self._drawn:
                 raise SpecError(
                     f"search.grid: {name!r} is active depending on {above[0]!r}, which is drawn; draw both "
                     f"(random: [{above[0]}, {name}]), or neither."
                 )
+        if dependent := [
+            name for name in self._space.order if self._space.is_dependent(name) and name not in self._drawn
+        ]:
+            raise SpecError(
+                f"search.grid: the range of {dependent[0]!r} depends on another parameter, so it has no fixed points; "
+                f"draw it (random: [{dependent[0]}])."
+            )
         values = {
             name: self._space.parameters[name].grid_values(name, settings.points.get(name))
             for name in self._space.order
             if name not in self._drawn
         }
+        several = any(len(self._space.parameters[name].conditions()) > 1 for name in values)
         try:
-            self._points = Points(values, self._space.parameters)
+            if several or self._space.has_forbidden:
+                self._points: Points | ListedPoints = ListedPoints(values, self._space)
+            else:
+                self._points = Points(values, self._space.parameters)
         except TooEntangledError:
             raise SpecError(
                 "search.grid: the conditions between parameters make too many combinations to count its points; draw "
@@ -157,12 +169,22 @@ class Grid:
         point = self._points.at(self._order[number % self.size])
         if not self._drawn:
             return point
+        for attempt in range(MOST_DRAWS):
+            values = self._filled(point, number, f"again-{attempt}/" if attempt else "")
+            if not self._space.has_forbidden or not self._space.forbidden_by(values):
+                return values
+        raise SpecError(
+            f"search.grid: {MOST_DRAWS:,} draws for the point {point} were all forbidden; forbid less, or draw less."
+        )
+
+    def _filled(self, point: Params, number: int, purpose: str) -> Params:
         values: Params = {}
         for name in self._space.order:
             if name in point:
                 values[name] = point[name]
             elif name in self._drawn and self._space.is_active(name, values):
-                values[name] = self._space.parameters[name].draw(Stream(self._seed, f"grid/{name}", number))
+                stream = Stream(self._seed, f"grid/{purpose}{name}", number)
+                values[name] = self._space.resolved(name, values).draw(stream)
         return values
 
     @property

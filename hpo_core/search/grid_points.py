@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpo_core.model.space import Parameter, scalar_key
+from hpo_core.model.errors import SpecError
+from hpo_core.model.space import Parameter, SearchSpace, scalar_key
 
 MOST_STEPS = 200_000
 """Pairs of a set of parameters that are off and a value's effect on it, over all parameters."""
@@ -70,6 +71,47 @@ class Points:
         return found
 
 
+class ListedPoints:
+    """The points of a small grid, gone through one by one: for conditions with alternatives, forbidden combinations.
+
+    Args:
+        values: of each parameter, in order.
+        space: says which points there are.
+
+    Raises:
+        SpecError: there are too many points to list, or none.
+    """
+
+    def __init__(self, values: Mapping[str, Sequence[Any]], space: SearchSpace) -> None:
+        self._found: list[dict[str, Any]] = []
+        waiting: list[tuple[int, dict[str, Any]]] = [(0, {})]
+        names = list(values)
+        steps = 0
+        while waiting:
+            place, point = waiting.pop()
+            steps += 1
+            if steps > MOST_STEPS:
+                raise SpecError(
+                    f"search.grid: with forbidden combinations or alternative conditions a grid has at most about "
+                    f"{MOST_STEPS:,} points; give fewer points, or draw some parameters (random: [...])."
+                )
+            if place == len(names):
+                if not space.forbidden_by(point):
+                    self._found.append(point)
+            elif not space.is_active(names[place], point):
+                waiting.append((place + 1, point))
+            else:
+                name = names[place]
+                waiting += [(place + 1, point | {name: value}) for value in reversed(values[name])]
+        self.size = len(self._found)
+        if not self._found:
+            raise SpecError("search.grid: every point of the grid is forbidden; give other points, or forbid less.")
+
+    def at(self, number: int) -> dict[str, Any]:
+        """Point ``number``, from 0; parameters that are off are absent."""
+        return dict(self._found[number])
+
+
 class _Group:
     """Parameters that conditions join."""
 
@@ -83,11 +125,10 @@ class _Group:
         self._allowed: list[dict[tuple[bool, Any], int]] = [{} for _ in names]
         """By parameter and value: those whose condition on it holds."""
         for i, name in enumerate(names):
-            for other, wanted in parameters[name].conditions().items():
+            for other, test in next(iter(parameters[name].conditions()), {}).items():
                 above = self.place[other]
                 self._depending[above] |= 1 << i
-                for value in wanted:
-                    key = scalar_key(value)
+                for key in {scalar_key(value) for value in values[other] if test.holds(value)}:
                     self._allowed[above][key] = self._allowed[above].get(key, 0) | 1 << i
         self._below = self._count([self._effects(i, values[name]) for i, name in enumerate(names)])
         self.size = self._below[0][0]
@@ -154,7 +195,7 @@ def _joined(names: list[str], parameters: Mapping[str, Parameter]) -> list[list[
         return name
 
     for name in names:
-        for other in parameters[name].when:
+        for other in parameters[name].parents():
             above[root(name)] = root(other)
     groups: dict[str, list[str]] = {}
     for name in names:

@@ -7,11 +7,12 @@ from abc import ABC, abstractmethod
 import msgspec
 
 from hpo_core.model.events import Event, JobCompleted
+from hpo_core.model.feasibility import Infeasible, Rankable
 from hpo_core.model.trial import Params
 from hpo_core.search.halving.promotion_chance import Contest
 
-Loss = float | tuple[float, ...] | None
-"""What rungs rank: a loss, one per objective, or None (not finite, or abandoned: last)."""
+Loss = float | tuple[float, ...] | Infeasible | None
+"""What rungs rank: a loss, one per objective, an infeasible result, or None (not finite, or abandoned: last)."""
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -127,4 +128,13 @@ class SearchMethod(ABC):
 
 def loss_of(event: JobCompleted) -> Loss:
     """What a rung ranks of a result."""
-    return event.losses if event.losses and event.loss is not None else event.loss
+    if event.losses and event.loss is not None:
+        return Infeasible(event.total_violation, event.losses) if event.infeasible else event.losses
+    return first_loss_of(event)
+
+
+def first_loss_of(event: JobCompleted) -> Rankable | None:
+    """The same by the first objective alone."""
+    if event.loss is not None and event.infeasible:
+        return Infeasible(event.total_violation, event.loss)
+    return event.loss

@@ -172,6 +172,8 @@ class Session(msgspec.Struct, gc=False):
     resource: int = 0
     """Units behind it at its end, its ancestors' included."""
     fitness: Fitness = None
+    violation: float = 0.0
+    """Of the study's constraints, in total."""
     ended: bool = False
     initiated: bool = False
 
@@ -307,7 +309,7 @@ class Pbt(SearchMethod):
         others = [number for pool in self._pools(own.generation) for number in pool if number != initiator]
         if others:
             opponent = Stream(self._seed, "opponent", child).choice(others)
-            wins = self._compare(own.fitness, self.sessions[opponent].fitness) <= 0
+            wins = self._compare_trials(initiator, opponent) <= 0
             return opponent, initiator if wins else opponent, True
         return None, initiator if own.fitness is not None else self._fallback(own.generation), True
 
@@ -331,15 +333,22 @@ class Pbt(SearchMethod):
 
     def _ranked(self, trials: Iterable[int]) -> list[int]:
         """The fittest first."""
-        fitness = {number: self.sessions[number].fitness for number in trials}
-        unordered = self.settings.rules > 1 and any(map(has_gaps, fitness.values()))
+        found = list(trials)
+        unordered = self.settings.rules > 1 and any(has_gaps(self.sessions[number].fitness) for number in found)
         if unordered or self.settings.fitness == "pareto":
-            return ranked(fitness, self._compare)
-        return sorted(fitness, key=cmp_to_key(self._order))
+            return ranked({number: number for number in found}, self._compare_trials)
+        return sorted(found, key=cmp_to_key(self._order))
 
     def _order(self, one: int, other: int) -> int:
         """Fitter first, then the lower number."""
-        return self._compare(self.sessions[one].fitness, self.sessions[other].fitness) or (one > other) - (one < other)
+        return self._compare_trials(one, other) or (one > other) - (one < other)
+
+    def _compare_trials(self, one: int, other: int) -> int:
+        """-1 where ``one`` is fitter, 1 where ``other`` is; among trials with a fitness the smaller violation first."""
+        a, b = self.sessions[one], self.sessions[other]
+        if a.violation != b.violation and a.fitness is not None and b.fitness is not None:
+            return -1 if a.violation < b.violation else 1
+        return self._compare(a.fitness, b.fitness)
 
     def _truncation(self, initiator: int, child: int) -> tuple[int | None, int | None, bool]:
         members = self._ranked(self._latest.values())
@@ -381,6 +390,7 @@ class Pbt(SearchMethod):
                 session.fitness = event.losses
             elif event.loss is not None:
                 session.fitness = (event.loss,)
+            session.violation = event.total_violation
             self._end(event.trial)
         elif kind is TrialAbandoned or kind is TrialStopped:
             assert isinstance(event, TrialAbandoned | TrialStopped)

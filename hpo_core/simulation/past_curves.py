@@ -52,6 +52,7 @@ class PastCurves:
             )
         self.past = past
         self._metrics = [(metric.name, metric.sign) for metric in spec.objectives]
+        self._metrics += [(name, 1.0) for name in spec.constraints]
         self._seed = seed
         self._passes: list[list[int]] = []
         self._continued: dict[int, Curve] = {}

@@ -194,7 +194,7 @@ def _summary(scenario: Scenario, study: Study, executor: Simulation, entries: It
                 rungs[event.resource] = rungs.get(event.resource, 0) + 1
                 if event.resource == top:
                     full.append(entry.time)
-                if event.loss is not None and (not steps or event.loss < steps[-1][1]):
+                if event.loss is not None and not event.infeasible and (not steps or event.loss < steps[-1][1]):
                     steps.append((entry.time, event.loss))
             elif type(event) is AttemptFailed:
                 _spread(load, running.pop(event.trial), entry.time, end)

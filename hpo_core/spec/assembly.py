@@ -26,6 +26,7 @@ def create_sampler(spec: StudySpec) -> Sampler:
         space=spec.search_space(),
         seed=spec.seed,
         objectives=len(spec.objectives),
+        constraints=tuple(spec.constraints),
         max_resource=spec.search.outline().max_resource,
         past=warm.past if warm is not None else (),
     )

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from hpo_core.model.errors import SpecError
 from hpo_core.model.nested_names import clash
+from hpo_core.model.rng import Stream
 from hpo_core.model.short_text import shown
 from hpo_core.model.space import SearchSpace
 from hpo_core.model.space.given_values import given_values
+from hpo_core.model.trial import Params
 
 if TYPE_CHECKING:
     from hpo_core.spec.study_spec import StudySpec
@@ -21,6 +24,7 @@ def check_given(spec: StudySpec, space: SearchSpace) -> None:
         ValueError: place, value, rule and cure.
     """
     _check_names(spec)
+    _check_completion(space, {}, "space")
     if spec.start_with and spec.search.record() is not None:
         raise ValueError("start_with: a rerun trains the recorded configurations; drop start_with")
     most = spec.search.sampled()
@@ -30,12 +34,24 @@ def check_given(spec: StudySpec, space: SearchSpace) -> None:
             f"{most}; drop some, or let the search have more"
         )
     seen: dict[str, int] = {}
-    for i, values in enumerate(spec.start_with):
+    for i, values in enumerate(spec.first_configurations):
         where = f"start_with[{i}]"
+        if spec.start_with[i] == "default" and not values:
+            raise ValueError(f"{where} is default, and no parameter of the space has a default; give one, or drop this")
         given = given_values(space, values, where)
+        _check_completion(space, given, where)
         first = seen.setdefault(json.dumps(given), i)
         if first != i and not space.complaints(given):
             raise ValueError(f"{where} is the same configuration as start_with[{first}]; drop one of them")
+
+
+def _check_completion(space: SearchSpace, given: Params, where: str) -> None:
+    """Draw one: with few configurations left, that would fail again and again while the study runs."""
+    if space.has_forbidden:
+        try:
+            space.draw(Stream(0, "check", 0), given)
+        except SpecError as error:
+            raise ValueError(f"{where}: {error}".rstrip(".")) from None
 
 
 def _check_names(spec: StudySpec) -> None:

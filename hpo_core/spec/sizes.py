@@ -7,7 +7,7 @@ Errors are ValueErrors, which the spec's validator turns into a SpecError.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpo_core.model import limits
@@ -34,7 +34,25 @@ def check_sizes(spec: StudySpec) -> None:
         _check_name("metric", metric.name)
     for where, part in (("training", spec.training), ("cluster", spec.cluster), ("stop", spec.stop)):
         _check_seconds(where, part)
-    spec.search.check_sizes(spec.space)
+    spec.search.check_sizes(spec.search_space().parameters)
+
+
+def check_constraints(constraints: Sequence[str], metrics: Collection[str]) -> None:
+    """Refuse constraints that cannot be told apart from each other or from a metric.
+
+    Raises:
+        ValueError: name, rule and cure.
+    """
+    at_most("constraints", len(constraints), limits.METRICS, "constraints; drop some")
+    for name in constraints:
+        _check_name("constraints", name)
+        if name in metrics:
+            raise ValueError(
+                f"constraints: {name!r} is a metric of the study already, and one value cannot be both; report the "
+                "constraint under a name of its own, such as the value minus its limit"
+            )
+    if len(set(constraints)) < len(constraints):
+        raise ValueError(f"constraints = {list(constraints)} names one twice; drop it")
 
 
 def check_arguments(name: str, arguments: Mapping[str, Any]) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hpo_core.samplers.registry import OURS
+from hpo_core.samplers.space_notices import notices as space_notices
+
 if TYPE_CHECKING:
     from hpo_core.spec.study_spec import StudySpec
 
 
 def notices(spec: StudySpec, extra: int = 0) -> list[str]:
-    """Why no trial may be trained to the maximum resource; empty: nothing to say.
+    """Why no trial may be trained to the maximum resource, and what the sampler does not express; empty: nothing.
 
     Args:
         extra: configurations asked for after the study was created.
@@ -22,4 +25,6 @@ def notices(spec: StudySpec, extra: int = 0) -> list[str]:
             f"stop.total_resource = {units:,} ends the study before a trial can reach max_resource = {top:,}; raise "
             "the one or lower the other."
         )
+    listed = spec.search.outline().own_configurations
+    found += space_notices(spec.sampler.name, spec.search_space(), ours=spec.sampler.name in OURS, listed=listed)
     return found + spec.search.notices(extra)

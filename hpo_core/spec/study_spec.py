@@ -7,10 +7,12 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from hpo_core.model.errors import SpecError
-from hpo_core.model.nested_names import flattened
+from hpo_core.model.nested_names import flat_space, flattened
 from hpo_core.model.rng import derive_seed
 from hpo_core.model.settings import RECORDED, MetricSpec, Part, is_recorded
 from hpo_core.model.space import Parameter, SearchSpace
+from hpo_core.model.space.given_values import default_values
+from hpo_core.model.space.when import Condition
 from hpo_core.samplers.registry import check_objectives, check_population
 from hpo_core.search.registry import Search
 from hpo_core.spec.beginning import check_given
@@ -27,7 +29,8 @@ from hpo_core.spec.sections import (
     TrainingSpec,
     WarmStartSpec,
 )
-from hpo_core.spec.sizes import check_sizes
+from hpo_core.spec.sizes import check_constraints, check_sizes
+from hpo_core.spec.threads import check_threads
 from hpo_core.spec.validation_errors import explain
 
 
@@ -40,6 +43,12 @@ class StudySpec(Part):
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
         description="Training function as package.module:function; None for studies driven by hand.",
     )
+    build: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="Function as package.module:function that makes the untrained torch module from the parameters; "
+        "with it, MLflow's own functions load the best model. Whoever loads it runs that code.",
+    )
     style: Literal["handle", "optuna"] = Field(
         default="handle",
         description="What the function is: handle, train(trial) with trial.steps(); optuna, an Optuna objective as it "
@@ -49,10 +58,20 @@ class StudySpec(Part):
     metrics: list[MetricSpec] = Field(
         default_factory=list, description="Several objectives: promotion by non-dominated sorting."
     )
-    space: dict[str, Parameter] = Field(min_length=1)
-    start_with: list[dict[str, Any]] = Field(
+    constraints: list[str] = Field(
         default_factory=list,
-        description="Configurations that are tried first, whole or in part; the sampler adds what they leave out.",
+        description="Names of values reported beside the metric. A result is feasible where each of them is at most 0; "
+        "infeasible ones rank behind all feasible ones, by their total violation, and are never the best.",
+    )
+    space: dict[str, Parameter] = Field(min_length=1)
+    forbidden: list[Condition] = Field(
+        default_factory=list,
+        description="Combinations that are never tried, in the form of ``when``: ``{optimizer: sgd, lr: {low: 0.1}}``.",
+    )
+    start_with: list[dict[str, Any] | Literal["default"]] = Field(
+        default_factory=list,
+        description="Configurations that are tried first, whole or in part; the sampler adds what they leave out. "
+        "``default``: the defaults of all parameters that have one.",
     )
     constants: dict[str, Any] = Field(
         default_factory=dict,
@@ -87,13 +106,20 @@ class StudySpec(Part):
         """Groups may be written as mappings: ``{optimizer: {lr: 0.1}}``."""
         return [flattened(one) if isinstance(one, dict) else one for one in given] if isinstance(given, list) else given
 
+    @field_validator("space", mode="before")
+    @classmethod
+    def _flat_space(cls, given: Any) -> Any:
+        """Groups may be written as mappings: ``{optimizer: {lr: {type: float, ...}}}``."""
+        return flat_space(given) if isinstance(given, dict) else given
+
     @model_validator(mode="after")
     def _check_parts(self, info: ValidationInfo) -> StudySpec:
         new = not is_recorded(info)
         if new:
             check_sizes(self)
             self.search.check_reach()
-        space = SearchSpace(self.space)
+            check_threads(self)
+        space = self.search_space()
         if self.metrics and self.metrics[0] != self.metric:
             raise ValueError(
                 f"metric {self.metric.name!r} is not the first of metrics {self.metrics[0].name!r}; give one of the two"
@@ -101,6 +127,7 @@ class StudySpec(Part):
         names = [metric.name for metric in self.metrics]
         if len(set(names)) < len(names):
             raise ValueError(f"metrics = {names} names one metric twice; drop it")
+        check_constraints(self.constraints, {self.metric.name, *names})
         self.search.check_objectives(len(self.objectives))
         check_objectives(self.sampler.name, self.sampler.arguments, len(self.objectives))
         self.search.check_space(space, self.seed)
@@ -111,6 +138,11 @@ class StudySpec(Part):
             raise ValueError(
                 f"style optuna cannot go on from another trial's weights, which {self.search.method} does; use another "
                 "method, or write the objective as train(trial) with trial.track() and trial.steps()"
+            )
+        if new and self.build is not None and (self.style == "optuna" or self.objective is None):
+            raise ValueError(
+                "build: checkpoints of an Optuna objective as it is, and of studies driven by hand, hold no model; "
+                "drop build, or write the objective as train(trial) with trial.track(model=...)"
             )
         if self.warm_start is not None and outline.own_configurations:
             raise ValueError(
@@ -147,7 +179,12 @@ class StudySpec(Part):
         return derive_seed(self.seed, "training", self.search.number_of_seed(trial))
 
     def search_space(self) -> SearchSpace:
-        return SearchSpace(self.space)
+        return SearchSpace(self.space, self.forbidden)
+
+    @property
+    def first_configurations(self) -> list[dict[str, Any]]:
+        """Those of ``start_with``, with the defaults written out."""
+        return [default_values(self.search_space()) if one == "default" else one for one in self.start_with]
 
     def plain(self) -> dict[str, Any]:
         """As plain data, the form the journal keeps; :meth:`from_plain` is the inverse."""

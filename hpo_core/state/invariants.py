@@ -36,7 +36,12 @@ def check_state(state: StudyState) -> None:
             assert trial.granted.target > (trial.resource if further_job else trial.searched)
             assert not further_job or i in state.extended
             assert trial.granted.attempt == trial.attempts - 1
-    finite = [r.loss for t in state.trials for r in t.all_results if r.loss is not None and is_complete(r)]
+    finite = [
+        r.loss
+        for t in state.trials
+        for r in t.all_results
+        if r.loss is not None and is_complete(r) and not r.infeasible
+    ]
     assert (state.incumbent.loss if state.incumbent else None) == (min(finite) if finite else None)
     assert (state.front[0] if state.front else None) == state.incumbent
     _check_front(state)
@@ -49,11 +54,12 @@ def check_state(state: StudyState) -> None:
         trial = state.trials[number]
         assert wish.target > trial.resource and trial.abandoned is None and trial.all_results
     assert state.completed_jobs == sum(len(t.results) + len(t.further) for t in state.trials)
+    assert state.infeasible_results == sum(r.infeasible for t in state.trials for r in t.all_results)
     assert state.abandoned_trials == sum(t.abandoned is not None for t in state.trials)
 
 
 def _check_front(state: StudyState) -> None:
-    results = [r for t in state.trials for r in t.all_results if r.losses and is_complete(r)]
+    results = [r for t in state.trials for r in t.all_results if r.losses and is_complete(r) and not r.infeasible]
     if not results:
         assert state.front == ([state.incumbent] if state.incumbent else [])
         return

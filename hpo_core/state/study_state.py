@@ -90,6 +90,8 @@ class StudyState:
         A trial may be in it with several results; of equal ones the earliest stays."""
         self.completed_jobs = 0
         self.abandoned_trials = 0
+        self.infeasible_results = 0
+        """Finite results that violate a constraint; none of them is the incumbent or in the front."""
         self.failed_attempts = 0
         self.ignored_reports = 0
         self.resource_used = 0
@@ -171,7 +173,7 @@ class StudyState:
     def _created(self, event: StudyCreated) -> None:
         self.spec = StudySpec.from_journal(event.spec)
         self.has_members = self.spec.search.outline().members
-        self.queue.extend(self.spec.start_with)
+        self.queue.extend(self.spec.first_configurations)
 
     def _controller_changed(self, event: ControllerChanged) -> None:
         self.controller = event.controller
@@ -187,7 +189,10 @@ class StudyState:
         if event.queued:
             self.queue.popleft()
         base = 0 if event.parent is None else self.trials[event.parent].searched
-        self.trials.append(TrialRecord(event.trial, event.bracket, event.params, event.parent, base=base))
+        queued = event.queued is True
+        self.trials.append(
+            TrialRecord(event.trial, event.bracket, event.params, event.parent, queued=queued, base=base)
+        )
 
     def _reproduced(self, event: Reproduced) -> None:
         self.reproduced[event.child] = event
@@ -240,6 +245,9 @@ class StudyState:
         self.completed_jobs += 1
         loss = event.loss
         if loss is None:
+            return
+        if event.infeasible:
+            self.infeasible_results += 1
             return
         if event.losses:
             if is_complete(event):

@@ -48,6 +48,8 @@ class TrialRecord(msgspec.Struct, gc=False):
     abandoned: TrialAbandoned | None = None
     stopped: TrialStopped | None = None
     """Set where the search said that the trial does not go on."""
+    queued: bool = False
+    """Whether a person gave its configuration, or a part of it (``start_with``, ``enqueue``)."""
     base: int = 0
     """Units of training behind the parent when the trial was created."""
 
@@ -78,6 +80,12 @@ class TrialRecord(msgspec.Struct, gc=False):
         """Loss at the highest resource; None where there is none or it is not finite."""
         results = self.all_results if self.further else self.results
         return results[-1].loss if results else None
+
+    @property
+    def infeasible(self) -> bool:
+        """Whether the result at the highest resource violates a constraint."""
+        results = self.all_results if self.further else self.results
+        return bool(results) and results[-1].infeasible
 
     @property
     def status(self) -> str:

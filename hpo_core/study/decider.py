@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
+
 from hpo_core.checkpoints.retention import LiveCheckpoints
 from hpo_core.model.events import (
     AbandonRequested,
@@ -35,6 +37,7 @@ from hpo_core.model.events import (
     TrialAbandoned,
     TrialExtended,
 )
+from hpo_core.model.feasibility import total_violation
 from hpo_core.model.inventory import EMPTY
 from hpo_core.model.stage import Further
 from hpo_core.model.trial import Metrics, Outcome, Report
@@ -170,6 +173,13 @@ class Decider:
 
     def _result(self, report: Report, grant: JobGranted) -> JobCompleted:
         loss, losses = self._losses(report.metrics)
+        violation: float | msgspec.UnsetType = msgspec.UNSET
+        if self._spec.constraints:
+            found = total_violation(report.metrics.get(name, math.nan) for name in self._spec.constraints)
+            if found is None:  # as where the metric itself is not finite
+                loss, losses = None, ()
+            elif loss is not None:
+                violation = found
         curve: tuple[tuple[int, float], ...] = ()
         if self._method.reads_curves and type(grant.stage) is not Further:
             name, sign = self._objectives[0]
@@ -187,6 +197,7 @@ class Decider:
             ended=report.ended,
             losses=losses,
             curve=curve,
+            violation=violation,
         )
 
     def _losses(self, metrics: Metrics) -> tuple[float | None, tuple[float, ...]]:

@@ -28,7 +28,9 @@ def check_training(state: StudyState, study: str, trial: int | None, to: int, *,
         )
     if trial is None:
         if state.incumbent is None:
-            raise HpoError(f"{where} has no finite result yet, so there is no best trial to train further.")
+            raise HpoError(
+                f"{where} has no finite result yet{_feasible(state)}, so there is no best trial to train further."
+            )
         trial = state.incumbent.trial
     if isinstance(trial, bool) or not isinstance(trial, int) or not 0 <= trial < len(state.trials):
         known = f"its trials are 0 to {len(state.trials) - 1}" if state.trials else "it has none yet"
@@ -56,6 +58,10 @@ def check_training(state: StudyState, study: str, trial: int | None, to: int, *,
     if asked is not None and to < asked.target:
         raise HpoError(f"{where} is to be trained to {asked.target} already; give at least that.")
     return trial
+
+
+def _feasible(state: StudyState) -> str:
+    return " that satisfies its constraints" if state.infeasible_results else ""
 
 
 def next_in_turn(state: StudyState) -> int | None:

@@ -246,13 +246,17 @@ class Study:
         bad = [name for name in self._objectives if name not in metrics]
         if self.spec.any_metric and len(bad) < len(self._objectives):
             bad = []
+        bad += [name for name in self.spec.constraints if name not in metrics]
         bad += [k for k, item in metrics.items() if isinstance(item, bool | str) or not hasattr(item, "__float__")]
         if bad:
+            what = "constraint" if bad[0] in self.spec.constraints else "metric"
             raise ObjectiveError(
-                f"Study {self.name!r}, trial {job.trial}: metric {bad[0]!r} is {metrics.get(bad[0])!r} in "
+                f"Study {self.name!r}, trial {job.trial}: {what} {bad[0]!r} is {metrics.get(bad[0])!r} in "
                 f"{dict(metrics)!r}; tell needs it as a number. Report it, or name another one in the study."
             )
-        finite = all(math.isfinite(float(metrics.get(name, 0.0))) for name in self._objectives)
+        finite = all(
+            math.isfinite(float(metrics.get(name, 0.0))) for name in (*self._objectives, *self.spec.constraints)
+        )
         report = Report(
             trial=job.trial,
             attempt=job.attempt,

@@ -171,16 +171,18 @@ class StandardInput:
     def _watch(self) -> None:
         said = b""
         while not self.ended:
+            orphaned = os.getppid() != self._parent  # before reading: what the controller wrote last still counts
             try:
-                ready, _, _ = select.select([0], [], [], _SLICE)
+                ready, _, _ = select.select([0], [], [], 0.0 if orphaned else _SLICE)
                 if ready:
                     found = os.read(0, 4096)
                     said = (said + found)[-4096:]
                     self.finishing = FINISH in said
                     self.ended = self.ended or not found
+                else:
+                    self.ended = self.ended or orphaned
             except (OSError, ValueError):  # it is closed
                 self.ended = True
-            self.ended = self.ended or os.getppid() != self._parent
         if not self.finishing:
             time.sleep(ABANDONED_SECONDS)
             self._give_up()

@@ -8,6 +8,7 @@ costs half of ``update_run`` and takes any status.
 from __future__ import annotations
 
 import contextlib
+import getpass
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -181,6 +182,13 @@ def _alone(tracking_uri: str) -> Iterator[None]:
         yield
 
 
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):  # a container's user may have no name
+        return str(os.getuid())
+
+
 class RunStore:
     """The runs of one experiment."""
 
@@ -238,7 +246,8 @@ class RunStore:
                 return found
 
     def create(self, name: str, started: float, tags: dict[str, str]) -> KnownRun:
-        """A new run."""
+        """A new run, created by the user of this process."""
+        tags = tags | {"mlflow.user": _user()}
         made = self.client.create_run(self.experiment_id, milliseconds(started), tags, name)
         return KnownRun(made.info.run_id, "RUNNING", None, False, {})
 

@@ -19,6 +19,11 @@ def run_url(tracking_uri: str, experiment_id: str, run_id: str) -> str:
     return _page(tracking_uri, f"/experiments/{experiment_id}/runs/{run_id}?{_KIND}")
 
 
+def experiments_url(tracking_uri: str) -> str:
+    """The page of all experiments, or the command as above."""
+    return _page(tracking_uri, f"/experiments?{_KIND}")
+
+
 def compare_url(tracking_uri: str, experiment_ids: str | Sequence[str], run_ids: Sequence[str]) -> str:
     """The page that compares runs (parallel coordinates, scatter, contour), or the command as above.
 

@@ -13,10 +13,11 @@ from typing import Any
 from hpo_core.model.events import Entry
 from hpo_core.tracking.mlflow_client import SUPERSEDED, KnownRun, RunStore, open_client
 from hpo_core.tracking.mlflow_links import compare_url, reason_of, run_url, shown_uri
+from hpo_core.tracking.models.loading_words import loading_words
 from hpo_core.tracking.projection import DivergedError
 from hpo_core.tracking.projection_lock import ProcessLock
 from hpo_core.tracking.provenance.upload import ProvenanceUpload
-from hpo_core.tracking.run_artifacts import write_files, write_tables
+from hpo_core.tracking.run_artifacts import BEST_FOLDER, MODEL_TAG, WEIGHTS_TAG, write_files, write_tables
 from hpo_core.tracking.run_contents import study_params, study_run_status, trial_name, trial_params, trial_run_status
 from hpo_core.tracking.run_location import ProjectionPlace, write_place
 from hpo_core.tracking.run_tags import CURSOR, DIGEST, identity, study_tags, trial_tags
@@ -195,6 +196,9 @@ class MlflowProjection:
                 write_tables(store, self._parent, fold)
                 write_files(store, self._parent, fold, self.study_folder)
                 self._provenance.write(store, self._parent, fold.spec, self.study_folder)
+                tags = self._changed_tags(self._parent, study_run_status(fold, has_controller=False)[1])
+                store.log(self._parent, tags=tags)  # how the best model is loaded
+                self._parent.tags.update(tags)
                 self._note_place(store, compare=True)
         except BaseException:
             self._disconnect()
@@ -330,13 +334,20 @@ class MlflowProjection:
         store.set_status(parent, status, None if status == "RUNNING" else fold.time)
         if self._cursor is None or self._cursor < 0:
             store.log(parent, params=study_params(fold.spec))
-        best = fold.state.incumbent
-        best_run = self._trials.get(best.trial) if best is not None else None
-        tags = study_tags(fold, word, None if best_run is None else best_run.run_id)
-        tags = {key: value for key, value in tags.items() if parent.tags.get(key) != value}
+        tags = self._changed_tags(parent, word)
         self._write_tables(store, parent)
         store.log(parent, points=fold.points, tags={**tags, CURSOR: str(fold.next_seq - 1), DIGEST: self._chain.hex()})
         parent.tags.update(tags)
+
+    def _changed_tags(self, parent: KnownRun, word: str) -> dict[str, str]:
+        """Tags of the study's run that MLflow does not hold yet."""
+        fold = self._fold
+        best = fold.state.incumbent
+        best_run = self._trials.get(best.trial) if best is not None else None
+        weights = f"runs:/{parent.run_id}/{BEST_FOLDER}" if parent.tags.get(WEIGHTS_TAG) else ""
+        loading = loading_words(model=parent.tags.get(MODEL_TAG, ""), folder=weights)
+        tags = study_tags(fold, word, None if best_run is None else best_run.run_id, loading)
+        return {key: value for key, value in tags.items() if parent.tags.get(key) != value}
 
     def _note_place(self, store: RunStore, *, compare: bool = False) -> None:
         """Write where the run is into the study's folder."""
@@ -345,7 +356,7 @@ class MlflowProjection:
             return
         best = ""
         if compare:
-            trials = [trial for trial in self._fold.state.trials if trial.loss is not None]
+            trials = [trial for trial in self._fold.state.trials if trial.loss is not None and not trial.infeasible]
             trials.sort(key=lambda trial: (-trial.resource, trial.loss))
             known = [run for trial in trials if (run := self._trials.get(trial.number)) and not run.deleted]
             ids = [run.run_id for run in known[:_COMPARED]]

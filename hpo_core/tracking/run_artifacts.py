@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import logging
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from hpo_core.checkpoints.storage import local_path
-from hpo_core.model.errors import CheckpointError
+from hpo_core.model.errors import CheckpointError, ObjectiveError
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
+from hpo_core.tracking.models.model_folder import PARAMS, WEIGHTS, Trained, write_mlflow_model, write_plain
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.front import front_members
 from hpo_core.views.summary import best_result
 
 BEST_FOLDER = "best_checkpoint"
 BEST_DIGEST = "hpo.best_checkpoint_digest"
+WEIGHTS_TAG = "hpo.best_weights"
+MODEL_TAG = "hpo.best_model"
+MODEL_FOLDER = "model"
 
 log = logging.getLogger(__name__)
 
@@ -103,10 +108,45 @@ def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path
         return
     upload = store.client.log_artifacts if path.is_dir() else store.client.log_artifact
     upload(run.run_id, str(path), BEST_FOLDER)
+    tags = {"hpo.best_checkpoint": f"{BEST_FOLDER}/{path.name}"} | _write_model(store, run, fold, folder, path)
     _drop_others(store, run, path)
-    tags = {BEST_DIGEST: best.digest, "hpo.best_checkpoint": f"{BEST_FOLDER}/{path.name}"}
+    tags[BEST_DIGEST] = best.digest
     store.log(run, tags=tags)
     run.tags.update(tags)
+
+
+def _write_model(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path, file: Path) -> dict[str, str]:
+    """Upload the best model's weights, and the model itself where the study says how to build it; returns tags."""
+    spec, state = fold.spec, fold.state
+    best, incumbent = state.best_checkpoint(), state.incumbent
+    assert best is not None and incumbent is not None
+    params = spec.constants | state.trials[incumbent.trial].params
+    model = Trained(params, best, str(folder), spec.checkpoint_base)
+    places = _import_folders(spec.pythonpath, folder)
+    tags = {WEIGHTS_TAG: "", MODEL_TAG: ""}
+    with tempfile.TemporaryDirectory(prefix="hpo-model-") as side:
+        plain, built = Path(side) / "plain", Path(side) / MODEL_FOLDER
+        plain.mkdir()
+        try:
+            tracked = write_plain(model, file, plain)
+            store.client.log_artifacts(run.run_id, str(plain), BEST_FOLDER)
+            tags[WEIGHTS_TAG] = f"{BEST_FOLDER}/{WEIGHTS}"
+            if spec.build is not None:
+                write_mlflow_model(model, spec.build, places, tracked=tracked, target=built)
+                _remove(store, run, [MODEL_FOLDER] if run.tags.get(MODEL_TAG) else [])
+                store.client.log_artifacts(run.run_id, str(built), MODEL_FOLDER)
+                tags[MODEL_TAG] = f"runs:/{run.run_id}/{MODEL_FOLDER}"
+        except (CheckpointError, ObjectiveError) as error:
+            log.warning("study %r: its best model is not in MLflow as weights or model: %s", spec.study, error)
+    return tags
+
+
+def _import_folders(pythonpath: list[str], study_folder: Path) -> list[str]:
+    """As :meth:`hpo_core.home.Home.import_folders`: nothing is imported from a home, where others write."""
+    folder = study_folder.resolve()
+    if folder.parent.name != "studies":
+        return pythonpath
+    return [place for place in pythonpath if not Path(place).resolve().is_relative_to(folder.parents[1])]
 
 
 def _drop_others(store: RunStore, run: KnownRun, kept: Path) -> None:
@@ -114,16 +154,21 @@ def _drop_others(store: RunStore, run: KnownRun, kept: Path) -> None:
     others = [
         item.path
         for item in store.client.list_artifacts(run.run_id, BEST_FOLDER)
-        if kept.is_file() and not item.is_dir and Path(item.path).name != kept.name
+        if kept.is_file() and not item.is_dir and Path(item.path).name not in (kept.name, WEIGHTS, PARAMS)
     ]
-    if not others:
+    _remove(store, run, others)
+
+
+def _remove(store: RunStore, run: KnownRun, paths: list[str]) -> None:
+    """Remove files or folders of a run; harmless where that cannot be done."""
+    if not paths:
         return
     from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
     repository: Any = get_artifact_repository(
         store.client.get_run(run.run_id).info.artifact_uri, tracking_uri=store.tracking_uri
     )
-    for path in others:
+    for path in paths:
         try:
             repository.delete_artifacts(path)
         except Exception as error:

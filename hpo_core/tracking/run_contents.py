@@ -13,10 +13,14 @@ from hpo_core.spec import StudySpec
 from hpo_core.state import TrialRecord
 from hpo_core.tracking.mlflow_names import legal_key, param_value
 from hpo_core.tracking.tracked_study import TrackedStudy
+from hpo_core.views.front import front_members
 from hpo_core.views.rung_names import halt_words
 from hpo_core.views.rungs import entry_levels
+from hpo_core.views.summary import constraint_words
 
 _LONGEST_LIST = 250
+_LONGEST_FRONT = 20
+"""Rows of the table in the study's description."""
 
 
 def trial_name(number: int) -> str:
@@ -82,7 +86,7 @@ def study_params(spec: StudySpec) -> dict[str, str]:
     return shown
 
 
-def description(fold: TrackedStudy, status: str) -> str:
+def description(fold: TrackedStudy, status: str, loading: str) -> str:
     spec, state = fold.spec, fold.state
     created = datetime.fromtimestamp(fold.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     metrics = ", ".join(f"{markdown_code(metric.name)} ({metric.mode})" for metric in spec.objectives)
@@ -94,17 +98,19 @@ def description(fold: TrackedStudy, status: str) -> str:
         f"- objective: `{spec.objective or 'driven by hand'}`",
     ]
     best = state.incumbent
-    if best is not None:
+    if best is not None and len(spec.objectives) == 1:
         lines.append(
             f"- best: {markdown_text(spec.metric.name)} = {best.loss * spec.metric.sign:.6g} "
             f"by {trial_name(best.trial)} after {best.resource} units, "
             f"with {markdown_code(json.dumps(state.trials[best.trial].params))}"
         )
+    if words := constraint_words(spec, state.infeasible_results):
+        lines.append(f"- constraints: {markdown_text(words)}")
     if len(spec.objectives) > 1:
         numbers = sorted({member.trial for member in state.front})
         lines.append(
-            f"- Pareto front: {len(state.front)} results of {len(numbers)} trials (tag `hpo.pareto` = `front`, file "
-            "`front.json`)"
+            f"- best: the Pareto front of {len(state.front)} results of {len(numbers)} trials, below (tag `hpo.pareto` "
+            "= `front`, file `front.json`)"
         )
     if enter := entry_levels(spec):
         places = ", ".join(f"bracket {bracket} at {level}" for bracket, level in enter.items())
@@ -112,12 +118,31 @@ def description(fold: TrackedStudy, status: str) -> str:
     lines += [f"- {fold.names.ceiling_line(event)}" for event in state.ceilings]
     if state.halted is not None:
         lines.append(f"- halted: {markdown_text(halt_words(spec, state.halted))}")
+    if len(spec.objectives) > 1:
+        lines += front_table(fold)
     lines += [
         "",
         "A copy: the record is the study's journal. Each child run is a trial; `promotions.json` says who "
         f"went on when, and why. `hpo show {spec.study}` tells more.",
+        *(["", f"**The best model.** {loading}"] if loading and status != "running" else []),
     ]
     return "\n".join(lines)
+
+
+def front_table(fold: TrackedStudy) -> list[str]:
+    """The Pareto front as a Markdown table, best first in the first objective; empty where there is none yet."""
+    members = front_members(fold.spec, fold.state)
+    if not members:
+        return []
+    names = [markdown_text(metric.name) for metric in fold.spec.objectives]
+    lines = ["", f"| trial | trained to | {' | '.join(names)} | parameters |", "| --- " * (len(names) + 3) + "|"]
+    for member in members[:_LONGEST_FRONT]:
+        values = " | ".join(f"{value:.6g}" for value in member.values.values())
+        params = markdown_code(json.dumps(member.params))
+        lines.append(f"| {trial_name(member.trial)} | {member.resource} | {values} | {params} |")
+    if (more := len(members) - _LONGEST_FRONT) > 0:
+        lines += ["", f"{more} more are in `front.json`."]
+    return lines
 
 
 def _flatten(key: str, value: Any, into: dict[str, str]) -> None:

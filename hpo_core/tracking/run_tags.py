@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from hpo_core.model.events import Reproduced
 from hpo_core.model.stage import FURTHER
+from hpo_core.spec import StudySpec
 from hpo_core.state import TrialRecord
 from hpo_core.tracking.mlflow_names import tag_value
 from hpo_core.tracking.run_contents import description
@@ -46,6 +47,8 @@ TRIAL_TAGS: dict[str, Callable[[_Trial], object]] = {
     "hpo.outcome": lambda trial: trial.notes.outcome,
     "hpo.failure": lambda trial: trial.notes.failure,
     "hpo.nonfinite": lambda trial: trial.notes.nonfinite,
+    "hpo.feasible": lambda trial: _feasible(trial),
+    "hpo.violation": lambda trial: trial.record.all_results[-1].total_violation if trial.record.infeasible else None,
     "hpo.pareto": lambda trial: _pareto(trial.fold, trial.record),
     "hpo.stopped": lambda trial: trial.record.stopped and trial.fold.names.stop_line(trial.record.stopped),
     "hpo.trained_further": lambda trial: trial.record.further[-1].resource if trial.record.further else None,
@@ -60,6 +63,7 @@ STUDY_TAGS: dict[str, Callable[[StudySummary], object]] = {
     "hpo.abandoned_trials": lambda study: study.abandoned,
     "hpo.resource_used": lambda study: study.resource,
     "hpo.halted": lambda study: study.reason,
+    "hpo.infeasible_results": lambda study: study.infeasible if study.constraints else None,
     "hpo.stop_rule": lambda study: study.rule,
     "hpo.best_trial": lambda study: study.best and study.best.trial,
     "hpo.best_value": lambda study: study.best and repr(study.best.value),
@@ -75,11 +79,16 @@ def identity(fold: TrackedStudy) -> dict[str, str]:
     return {"hpo.study": fold.spec.study, "hpo.created": repr(fold.created)}
 
 
+def source_tags(spec: StudySpec) -> dict[str, str]:
+    """What MLflow shows as the source of a run."""
+    return {"mlflow.source.name": spec.objective or "driven by hand", "mlflow.source.type": "LOCAL"}
+
+
 def trial_tags(fold: TrackedStudy, number: int, parent_run: str) -> dict[str, str]:
     """Tags of a trial's run."""
     trial = _Trial(fold, fold.state.trials[number], fold.trials[number], fold.state.reproduced.get(number))
     values = {key: value_of(trial) for key, value_of in TRIAL_TAGS.items()}
-    return {PARENT_RUN: parent_run, **identity(fold)} | {
+    return {PARENT_RUN: parent_run, **identity(fold), **source_tags(fold.spec)} | {
         key: tag_value(str(value)) for key, value in values.items() if value is not None and value != ""
     }
 
@@ -102,14 +111,30 @@ def _in_population(trial: _Trial, at_first: int | None, field: str) -> int | Non
 
 def _pareto(fold: TrackedStudy, trial: TrialRecord) -> str | None:
     """``front`` or ``dominated``: whether a result of the trial is on the Pareto front; None for one objective."""
-    if len(fold.spec.objectives) == 1 or all(result.loss is None for result in trial.results):
+    if len(fold.spec.objectives) == 1 or all(result.loss is None or result.infeasible for result in trial.results):
         return None
     return "front" if any(member.trial == trial.number for member in fold.state.front) else "dominated"
 
 
-def study_tags(fold: TrackedStudy, status: str, best_run: str | None) -> dict[str, str]:
-    """Tags of the study's run that change as it goes on."""
+def _feasible(trial: _Trial) -> str | None:
+    """``true`` or ``false``: whether the latest finite result satisfies the constraints; None where there are none."""
+    if not trial.fold.spec.constraints or trial.record.loss is None:
+        return None
+    return "false" if trial.record.infeasible else "true"
+
+
+def study_tags(fold: TrackedStudy, status: str, best_run: str | None, loading: str = "") -> dict[str, str]:
+    """Tags of the study's run that change as it goes on.
+
+    Args:
+        loading: how the best model is loaded, for the description.
+    """
     summary = summarize(fold.study)
-    values = {"hpo.status": status, "mlflow.note.content": description(fold, status), "hpo.best_run": best_run}
-    values |= {key: value_of(summary) for key, value_of in STUDY_TAGS.items()}  # type: ignore[misc]
+    values: dict[str, object] = {
+        **source_tags(fold.spec),
+        "hpo.status": status,
+        "mlflow.note.content": description(fold, status, loading),
+        "hpo.best_run": best_run,
+    }
+    values |= {key: value_of(summary) for key, value_of in STUDY_TAGS.items()}
     return {key: tag_value(str(value)) for key, value in values.items() if value is not None}

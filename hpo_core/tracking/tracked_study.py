@@ -277,6 +277,9 @@ class TrackedStudy:
                 continue
             final = event.metrics.get(metric.name, math.nan)
             self._point(notes, MetricPoint(f"final_{metric.name}", final, notes.ended, event.resource))
+        for name in self.spec.constraints:
+            final = event.metrics.get(name, math.nan)
+            self._point(notes, MetricPoint(f"final_{name}", final, notes.ended, event.resource))
         if TRAINED_TO not in event.metrics:  # an axis beside the metric: results of different rungs do not compare
             self._point(notes, MetricPoint(TRAINED_TO, float(event.resource), notes.ended, event.resource))
         if self.state.has_members:  # parameters change along a line of trials, and MLflow's params cannot

@@ -135,10 +135,8 @@ def evaluate_models(request: EvaluationRequest, *, timeout: float | None = None)
         ObjectiveError: the function raised, reported no metric, or its process died or took too long.
     """
     with tempfile.TemporaryDirectory(prefix="hpo-evaluation-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        code = _run(request, folder, timeout)
-        out, log = folder / "answer", log_tail(folder / "log")
-        answer = out.read_bytes() if out.exists() else b""
+        encoded = msgspec.msgpack.encode(request)
+        code, answer, log = run_in_process("hpo_core.training.evaluation", encoded, Path(name), timeout)
     if not answer and code is None:
         raise ObjectiveError(
             f"Evaluation by {request.function} took longer than {timeout:g} s. Raise the limit, or use fewer data. "
@@ -155,16 +153,20 @@ def evaluate_models(request: EvaluationRequest, *, timeout: float | None = None)
     return list(found.done)
 
 
-def _run(request: EvaluationRequest, folder: Path, timeout: float | None) -> int | None:
-    """Exit code of the evaluation process; None where it took too long. What it started ends with it.
+def run_in_process(module: str, request: bytes, folder: Path, timeout: float | None) -> tuple[int | None, bytes, str]:
+    """Run a module that runs user code: it reads a request and writes its answer to the file it is given.
 
     Its output goes to a file: a subprocess (of a data loader, say) could keep a pipe open for as long as it lives.
+    What it started ends with it.
+
+    Returns:
+        Its exit code (None where it took too long), its answer (empty where it gave none), the end of its output.
     """
-    asked, tag = folder / "request", uuid.uuid4().hex
-    asked.write_bytes(msgspec.msgpack.encode(request))
+    asked, out, tag = folder / "request", folder / "answer", uuid.uuid4().hex
+    asked.write_bytes(request)
     with asked.open("rb") as stdin, (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "hpo_core.training.evaluation", str(folder / "answer")],
+            [sys.executable, "-m", module, str(out)],
             stdin=stdin,
             stdout=log,
             stderr=log,
@@ -172,14 +174,15 @@ def _run(request: EvaluationRequest, folder: Path, timeout: float | None) -> int
             start_new_session=True,
         )
     try:
-        return process.wait(timeout)
+        code: int | None = process.wait(timeout)
     except subprocess.TimeoutExpired:
-        return None
+        code = None
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         kill_tagged(tag)
+    return code, out.read_bytes() if out.exists() else b"", log_tail(folder / "log")
 
 
 def evaluate_in_process(request: EvaluationRequest) -> list[Evaluation]:

@@ -236,7 +236,11 @@ class TrialHandle:
 
     def _check_required(self, metrics: Metrics) -> None:
         missing = [name for name in self._request.metrics if name not in metrics]
-        if missing and (self._request.required == "all" or len(missing) == len(self._request.metrics)):
+        if (
+            missing
+            and self._request.required != "none"
+            and (self._request.required == "all" or len(missing) == len(self._request.metrics))
+        ):
             seen = ", ".join(map(repr, metrics)) or "nothing"
             several = bool(self._request.more_metrics)
             one = "; one of them suffices in pbt" if self._request.required == "any" and several else ""
@@ -245,6 +249,13 @@ class TrialHandle:
                 f"Call trial.report({missing[0]}=...) in every step{one}, or "
                 f"{'drop it from metrics' if several else 'set metric.name'} of the study"
                 f"{'.' if several else ' to what is reported.'}"
+            )
+
+        unset = [name for name in self._request.constraints if name not in metrics]
+        if unset:
+            raise ObjectiveError(
+                f"Constraint {unset[0]!r} was not reported at the target (step {self.target}); call "
+                f"trial.report({unset[0]}=...) in every step, or drop it from constraints of the study."
             )
 
     def _loop(self) -> Iterator[int]:
@@ -289,8 +300,10 @@ class TrialHandle:
             raise
 
     def _finite(self, metrics: Metrics) -> bool:
-        """Whether no objective that was reported is NaN or infinite."""
-        return all(math.isfinite(metrics.get(name, 0.0)) for name in self._request.metrics)
+        """Whether no objective or constraint that was reported is NaN or infinite."""
+        return all(
+            math.isfinite(metrics.get(name, 0.0)) for name in (*self._request.metrics, *self._request.constraints)
+        )
 
     def _load(self, name: str, item: Any) -> None:
         if self._state is None:

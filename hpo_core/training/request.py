@@ -33,7 +33,7 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """``min`` or ``max`` for each objective."""
     constraints: tuple[str, ...] = ()
     """Names of the study's constraints; must be reported at the target as well."""
-    required: Literal["all", "any"] = "all"
+    required: Literal["all", "any", "none"] = "all"
     """Of several objectives: whether all must be reported, or one suffices (a population's fitness may have gaps)."""
     style: str = "handle"
     """``handle``: the objective takes a TrialHandle; ``optuna``: it is an Optuna objective."""
@@ -43,6 +43,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     stall_timeout: float | None = None
     storage_timeout: float | None = 3600.0
     """Seconds that writing or reading one checkpoint may take; ``stall_timeout`` does not count them."""
+    threads: int | None = None
+    """Threads to compute with; None: as the worker's environment says, or 1."""
     log_limit: int | None = None
     """Bytes of the attempt's log."""
     grace: float = 5.0

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
+from typing import Any
 
 import msgspec
 
 from hpo_core.model.events import Entry, JobCompleted, JobGranted, TrialAbandoned
 from hpo_core.model.stage import FURTHER
 from hpo_core.search.halving.pareto_rungs import ParetoRung
+from hpo_core.search.method import Loss, loss_of
 from hpo_core.study import Study
 from hpo_core.views.rung_names import Place, RungNames
 
@@ -43,7 +45,7 @@ class Promotions:
         self._study = study
         self._names = RungNames(study.spec)
         self._several = len(study.spec.objectives) > 1
-        self._by_loss: dict[Place, list[tuple[float, int]]] = {}
+        self._by_loss: dict[Place, list[tuple[Any, int]]] = {}
         """Results by rung, abandoned trials among them; with one objective."""
         self._fronts: dict[Place, ParetoRung] = {}
         """The same with several."""
@@ -55,20 +57,20 @@ class Promotions:
             if kind is JobCompleted:
                 assert isinstance(event, JobCompleted)
                 if event.rung != FURTHER:
-                    self._ranked(event, event.loss, event.losses)
+                    complete = all(loss == loss for loss in event.losses)  # a population's fitness may have gaps
+                    self._ranked(event, loss_of(event) if complete else None)
             elif kind is TrialAbandoned:
                 assert isinstance(event, TrialAbandoned)
                 if not self._study.state.trials[event.trial].is_at(event):
-                    self._ranked(event, None, ())
+                    self._ranked(event, None)
             elif kind is JobGranted:
                 assert isinstance(event, JobGranted)
                 self._granted(event, entry)
 
-    def _ranked(self, event: JobCompleted | TrialAbandoned, loss: float | None, losses: tuple[float, ...]) -> None:
+    def _ranked(self, event: JobCompleted | TrialAbandoned, loss: Loss) -> None:
         place = self._names.place(event.bracket, event.rung)
         if self._several:
-            complete = losses and all(loss == loss for loss in losses)  # a population's fitness may have gaps
-            self._fronts.setdefault(place, ParetoRung(1, 1.0)).add(event.trial, losses if complete else None)
+            self._fronts.setdefault(place, ParetoRung(1, 1.0)).add(event.trial, loss)  # type: ignore[arg-type]
         else:
             insort(self._by_loss.setdefault(place, []), _key(loss, event.trial))
 
@@ -84,7 +86,7 @@ class Promotions:
             rung.promote(below.trial)
         else:
             ranked = self._by_loss[place]
-            rank, among = bisect_left(ranked, _key(below.loss, below.trial)) + 1, len(ranked)
+            rank, among = bisect_left(ranked, _key(loss_of(below), below.trial)) + 1, len(ranked)
         self.all.append(
             Promotion(
                 seq=entry.seq,
@@ -100,5 +102,5 @@ class Promotions:
         )
 
 
-def _key(loss: float | None, trial: int) -> tuple[float, int]:
+def _key(loss: Loss, trial: int) -> tuple[Any, int]:
     return (math.inf if loss is None else loss, trial)

@@ -137,7 +137,7 @@ def bracket_views(study: Study, *, details: bool = False) -> list[BracketView]:
         for trial in state.trials:
             for result in trial.results:
                 rung = rung_at(result.bracket, result.rung, result.resource)
-                if result.loss is not None and (rung.best is None or result.loss < rung.best):
+                if result.loss is not None and not result.infeasible and (rung.best is None or result.loss < rung.best):
                     rung.best = result.loss
             if trial.stopped is not None:
                 place = names.place(trial.stopped.bracket, trial.stopped.rung)

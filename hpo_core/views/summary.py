@@ -8,6 +8,7 @@ import msgspec
 
 from hpo_core.model.stage import FURTHER
 from hpo_core.model.trial import Params
+from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.views.front import FrontMember, front_members
 from hpo_core.views.rung_names import RungNames
@@ -66,6 +67,9 @@ class StudySummary(msgspec.Struct, frozen=True, kw_only=True):
     failed_attempts: int
     resource: int
     """Units of training behind all results."""
+    constraints: tuple[str, ...]
+    infeasible: int
+    """Finite results that violate a constraint; none of them can be the best."""
     best: BestResult | None
     front: tuple[FrontMember, ...]
     """The Pareto front; with one objective the best result alone."""
@@ -111,6 +115,8 @@ def summarize(study: Study) -> StudySummary:
         abandoned=state.abandoned_trials,
         failed_attempts=state.failed_attempts,
         resource=state.resource_used,
+        constraints=tuple(spec.constraints),
+        infeasible=state.infeasible_results,
         best=best_result(study),
         front=front_members(spec, state),
         extendable=study.refuse_extension() is None,
@@ -123,6 +129,15 @@ def exhausted_words(study: Study) -> str:
     if not study.state.exhausted:
         return ""
     return f"{study.spec.sampler.name} has no further configurations: all {len(study.state.trials):,} were tried"
+
+
+def constraint_words(spec: StudySpec, infeasible: int) -> str:
+    """``size, time at most 0; 12 results violate them``; empty where there are no constraints."""
+    if not spec.constraints:
+        return ""
+    one = len(spec.constraints) == 1
+    count = "1 result violates" if infeasible == 1 else f"{infeasible:,} results violate"
+    return f"{', '.join(spec.constraints)} at most 0; {count} {'it' if one else 'them'}"
 
 
 def best_result(study: Study) -> BestResult | None:

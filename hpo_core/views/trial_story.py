@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hpo_core.model.events import AttemptReported, Entry
+from hpo_core.model.events import AttemptReported, Entry, JobCompleted
 from hpo_core.model.stage import FURTHER
+from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState
 from hpo_core.views.rung_names import RungNames
+
+
+def violated(spec: StudySpec, result: JobCompleted) -> str:
+    """The constraints that a result violates, with their values; empty where there are none."""
+    values = [(name, result.metrics[name]) for name in spec.constraints if result.infeasible]
+    found = ", ".join(f"{name} = {value:.6g}" for name, value in values if value > 0)
+    return f"; infeasible: {found}" if found else ""
 
 
 def trial_story(state: StudyState, number: int) -> list[str]:
@@ -15,9 +23,11 @@ def trial_story(state: StudyState, number: int) -> list[str]:
     assert state.spec is not None
     trial, names = state.trials[number], RungNames(state.spec)
     lines = [f"trial {number} created in bracket {trial.bracket}: {trial.params}"]
+    if trial.queued:
+        lines.append("its configuration, or a part of it, was given by a person (start_with, enqueue)")
     lines += [
         f"{'' if r.rung == FURTHER else 'reached '}{names.label(r.bracket, r.rung)} ({r.resource} units) in "
-        f"attempt {r.attempt}: loss {r.loss}"
+        f"attempt {r.attempt}: loss {r.loss}{violated(state.spec, r)}"
         for r in trial.all_results
     ]
     lines += [f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}" for f in trial.failures]

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from prefect.workers.process import ProcessWorker as Worker
 
-from tests.flows.conftest import ROOT
+from tests.flows.conftest import LIMIT, ROOT
 from tests.flows.prefect_api import ask
 
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
@@ -63,7 +63,7 @@ class Deployed:
     def hpo(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "hpo_flows.command", *arguments]
         return subprocess.run(
-            command, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=120
+            command, env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=LIMIT
         )
 
     def api(self, path: str, body: Any = None, method: str | None = None) -> Any:
@@ -89,7 +89,7 @@ class Deployed:
         found: dict[str, Any] = self.api(f"flow_runs/{run}")
         return found
 
-    def wait(self, run: str, until: Callable[[dict[str, Any]], bool], seconds: float = 180) -> dict[str, Any]:
+    def wait(self, run: str, until: Callable[[dict[str, Any]], bool], seconds: float = LIMIT) -> dict[str, Any]:
         deadline = time.monotonic() + seconds
         while not until(found := self.run(run)):
             assert time.monotonic() < deadline, (found["state"], self.logs(run)[-5:])

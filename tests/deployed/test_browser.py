@@ -44,7 +44,7 @@ def page() -> Iterator[Any]:
         pytest.skip("no Chromium on this machine")
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        opened = browser.new_page(viewport={"width": 1200, "height": 900})
+        opened = browser.new_page(viewport={"width": 1440, "height": 900})
         opened.set_default_timeout(PATIENCE)
         yield opened
         browser.close()
@@ -111,6 +111,12 @@ def field(page: Any, label: str, nth: int = 0) -> Any:
     return page.locator(f"xpath=//label[normalize-space(.)='{label}']/{inner}").nth(nth)
 
 
+def newer_field(page: Any, label: str, nth: int = 0) -> Any:
+    """The same in the newer UI."""
+    inner = "ancestor::div[contains(concat(' ', @class, ' '), ' group ')][1]"
+    return page.locator(f"xpath=//label[normalize-space(.)='{label}']/{inner}").nth(nth)
+
+
 def fill(page: Any, label: str, value: str, nth: int = 0) -> None:
     field(page, label, nth).locator("input, textarea").first.fill(value)
 
@@ -146,7 +152,7 @@ def test_fill_in_start_watch_and_open_artifacts(deployed: Deployed, page_inside:
     field(page, "objective").wait_for()
     choose(page, "objective", "tests.flows.objectives:good")
     fill(page, "Name (Optional)", "loss")
-    page.get_by_text("Add item", exact=True).first.click()
+    field(page, "numbers (Optional)").get_by_text("Add item", exact=True).click()
     fill(page, "Name", "x")
     fill(page, "Low", "-1")
     fill(page, "High", "1")
@@ -171,19 +177,21 @@ def test_fill_in_start_watch_and_open_artifacts(deployed: Deployed, page_inside:
 
     page.get_by_text("Artifacts", exact=True).first.click()
     study = ended["name"].removeprefix("tune-")
-    page.get_by_text(f"{study}-rungs").first.wait_for()
+    page.get_by_text(f"{study}-study").first.wait_for()
     page.wait_for_timeout(1000)
     page.screenshot(path=pictures / "artifacts.png")
-    page.get_by_text(f"{study}-best").first.click()
+    page.get_by_text(f"{study}-study").first.click()
     page.get_by_text("units of training").first.wait_for()
-    page.screenshot(path=pictures / "best.png")
+    page.set_viewport_size({"width": 1440, "height": 1500})
+    page.wait_for_timeout(1500)
+    page.screenshot(path=pictures / "study-artifact.png")
 
 
 def test_what_is_missing_is_said_beside_its_field(deployed: Deployed, page_inside: Any, pictures: Path) -> None:
     page = page_inside
     page.goto(form_of(deployed, "tune"))
     field(page, "objective").wait_for()
-    page.get_by_text("Add item", exact=True).first.click()
+    field(page, "numbers (Optional)").get_by_text("Add item", exact=True).click()
     fill(page, "Low", "0")
     page.get_by_role("button", name="Submit", exact=True).click()
     page.get_by_text("'high' is a required property").first.wait_for()
@@ -199,7 +207,7 @@ def test_the_newer_ui_draws_the_same_form(deployed: Deployed, page_inside: Any, 
         page.get_by_text(tab, exact=True).first.wait_for()
     page.get_by_text("Population", exact=True).first.click()
     page.get_by_text("Units of training of one session.").wait_for()
-    page.get_by_text("Add item").first.click()
+    newer_field(page, "numbers (Optional)").get_by_text("Add item").click()
     page.get_by_text("Largest value.").wait_for()
     assert not page.locator(".cm-editor").count(), "nothing has to be typed as JSON"
     page.set_viewport_size({"width": 1200, "height": 2400})
@@ -218,7 +226,6 @@ def test_a_champion_and_a_comparison_as_a_person_sees_them(
     fill(page, "model", "line")
     fill(page, "data", "drifted.json")
     for name, value in {"evaluate": "tests.retraining.retrain_objectives:evaluate", "study": "line"}.items():
-        field(page, f"{name} (Optional)").get_by_text("str", exact=True).click()
         fill(page, f"{name} (Optional)", value)
     page.screenshot(path=pictures / "retrain-form.png")
     page.get_by_role("button", name="Submit", exact=True).click()

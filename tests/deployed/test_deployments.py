@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 import urllib.error
@@ -29,8 +30,7 @@ def test_a_study_filled_in_runs_and_shows_itself(deployed: Deployed) -> None:
         metric={"name": "loss", "mode": "min"},
         numbers=[{"name": "x", "low": -1, "high": 1, "whole": False, "log": False, "step": 0, "grid_points": 0}],
         choices=[{"name": "kind", "values": ["plain", "16"]}],
-        method={"method": "asha", "configs": 9, "max_resource": 9, "min_resource": None, "reduction_factor": 3,
-                "brackets": None, "noise": None},
+        method={"method": "asha", "configs": 9, "max_resource": 9, "reduction_factor": 3},
         name="by-form", seed=3, cluster={"workers": 2},
     )  # fmt: skip
     ended = deployed.ended(run)
@@ -39,10 +39,11 @@ def test_a_study_filled_in_runs_and_shows_itself(deployed: Deployed) -> None:
     assert "best loss" in ended["state"]["message"]
 
     shown = deployed.artifacts(run)
-    assert {"by-form-progress", "by-form-rungs", "by-form-best", "by-form-report"} <= set(shown)
+    assert set(shown) == {"by-form-progress", "by-form-study"}, "one page, and a bar"
     assert shown["by-form-progress"] == 100
-    assert json.loads(shown["by-form-rungs"])[0]["results"] == "9 of 9"
-    assert "| x |" in shown["by-form-best"]
+    page = shown["by-form-study"]
+    assert "| x |" in page and "| 0 | 1 | 9 of 9 |" in page and "](data:image/svg+xml;base64," in page
+    assert "file://" not in page and "report.html`" in page, "a browser elsewhere opens no file of the worker"
     decisions = [line for line in deployed.logs(run) if line.startswith("trial ")]
     assert len(decisions) == deployed.status("by-form")["jobs"], "a line per decision"
     assert any("promoted to rung 1" in line for line in decisions)
@@ -102,6 +103,9 @@ def test_what_the_form_cannot_see_is_refused_at_once(deployed: Deployed) -> None
     for run, says in refused.items():
         ended = deployed.ended(run)
         assert ended["state_type"] == "FAILED" and says in ended["state"]["message"], ended["state"]
+        if "should match pattern" not in says:  # that Prefect says itself
+            assert "Error" not in ended["state"]["message"].partition(":")[0], "a sentence, not a class, comes first"
+            assert not any("Traceback" in line for line in deployed.logs(run)), deployed.logs(run)
         assert ended["total_run_time"] < 15, "a second on an idle machine"
     assert not grabbed.exists(), "the work pool takes no command from a run"
 
@@ -164,16 +168,31 @@ def test_a_champion_is_kept_and_searches_are_compared(deployed: Deployed) -> Non
     asked: dict[str, Any] = {"model": "line", "rules": {"repeats": 3}}
     first = asked | {"study": "line", "evaluate": "tests.retraining.retrain_objectives:evaluate"}
 
-    def decision(**parameters: Any) -> str:
+    def decision(**parameters: Any) -> tuple[str, str]:
+        """The run's artifact, and what the list of runs says."""
         ended = deployed.completed("retrain", **asked | parameters)
-        assert ended["name"] == "retrain-line"
+        assert re.fullmatch(r"retrain-line-20\d{6}-\d{4}", ended["name"])
         shown = deployed.artifacts(ended["id"])
-        assert shown["line-decision-picture"].startswith("data:image/svg+xml;base64,")
-        return str(shown["line-decision"])
+        return str(shown.get("line-decision", "")), ended["state"]["message"]
 
-    assert "version 1 stays champion" in decision(**first, data="similar.json")
-    assert "the challenger became champion" in decision(data="drifted.json")
-    assert "This was done before for the same data" in decision(data="drifted.json")
+    words, outcome = decision(**first, data="similar.json")
+    assert "version 1 stays champion" in words and "](data:image/svg+xml;base64," in words
+    assert outcome.startswith("version 1 stays champion: loss ")
+    begun = [deployed.start("retrain", **asked, data="drifted.json") for _ in range(3)]
+    ended = [deployed.ended(run) for run in begun]
+    assert {run["state_type"] for run in ended} == {"COMPLETED"}, [run["state"] for run in ended]
+    (did,) = [run for run in ended if "became champion" in run["state"]["message"]]
+    assert "version 3 became champion in place of version 1: loss " in did["state"]["message"]
+    assert "the challenger became champion" in deployed.artifacts(did["id"])["line-decision"]
+    for run in ended:
+        if run is not did:  # begun while the first was at work, or after it
+            message = run["state"]["message"]
+            assert "nothing was done" in message and run["state_name"] in ("Skipped", "Completed")
+            assert run["state_name"] == "Completed" or f"retrained by flow run {did['name']}" in message
+    assert "Skipped" in {run["state_name"] for run in ended}
+    words, outcome = decision(data="drifted.json")
+    assert not words, "nothing new is published for a night on which nothing changed"
+    assert outcome.startswith("version 3 stays champion: the data have not changed since 20")
 
     tuned = next(info.name for info in open_journal(deployed.home / "journal.db").studies() if "-tune" in info.name)
     compared = deployed.completed("compare", studies=["line", tuned])

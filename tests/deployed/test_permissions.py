@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,20 @@ from prefect.utilities.callables import parameter_schema
 from pydantic import TypeAdapter, ValidationError
 
 from hpo_core.model.errors import SpecError
+from hpo_core.model.trial import Outcome
 from hpo_core.spec import AddressClusterSpec, LocalClusterSpec, StudySpec, TrainingSpec
+from hpo_flows.deployed.flows import rerun, resume, tune_file
 from hpo_flows.deployed.form import (
+    _ASKED_ELSEWHERE,
     Attempts,
     DaskScheduler,
     LocalWorkers,
     filled_in,
     with_changes,
 )
-from hpo_flows.deployed.form_schema import DEFAULT_METHOD, Method
+from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
+from hpo_flows.retrain import retrain
 from hpo_flows.tune import tune
 from tests.conftest import make_spec
 
@@ -100,16 +105,40 @@ def made(permissions: Permissions, **changes: Any) -> StudySpec:
     return with_changes(spec, "named", permissions, seed=4, cluster=LocalWorkers(workers=3))
 
 
+def test_the_function_that_builds_the_model_needs_the_same_permission(permissions: Permissions) -> None:
+    assert made(permissions).build is None
+    assert made(permissions, further={"build": "models.net:build"}).build == "models.net:build"
+    with pytest.raises(NotAllowedError, match="build = 'os:abort' is not allowed here"):
+        made(permissions, further={"build": "os:abort"})
+
+
 def test_limits_of_attempts_have_fields(permissions: Permissions) -> None:
     assert made(permissions).training == TrainingSpec()
     given = {"max_lost": 5, "log_limit": None, "storage_timeout": 60.0, "fail_fast": 2}
     training = made(permissions, training=given).training
     assert {name: getattr(training, name) for name in given} == given
+    assert made(permissions, training={"max_lost": 0, "log_limit": 0}).training.max_lost is None, "0 says none"
+    assert made(permissions, training={"retries": "{error: 2}"}).training.allowed(Outcome.ERROR) == 2
     with pytest.raises(SpecError, match="max_lost"):
-        made(permissions, training={"max_lost": 0})
+        made(permissions, training={"max_lost": -1})
     schema = Attempts.model_json_schema()["properties"]
     assert schema["max_lost"]["default"] == 3 and "abandoned" in schema["max_lost"]["description"]
+    assert set(TrainingSpec.model_fields) == set(schema), "what is new in the study file is on the form"
     assert "training" in tune.parameters.properties
+
+
+def test_everything_of_a_study_file_is_on_the_form(permissions: Permissions) -> None:
+    on_form = set(parameter_schema(tune).model_dump()["definitions"]["Furthersettings"]["properties"])
+    assert on_form | set(_ASKED_ELSEWHERE) == set(StudySpec.model_fields)
+    assert "pythonpath" not in on_form, "where code comes from is the worker's"
+    further = {"style": "handle", "metrics": "[{name: val_loss}, {name: size, mode: min}]", "warm_start": " "}
+    spec = made(permissions, further=further)
+    assert [metric.name for metric in spec.objectives] == ["val_loss", "size"] and spec.warm_start is None
+    for text in ("{name: [", "loss"):
+        with pytest.raises(SpecError, match="metrics"):
+            made(permissions, further={"metrics": text})
+    with pytest.raises(NotAllowedError, match="checkpoints.folder"):
+        made(permissions, further={"checkpoints": "{folder: 's3://elsewhere'}"})
 
 
 @pytest.mark.parametrize(
@@ -176,6 +205,8 @@ def test_what_a_form_sends_means_what_a_study_file_says() -> None:
             "variant": "promotion", "brackets": None, "noise": None}  # fmt: skip
     assert read(sent) == read({"method": "asha", "configs": 30, "max_resource": 27})
     assert read({"population": 8, "generations": 3}).method == "pbt"
+    assert read({"hyperband": "hyperband", "max_resource": 9}) == read({"method": "hyperband", "max_resource": 9})
+    assert read({"grid": "grid", "max_resource": 9}).method == "grid"
     with pytest.raises(ValidationError, match="method is required"):
         read({"max_resource": 3})
 
@@ -189,12 +220,62 @@ def test_schema_has_a_tab_for_each_method_and_asks_for_no_mapping() -> None:
     ]  # fmt: skip
     inner = [item for tab in tabs for item in tab["properties"].items()]
     assert not [name for name, field in inner if field.get("type") == "object"]
-    assert all(field.get("description") for name, field in inner if name != "method")
+    assert all(field.get("description") for name, field in inner)
     assert all(field.get("description") for field in fields.values())
     assert schema["required"] == ["objective"]
+    assert sorted(fields, key=lambda name: fields[name]["position"])[:3] == ["objective", "name", "method"]
     for tab in tabs:  # a tab as it opens is a search
-        opened = {name: field["default"] for name, field in tab["properties"].items() if "default" in field}
-        assert TypeAdapter(Method).validate_python(opened).method == opened["method"]
+        method = next(iter(tab["properties"]))
+        opened = as_it_opens(tab)
+        assert TypeAdapter(Method).validate_python(opened).method == method
+        budget = {"configs": 30, "max_resource": 27}
+        assert all(opened[name] == value for name, value in budget.items() if name in opened)
+
+
+@pytest.mark.parametrize(
+    ("flow", "sent"),
+    [
+        (tune, {"objective": "a:b"}),
+        (tune_file, {"file": "a.yaml"}),
+        (resume, {"study": "a"}),
+        (rerun, {"study": "a"}),
+        (retrain, {"model": "m", "data": "d"}),
+    ],
+    ids=lambda one: getattr(one, "name", ""),
+)
+def test_what_a_run_leaves_out_is_accepted(flow: Any, sent: dict[str, Any]) -> None:
+    """Prefect validates the defaults of a flow as if they had been sent."""
+    defaults = {name: found.default for name, found in inspect.signature(flow.fn).parameters.items()}
+    found = flow.validate_parameters(defaults | sent)
+    left_out = {name for name, default in defaults.items() if default is NOTHING}
+    assert all(found[name] is None for name in left_out - {"method"}), found
+
+
+def as_it_opens(tab: dict[str, Any]) -> dict[str, Any]:
+    """What a tab holds before anything is typed: the defaults of its fields."""
+    assert "default" not in tab, "the newer UI would mix it with those of the tab before"
+    return {name: field["default"] for name, field in tab["properties"].items() if "default" in field}
+
+
+@pytest.mark.parametrize("flow", [tune, tune_file, resume, rerun, retrain], ids=lambda flow: flow.name)
+def test_prefect_s_older_ui_keeps_the_tab_that_was_opened_and_nothing_has_to_leave_none(flow: Any) -> None:
+    """It shows the tab that has most keys of the value, the first of several; what opens is the whole field's default,
+    or else the tab's own."""
+    schema = parameter_schema(flow).model_dump()
+    for name, field in schema["properties"].items():
+        assert field.get("default", "") is not None, f"{name}: None would be sent, or be a tab"
+        if "anyOf" not in field:
+            continue
+        assert "default" not in field, f"{name}: another tab would take it when it opens"
+        tabs = [schema["definitions"][tab["$ref"].rsplit("/", 1)[1]] for tab in field["anyOf"] if "$ref" in tab]
+        for index, tab in enumerate(tabs):
+            common = [len(as_it_opens(tab).keys() & other["properties"].keys()) for other in tabs]
+            assert common.index(max(common)) == index, (
+                f"{name}: {tab['title']} becomes {tabs[common.index(max(common))]}"
+            )
+            for inner, of_tab in tab["properties"].items():
+                kinds = [one.get("type") for one in of_tab.get("anyOf", [])]
+                assert "null" not in kinds and of_tab.get("default", "") is not None, f"{name}.{inner}"
 
 
 def test_data_lies_in_its_folder_or_is_a_name(tmp_path: Path) -> None:
@@ -213,7 +294,7 @@ def test_data_lies_in_its_folder_or_is_a_name(tmp_path: Path) -> None:
         Permissions().data_of("/etc/passwd")
 
 
-@pytest.mark.parametrize("kind", ["form", "file", "ordinal", "recorded", "warm_start"])
+@pytest.mark.parametrize("kind", ["form", "file", "ordinal", "recorded", "warm_start", "constant", "list", "group"])
 def test_a_parameter_called_data_names_what_lies_in_the_folder_of_data(permissions: Permissions, kind: str) -> None:
     """Training functions open it: through every door that a study comes by."""
     assert permissions.folder is not None
@@ -234,6 +315,12 @@ def test_a_parameter_called_data_names_what_lies_in_the_folder_of_data(permissio
         elif kind == "recorded":
             search = {"method": "recorded", "source": "a", "max_resource": 1, "grants": []}
             given["search"] = search | {"params": [{"x": 0.5, "data": "period-3"}, {"x": 0.5, "data": value}]}
+        elif kind == "group":
+            given["space"] = {"x": x, "data": {"path": named}}
+        elif kind == "constant":
+            given["constants"] = {"data": [value, "period-3"]}
+        elif kind == "list":
+            given["space"] = {"x": x, "data": named | {"choices": ["period-3", ["period-3", value]]}}
         else:
             given["warm_start"] = {"studies": ["a"], "proposals": [{"x": 0.5, "data": value}]}
         permissions.check(StudySpec.from_plain(given))

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from hpo_flows.liveness.heartbeat_monitor import NO_HEARTBEAT
+from hpo_flows.liveness.heartbeat_monitor import NO_HEARTBEAT, OLD_AUTOMATION
 from tests.deployed.deployment_server import Deployed, gone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
@@ -26,10 +26,15 @@ def alone(tmp_path_factory: pytest.TempPathFactory, prefect_api: dict[str, str])
     long = json.loads((made.folder / "studies" / "slow.yaml").read_text())
     long["search"] = {"method": "random", "configs": 2, "max_resource": 2000}
     (made.folder / "studies" / "long.yaml").write_text(json.dumps(long))
+    trigger = {"type": "event", "posture": "Proactive", "expect": ["never"], "threshold": 1, "within": 90}
+    change = {"type": "change-flow-run-state", "state": "CRASHED", "force": True}
+    made.api("automations/", {"name": OLD_AUTOMATION, "trigger": trigger, "actions": [change]})
+    made.api("automations/", {"name": "somebody's", "trigger": trigger, "actions": [change]})
     for _ in range(2):  # twice changes nothing
         done = made.hpo("deploy")
         assert done.returncode == 0, done.stdout + done.stderr
-    assert len(made.api("automations/filter", {})) == 1
+    left = {known["name"] for known in made.api("automations/filter", {})}
+    assert left == {"somebody's"}
     return made
 
 
@@ -101,8 +106,10 @@ def test_a_run_whose_processes_vanished_is_called_crashed(alone: Deployed) -> No
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         assert gone(processes, 10)
-    assert alone.run(run)["state_type"] == "RUNNING"
-    state = alone.wait(run, lambda found: found["state_type"] != "RUNNING", seconds=240)["state"]
+    time.sleep(5.0)
+    assert alone.run(run)["state_type"] == "RUNNING", "nobody is there who could tell"
+    with worker_of(alone):
+        state = alone.wait(run, lambda found: found["state_type"] != "RUNNING", seconds=300)["state"]
     assert (state["type"], state["message"]) == ("CRASHED", NO_HEARTBEAT)
     assert alone.status(study)["status"] == "interrupted"
     retried(alone, run)

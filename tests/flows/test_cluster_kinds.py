@@ -5,23 +5,16 @@ from __future__ import annotations
 import os
 import re
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
-import psutil
 import pytest
 import yaml
 
 from hpo_core import StudySpec
 from hpo_core.model.errors import SpecError
-from hpo_core.model.inventory import Slot
-from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.spec import KubernetesClusterSpec, SlurmClusterSpec
 from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kubernetes import (
@@ -32,7 +25,7 @@ from hpo_flows.dask.clusters.kubernetes import (
 )
 from hpo_flows.dask.clusters.local_cuda import visible_devices
 from hpo_flows.dask.clusters.slurm import SlurmJobs
-from hpo_flows.dask.executor import DaskExecutor
+from hpo_flows.dask.clusters.slurm_jobs import mark_of, refusal
 from tests.conftest import make_spec
 
 SLURM = {
@@ -66,6 +59,7 @@ def test_a_missing_package_is_said_with_its_extra(
     ("cluster", "message"),
     [
         ({"kind": "slurm", "memory": "much"}, "cluster.memory: .*should match pattern"),
+        ({"kind": "slurm", "memory": "0GB"}, "cluster.memory: .*a worker needs some"),
         ({"kind": "slurm", "walltime": "1h"}, "cluster.walltime: .*should match pattern"),
         ({"kind": "kubernetes"}, "cluster.image: is required"),
         ({"kind": "kubernetes", "image": "i", "volume_claim": "c"}, "belong together"),
@@ -86,81 +80,34 @@ def test_slurm_script_asks_for_what_the_study_says(tmp_path: Path) -> None:
     finally:
         cluster.close()
     asked = {line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH")}
-    logs = tmp_path / "logs" / "slurm"
+    logs, mark = tmp_path / "logs" / "slurm", mark_of(str(tmp_path))
     assert asked == {
         "-J hpo-digits", f"-e {logs}/hpo-digits-%J.err", f"-o {logs}/hpo-digits-%J.out", "-p gpu", "-A lab", "-n 1",
-        "--cpus-per-task=4", "--mem=15G", "-t 2-00:00:00", "--gres=gpu:1", "--qos=long",
+        "--cpus-per-task=4", "--mem=15G", "-t 2-00:00:00", "--gres=gpu:1", "--no-requeue", f"--comment={mark}",
+        "--qos=long",
     }  # fmt: skip
     command = next(line for line in script.splitlines() if "dask_worker" in line)
     assert "--nthreads 1" in command and script.index("module load cuda") < script.index(command)
 
 
-@pytest.fixture
-def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in for sbatch starts each script at once: all but Slurm's own queue is real. Pids are in its file."""
-    pytest.importorskip("dask_jobqueue", reason="extra 'slurm' is not installed")
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for name, text in {
-        "sbatch": 'cp "$1" "$SUBMITTED.$$"\nsh "$SUBMITTED.$$" >> "$SUBMITTED.log" 2>&1 &\n'
-        'echo $! >> "$SUBMITTED"\necho "Submitted batch job $!"',
-        "scancel": 'kill "$@"',
-    }.items():
-        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tools / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-    monkeypatch.setenv("SUBMITTED", str(tmp_path / "submitted"))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")]))
-    return tmp_path / "submitted"
+@pytest.mark.parametrize(
+    ("stderr", "setting"),
+    [
+        ("sbatch: error: Batch job submission failed: More processors requested than permitted", "cluster.cores"),
+        ("sbatch: error: Invalid generic resource (gres) specification", "cluster.gpus"),
+        ("sbatch: error: Batch job submission failed: Invalid qos specification", "cluster.directives"),
+        ("sbatch: error: Batch job submission failed: Unspecified error", "the settings below cluster:"),
+        ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", "sinfo"),
+    ],
+)  # what Slurm 22.05 writes
+def test_what_sbatch_says_is_one_sentence_with_its_cure(stderr: str, setting: str) -> None:
+    words = refusal(RuntimeError(f"Command exited.\nstdout:\n\nstderr:\n{stderr}\n\n"))
+    assert words.startswith("sbatch ") and "\n" not in words and stderr.removeprefix("sbatch: error: ") in words
+    assert setting in words.partition(stderr[-8:])[2]
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-@pytest.mark.slow
-def test_slurm_workers_train_and_one_that_ended_is_submitted_again(tmp_path: Path, sbatch: Path) -> None:
-    executor = DaskExecutor(study(kind="slurm", workers=1, memory="1GB", interface="lo", wait=60), str(tmp_path))
-    reports: SimpleQueue[Report] = SimpleQueue()
-    try:
-        executor.start()
-        (first,) = sbatch.read_text().split()
-        for process in psutil.Process(int(first)).children(recursive=True):
-            process.kill()
-        wait_until(lambda: len(sbatch.read_text().split()) == 2 if executor.inventory().slots == 0 else False)
-        wait_until(lambda: executor.inventory().slots == 1)
-        executor.submit(
-            Job(0, 0, Rung(0, 0), 2, {"x": 0.5}), Slot(0, 0, "dask"), lambda job, report: reports.put(report)
-        )
-        report = reports.get(timeout=60)
-        assert report.outcome is Outcome.COMPLETED, report
-        assert report.worker.startswith("tls://"), "what runs between nodes is encrypted"
-        keys = list((tmp_path / "tls").glob(".dask-jobqueue.worker.key*"))
-        assert [file.stat().st_mode & 0o777 for file in keys] == [0o600]
-        assert (tmp_path / "tls").stat().st_mode & 0o777 == 0o700
-    finally:
-        executor.close()
-    assert not list((tmp_path / "tls").iterdir()), "a key was left"
-
-
-@pytest.mark.slow
-def test_a_slurm_worker_that_stands_still_is_started_anew(tmp_path: Path, sbatch: Path) -> None:
-    cluster = {"kind": "slurm", "workers": 1, "memory": "1GB", "interface": "lo", "wait": 60, "worker_timeout": 5}
-    executor = DaskExecutor(study(**cluster), str(tmp_path))
-    try:
-        executor.start()
-        (script,) = sbatch.read_text().split()
-        below = psutil.Process(int(script)).children(recursive=True)
-        (worker,) = [p for p in below if any("spawn_main" in part for part in p.cmdline())]
-        worker.suspend()
-        wait_until(lambda: executor.inventory().slots == 0)
-        wait_until(lambda: executor.inventory().slots == 1)
-        assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
-    finally:
-        executor.close()
+def test_a_machine_without_slurm_is_told_from_a_refusal() -> None:
+    assert "sbatch cannot be started here" in refusal(FileNotFoundError(2, "No such file or directory", "sbatch"))
 
 
 def test_kubernetes_resource_is_what_the_operator_takes() -> None:

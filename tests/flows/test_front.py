@@ -22,7 +22,7 @@ def test_a_study_with_two_objectives(hpo: Runner) -> None:
     assert "clean" in hpo("audit", "two")
     assert "Results on the Pareto front" in (hpo.home / "studies/two/report.html").read_text()
 
-    artifacts = api(hpo, "artifacts/filter", {"artifacts": {"key": {"any_": ["two-best"]}}, "limit": 5})
+    artifacts = api(hpo, "artifacts/filter", {"artifacts": {"key": {"any_": ["two-study"]}}, "limit": 5})
     assert f"### Pareto front of loss, speed: {len(front)} results" in artifacts[0]["data"]
     assert artifacts[0]["data"].count(f"| {front[-1]['trial']} | {front[-1]['resource']} |") == 1
 

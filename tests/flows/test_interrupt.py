@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -40,6 +41,13 @@ def test_interrupt_ends_children_and_leaves_a_resumable_study(hpo: Runner, numbe
 @pytest.fixture
 def dask_cluster() -> Iterator[str]:
     """A scheduler and two workers of their own, on free ports of 127.0.0.1."""
+    with dask_processes() as address:
+        yield address
+
+
+@contextmanager
+def dask_processes() -> Iterator[str]:
+    """The address of a scheduler with two workers, ended afterwards."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -60,11 +68,13 @@ def dask_cluster() -> Iterator[str]:
         )
         for _ in range(2)
     ]  # fmt: skip
-    yield address
-    for process in reversed(processes):
-        process.terminate()
-    for process in processes:
-        process.wait(15)
+    try:
+        yield address
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+        for process in processes:
+            process.wait(15)
 
 
 def children_called(word: str) -> list[psutil.Process]:

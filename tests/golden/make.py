@@ -6,7 +6,10 @@ Run it once per format, commit what it writes, and never again: the point of the
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+
+import msgspec
 
 from hpo_core import Job, MemoryJournal, Outcome, Study
 from hpo_core.journal.codec import encode_entry
@@ -140,6 +143,20 @@ def exhausted() -> Study:
     return study
 
 
+def constrained() -> Study:
+    """A study with two constraints, of which many results violate one, and some are not finite."""
+    world = World(23, failures=0.05, nans=0.05)
+    study = fresh(make_spec(study="golden", constraints=["size", "time"]), MemoryJournal(), world)
+    running = study.set_capacity(3)
+    while running:
+        job = running.pop(0)
+        report = world.report(job)
+        x, target = float(job.params["x"]), job.target
+        values = {"size": x - 0.5, "time": math.inf if x > 0.9 else 0.3 - x * target}
+        running += study.tell_report(msgspec.structs.replace(report, metrics=report.metrics | values))
+    return study
+
+
 METHODS = [
     "asha-brackets", "asha-shared", "asha-endless", "stopping-brackets", "sha", "hyperband", "pasha", "pbt",
     "pbt-truncation", "random", "grid-drawn", "pareto-asha-brackets",
@@ -155,6 +172,7 @@ def studies() -> dict[str, Study]:
         "abandoned": abandoned(),
         "enqueued": enqueued(),
         "exhausted": exhausted(),
+        "constrained": constrained(),
     }
     for name in METHODS:
         world = World(12, failures=0.05, nans=0.05)

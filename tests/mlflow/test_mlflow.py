@@ -180,6 +180,8 @@ def test_a_study_is_a_run_and_a_trial_is_a_child(tracker: Tracker) -> None:
     assert float(tags["hpo.best_value"]) == best.loss
     assert tags["hpo.projected_seq"] == str(study.seq - 1)
     assert "Study digits" in tags["mlflow.note.content"]
+    assert (tags["mlflow.source.name"], tags["mlflow.source.type"]) == ("driven by hand", "LOCAL")
+    assert tags["mlflow.user"]
     assert parent.data.params["search.configs"] == "8"
     assert parent.data.params["seed"] == "3"
     assert parent.data.metrics["best_val_loss"] == best.loss
@@ -455,3 +457,26 @@ def test_one_process_at_a_time(tracker: Tracker) -> None:
         second.project(entries_of(study))
     first.close()
     assert second.project(entries_of(study)) == 0
+
+
+def test_the_best_of_several_objectives_is_a_table_of_the_front(tracker: Tracker) -> None:
+    def train(job: Job, clock: Clock) -> Report:
+        report = good(job, clock)
+        report.metrics["size"] = float(-job.params["width"])
+        return report
+
+    metrics = [{"name": "val_loss"}, {"name": "size", "mode": "max"}]
+    study = play(*start(MemoryJournal(), configs=6, metrics=metrics, metric={"name": "val_loss"}), train)
+    projection = tracker.projection()
+    projection.project(entries_of(study))
+    projection.finish()
+    page = tracker.parent().data.tags["mlflow.note.content"]
+    assert "| trial | trained to | val\\_loss | size | parameters |" in page
+    rows = [line for line in page.splitlines() if line.startswith("| trial-")]
+    assert len(rows) == len(study.front) > 1
+    first = study.front[0]
+    params = study.state.trials[first.trial].params
+    assert rows[0].startswith(
+        f"| trial-{first.trial:05d} | {first.resource} | {first.loss:.6g} | {-params['width']} | "
+    )
+    assert f"the Pareto front of {len(rows)} results" in page

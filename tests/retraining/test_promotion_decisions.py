@@ -91,12 +91,11 @@ def test_fewer_than_two_finite_results_are_refused(bad: list[float]) -> None:
         promotion_test([0.5, 0.6], bad)
 
 
-def test_a_significantly_worse_retraining_leads_to_tuning() -> None:
-    own = [0.20, 0.21, 0.19, 0.20]
-    assert (
-        is_good_enough(own, [0.21, 0.20, 0.20, 0.21]) and branch_after_retraining(own, [0.10, 0.11, 0.1, 0.1]) is None
-    )
-    step = branch_after_retraining(own, [0.30, 0.31, 0.29, 0.30])
+def test_a_retraining_worse_than_the_champion_on_the_same_data_leads_to_tuning() -> None:
+    champion = [0.20, 0.21, 0.19, 0.20]
+    good, better, worse = [0.21, 0.20, 0.20, 0.21], [0.10, 0.11, 0.1, 0.1], [0.30, 0.31, 0.29, 0.30]
+    assert is_good_enough(champion, good) and branch_after_retraining(champion, better) is None
+    step = branch_after_retraining(champion, worse)
     assert step is not None and step.branch == "tune"
 
 
@@ -230,6 +229,12 @@ def test_a_decision_has_a_text_and_a_picture() -> None:
     x = [float(dot.attrib["cx"]) for dot in dots]
     assert max(x[:2]) < min(x[2:]), "the larger accuracy is to the right"
     assert "stays champion" in decision(promoted=False).markdown()
+    assert made.outcome(4) == (
+        "version 4 became champion in place of version 3: acc 0.85 instead of 0.55 on the new data"
+    )
+    assert (
+        decision(promoted=False).outcome(4).startswith("version 3 stays champion: acc 0.55 on the new data, and 0.85")
+    )
     assert not re.search("<b>", picture(made))
 
 

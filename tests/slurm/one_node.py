@@ -81,7 +81,7 @@ class OneNodeSlurm:
         self.folder = folder
         self.conf = folder / "slurm.conf"
         self._daemons: list[subprocess.Popen[bytes]] = []
-        controller_port, node_port = _free_ports(2)
+        controller_port, node_port = free_ports(2)
         for name in ("munge", "state", "spool"):
             (folder / name).mkdir(mode=0o700)
         key = folder / "munge" / "key"
@@ -130,6 +130,16 @@ class OneNodeSlurm:
                 daemon.wait()
         self._daemons.clear()
 
+    def restart_controller(self, away: float) -> None:
+        """Stop slurmctld, and start it again after so many seconds; jobs go on meanwhile."""
+        (controller,) = [daemon for daemon in self._daemons if "slurmctld" in str(daemon.args)]
+        self._daemons.remove(controller)
+        controller.terminate()
+        controller.wait(60)
+        time.sleep(away)
+        self._start("slurmctld", "-D")
+        self._wait(lambda: bool(self.node_state()), "its controller does not answer", 120)
+
     def call(self, *command: str) -> str:
         """Output of one of Slurm's commands.
 
@@ -174,7 +184,8 @@ class OneNodeSlurm:
             time.sleep(0.1)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nobody uses now."""
     probes = [socket.socket() for _ in range(count)]
     try:
         for probe in probes:

@@ -14,6 +14,7 @@ from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.replay.audit import audit
 from hpo_core.replay.past_results import with_past
 from hpo_core.replay.rerun import rerun_spec
+from hpo_core.views.trial_story import trial_story
 from tests.conftest import World, fresh, make_spec
 from tests.methods import SEARCHES, spec_of
 
@@ -100,6 +101,8 @@ def test_an_enqueued_configuration_survives_a_crash_and_is_taken_once() -> None:
     again.recover("next")
     World(2).play(again)
     assert [one["x"] for one in params(again)].count(0.125) == 1 and not again.state.queue
+    stories = ["\n".join(trial_story(again.state, trial.number)) for trial in again.state.trials]
+    assert ["given by a person" in story for story in stories] == [one["x"] == 0.125 for one in params(again)]
     assert audit(journal.entries("world")).clean
 
 

@@ -158,6 +158,17 @@ def test_suggestions_return_the_trials_parameters(job):
     assert report.outcome is Outcome.COMPLETED, report.detail
 
 
+def test_a_constant_answers_a_suggestion_that_the_space_does_not_have(job):
+    def objective(trial):
+        return trial.suggest_float("z", 0, 1) + trial.suggest_categorical("k", [2, 3]) + trial.suggest_int("m", 1, 9)
+
+    report = job(objective, params=PARAMS | {"z": 0.5, "k": 3, "m": 4})
+    assert report.outcome is Outcome.COMPLETED and report.metrics["loss"] == 7.5
+    for wrong in ({"z": 1.5, "k": 3, "m": 4}, {"z": 0.5, "k": 4, "m": 4}, {"z": 0.5, "k": 3, "m": 4.5}):
+        report = job(objective, params=PARAMS | wrong)
+        assert report.outcome is Outcome.ERROR and "take it out of constants" in report.message
+
+
 @pytest.mark.parametrize(
     ("ask", "message"),
     [

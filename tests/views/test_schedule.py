@@ -55,7 +55,7 @@ def test_steps_it_does_not_cover(step: float) -> None:
         ([(0, 1.5, {}, 0)], "end = 1.5 must be an integer"),
         ([(0, True, {}, 0)], "end = True must be an integer"),
         ([(0, 1, {"lr": float("nan")}, 0)], "'lr' = nan"),
-        ([(0, 1, {"lr": [1]}, 0)], r"'lr' = \[1\]"),
+        ([(0, 1, {"lr": [{}]}, 0)], r"'lr' = \[{}\]"),
         ([(0, 1, None, 0)], "params = None must map"),
         ([(0, 1, {})], r"must be \(start, end, params, trial\)"),
     ],

@@ -40,26 +40,27 @@ class StartUp:
         """Return when there are as many workers as the kind wants, or some after its time.
 
         Raises:
-            ClusterError: there is none.
+            ClusterError: there is none, or none will come.
         """
         seconds = self._kind.wait_seconds
         deadline = time.monotonic() + seconds
         while self._watch.slots() < self._kind.starting_workers:
             self._stop_if_abandoned()
+            self._kind.check_start()
             if time.monotonic() >= deadline:
                 if self._watch.slots() == 0:
                     raise self._kind.no_workers(seconds)
                 return
             time.sleep(0.05)
 
-    def prepare_workers(self, objective: str, pythonpath: tuple[str, ...]) -> None:
+    def prepare_workers(self, objective: str, pythonpath: tuple[str, ...], threads: int | None) -> None:
         """Import the objective on every worker.
 
         Raises:
             ClusterError: a worker cannot run studies, or none answers.
             ObjectiveError: the objective cannot be imported.
         """
-        waiting = {address: self._prepared(address, objective, pythonpath) for address in self._watch.well()}
+        waiting = {address: self._prepared(address, objective, pythonpath, threads) for address in self._watch.well()}
         deadline = time.monotonic() + IMPORT_SECONDS
         try:
             while waiting and time.monotonic() < deadline:
@@ -77,11 +78,11 @@ class StartUp:
                 f"No Dask worker of {self._connection.address} answers. Look at their processes and logs."
             )
 
-    def _prepared(self, address: str, objective: str, pythonpath: tuple[str, ...]) -> concurrent.futures.Future[Any]:
+    def _prepared(self, address: str, *question: Any) -> concurrent.futures.Future[Any]:
         client = self._connection.client
 
         async def ask() -> Any:
-            found = await client.run(prepare, objective, pythonpath, workers=[address], on_error="return")
+            found = await client.run(prepare, *question, workers=[address], on_error="return")
             return found.get(address)
 
         return asyncio.run_coroutine_threadsafe(ask(), client.loop.asyncio_loop)

@@ -15,8 +15,21 @@ from hpo_core.model.errors import SpecError
 from hpo_core.replay.damaged_journals import damage_named
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.security.masking import masked_errors
-from hpo_flows.deployed.form import Cluster, Count, Seed, StudyFile, StudyName, Target, TrialNumber, with_changes
+from hpo_flows.deployed.form import (
+    Count,
+    NewName,
+    OneTrial,
+    OtherCluster,
+    OtherSeed,
+    StudyFile,
+    StudyName,
+    Target,
+    TrialNumber,
+    with_changes,
+)
+from hpo_flows.deployed.form_schema import NOTHING, given
 from hpo_flows.deployed.permissions import Permissions
+from hpo_flows.deployed.plain_failures import failing_in_words
 from hpo_flows.deployed.study_runs import (
     begin,
     dated_name,
@@ -36,32 +49,35 @@ _settings: dict[str, Any] = {
 
 
 @flow(name="tune-file", **_settings)
+@failing_in_words()
 @masked_errors()
 def tune_file(
-    file: StudyFile, name: StudyName | None = None, seed: Seed | None = None, cluster: Cluster = None
+    file: StudyFile, name: NewName = NOTHING, seed: OtherSeed = NOTHING, cluster: OtherCluster = NOTHING
 ) -> State[Any]:
     """Run a new study, described by a study file of the deployment, to its end.
 
     Args:
         file: Everything not given below comes from it.
-        name: Name of the study. None: the file's name with date and time.
-        seed: All draws and all training seeds follow from it. None: the file's.
-        cluster: Where jobs train. None: as the file says.
+        name: Name of the study. Empty: the file's name with date and time.
+        seed: All draws and all training seeds follow from it. Empty: the file's.
+        cluster: Where jobs train.
     """
     permissions = Permissions.of_environment()
     run = this_flow_run()
-    chosen = name or dated_name(_stem(file), run)
-    return begin("tune", run, with_changes(permissions.load(file), chosen, permissions, seed=seed, cluster=cluster))
+    chosen = given(name) or dated_name(_stem(file), run)
+    changed = with_changes(permissions.load(file), chosen, permissions, seed=given(seed), cluster=given(cluster))
+    return begin("tune", run, changed)
 
 
 @flow(name="resume", **_settings)
+@failing_in_words()
 @masked_errors()
 def resume(
     study: StudyName,
     configs: Count = 0,
     take_over: bool = False,
-    to: Target | None = None,
-    trial: TrialNumber | None = None,
+    to: Target = NOTHING,
+    trial: OneTrial = NOTHING,
 ) -> State[Any]:
     """Go on with a study that was cancelled, halted, or whose flow run crashed; or train its best trial further.
 
@@ -70,8 +86,9 @@ def resume(
         configs: Ask for so many configurations more before going on; once, however often this run is started again.
         take_over: Even if another run seems to drive it still; that one can then write nothing more.
         to: Train one trial further, beyond the search, to so many units of training in all, and do nothing else.
-        trial: Which trial that is. None: the best.
+        trial: Which trial that is. Empty: the best.
     """
+    to, trial = given(to), given(trial)
     run = this_flow_run().id
     if to is None and trial is None:
         return drive_to_end(resumed(study, run, configs, take_over=take_over), "resume")
@@ -83,13 +100,14 @@ def resume(
 
 
 @flow(name="rerun", **_settings)
+@failing_in_words()
 @masked_errors()
-def rerun(study: StudyName, name: StudyName | None = None, trials: list[TrialNumber] = []) -> State[Any]:  # noqa: B006
+def rerun(study: StudyName, name: NewName = NOTHING, trials: list[TrialNumber] = []) -> State[Any]:  # noqa: B006
     """Train again along a study's recorded grants: same parameters, seeds and promotions.
 
     Args:
         study: Name of the study to train again.
-        name: Name of the new study. None: the old one's with date and time.
+        name: Name of the new study. Empty: the old one's with date and time.
         trials: Numbers of the trials to train, with what they went on from; empty: all.
     """
     run = this_flow_run()
@@ -97,7 +115,7 @@ def rerun(study: StudyName, name: StudyName | None = None, trials: list[TrialNum
     try:
         recorded_study(study)
         with damage_named(journal, study):
-            spec = rerun_spec(list(journal.entries(study)), name or dated_name(study, run), trials=trials)
+            spec = rerun_spec(list(journal.entries(study)), given(name) or dated_name(study, run), trials=trials)
     finally:
         journal.close()
     return begin("rerun", run, spec)

@@ -1,14 +1,14 @@
 """The parameters of deployed flows: what Prefect turns into a form, and how a form becomes a study.
 
 Prefect draws a form from a flow's JSON schema: enums become selects, unions of models tabs, lists of models rows.
-What its two UIs do not draw well is given another shape here, and only in the schema: tagged unions are offered as
-plain ones, a mapping of parameters as a list of rows.
+What its two UIs do not draw well is given another shape, and only in the schema (``form_schema.py``); a mapping of
+parameters is asked for as a list of rows. Settings that are rarely used are in folded sections that follow the study
+file's by themselves (``form_sections.py``).
 """
 
 import re
 from collections import Counter
-from copy import copy
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -26,7 +26,8 @@ from hpo_core.spec import (
 from hpo_core.spec.plain_data import check_plain
 from hpo_core.spec.study_file import read_yaml
 from hpo_core.spec.validation_errors import explain
-from hpo_flows.deployed.form_schema import AsTabs, Method, Offered
+from hpo_flows.deployed.form_schema import AsTabs, Drawn, Method, Offered, WithoutNone, given
+from hpo_flows.deployed.form_sections import read_texts, section_of
 from hpo_flows.deployed.permissions import Permissions
 
 
@@ -34,7 +35,7 @@ class _Form(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-_NAME = Field(pattern=r"^[A-Za-z_]\w*$", description="As the training function reads it from trial.params.")
+_NAME = Field(pattern=r"^[A-Za-z_]\w*(\.\w+)*$", description="As the training function reads it from trial.params.")
 _ONLY_IF = Field(
     default="",
     description="Only where another parameter has one of these values: optimizer = sgd, adam. Empty: always.",
@@ -92,18 +93,29 @@ ClusterAddress = Annotated[
     Offered(
         lambda: [c for c in Permissions.of_environment().clusters if "://" in c],
         otherwise="(HPO_ALLOWED_CLUSTERS lists none)",
+        filled=True,
     ),
 ]
 Sampler = Literal["random", "TPESampler", "GPSampler", "CmaEsSampler", "QMCSampler"]
 StudyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+NewName = Annotated[StudyName | None, WithoutNone()]
 Seed = Annotated[int, Field(ge=0)]
+OtherSeed = Annotated[Seed | None, WithoutNone()]
 TrialNumber = Annotated[int, Field(ge=0)]
+OneTrial = Annotated[TrialNumber | None, WithoutNone()]
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
 JournalRetry = Annotated[
     float,
     Field(ge=0, le=86_400, description="How long a journal that cannot be reached is tried again, in seconds."),
 ]
-Target = Annotated[int, Field(ge=1, le=2**53)]
+Target = Annotated[Annotated[int, Field(ge=1, le=2**53)] | None, WithoutNone()]
+
+
+_ASKED_ELSEWHERE = (
+    *("study", "objective", "metric", "space", "search", "sampler", "seed", "cluster", "training", "stop", "journal"),
+    *("tracking", "prefect", "pythonpath"),
+)
+"""Fields of a study that the form asks for in another way, or never: where code is imported from is the worker's."""
 
 
 class Metric(_Form):
@@ -113,26 +125,19 @@ class Metric(_Form):
     mode: Literal["min", "max"] = Field(default="min", description="Whether smaller or larger is better.")
 
 
-class Limits(StopSpec):
-    """Rules that end a study before its search does; `resume` goes on with it."""
+if TYPE_CHECKING:
+    Limits = StopSpec
+    Attempts = TrainingSpec
+    Further = Drawn
+else:
+    Limits = section_of(StopSpec, "Limits", "Rules that end a study before its search does; `resume` goes on with it.")
+    Attempts = section_of(TrainingSpec, "Attempts", "Limits of one attempt, and when a trial is given up.")
+    Further = section_of(StudySpec, "Further settings", "What else a study file may say.", leave_out=_ASKED_ELSEWHERE)
 
-    model_config = ConfigDict(title="Limits")
-
-
-def _of_training(name: str) -> Any:
-    """A field of a study's ``training``: its default, bounds and description."""
-    return copy(TrainingSpec.model_fields[name])
-
-
-class Attempts(_Form):
-    """What a form asks of a study's ``training``."""
-
-    timeout: float | None = _of_training("timeout")
-    stall_timeout: float | None = _of_training("stall_timeout")
-    storage_timeout: float | None = _of_training("storage_timeout")
-    max_lost: int | None = _of_training("max_lost")
-    fail_fast: int | None = _of_training("fail_fast")
-    log_limit: int | None = _of_training("log_limit")
+Folded = AsTabs(closed="As usual")
+LimitsSection = Annotated[Limits | None, Folded]
+AttemptsSection = Annotated[Attempts | None, Folded]
+FurtherSection = Annotated[Further | None, Folded]
 
 
 class FilledIn(_Form):
@@ -144,8 +149,9 @@ class FilledIn(_Form):
     choices: list[Choice] = Field(default=[], description="Hyperparameters that take one of several values.")
     method: Method = Field(description="The search method and its budget.")
     sampler: Sampler = Field(default="random", description="Proposes configurations; all but random are Optuna's.")
-    limits: Limits = Field(default=Limits(), description="Limits besides the method's own budget.")
-    training: Attempts = Field(default=Attempts(), description="Limits of one attempt, and when a trial is given up.")
+    limits: LimitsSection = Field(default=None, description="Limits besides the method's own budget.")
+    training: AttemptsSection = Field(default=None, description="Limits of one attempt, and when a trial is given up.")
+    further: FurtherSection = Field(default=None, description="What else a study file may say.")
     experiment: str = Field(default="hpo", min_length=1, description="MLflow experiment that holds the runs.")
     journal_retry_seconds: JournalRetry = JournalSpec().retry_seconds
 
@@ -173,10 +179,11 @@ class FilledIn(_Form):
             "space": {row.name: row.plain() for row in rows},
             "search": search,
             "sampler": {"name": self.sampler},
-            "stop": self.limits.model_dump(mode="json"),
+            "stop": _section(self.limits, StopSpec),
             "journal": {"retry_seconds": self.journal_retry_seconds},
-            "training": self.training.model_dump(mode="json"),
+            "training": _section(self.training, TrainingSpec),
             "tracking": {"experiment": self.experiment},
+            **_section(self.further, StudySpec),
         }
 
 
@@ -189,7 +196,7 @@ class LocalWorkers(_Form):
     """Workers on the machine of the flow run."""
 
     model_config = ConfigDict(title="Local workers")
-    workers: int = Field(ge=1, le=1024, description="Jobs at once; one process each.")
+    workers: int = Field(default=2, ge=1, le=1024, description="Jobs at once; one process each.")
     worker_timeout: float = _WORKER_TIMEOUT
     dashboard: bool = Field(
         default=False,
@@ -206,6 +213,7 @@ class DaskScheduler(_Form):
 
 
 Cluster = Annotated[LocalWorkers | DaskScheduler | None, AsTabs()]
+OtherCluster = Annotated[LocalWorkers | DaskScheduler | None, AsTabs(closed="As the file says")]
 
 
 def with_changes(
@@ -239,7 +247,7 @@ def filled_in(permissions: Permissions, **fields: Any) -> StudySpec:
     Raises:
         SpecError: it is no valid study; a line for each thing that is wrong.
     """
-    plain_fields = {name: _as_plain(value) for name, value in fields.items()}
+    plain_fields = {name: _as_plain(value) for name, value in fields.items() if given(value) is not None}
     check_plain(plain_fields, "form")
     try:
         plain = FilledIn.model_validate(plain_fields).plain()
@@ -249,8 +257,14 @@ def filled_in(permissions: Permissions, **fields: Any) -> StudySpec:
     return StudySpec.from_plain(plain | {"study": "study", "pythonpath": folders}, "form")
 
 
+def _section(section: BaseModel | None, settings: type[BaseModel]) -> dict[str, Any]:
+    return {} if section is None else read_texts(section.model_dump(mode="json", exclude_unset=True), settings)
+
+
 def _as_plain(value: Any) -> Any:
     """Prefect hands in models for what it validated against the flow's signature."""
+    if isinstance(value, Drawn):
+        return value.model_dump(mode="json", exclude_unset=True)
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if isinstance(value, list):

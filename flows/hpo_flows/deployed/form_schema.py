@@ -1,23 +1,42 @@
 """JSON schemas as both of Prefect's UIs draw them, where Pydantic's own would not do.
 
-Enums become selects, unions of models tabs. What the UIs do not draw well is given another shape here, and only in the
-schema.
+Enums become selects, unions of models tabs. Three things are given another shape here, and only in the schema:
+
+- **Unions.** The older UI shows the tab that has most of a value's keys, and of several such tabs the first; a tab
+  that is opened takes the default of the whole union. The newer one mixes the defaults of two tabs where a tab as a
+  whole has one. So each method has a key that no other has (its name), and only the fields of a tab have defaults.
+- **None.** It would be a tab of its own that has to be left before anything can be typed. A field that may be empty is
+  drawn as what it holds; empty, it is not sent.
+- **Folded sections.** A union whose first tab is empty: nothing of it is drawn until it is opened.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Union
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args
 
-from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
-from pydantic_core import CoreSchema
+import pydantic
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    model_validator,
+)
+from pydantic_core import CoreSchema, core_schema
 
 from hpo_core.search.registry import BY_NAME
 from hpo_core.search.search_settings import SearchSettings
 
+NOTHING: Any = getattr(pydantic, "MISSING", None)
+"""A default that no schema shows: nothing was filled in. Before Pydantic 2.14, None, which is a tab of its own."""
+
 _METHODS: dict[str, type[SearchSettings]] = {name: settings for name, settings in BY_NAME.items() if settings.offered}
 
 _FILLED = {"configs": 30, "max_resource": 27}
-"""What stands in a form where a method needs a value and has no default."""
+"""What stands in a form where a method needs a value and has no default, or one that no search is meant with."""
 DEFAULT_METHOD: Any = {"method": "asha", **_FILLED}
 """Plain, for a model would say what it resolved (the brackets) as if somebody had chosen it."""
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minItems"})
@@ -30,48 +49,141 @@ class Offered:
     values: Callable[[], list[str]]
     otherwise: str = ""
     """Offered alone where there is nothing to offer; empty: any text."""
+    filled: bool = False
+    """Whether the first one is filled in."""
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         schema = handler(core)
         if offered := self.values() or ([self.otherwise] if self.otherwise else []):
             schema["enum"] = offered
+            if self.filled:
+                schema["default"] = offered[0]
         return schema
 
 
+class Drawn(BaseModel):
+    """A section of a form: fields that may be None are drawn as what else they may be."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _zero_is_none(cls, data: Any) -> Any:
+        """Where None is not the default, a form needs a value that says it."""
+        if not isinstance(data, dict):
+            return data
+        return {name: None if name in zero_means_none(cls) and value == 0 else value for name, value in data.items()}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = handler(core)
+        model = handler.resolve_ref_schema(schema)
+        for name, field in model.get("properties", {}).items():
+            model["properties"][name] = without_none(field)
+            if name in zero_means_none(cls):
+                words = model["properties"][name].get("description", "")
+                model["properties"][name]["description"] = (
+                    f"{words} 0: {'null' if 'null' in words else 'none'}.".strip()
+                )
+                model["properties"][name].pop("exclusiveMinimum", None)
+                model["properties"][name].pop("minimum", None)
+        return schema
+
+
+def zero_means_none(section: type[BaseModel]) -> list[str]:
+    """Fields of a section that may be None, and are something else by default."""
+    fields = section.model_fields.items()
+    return [
+        name
+        for name, field in fields
+        if NoneType in get_args(field.annotation) and isinstance(field.default, int | float)
+    ]
+
+
+def without_none(field: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a field without its alternative None, and without None as its default."""
+    field = {key: value for key, value in field.items() if key != "default" or value is not None}
+    if "anyOf" not in field:
+        return field
+    others = [one for one in field["anyOf"] if one.get("type") != "null"]
+    if len(others) == 1 and "$ref" not in others[0]:
+        del field["anyOf"]
+        only: dict[str, Any] = others[0]
+        return only | field
+    return field | {"anyOf": others}
+
+
+class _MayBeLeftOut:
+    """Prefect validates a flow's defaults as if somebody had sent them."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(given, handler(source))
+
+
+def given(value: Any) -> Any:
+    """What was filled in; None where nothing was."""
+    return None if value is NOTHING else value
+
+
 @dataclass(frozen=True)
-class AsTabs:
-    """A union as both of Prefect's UIs draw it: a tab for each of its models, by name.
+class WithoutNone(_MayBeLeftOut):
+    """A parameter of a flow that may be None, drawn as what else it may be."""
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return without_none(handler(core))
+
+
+@dataclass(frozen=True)
+class AsTabs(_MayBeLeftOut):
+    """A union as both of Prefect's UIs draw it: a tab for each of its models, by name, the first one opened.
 
     Bounds are left to the run, which names field, value and rule. Prefect would say of the whole union that it is
     "not valid under any of the given schemas".
     """
 
+    closed: str = ""
+    """Name of a first tab that is empty; without it None is no choice."""
+
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         schema = handler(core)
-        tabs = schema.get("oneOf") or schema["anyOf"]
+        tabs = [tab for tab in schema.get("oneOf") or schema["anyOf"] if tab.get("type") != "null"]
         for tab in tabs:
-            definition = handler.resolve_ref_schema(tab)
-            properties = definition.get("properties")
-            if properties is None:  # of None
-                continue
-            if "method" in properties:
-                definition["title"] = _METHODS[properties["method"]["const"]].title
-                definition.pop("required", None)
-                for name in _METHODS[properties["method"]["const"]].only_in_files & properties.keys():
-                    del properties[name]
-                for name in _FILLED.keys() & properties.keys():
-                    if properties[name].get("default") is None:
-                        properties[name]["default"] = _FILLED[name]
-            if "brackets" in properties:
-                brackets = properties["brackets"]
-                properties["brackets"] = {
-                    "title": brackets["title"],
-                    "description": brackets["description"].replace(" 'all' works.", " None: the paper's default."),
-                    "anyOf": [{"type": "array", "items": brackets["items"]}, {"type": "null"}],
-                    "default": None,
-                }
-            definition["properties"] = _without_bounds(properties)
-        return {"anyOf": tabs}
+            _draw_tab(handler.resolve_ref_schema(tab))
+        return {"anyOf": [{"type": "null", "title": self.closed}, *tabs] if self.closed else tabs}
+
+
+def _draw_tab(definition: dict[str, Any]) -> None:
+    properties = {name: _without_bounds(without_none(field)) for name, field in definition["properties"].items()}
+    if "method" in properties:
+        method = properties["method"]["const"]
+        properties = _of_method(method, properties)
+        definition["title"] = _METHODS[method].title
+        definition.pop("required", None)
+        definition["patternProperties"] = {"^method$": {"const": method}}  # as a study file says it: taken, not drawn
+    definition["properties"] = properties
+
+
+def _of_method(method: str, properties: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a search method as they are drawn, the budget first."""
+    settings = _METHODS[method]
+    named = {
+        "title": "Method",
+        "type": "string",
+        "enum": [method],
+        "default": method,
+        "description": "As the tab says.",
+    }
+    drawn = {name: field for name, field in properties.items() if name not in settings.only_in_files | {"method"}}
+    for name in _FILLED.keys() & drawn.keys():
+        if drawn[name].get("default") in (None, 1) and not (name == "configs" and "points" in settings.model_fields):
+            drawn[name]["default"] = _FILLED[name]
+    if "brackets" in drawn:
+        brackets = drawn["brackets"]
+        description = brackets["description"].replace(" 'all' works.", " Empty: the paper's default.")
+        drawn["brackets"] = {"title": brackets["title"], "description": description, "type": "array",
+                             "items": brackets["items"]}  # fmt: skip
+    budget = [name for name in ("population", "generations", "steps_per_generation", *_FILLED) if name in drawn]
+    return {method: named} | {name: drawn[name] for name in budget} | drawn
 
 
 def _without_bounds(schema: Any) -> Any:
@@ -84,8 +196,13 @@ def _without_bounds(schema: Any) -> Any:
 
 def _as_written(data: Any) -> Any:
     """A form sends every field, with its default where nothing was typed; a study file only what matters."""
+    if data is None:
+        return DEFAULT_METHOD
     if not isinstance(data, dict):
         return data
+    tabs = [tag for tag in _METHODS if data.get(tag) == tag]
+    if "method" not in data and len(tabs) == 1:
+        data = {"method": tabs[0]} | {name: value for name, value in data.items() if name != tabs[0]}
     if "method" not in data:
         fitting = [tag for tag, model in _METHODS.items() if data.keys() <= model.model_fields.keys()]
         if len(fitting) != 1:
@@ -97,7 +214,7 @@ def _as_written(data: Any) -> Any:
     return {
         name: value
         for name, value in data.items()
-        if name == "method" or not (name in fields and (value is None or value == fields[name].default))
+        if name == "method" or not (name in fields and (value in (None, []) or value == fields[name].default))
     }
 
 

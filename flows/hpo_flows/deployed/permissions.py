@@ -187,11 +187,12 @@ class Permissions:
         """
         if spec.objective is None:
             raise NotAllowedError(f"Study {spec.study!r} has no objective: it can only be driven by hand.")
-        if not self.allows_objective(spec.objective):
-            raise NotAllowedError(
-                f"objective = {spec.objective!r} is not allowed here. Allowed: {', '.join(self.objectives) or 'none'}. "
-                "Whoever runs the worker can add its package to HPO_ALLOWED_OBJECTIVES."
-            )
+        for setting, function in {"objective": spec.objective, "build": spec.build}.items():
+            if function is not None and not self.allows_objective(function):
+                raise NotAllowedError(
+                    f"{setting} = {function!r} is not allowed here. Allowed: {', '.join(self.objectives) or 'none'}. "
+                    "Whoever runs the worker can add its package to HPO_ALLOWED_OBJECTIVES."
+                )
         for entry in spec.pythonpath:
             self._check_import_folder(entry)
         self._check_data(spec)
@@ -297,17 +298,32 @@ def _own_tracking(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _data_values(spec: StudySpec) -> set[str]:
-    """Every text that the parameter ``data`` of a study can be."""
-    parameter = spec.space.get(DATA)
-    found: list[Any] = list(getattr(parameter, "choices", ()))
+    """Every text that the parameter ``data`` of a study, or one in the group ``data``, can be."""
+    found: list[Any] = []
+    for name, parameter in spec.space.items():
+        found += getattr(parameter, "choices", ()) if _is_data(name) else ()
     configurations: list[dict[str, Any]] = []
     if (record := spec.search.record()) is not None:
         configurations += record.params
     if spec.warm_start is not None:
         configurations += spec.warm_start.proposals or []
-    configurations += [*spec.start_with, spec.constants]
-    found += [params.get(DATA) for params in configurations]
-    return {value for value in found if isinstance(value, str) and value}
+    configurations += [*spec.first_configurations, spec.constants]
+    found += [value for params in configurations for name, value in params.items() if _is_data(name)]
+    texts: set[str] = set()
+    while found:
+        value = found.pop()
+        if isinstance(value, dict):
+            found += value.values()
+        elif isinstance(value, list | tuple):
+            found += value
+        elif isinstance(value, str) and value:
+            texts.add(value)
+    return texts
+
+
+def _is_data(name: str) -> bool:
+    """Whether a parameter is called ``data``, or is in the group of that name."""
+    return name == DATA or name.startswith(f"{DATA}.")
 
 
 def _listed(text: str) -> tuple[str, ...]:

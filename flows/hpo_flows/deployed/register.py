@@ -15,7 +15,7 @@ import hpo_flows
 from hpo_core.home import DATABASES, Home, settled_database
 from hpo_core.model.errors import HpoError
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
-from hpo_flows.liveness.heartbeat_monitor import HEARTBEAT_SECONDS, make_automation
+from hpo_flows.liveness.heartbeat_monitor import remove_old_automation
 from hpo_flows.prefect_api.connection import check_api, configured_api
 
 DEPLOYMENTS = Path(hpo_flows.__file__).resolve().parent / "deployments" / "prefect.yaml"
@@ -53,7 +53,7 @@ def deploy(file: Path | None = None) -> None:
     done = subprocess.run(command, cwd=file.parent, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise DeployError(f"`prefect deploy` refused {file}:\n{(done.stdout + done.stderr)[-3000:].strip()}")
-    make_automation()
+    remove_old_automation()
 
 
 def start_worker() -> None:
@@ -84,7 +84,6 @@ def settled_environment() -> dict[str, str]:
     found["HPO_HOME"] = str(Home().folder)
     found.setdefault("HPO_IMPORT_FOLDERS", str(Path.cwd()))
     found.setdefault("PREFECT_WORKER_QUERY_SECONDS", "2")
-    found.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", str(HEARTBEAT_SECONDS))
     found |= {name: settled_database(found[name]) for name in DATABASES if name in found}
     permissions = Permissions.of_environment(found)
     found["HPO_IMPORT_FOLDERS"] = os.pathsep.join(map(str, permissions.import_folders))

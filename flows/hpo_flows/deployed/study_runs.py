@@ -141,13 +141,20 @@ def _final_state(study: Study, summary: Summary) -> State[Any]:
     halted = study.state.halted
     jobs = f"{study.state.completed_jobs:,} jobs"
     if summary.status != "finished" and halted is not None and not halted.rule:
-        return Failed(message=f"{terminal_text(halted.reason)}. Mend that, then run `resume` with study {study.name}.")
+        return Failed(message=f"{terminal_text(halted.reason)}. {_cure(study)}")
     if not study.state.completed_jobs:
         failed = [trial.abandoned for trial in study.state.trials if trial.abandoned is not None]
         last = f"; the last trial failed with: {terminal_text(failed[-1].reason)}" if failed else ""
         return Failed(message=f"Study {study.name!r} ended without a single result{last}")
     words = "" if summary.status == "finished" or halted is None else f"{halt_words(study.spec, halted)}; "
     return Completed(message=f"{words}best {best_line(study)}, {jobs}")
+
+
+def _cure(study: Study) -> str:
+    """What to do about a study that gave up. Trials that failed are over: without a result nothing is left of it."""
+    if study.state.completed_jobs or study.state.halted is None or not study.state.abandoned_trials:
+        return f"Mend that, then run `resume` with study {study.name}: it goes on where it stands."
+    return f"Mend that and start a new study: {study.name} has no result to go on from."
 
 
 def this_flow_run() -> FlowRun:

@@ -24,6 +24,8 @@ from hpo_flows.prefect_api.connection import PrefectServerError, check_api
 ASK_SECONDS = 2.0
 RETURN_SECONDS = 15.0
 """How long the end of a study waits for a server that is gone: what runs there should be shown as ended."""
+PATIENT_SECONDS = 900.0
+"""The same where the process has more to do afterwards (a retraining): one slow answer must not end it."""
 END_SECONDS = 25.0
 """Seconds until such a process ends."""
 _ENDING = "end-process"
@@ -58,9 +60,9 @@ def api_answers() -> bool:
     return False
 
 
-def wait_for_return() -> bool:
-    """Wait for the API, 15 s at most; False: it does not answer, and this process is going to end."""
-    deadline = time.monotonic() + RETURN_SECONDS
+def wait_for_return(seconds: float = RETURN_SECONDS) -> bool:
+    """Wait for the API, 15 s at most by default; False: it does not answer, and this process is going to end."""
+    deadline = time.monotonic() + seconds
     while not api_answers():
         if time.monotonic() > deadline:
             end_process_soon(1)

@@ -1,62 +1,59 @@
-"""Heartbeat monitor: calls a flow run Crashed whose process sends no heartbeat.
+"""Calls a flow run Crashed that sends no heartbeat: its process and its worker are gone.
 
-A process that vanished (power cut, ``kill -9`` of everything) reports nothing. Flow processes of ``hpo worker`` send
-Prefect a heartbeat; an automation on the server calls a run Crashed that sent none for a while and has not ended.
+A process that vanished together with its worker (power cut, ``kill -9`` of everything) reports nothing. Every
+``hpo worker`` looks at the heartbeats of its home and reports for those.
+
+An automation on the server, which earlier versions had, judged by the events the server had received. Events lag behind
+under load (91 s were seen), so it called runs Crashed that had ended, and some that were alive. Now the state is asked
+for immediately before, and Crashed is proposed, not forced: the server itself refuses it to a run that has ended.
 """
 
 from __future__ import annotations
 
-from datetime import timedelta
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
-HEARTBEAT_SECONDS = 30
-"""Prefect sends no faster ones."""
-LIMIT_SECONDS = 90
-AUTOMATION = "hpo: a run without a sign of life has crashed"
-NO_HEARTBEAT = f"No sign of life for {LIMIT_SECONDS} s: its process or machine is gone. Retry it, or run `resume`."
+from hpo_flows.liveness.heartbeat_files import LIMIT_SECONDS, forget
 
-_OVER = (
-    "Completed",
-    "Failed",
-    "Crashed",
-    "Cancelled",
-    "TimedOut",
-    "Paused",
-    "Suspended",
-    "Scheduled",
-    "AwaitingRetry",
-    "Resuming",
+if TYPE_CHECKING:
+    from prefect.client.orchestration import PrefectClient
+    from prefect.client.schemas import OrchestrationResult
+
+OLD_AUTOMATION = "hpo: a run without a sign of life has crashed"
+NO_HEARTBEAT = (
+    f"No heartbeat for {LIMIT_SECONDS:.0f} s: its process and its worker are gone. Retry it, or run `resume`."
 )
-"""States of a run that has no process. Not Cancelling: of a process that is gone it would be the last one."""
+log = logging.getLogger("hpo.heartbeats")
 
 
-def make_automation() -> None:
-    """Make (or mend) the automation on the configured server; one that a person switched off stays so."""
+async def report_silent_run(client: PrefectClient, home: Path, run: UUID) -> str:
+    """Propose Crashed for a run without heartbeats that has not ended; returns what came of it.
+
+    A run that waits (scheduled, paused) needs no process; whoever takes it up again begins with a heartbeat.
+    """
+    from prefect.exceptions import ObjectNotFound
+    from prefect.states import Crashed
+
+    try:
+        state = (await client.read_flow_run(run)).state
+    except ObjectNotFound:
+        return "unknown"  # deleted, or of another server with the same home
+    if state is None or state.is_scheduled() or state.is_paused() or state.is_final():
+        forget(home, run)
+        return "has no process"
+    answer: OrchestrationResult[Any] = await client.set_flow_run_state(run, Crashed(message=NO_HEARTBEAT), force=False)
+    if answer.state is None or not answer.state.is_crashed():
+        return "refused"
+    log.warning("flow run %s was %s and sends no heartbeat: Crashed", run, state.name)
+    return "crashed"
+
+
+def remove_old_automation() -> None:
+    """Remove the automation of earlier versions from the configured server."""
     from prefect.client.orchestration import get_client
-    from prefect.client.schemas.objects import StateType
-    from prefect.events.actions import ChangeFlowRunState
-    from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
-    from prefect.events.schemas.events import ResourceSpecification
 
-    sign = "prefect.flow-run.heartbeat"
-    ours: dict[str, str | list[str]] = {"prefect.resource.role": "tag", "prefect.resource.id": "prefect.tag.hpo"}
     with get_client(sync_client=True) as client:
-        known = client.read_automations_by_name(AUTOMATION)
-        wanted = AutomationCore(
-            name=AUTOMATION,
-            description="Made by `hpo deploy`.",
-            enabled=known[0].enabled if known else True,
-            trigger=EventTrigger(
-                posture=Posture.Proactive,
-                match_related=ResourceSpecification(ours),
-                after={sign},
-                expect={sign, *(f"prefect.flow-run.{state}" for state in _OVER)},
-                for_each={"prefect.resource.id"},
-                threshold=1,
-                within=timedelta(seconds=LIMIT_SECONDS),
-            ),
-            actions=[ChangeFlowRunState(name=None, state=StateType.CRASHED, message=NO_HEARTBEAT, force=True)],
-        )
-        if known:
-            client.update_automation(known[0].id, wanted)
-        else:
-            client.create_automation(wanted)
+        for known in client.read_automations_by_name(OLD_AUTOMATION):
+            client.delete_automation(known.id)

@@ -1,4 +1,4 @@
-"""Parent watch: a flow process halts its study when the worker that started it ends."""
+"""Parent watch: a flow process sends heartbeats, and halts its study when the worker that started it ends."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
+from uuid import UUID
 
 import psutil
+
+from hpo_flows.liveness.heartbeat_files import BEAT_SECONDS, beat
 
 GRACE_SECONDS = 45.0
 """How long a study may take to halt. The profiles give their worker 60 seconds and more."""
@@ -28,7 +32,12 @@ def end_with_worker() -> None:
 
 
 def _watch(pid: int, born: float) -> None:
+    home, run = Path(os.environ["HPO_HOME"]), UUID(os.environ["PREFECT__FLOW_RUN_ID"])
+    due = time.monotonic()
     while _lives(pid, born):
+        if time.monotonic() >= due:
+            beat(home, run)
+            due = time.monotonic() + BEAT_SECONDS
         time.sleep(CHECK_SECONDS)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # pipes that the worker read: a line written now would raise where nobody expects it

@@ -80,27 +80,35 @@ def check_access(url: str) -> None:
     Raises:
         PrefectServerError: it wants one, or another one.
     """
-    from prefect.settings import Settings
+    given = os.environ.get("PREFECT_API_AUTH_STRING")
+    if _admits(url, given) is not False:
+        return
+    from prefect.settings import Settings  # takes a second or more, and seldom says more
 
     api = Settings().api
     if api.key is not None:
         return  # Prefect Cloud, which asks otherwise
     given = api.auth_string.get_secret_value() if api.auth_string is not None else None
-    headers = {} if given is None else {"Authorization": "Basic " + base64.b64encode(given.encode()).decode()}
+    if _admits(url, given) is False:
+        wrong = "wants a password" if given is None else "does not take the password of PREFECT_API_AUTH_STRING"
+        raise PrefectServerError(
+            f"The Prefect API at {url} {wrong}. Set PREFECT_API_AUTH_STRING to what its own "
+            f"PREFECT_SERVER_API_AUTH_STRING is; {_CURE}"
+        )
+
+
+def _admits(url: str, password: str | None) -> bool | None:
+    """Whether it takes this password (None: it takes us without one); None where that is seen later."""
+    headers = {} if password is None else {"Authorization": "Basic " + base64.b64encode(password.encode()).decode()}
     try:
         with urllib.request.urlopen(
             urllib.request.Request(f"{url.rstrip('/')}/admin/version", headers=headers), timeout=10
         ):
-            return
+            return True
     except urllib.error.HTTPError as error:
-        if error.code == 401:
-            wrong = "wants a password" if given is None else "does not take the password of PREFECT_API_AUTH_STRING"
-            raise PrefectServerError(
-                f"The Prefect API at {url} {wrong}. Set PREFECT_API_AUTH_STRING to what its own "
-                f"PREFECT_SERVER_API_AUTH_STRING is; {_CURE}"
-            ) from None
+        return False if error.code == 401 else None
     except (OSError, ValueError):
-        return  # check_api has seen it; what it does later is seen later
+        return None  # check_api has seen it; what it does later is seen later
 
 
 def prepare_environment(folder: Path) -> None:

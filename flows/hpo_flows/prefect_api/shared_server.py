@@ -180,6 +180,13 @@ class SharedServer:
         if self._process is not None:
             self._process.poll()
 
+    def let_go(self) -> None:
+        """Use the server no more, and wait for nothing: it ends itself once nobody uses it."""
+        users, self._users = self._users, None
+        self._uses = False
+        if users is not None:
+            users.close()
+
     # Which server.
 
     def _advance(self) -> bool:

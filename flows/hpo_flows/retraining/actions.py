@@ -10,11 +10,12 @@ import itertools
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from prefect import get_run_logger
-from prefect.artifacts import create_image_artifact, create_markdown_artifact
+from prefect.artifacts import create_markdown_artifact
 from prefect.runtime import deployment, flow_run
 
 from hpo_core.home import Home
@@ -57,8 +58,7 @@ class Retraining:
         run, key, data, content = self._begun(registry, data)
         decision = registry.decision_of(run)
         if run.status == "FINISHED" and decision is not None:
-            self.log.info("done before for the same data: %s", decision.headline())
-            return self._result(registry, run, decision, int(run.tags["hpo.version"]), again=True)
+            return self._nothing_new(registry, run, decision)
         with self._failing(registry, run):
             if decision is None:
                 decision = self._decide(registry, run, data, content=content, key=key)
@@ -125,7 +125,7 @@ class Retraining:
                 "to register. Write it as train(trial) with trial.track(model=...), and name a study of that."
             )
         if source.best is None:
-            raise SpecError(f"Study {name!r} has no finite result yet; go on with it: hpo resume {name}.")
+            raise SpecError(f"Study {name!r} has no finite, feasible result yet; go on with it: hpo resume {name}.")
         trial = source.best.trial
         own = str((source.spec.constants | source.state.trials[trial].params).get(DATA, ""))
         content = fingerprint(own) if own else ""
@@ -137,7 +137,7 @@ class Retraining:
             card = self.challengers.trained(
                 repeats, spec, (self.challengers.search_behind(name),), data=own, content=content
             )
-            registry.upload(run, card, self.home.study_folder(repeats), spec.checkpoint_base)
+            registry.upload(run, card, self.home.study_folder(repeats), spec, self.home.import_folders(spec))
             version = registry.register(run, {"hpo.study": repeats}, f"The best of study {name}; the first champion.")
             registry.promote(version)
             registry.finish(run, version)
@@ -161,8 +161,8 @@ class Retraining:
         self.log.info("%s; %s", drift.words(), step.reason)
         if step.branch == "retrain":
             challengers.append(self._retrained(card, data, content, key))
-            further = branch_after_retraining(card.losses, challengers[0].card.losses, level=rules.level)
-            steps.append(further.reason if further else "trained again they are as good as before: no tuning")
+            further = branch_after_retraining(now, challengers[0].card.losses, level=rules.level)
+            steps.append(further.reason if further else "trained again they are as good as the champion: no tuning")
             self.log.info(steps[-1])
         else:
             further = step
@@ -200,8 +200,8 @@ class Retraining:
             rows=tuple(rows),
             challenger=best.card,
         )
-        base = Study.open(best.card.study, self.journal, at=0).spec.checkpoint_base
-        registry.upload(run, best.card, self.home.study_folder(best.card.study), base)
+        spec = Study.open(best.card.study, self.journal, at=0).spec
+        registry.upload(run, best.card, self.home.study_folder(best.card.study), spec, self.home.import_folders(spec))
         registry.keep_decision(run, decision, picture(decision))
         return decision
 
@@ -261,25 +261,42 @@ class Retraining:
                 "against it."
             )
         registry.finish(run, version)
-        self.log.info(decision.headline())
-        return self._result(registry, run, decision, version, again=False)
+        outcome = decision.outcome(version)
+        self.log.info(outcome)
+        self._publish(registry, run, decision, version)
+        return self._result(registry, run, decision, version, outcome=outcome)
 
-    def _result(
-        self, registry: ModelRegistry, run: KnownRun, decision: Decision, version: int, *, again: bool
-    ) -> dict[str, Any]:
-        before = "\n\nThis was done before for the same data; nothing was done now." if again else ""
+    def _nothing_new(self, registry: ModelRegistry, run: KnownRun, decision: Decision) -> dict[str, Any]:
+        """The data are those of a retraining that is done: nothing is trained, and nothing published again."""
+        since = f" since {datetime.fromtimestamp(run.ended / 1000, UTC):%Y-%m-%d %H:%M} UTC" if run.ended else ""
+        outcome = f"version {registry.champion()} stays champion: the data have not changed{since}; nothing was done"
+        self.log.info("%s. Then: %s", outcome, decision.headline())
+        return self._result(registry, run, decision, int(run.tags["hpo.version"]), outcome=outcome) | {
+            "done_before": True,
+            "promoted": False,
+        }
+
+    def _publish(self, registry: ModelRegistry, run: KnownRun, decision: Decision, version: int) -> None:
+        """Show the decision in Prefect. It stands in MLflow by now: an API that does not answer changes nothing."""
         link = f"\n\nMLflow: `{registry.url(run)}`, version {version} of `{self.model}`."
         svg = base64.b64encode(picture(decision).encode()).decode()
         image = f"data:image/svg+xml;base64,{svg}"
-        words = f"{decision.markdown()}\n\n![what was compared]({image}){link}{before}"
-        create_markdown_artifact(words, key=artifact_key(self.model, "decision"), description=decision.headline())
-        create_image_artifact(image, key=artifact_key(self.model, "decision-picture"), description=decision.headline())
+        words = f"{decision.markdown()}\n\n![what was compared]({image}){link}"
+        try:
+            create_markdown_artifact(words, key=artifact_key(self.model, "decision"), description=decision.headline())
+        except Exception as error:
+            self.log.warning("The decision is in MLflow, not among Prefect's artifacts (%s).", type(error).__name__)
+
+    def _result(
+        self, registry: ModelRegistry, run: KnownRun, decision: Decision, version: int, *, outcome: str
+    ) -> dict[str, Any]:
         return {
             "model": self.model,
+            "outcome": outcome,
             "promoted": decision.promoted,
             "champion": registry.champion(),
             "challenger": version,
-            "done_before": again,
+            "done_before": False,
             "drift": decision.drift.statistic,
             "drifted": decision.drift.drifted,
             "p_value": decision.verdict.p_value,

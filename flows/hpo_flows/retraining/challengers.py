@@ -18,6 +18,8 @@ from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedModel, evaluate_models
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
+from hpo_flows.liveness.api_watch import PATIENT_SECONDS
+from hpo_flows.study_run.flow_run import drive
 from hpo_flows.study_run.session import Session
 from hpo_flows.tune import run_in_flow
 
@@ -115,12 +117,13 @@ class Challengers:
         for number in trials_of_repeats(spec, self.rules.repeats):
             trial = study.state.trials[number]
             checkpoint = trial.checkpoint()
-            finite = bool(trial.results) and trial.results[-1].loss is not None
+            finite = bool(trial.results) and trial.results[-1].loss is not None and not trial.infeasible
             if not finite or checkpoint is None or checkpoint.resource != trial.searched:
                 raise HpoError(
-                    f"Study {name!r}: repeat {number} has no finite result with a checkpoint ({trial.status}); nothing "
-                    f"was changed. `hpo show {name} --trial {number}` says why; training functions must track their "
-                    "model (trial.track), and with another attempt=N all is trained anew, with other seeds."
+                    f"Study {name!r}: repeat {number} has no finite, feasible result with a checkpoint "
+                    f"({trial.status}); nothing was changed. `hpo show {name} --trial {number}` says why; training "
+                    "functions must track their model (trial.track), and with another attempt=N all is trained anew, "
+                    "with other seeds."
                 )
             repeats.append(Repeat(number, spec.training_seed(number), spec.constants | trial.params, checkpoint, 0.0))
         card = ModelCard(
@@ -193,7 +196,7 @@ def _has_ended(study: Study) -> bool:
 
 def _drive(session: Session, action: str) -> None:
     try:
-        run_in_flow(session, action)
+        run_in_flow(session.spec, lambda: drive(session, action, patience=PATIENT_SECONDS)[1].status)
         if warning := session.finish_tracking():
             get_run_logger().warning(warning)
     finally:

@@ -1,6 +1,7 @@
 """A study inside a Prefect flow run: Prefect wraps, Dask carries, a child process trains."""
 
 import logging
+from collections.abc import Callable
 from uuid import UUID
 
 from prefect import get_run_logger, tags
@@ -10,15 +11,21 @@ from prefect.runtime import flow_run
 from hpo_core.execution.dispatch import Dispatcher
 from hpo_core.model.trial import Job, Report
 from hpo_core.security.masking import mask_logs, masked_errors
-from hpo_core.spec import notices
+from hpo_core.spec import StudySpec, notices
 from hpo_core.study import Study
 from hpo_flows.dask.executor import DaskExecutor
-from hpo_flows.liveness.api_watch import ApiWatch, api_is_unreachable, end_process_soon, wait_for_return
+from hpo_flows.liveness.api_watch import (
+    RETURN_SECONDS,
+    ApiWatch,
+    api_is_unreachable,
+    end_process_soon,
+    wait_for_return,
+)
 from hpo_flows.liveness.parent_watch import end_with_worker
 from hpo_flows.study_run.live_progress import ResultLines
 from hpo_flows.study_run.prefect_artifacts import StudyArtifacts
 from hpo_flows.study_run.session import ObserverFactory, Session, Summary, grain
-from hpo_flows.study_run.tasks import TaskPerJob, TaskPerRung
+from hpo_flows.study_run.tasks import TaskDispatcher, TaskPerJob, TaskPerRung, TaskRuns
 
 
 class DecisionLog:
@@ -43,9 +50,31 @@ class DecisionLog:
         """Nothing is open."""
 
 
-def _dispatcher(study: Study, executor: DaskExecutor) -> Dispatcher:
+def task_runs_of(study: Study, clock: Callable[[], float] | None = None) -> TaskRuns:
+    """What shows a study's jobs in the grain that it has.
+
+    Args:
+        clock: tells the time of what is shown; None: it is shown when it happens.
+    """
     kind = TaskPerJob if grain(study.spec, study.state.extra_configs) == "job" else TaskPerRung
-    return kind(executor, study.spec.metric.name)
+    return kind(study.spec.metric.name, clock)
+
+
+def _dispatcher(study: Study, executor: DaskExecutor) -> Dispatcher:
+    return TaskDispatcher(executor, task_runs_of(study))
+
+
+def label_run(spec: StudySpec, action: str) -> UUID:
+    """Name the present flow run ``ACTION-STUDY`` and tag it with study and method; returns its id.
+
+    A list of runs sorts and filters by them. Prefect's line at the end of each task run is left out of its log.
+    """
+    run = UUID(str(flow_run.id))
+    labels = dict.fromkeys([*flow_run.tags, "hpo", spec.study, spec.search.method])
+    with get_client(sync_client=True) as client:
+        client.update_flow_run(run, name=f"{action}-{spec.study}", tags=list(labels))
+    logging.getLogger("prefect.task_runs").addFilter(_is_news)
+    return run
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -54,22 +83,21 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 @masked_errors()
-def drive(session: Session, action: str, *observers: ObserverFactory) -> tuple[Study, Summary]:
+def drive(
+    session: Session, action: str, *observers: ObserverFactory, patience: float = RETURN_SECONDS
+) -> tuple[Study, Summary]:
     """Drive a session's study inside the present flow run, and show it there.
 
-    The flow run is named ``ACTION-STUDY`` and tagged with study and method, so that a list of runs sorts and filters
-    by them; every decision is a line of its log.
+    Every decision is a line of its log.
 
     Args:
         observers: further ones, after the log and the artifacts.
+        patience: seconds that the end of the study waits for an API that does not answer.
     """
     end_with_worker()
     mask_logs()
-    run = UUID(str(flow_run.id))
-    labels = dict.fromkeys([*flow_run.tags, "hpo", session.name, session.spec.search.method])
-    with get_client(sync_client=True) as client:
-        client.update_flow_run(run, name=f"{action}-{session.name}", tags=list(labels))
-    logging.getLogger("prefect.task_runs").addFilter(_is_news)
+    run = label_run(session.spec, action)
+    session.say = get_run_logger().warning
     shown: list[StudyArtifacts] = []
 
     def artifacts(study: Study) -> StudyArtifacts:
@@ -86,6 +114,6 @@ def drive(session: Session, action: str, *observers: ObserverFactory) -> tuple[S
         if api_is_unreachable():
             end_process_soon(130 if isinstance(error, KeyboardInterrupt) else 1)
         raise
-    if wait_for_return():
+    if wait_for_return(patience):
         shown[-1].finish(summary.links)
     return study, summary

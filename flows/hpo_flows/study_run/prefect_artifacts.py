@@ -1,25 +1,26 @@
-"""What the Prefect UI shows of a study while it runs: progress, rungs or generations, best trial; at its end, links.
+"""What the Prefect UI shows of a study while it runs: one page (best, rungs, picture, links), and a bar of progress.
 
-Each artifact is made once and then changed in place: a new version for every change would fill the timeline with
-dots. A thread of its own sends the changes, so that a slow or unreachable API delays the artifacts and not the study.
+Both are made once and then changed in place: a new version for every change would fill the timeline with dots. A
+thread of its own sends the changes, so that a slow or unreachable API delays the artifacts and not the study.
 """
 
 from __future__ import annotations
 
-import json
+import base64
 import logging
 import re
 import threading
 import time
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 
 from hpo_core.model.trial import Job, Report
+from hpo_core.report.search_picture import search_picture
 from hpo_core.security.untrusted_text import markdown_code, markdown_row, markdown_text
 from hpo_core.study import Study
 from hpo_core.views.formatting import duration, number, plural
@@ -44,7 +45,7 @@ def best_markdown(study: Study) -> str:
     best = best_result(study)
     if best is None:
         return f"## {study.name}\n\nNo trial has a finite {markdown_text(study.spec.metric.name)} yet."
-    reached = f"{markdown_text(study.spec.metric.name)} = {number(best.value, 6)}"
+    reached = f"{markdown_text(study.spec.metric.name)} = {number(best.value)}"
     lines = [
         f"## {study.name}: trial {best.trial}",
         "",
@@ -52,7 +53,7 @@ def best_markdown(study: Study) -> str:
         "",
         "| parameter | value |",
         "| --- | --- |",
-        *(f"| {markdown_text(name)} | {markdown_text(value)} |" for name, value in best.params.items()),
+        *(f"| {markdown_text(name)} | {markdown_text(_short(value))} |" for name, value in best.params.items()),
     ]
     if len(study.spec.objectives) > 1:
         lines += ["", *_front_table(study)]
@@ -71,8 +72,41 @@ def _front_table(study: Study) -> list[str]:
     ]
 
 
+def _short(value: Any) -> Any:
+    return number(value) if isinstance(value, float) else value
+
+
+def study_markdown(study: Study, words: str, links: Mapping[str, str]) -> str:
+    """The page of a study: how it stands, its best trial, its rungs, a picture, and where more is to be found.
+
+    Args:
+        words: how far it is.
+        links: title to target. Only what a browser on another machine can open is a link: a path on the machine of the
+            flow run is shown as text.
+    """
+    rows = rung_rows(study, grouped_brackets(bracket_views(study, details=True)))
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    parts = [best_markdown(study), words]
+    if (svg := search_picture(study)) is not None:
+        parts.append(f"![the search](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})")
+    if rows:
+        cells = [markdown_row(_short(row.get(name, "")) for name in columns) for row in rows]
+        table = [markdown_row(columns), f"|{' --- |' * len(columns)}", *cells]
+        parts += [_about_rungs(study), "\n".join(table)]
+    if links:
+        parts += ["### More", "\n".join(f"- {_link(title, target)}" for title, target in links.items())]
+    return "\n\n".join(parts)
+
+
+def _link(title: str, target: str) -> str:
+    if target.startswith(("http://", "https://")):
+        return f"[{title}](<{_address(target)}>)"
+    path = unquote(target.removeprefix("file://")) if target.startswith("file://") else target
+    return f"{title}, on the machine of the run: {markdown_code(path)}"
+
+
 def _about_rungs(study: Study) -> str:
-    lines = [f"Rungs of {study.name}"]
+    lines = [f"### {'Generations' if study.spec.search.outline().members else 'Rungs'}"]
     if enter := entry_levels(study.spec):
         places = ", ".join(f"{level} (bracket {bracket})" for bracket, level in enter.items())
         lines.append(f"All brackets share these rungs; their trials enter at {places}.")
@@ -120,25 +154,15 @@ class StudyArtifacts:
         """After the end: add links to what belongs to the study.
 
         Args:
-            links: title to target, for example MLflow and the report; a target that is no web address (a path, the
-                command that serves an embedded MLflow) is shown as text.
+            links: title to target, for example MLflow and the report; see :func:`study_markdown`.
         """
-        listed = "\n".join(f"- {title}: {markdown_code(target)}" for title, target in links.items())
-        shown = self._shown(more=f"\n\n{listed}")
-        for title, target in links.items():
-            web = target.startswith(("http://", "https://", "file://"))
-            text = f"[{title}](<{_address(target)}>)" if web else f"{title}: {markdown_code(target)}"
-            shown[title.lower().replace(" ", "-")] = ("markdown", text, f"{title} of {self._study.name}")
-        self._send(shown)
+        self._send(self._shown(links))
 
-    def _shown(self, more: str = "") -> dict[str, tuple[str, Any, str]]:
+    def _shown(self, links: Mapping[str, str] | None = None) -> dict[str, tuple[str, Any, str]]:
         """What the artifacts should hold now: type, data, description by the end of their keys."""
         study = self._study
-        rows = rung_rows(study, grouped_brackets(bracket_views(study, details=True)))
-        shown: dict[str, tuple[str, Any, str]] = {
-            "rungs": ("table", json.dumps(rows), _about_rungs(study)),
-            "best": ("markdown", f"{best_markdown(study)}\n\n{self._words()}{more}", f"Best trial of {study.name}"),
-        }
+        page = study_markdown(study, self._words(), links or {})
+        shown: dict[str, tuple[str, Any, str]] = {"study": ("markdown", page, f"Study {study.name}: {self._words()}")}
         if (share := self._share()) is not None:
             shown["progress"] = ("progress", share, self._words())
         return shown

@@ -34,16 +34,20 @@ from hpo_core.model.errors import (
 )
 from hpo_core.model.events import StudyExtended
 from hpo_core.replay.past_results import with_past
+from hpo_core.samplers.registry import OURS
 from hpo_core.security.private_files import open_private
+from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
 from hpo_core.tracking.credential_scope import without_foreign_credentials
 from hpo_core.tracking.follower import FINISH
+from hpo_core.tracking.mlflow_links import experiments_url
 from hpo_core.tracking.run_location import ProjectionPlace, in_trouble, read_place
 from hpo_core.views.rungs import is_unlimited
 from hpo_core.views.summary import exhausted_words
 from hpo_flows.dask.executor import DaskExecutor
+from hpo_flows.study_run.cluster_news import ClusterNews
 
 log = logging.getLogger("hpo.session")
 JOB_GRAIN_LIMIT = 300
@@ -52,8 +56,20 @@ JOB_GRAIN_LIMIT = 300
 DRAIN_SECONDS = 20.0
 """How long the end of a study waits for MLflow to hold everything; `hpo project` does the rest."""
 
+MODEL_SECONDS = 60.0
+"""How much longer where the best model is built and saved in MLflow's format (``build``)."""
+
 START_ENDS_SECONDS = 30.0
 """How long a start of the cluster that was given up may take to end; what is left of it ends with this process."""
+
+SHORT_WAIT_SECONDS = 0.5
+"""How long the report of a study that nobody awaits waits for its run in MLflow, to link to it."""
+
+WARM_UP_SECONDS = 1.0
+"""After the first jobs have begun."""
+
+NEWS_SECONDS = 0.5
+"""How often the start asks for news of the cluster, such as that its jobs wait in a queue."""
 
 ObserverFactory = Callable[[Study], Observer]
 
@@ -110,7 +126,7 @@ class Session:
             looked_at.close()
         record: SqlJournal = home.open_journal()
         record.wait_in_python()
-        self._journal_url = record.url
+        self.journal_url = record.url
         self.journal = RetryingJournal(record)
         self.owner: Owner = current_owner()
         self._epoch: int | None = None
@@ -122,9 +138,14 @@ class Session:
             raise
         self.journal.seconds = self.spec.journal.retry_seconds
         self.executor = DaskExecutor(self._importable(), str(self.folder))
+        self.say: Callable[[str], None] = log.warning
+        """Shows a person a line about the cluster."""
         self._starting: threading.Thread | None = None
         self._start_error: BaseException | None = None
         self._follower: subprocess.Popen[bytes] | None = None
+        self._closing: threading.Thread | None = None
+        self.is_awaited = True
+        """Whether the end waits until MLflow holds everything; else what is left is done after this process's end."""
         self.summary: Summary | None = None
         """Set when the study has ended."""
 
@@ -189,9 +210,16 @@ class Session:
         if self._starting is None:
             self.start_cluster()
         assert self._starting is not None
-        self._starting.join()
+        while self._starting.is_alive():
+            self._starting.join(NEWS_SECONDS)
+            if self._start_error is None:
+                self._tell_news()
         if self._start_error is not None:
             raise self._start_error
+
+    def _tell_news(self) -> None:
+        if news := self.executor.news():
+            self.say(terminal_text(news))
 
     # Drive.
 
@@ -202,6 +230,7 @@ class Session:
         study = self._open()
         self._start_follower()
         observers = [make(study) for make in self._observers]
+        observers.append(ClusterNews(self._tell_news))
         dispatcher = make_dispatcher(study, self.executor)
         loop = Loop(
             study,
@@ -211,11 +240,17 @@ class Session:
             observers=observers,
             takeover=Takeover(owner=self.owner, extend=self._extend, train=self.train),
         )
+        warm = threading.Timer(WARM_UP_SECONDS, self._import_for_report)
+        warm.daemon = True
+        warm.start()
         try:
             status = loop.run()
         finally:
+            warm.cancel()
             for observer in observers:
                 observer.close()
+        self._closing = threading.Thread(target=self.executor.close, name="close-cluster")
+        self._closing.start()  # while the report is written
         halted = study.state.halted
         try:
             links = self.write_report(study)
@@ -249,6 +284,16 @@ class Session:
 
     # Projections.
 
+    def _import_for_report(self) -> None:
+        """While the study runs: it takes seconds that its end need not wait for.
+
+        Not where one of Optuna's samplers may import the same packages at this moment, in the main thread.
+        """
+        if self.spec.sampler.name in OURS:
+            from hpo_core.report import prepare
+
+            prepare()
+
     def _start_follower(self) -> None:
         """MLflow is fed by a process of its own that reads the journal: it cannot slow or stop the search."""
         uri = self.home.tracking_uri(self.spec)
@@ -271,7 +316,7 @@ class Session:
             "--study-folder",
             str(self.folder),
             "--drain",
-            str(DRAIN_SECONDS),
+            str(self._drain_seconds),
         ]
         if location := self.home.artifact_location(self.spec):
             arguments += ["--artifact-location", location]
@@ -284,21 +329,28 @@ class Session:
                 start_new_session=True,
                 env=without_foreign_credentials(os.environ, uri)
                 | {
-                    "HPO_JOURNAL": self._journal_url,
+                    "HPO_JOURNAL": self.journal_url,
                     "HPO_FOLLOW_TRACKING_URI": uri,
                     "HPO_FOLLOW_EXPERIMENT": self.spec.tracking.experiment,
                 },
             )
 
-    def finish_tracking(self, seconds: float = DRAIN_SECONDS) -> str | None:
+    @property
+    def _drain_seconds(self) -> float:
+        return DRAIN_SECONDS + (MODEL_SECONDS if self.spec.build is not None else 0.0)
+
+    def finish_tracking(self, seconds: float | None = None) -> str | None:
         """Let the follower catch up; returns a warning where it could not."""
         if self._follower is None:
             return None
+        seconds = self._drain_seconds if seconds is None else seconds
         follower, self._follower = self._follower, None
         if follower.stdin is not None:
             with contextlib.suppress(OSError):  # it ended already
                 follower.stdin.write(FINISH)
                 follower.stdin.close()
+        if not self.is_awaited and follower.poll() is None and not in_trouble(self.folder):
+            return None  # it has a limit of its own
         try:
             code = follower.wait(timeout=seconds + 10)
         except subprocess.TimeoutExpired:
@@ -328,9 +380,11 @@ class Session:
         from hpo_core.report import write_report
 
         links: dict[str, str] = {}
-        place = self.place(wait=30.0)
+        place = self.place(wait=30.0 if self.is_awaited else SHORT_WAIT_SECONDS)
         if place is not None:
             links["MLflow"] = place.url
+        elif self._follower is not None and self._follower.poll() is None and not in_trouble(self.folder):
+            links["MLflow"] = experiments_url(self.home.tracking_uri(self.spec) or "")
         best = study.state.best_checkpoint()
         if best is not None:
             try:
@@ -339,7 +393,9 @@ class Session:
             except CheckpointError as error:
                 links["Checkpoint"] = f"not linked: {error}"
         links["Study folder"] = str(self.folder)
-        path = write_report(self.journal.entries(self.name), self.home.report_path(self.name), links=links)
+        path = write_report(
+            self.journal.entries(self.name), self.home.report_path(self.name), links=links, folder=self.folder
+        )
         links["Report"] = path.as_uri()
         return links
 
@@ -348,6 +404,8 @@ class Session:
         if self._starting is not None:
             self.executor.abandon_start()
             self._starting.join(timeout=START_ENDS_SECONDS)
+        if self._closing is not None:
+            self._closing.join()
         self.executor.close()
         self.finish_tracking(seconds=5.0)
         self._let_go()

@@ -1,8 +1,9 @@
 """Prefect task runs around jobs: one per job, or one per rung.
 
-A task runs in the flow's own process and waits for the job on the Dask cluster. Workers need no route to the
-Prefect API, and every task run gets its final state even when its worker dies. Prefect's own retries,
-caches and result storage are off: the journal is the record.
+A task runs in the flow's own process and waits for the job: in a flow of a deployment for the Dask cluster, in that of
+a command for the journal (``prefect_follower.py``). Workers need no route to the Prefect API, and every task run gets
+its final state even when its worker dies. Prefect's own retries, caches and result storage are off: the journal is the
+record.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import logging
 import queue
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Protocol
 
 from prefect import Task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
+from prefect.context import TaskRunContext
 from prefect.futures import PrefectFuture, wait
 from prefect.logging import get_run_logger
 from prefect.states import Completed, Crashed, Failed
@@ -101,38 +105,127 @@ def _kind(job: Job, of_rung: str, of_population: str) -> str:
             return of_rung
 
 
-class TaskPerJob:
-    """Every job is a task run of its own: trial, rung and target in its name; bracket, rung and target as tags."""
+End = Callable[[Report], None]
+"""Called once with how the job ended, and never waits."""
 
-    def __init__(self, executor: Executor, metric: str) -> None:
+
+class TaskRuns(Protocol):
+    """Shows jobs as task runs of the present flow run."""
+
+    @property
+    def task_runs(self) -> int:
+        """How many task runs were started."""
+        ...
+
+    def begin(self, job: Job) -> End:
+        """Show that a job runs; what is returned shows how it ended."""
+        ...
+
+    def close(self, seconds: float = _REPORT_SECONDS) -> None:
+        """Wait until every task run has its final state.
+
+        Args:
+            seconds: how long jobs are waited for that have not ended.
+        """
+        ...
+
+
+class TaskDispatcher:
+    """Submits jobs, and shows them as task runs."""
+
+    def __init__(self, executor: Executor, shown: TaskRuns) -> None:
         self._executor = executor
+        self._shown = shown
+
+    @property
+    def task_runs(self) -> int:
+        """How many task runs were started."""
+        return self._shown.task_runs
+
+    def dispatch(self, job: Job, slot: Slot, on_report: OnReport) -> None:
+        end = self._shown.begin(job)
+
+        def ended(job: Job, report: Report) -> None:
+            end(report)
+            on_report(job, report)
+
+        self._executor.submit(job, slot, ended)
+
+    def close(self) -> None:
+        """Wait until every task run has its final state."""
+        self._shown.close()
+
+
+def _not_shown(_: Report) -> None:
+    """The end of a job that has no task run."""
+
+
+class _Times:
+    """When the job of a task run began and ended, where it is shown after that.
+
+    Args:
+        clock: tells the time that is shown; None: a task run is shown when it happens.
+    """
+
+    def __init__(self, clock: Callable[[], float] | None) -> None:
+        self._clock = clock
+        self._began = self._ended = self._now()
+
+    def _now(self) -> datetime | None:
+        return None if self._clock is None else datetime.fromtimestamp(self._clock(), UTC)
+
+    def end(self) -> None:
+        """The job has ended."""
+        self._ended = self._now()
+
+    def set(self) -> None:
+        """Give them to the present task run, before its final state does."""
+        context = TaskRunContext.get()
+        if context is None or self._began is None or self._ended is None:
+            return
+        run: Any = context.task_run
+        run.start_time, run.end_time = self._began, self._ended
+        run.total_run_time = self._ended - self._began
+
+
+class TaskPerJob:
+    """Every job is a task run of its own: trial, rung and target in its name; bracket, rung and target as tags.
+
+    Args:
+        metric: of the study, for the words of a state.
+        clock: see :class:`_Times`.
+    """
+
+    def __init__(self, metric: str, clock: Callable[[], float] | None = None) -> None:
         self._metric = metric
+        self._clock = clock
         self._futures: list[PrefectFuture[Any]] = []
         self._unanswered: dict[tuple[int, int], tuple[Job, queue.SimpleQueue[Report]]] = {}
+        self._told: frozenset[str] = frozenset()
 
     @property
     def task_runs(self) -> int:
         """How many task runs were started."""
         return len(self._futures)
 
-    def dispatch(self, job: Job, slot: Slot, on_report: OnReport) -> None:
+    def begin(self, job: Job) -> End:
         if api_is_unreachable():
-            self._executor.submit(job, slot, on_report)
-            return
+            return _not_shown
         answer: queue.SimpleQueue[Report] = queue.SimpleQueue()
         self._unanswered[job.trial, job.attempt] = (job, answer)
+        times = _Times(self._clock)
 
         def rung_job() -> State[Any]:
             report = answer.get()
+            times.set()
             if report.outcome not in RESULTS:
-                text = terminal_text(f"{report.message}\n{report.detail}", lines=True)
-                get_run_logger().error("%s: %s", report.outcome, text)
+                get_run_logger().error("%s: %s", report.outcome, self._words(report))
             return final_state(report, self._metric)
 
-        def ended(job: Job, report: Report) -> None:
+        def end(report: Report) -> None:
             self._unanswered.pop((job.trial, job.attempt), None)
+            times.end()
             answer.put(report)
-            on_report(job, report)
 
         shown: Any = Task(
             rung_job,
@@ -144,16 +237,21 @@ class TaskPerJob:
             cache_policy=NO_CACHE,
         )
         self._futures.append(shown.submit())
-        self._executor.submit(job, slot, ended)
+        return end
 
-    def close(self) -> None:
+    def _words(self, report: Report) -> str:
+        """One traceback for each message: fifty trials that fail alike need no fifty of them."""
+        known, self._told = report.message in self._told, self._told | {report.message}
+        return terminal_text(report.message if known else f"{report.message}\n{report.detail}", lines=True)
+
+    def close(self, seconds: float = _REPORT_SECONDS) -> None:
         """Wait until every task run has its final state.
 
         A task run waits for its job's report. After an interrupt a report may never come (the job was not
         submitted yet, the cluster does not answer); such a task run would keep Prefect's thread pool, and with it the
         whole process, alive. It gets a report that its attempt is lost.
         """
-        deadline = time.monotonic() + _REPORT_SECONDS
+        deadline = time.monotonic() + seconds
         while self._unanswered and time.monotonic() < deadline:
             time.sleep(0.05)
         for job, answer in list(self._unanswered.values()):
@@ -166,9 +264,10 @@ class TaskPerJob:
 class _Rung:
     """A task run that is open."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] | None) -> None:
         self.reports: queue.SimpleQueue[tuple[Job, Report] | None] = queue.SimpleQueue()
         self.under_way = 0
+        self.times = _Times(clock)
 
 
 class TaskPerRung:
@@ -177,11 +276,15 @@ class TaskPerRung:
     Each holds a thread while it is open, and a study of many brackets has thousands of rungs: past ``OPEN_RUNGS`` of
     them those without a job under way are ended. Generations are ended once the population is past them. A later job
     there opens another task run.
+
+    Args:
+        metric: of the study, for the words of a state.
+        clock: see :class:`_Times`.
     """
 
-    def __init__(self, executor: Executor, metric: str) -> None:
-        self._executor = executor
+    def __init__(self, metric: str, clock: Callable[[], float] | None = None) -> None:
         self._metric = metric
+        self._clock = clock
         self._lock = threading.Lock()
         self._rungs: dict[tuple[int, int], _Rung] = {}
         self._futures: list[PrefectFuture[Any]] = []
@@ -191,28 +294,27 @@ class TaskPerRung:
         """How many task runs were started."""
         return len(self._futures)
 
-    def dispatch(self, job: Job, slot: Slot, on_report: OnReport) -> None:
+    def begin(self, job: Job) -> End:
         key = (0 if isinstance(job.stage, Further) else job.bracket, job.rung)
         if key not in self._rungs:
             if api_is_unreachable():
-                self._executor.submit(job, slot, on_report)
-                return
+                return _not_shown
             self._make_room()
             if isinstance(job.stage, Generation):
                 self._end_generations_before(job)
-            self._rungs[key] = _Rung()
-            self._futures.append(self._open(job, self._rungs[key].reports))
+            self._rungs[key] = _Rung(self._clock)
+            self._futures.append(self._open(job, self._rungs[key]))
         rung = self._rungs[key]
         with self._lock:
             rung.under_way += 1
 
-        def ended(job: Job, report: Report) -> None:
+        def end(report: Report) -> None:
             with self._lock:
                 rung.under_way -= 1
+                rung.times.end()
                 rung.reports.put((job, report))
-            on_report(job, report)
 
-        self._executor.submit(job, slot, ended)
+        return end
 
     def _make_room(self) -> None:
         if len(self._rungs) < OPEN_RUNGS:
@@ -229,16 +331,17 @@ class TaskPerRung:
             for key in [key for key in rungs if key[1] < lowest]:
                 self._rungs.pop(key).reports.put(None)
 
-    def _open(self, job: Job, reports: queue.SimpleQueue[tuple[Job, Report] | None]) -> PrefectFuture[Any]:
+    def _open(self, job: Job, open_rung: _Rung) -> PrefectFuture[Any]:
         def rung() -> State[Any]:
             logger = get_run_logger()
             counts = {True: 0, False: 0}
-            while (item := reports.get()) is not None:
+            while (item := open_rung.reports.get()) is not None:
                 ended, report = item
                 good = report.outcome in RESULTS
                 counts[good] += 1
                 line = final_state(report, self._metric).message
                 (logger.info if good else logger.error)("%s: %s", job_name(ended), line)
+            open_rung.times.set()
             return Completed(message=f"{counts[True]} jobs completed, {counts[False]} attempts failed")
 
         shown: Any = Task(
@@ -253,8 +356,8 @@ class TaskPerRung:
         future: PrefectFuture[Any] = shown.submit()
         return future
 
-    def close(self) -> None:
-        """Let every rung end and wait for its final state."""
+    def close(self, seconds: float = 0.0) -> None:
+        """Let every rung end and wait for its final state; ``seconds`` are of no use here."""
         for rung in self._rungs.values():
             rung.reports.put(None)
         _wait(self._futures)

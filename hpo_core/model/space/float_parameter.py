@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 
 from hpo_core.model import limits
 from hpo_core.model.rng import Stream
-from hpo_core.model.space.number import NumberParameter, check_range
+from hpo_core.model.space.number import NumberParameter, Real, check_range, draw_on_log_steps
+from hpo_core.model.space.parameter import Change
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -17,24 +18,27 @@ if TYPE_CHECKING:
 
 
 class FloatParameter(NumberParameter):
-    """A real number in [low, high], uniform, or uniform in its logarithm, or on a grid of ``step``."""
+    """A real number in [low, high], uniform, or uniform in its logarithm; with ``step`` rounded to its steps."""
 
     type: Literal["float"]
-    low: float
-    high: float
+    low: Real = Field(description="Smallest value, or ``{param: NAME}``: the value of another number.")
+    high: Real = Field(description="Largest value, or ``{param: NAME}``.")
     log: bool = False
-    step: float | None = Field(default=None, gt=0)
+    step: float | None = Field(default=None, gt=0, description="Values are low, low + step, low + 2 step, ...")
 
     @model_validator(mode="after")
     def _check(self) -> FloatParameter:
+        if self.references():
+            return self
         check_range(self.low, self.high, self.log)
         if not math.isfinite(self.high - self.low):
             raise ValueError(f"high - low = {self.high} - {self.low} is not finite; narrow the range")
-        if self.log and self.step is not None:
-            raise ValueError("log and step exclude each other; drop one of them")
         return self
 
     def draw(self, stream: Stream) -> float:
+        if self.step is not None and self.log:
+            at = draw_on_log_steps(stream, self.low, self.high, self.step)
+            return min(self.high, self.low + self.step * at)
         if self.step is not None:
             count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
             return min(self.high, self.low + self.step * stream.below(count))
@@ -49,9 +53,11 @@ class FloatParameter(NumberParameter):
     def distribution(self) -> BaseDistribution:
         from optuna.distributions import FloatDistribution
 
-        return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
+        return FloatDistribution(self.low, self.high, log=self.log, step=None if self.log else self.step)
 
     def suggest(self, trial: Trial, name: str) -> float:
+        if self.log and self.step is not None:  # Optuna has no such distribution
+            return float(self._clip(trial.suggest_float(name, self.low, self.high, log=True), Change(())))
         return trial.suggest_float(name, self.low, self.high, log=self.log, step=self.step)
 
     @classmethod
@@ -65,7 +71,7 @@ class FloatParameter(NumberParameter):
 
     def check_size(self, where: str) -> None:
         super().check_size(where)
-        if self.step is not None and (self.high - self.low) / self.step > limits.STEPS:
+        if self.step is not None and not self.references() and (self.high - self.low) / self.step > limits.STEPS:
             raise ValueError(
                 f"{where}.step = {self.step} makes more than {limits.STEPS:,} values; raise it, or leave it out"
             )

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.limit_checks import at_most
 from hpo_core.model.rng import Stream
-from hpo_core.model.short_text import shown, some
-from hpo_core.model.space.parameter import Change, ParameterType, Scalar, same_scalar
+from hpo_core.model.short_text import some
+from hpo_core.model.space.parameter import Change, ParameterType
+from hpo_core.model.space.scalars import Scalar, Value, optuna_choice, said, same_scalar, scalar_key
+from hpo_core.model.space.when import Test
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -22,37 +25,55 @@ class ListedParameter(ParameterType):
     """One of several values; a subclass says which."""
 
     @abstractmethod
-    def listed(self) -> Sequence[Scalar]:
+    def listed(self) -> Sequence[Value]:
         """All values, in the order in which people see them."""
 
-    def draw(self, stream: Stream) -> Scalar:
+    def draw(self, stream: Stream) -> Value:
         return stream.choice(self.listed())
 
     def contains(self, value: Any) -> bool:
-        return any(same_scalar(value, choice) for choice in self.listed())
+        try:
+            return scalar_key(value) in self._keys
+        except TypeError:  # a dictionary
+            return False
+
+    @cached_property
+    def _keys(self) -> frozenset[tuple[bool, Any]]:
+        return frozenset(map(scalar_key, self.listed()))
+
+    def may_pass(self, test: Test) -> bool:
+        return any(map(test.holds, self.listed()))
 
     def taken(self, value: Any) -> Any:
         for choice in self.listed():
             if same_scalar(value, choice):
                 return choice
-        raise ValueError(f"is none of its choices {some(map(shown, self.listed()))}; give one of them")
+        raise ValueError(f"is none of its choices {some(map(said, self.listed()))}; give one of them")
 
     def distribution(self) -> BaseDistribution:
         from optuna.distributions import CategoricalDistribution
 
-        return CategoricalDistribution(self.listed())
+        return CategoricalDistribution(self._optuna_choices())
+
+    def seen(self, value: Any) -> Scalar:
+        return optuna_choice(value)
 
     def suggest(self, trial: Trial, name: str) -> Any:
-        return trial.suggest_categorical(name, self.listed())
+        choices = self._optuna_choices()
+        answer = trial.suggest_categorical(name, choices)
+        return next(mine for mine, its in zip(self.listed(), choices, strict=True) if same_scalar(its, answer))
 
-    def draw_changed(self, stream: Stream, change: Change) -> Scalar:
+    def _optuna_choices(self) -> list[Scalar]:
+        return [optuna_choice(value) for value in self.listed()]
+
+    def draw_changed(self, stream: Stream, change: Change) -> Value:
         return self.draw(stream)
 
-    def changed(self, value: Any, stream: Stream, change: Change) -> Scalar:
+    def changed(self, value: Any, stream: Stream, change: Change) -> Value:
         """Drawn anew; types whose order means something move to a neighbour instead."""
         return self.draw(stream)
 
-    def neighbour(self, value: Any, stream: Stream) -> Scalar:
+    def neighbour(self, value: Any, stream: Stream) -> Value:
         """The next lower or the next higher value; at an end the only one there is."""
         choices = self.listed()
         at = next(i for i, choice in enumerate(choices) if same_scalar(choice, value))

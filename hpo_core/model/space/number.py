@@ -3,12 +3,39 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, PlainSerializer, ValidatorFunctionWrapHandler, WrapValidator
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.model.space.parameter import Change, ParameterType
+from hpo_core.model.space.scalars import same_scalar
+from hpo_core.model.space.when import Test
+
+
+class Reference(BaseModel):
+    """``{param: batch_size}``: the value of that parameter."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    param: str
+
+
+if TYPE_CHECKING:
+    Whole = int
+    Real = float
+else:
+
+    def _reference_or_number(value: Any, number: ValidatorFunctionWrapHandler) -> Any:
+        """No union: of a wrong value, each error would be told twice."""
+        return Reference.model_validate(value) if isinstance(value, Mapping | Reference) else number(value)
+
+    _EITHER = WrapValidator(_reference_or_number)
+    _PLAIN = PlainSerializer(lambda value: value.model_dump() if isinstance(value, Reference) else value)
+    Whole = Annotated[int, _EITHER, _PLAIN]
+    Real = Annotated[float, _EITHER, _PLAIN]
 
 
 class NumberParameter(ParameterType):
@@ -23,6 +50,34 @@ class NumberParameter(ParameterType):
         log: bool
         step: float | None
 
+    @property
+    def rounds_to_steps(self) -> bool:
+        """Whether its values are those of a step, so that there is a list of them."""
+        return self.step is not None and not (self.whole and self.log and self.step == 1)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The range in which people are shown its values."""
+        return float(self.low), float(self.high)
+
+    def is_stepped_log(self) -> bool:
+        return self.log and self.rounds_to_steps
+
+    def references(self) -> dict[str, str]:
+        return {end: one.param for end in ("low", "high") if isinstance(one := getattr(self, end), Reference)}
+
+    def resolved(self, values: Mapping[str, Any]) -> Self:
+        found = self.references()
+        return self.model_copy(update={end: values[name] for end, name in found.items()}) if found else self
+
+    def may_pass(self, test: Test) -> bool:
+        low = self.low if test.low is None else max(self.low, test.low)
+        high = self.high if test.high is None else min(self.high, test.high)
+        if self.rounds_to_steps or self.whole:
+            step = self.step or 1
+            low = self.low + math.ceil((low - self.low) / step - 1e-9) * step
+        return low <= high and not (low == high and any(same_scalar(low, one) for one in test.unwanted))
+
     def taken(self, value: Any) -> float | int:
         number = value
         if not isinstance(value, bool | str) and hasattr(value, "__float__"):  # numpy's too
@@ -31,7 +86,8 @@ class NumberParameter(ParameterType):
                 number = int(value)
         if not self.contains(number):
             raise ValueError(f"lies outside its range, {self._range()}; give a value inside")
-        if self.step is not None and not self.whole:
+        if self.rounds_to_steps and not self.whole:
+            assert self.step is not None
             places = (number - self.low) / self.step
             if abs(places - round(places)) > 1e-8 * max(1.0, abs(places)):
                 raise ValueError(f"is off its steps, {self._range()}; give one of them")
@@ -66,7 +122,8 @@ class NumberParameter(ParameterType):
     def _clip(self, value: float, change: Change) -> float | int:
         low, high = change.bounds or (self.low, self.high)
         value = min(max(value, low), high)
-        if self.step is not None and not (self.whole and self.log):
+        if self.rounds_to_steps:
+            assert self.step is not None
             value = self.low + round((value - self.low) / self.step) * self.step
             while value > high:
                 value -= self.step
@@ -82,16 +139,28 @@ class NumberParameter(ParameterType):
             low, high, at = math.log(low), math.log(high), math.log(at)
         return (at - low) / (high - low) if high > low else 0.5
 
+    def at_share(self, share: float) -> float | int:
+        """The value at a place in the range, from 0 to 1; the inverse of :meth:`share`, rounded to the step."""
+        low, high = self.low, self.high
+        if self.log:
+            value = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
+        else:
+            value = low + share * (high - low)
+        return self._clip(value, Change(()))
+
     def grid_size(self, points: int | list[Any] | None) -> float:
         if points is not None:
             return len(points) if isinstance(points, list) else points
-        return 0 if self.step is None or self.log else (self.high - self.low) / self.step + 1
+        if not self.rounds_to_steps:
+            return 0
+        assert self.step is not None
+        return (self.high - self.low) / self.step + 1
 
     def _grid_values(self, name: str, points: int | None) -> list[Any]:
         return self._all_values(name) if points is None else self._spread(points)
 
     def _all_values(self, name: str) -> list[Any]:
-        if self.step is None or self.log:
+        if not self.rounds_to_steps or self.step is None:
             raise SpecError(
                 f"search.grid: parameter {name!r} is continuous{' on a log scale' if self.log else ''}; "
                 f"say how many points it has (points: {{{name}: 5}}) or draw it (random: [{name}])."
@@ -128,6 +197,14 @@ class NumberParameter(ParameterType):
                 f"search.bounds.{name} = [{low}, {high}] must ascend and lie within the parameter's range "
                 f"[{self.low}, {self.high}]; narrow the one or widen the other"
             )
+
+
+def draw_on_log_steps(stream: Stream, low: float, high: float, step: float) -> int:
+    """Which step of ``low + k * step``: a log-uniform draw, rounded, so each gets its share of the scale."""
+    last = math.floor((high - low) / step + 1e-9)
+    bottom, top = math.log(max(low - step / 2, low / 2)), math.log(low + step * last + step / 2)
+    value = math.exp(bottom + (top - bottom) * stream.uniform())
+    return min(last, max(0, round((value - low) / step)))
 
 
 def check_range(low: float, high: float, log: bool) -> None:

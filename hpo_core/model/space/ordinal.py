@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from hpo_core.model.rng import Stream
 from hpo_core.model.space.categorical import CategoricalParameter
-from hpo_core.model.space.parameter import Change, Scalar
+from hpo_core.model.space.parameter import Change
+from hpo_core.model.space.scalars import Value
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -17,7 +18,7 @@ class OrdinalParameter(CategoricalParameter):
 
     type: Literal["ordinal"]  # type: ignore[assignment]
 
-    def changed(self, value: Any, stream: Stream, change: Change) -> Scalar:
+    def changed(self, value: Any, stream: Stream, change: Change) -> Value:
         return self.neighbour(value, stream)
 
     @classmethod

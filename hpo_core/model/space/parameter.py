@@ -8,22 +8,23 @@ from :class:`~hpo_core.model.space.number.NumberParameter` (a range) or from
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.limit_checks import at_most
 from hpo_core.model.rng import Stream
 from hpo_core.model.short_text import shortened, shown
+from hpo_core.model.space.scalars import said
+from hpo_core.model.space.when import Test, When, alternatives
 
 if TYPE_CHECKING:
     from optuna import Trial
     from optuna.distributions import BaseDistribution
-
-Scalar = bool | int | float | str | None
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -42,25 +43,56 @@ class ParameterType(BaseModel, ABC):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    when: dict[str, Scalar | list[Scalar]] = Field(
+    when: When = Field(
         default_factory=dict,
-        description="Active only where the named parameters have (one of) these values.",
+        description="Takes part only where the named parameters have (one of) these values: ``{optimizer: sgd}``, "
+        "``{optimizer: [sgd, adam]}``, ``{optimizer: {not: sgd}}``, ``{layers: {low: 2, high: 4}}``; a list of such "
+        "mappings: where one of them holds.",
+    )
+    default: Any = Field(
+        default=None, description="Its value in ``start_with: [default]`` and in ``hpo try``; null: the sampler's."
     )
     static: bool = Field(default=False, description="Fixed once drawn: PBT never mutates it.")
 
     if TYPE_CHECKING:
         type: str
 
-    def conditions(self) -> dict[str, list[Scalar]]:
-        """``when`` with every right side as a list."""
-        return {name: wanted if isinstance(wanted, list) else [wanted] for name, wanted in self.when.items()}
+    def conditions(self) -> tuple[dict[str, Test], ...]:
+        """The conditions of which one must hold; empty: it always takes part."""
+        return alternatives(self.when)
 
-    @model_validator(mode="after")
-    def _check_conditions(self) -> Self:
-        for name, wanted in self.when.items():
-            if wanted == []:
-                raise ValueError(f"when: {name} lists no value, so the parameter could never be active; name some")
+    def parents(self) -> list[str]:
+        """The parameters that must be known before this one: those of its condition and of its range."""
+        named = [name for condition in self.conditions() for name in condition]
+        return list(dict.fromkeys([*named, *self.references().values()]))
+
+    def is_stepped_log(self) -> bool:
+        """Whether it has steps on a log scale, for which Optuna has no distribution."""
+        return False
+
+    def references(self) -> dict[str, str]:
+        """By end of its range (``low``, ``high``): the parameter whose value it is."""
+        return {}
+
+    def resolved(self, values: Mapping[str, Any]) -> Self:
+        """The parameter with its range as the values of others make it."""
         return self
+
+    def check_default(self, where: str) -> None:
+        """Refuse a default that the parameter cannot have.
+
+        Raises:
+            ValueError: place, value, rule and cure.
+        """
+        if self.default is not None:
+            try:
+                self.taken(self.default)
+            except ValueError as error:
+                raise ValueError(f"{where}.default = {said(self.default)} {error}") from None
+
+    @abstractmethod
+    def may_pass(self, test: Test) -> bool:
+        """Whether some value passes a test of the kinds not, low and high."""
 
     @abstractmethod
     def draw(self, stream: Stream) -> Any:
@@ -80,7 +112,11 @@ class ParameterType(BaseModel, ABC):
 
     @abstractmethod
     def distribution(self) -> BaseDistribution:
-        """The Optuna distribution that equals it."""
+        """The Optuna distribution that equals it, on the scale of :meth:`seen`."""
+
+    def seen(self, value: Any) -> Any:
+        """A value as Optuna is shown it."""
+        return value
 
     @abstractmethod
     def suggest(self, trial: Trial, name: str) -> Any:
@@ -119,7 +155,7 @@ class ParameterType(BaseModel, ABC):
         """
         if not isinstance(points, list):
             return self._grid_values(name, points)
-        bad = [value for value in points if isinstance(value, list | dict) or not self.contains(value)]
+        bad = [value for value in points if isinstance(value, dict) or not self.contains(value)]
         if bad or not points or len(set(map(repr, points))) < len(points):
             few = shortened(str(points[:20])) if len(points) <= 20 else f"a list of {len(points):,}"
             raise SpecError(
@@ -148,15 +184,7 @@ class ParameterType(BaseModel, ABC):
         Raises:
             ValueError: place, value, limit and cure.
         """
-        for other, wanted in self.conditions().items():
-            at_most(f"{where}.when.{other}", len(wanted), limits.CHOICES, "values; name fewer")
-
-
-def same_scalar(a: Any, b: Any) -> bool:
-    """Equality that keeps True apart from 1 (YAML users mean different things)."""
-    return bool(a == b) and isinstance(a, bool) == isinstance(b, bool)
-
-
-def scalar_key(value: Any) -> tuple[bool, Any]:
-    """Equal for what :func:`same_scalar` calls equal; to be looked up."""
-    return isinstance(value, bool), value
+        for condition in self.conditions():
+            for other, test in condition.items():
+                named = len(test.wanted or ()) + len(test.unwanted)
+                at_most(f"{where}.when.{other}", named, limits.CHOICES, "values; name fewer")

@@ -9,6 +9,7 @@ from pydantic import Field
 from hpo_core.model.space.categorical import CategoricalParameter
 from hpo_core.model.space.float_parameter import FloatParameter
 from hpo_core.model.space.int_parameter import IntParameter
+from hpo_core.model.space.normal import LognormalParameter, NormalParameter
 from hpo_core.model.space.ordinal import OrdinalParameter
 from hpo_core.model.space.parameter import ParameterType
 
@@ -17,6 +18,8 @@ PARAMETER_TYPES: tuple[type[ParameterType], ...] = (
     IntParameter,
     CategoricalParameter,
     OrdinalParameter,
+    NormalParameter,
+    LognormalParameter,
 )
 
 if TYPE_CHECKING:

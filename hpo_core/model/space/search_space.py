@@ -2,58 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
-from hpo_core.model.short_text import shown
-from hpo_core.model.space.listed import ListedParameter
-from hpo_core.model.space.parameter import ParameterType, same_scalar, scalar_key
+from hpo_core.model.space.dependent_ranges import widest
+from hpo_core.model.space.parameter import ParameterType
+from hpo_core.model.space.when import Condition, alternatives, holds, in_words
 from hpo_core.model.trial import Params
+
+MOST_DRAWS = 10_000
+"""A configuration that is not forbidden is drawn again so often at most."""
 
 
 class SearchSpace:
-    """The parameters of a study, ordered so that conditions come after what they name.
+    """The parameters of a study, ordered so that conditions and ranges come after what they name.
+
+    Args:
+        forbidden: combinations that are never tried.
 
     Raises:
-        ValueError: a condition names an unknown parameter, a value that cannot occur, or a cycle.
+        ValueError: a condition names an unknown parameter, a value that cannot occur, or a cycle; a range depends on
+            a parameter that cannot be its end.
     """
 
-    def __init__(self, parameters: Mapping[str, ParameterType]) -> None:
-        self.parameters: dict[str, ParameterType] = dict(parameters)
-        choices: dict[str, set[tuple[bool, Any]]] = {}
-        for name, parameter in self.parameters.items():
-            for other, wanted in parameter.conditions().items():
-                above = self.parameters.get(other)
-                if above is None:
+    def __init__(self, parameters: Mapping[str, ParameterType], forbidden: Sequence[Condition] = ()) -> None:
+        self._given: dict[str, ParameterType] = dict(parameters)
+        for name, parameter in self._given.items():
+            for other in parameter.parents():
+                if other not in self._given:
+                    where = "when" if other not in parameter.references().values() else "low or high"
                     raise ValueError(
-                        f"space.{name}.when names {other!r}, which is no parameter of this space; "
-                        f"known: {_some(self.parameters)}"
-                    )
-                if isinstance(above, ListedParameter):
-                    known = choices.setdefault(other, {scalar_key(choice) for choice in above.listed()})
-                    strange = [value for value in wanted if scalar_key(value) not in known]
-                else:
-                    strange = [value for value in wanted if not above.contains(value)]
-                if strange:
-                    raise ValueError(
-                        f"space.{name}.when wants {other} = {strange[0]!r}, a value that {other} never takes; "
-                        "use one that its range or choices contain"
+                        f"space.{name}.{where} names {other!r}, which is no parameter of this space; "
+                        f"known: {_some(self._given)}"
                     )
         self.order = self._sorted()
-        self._conditions = {name: self.parameters[name].conditions() for name in self.order}
+        self.parameters: dict[str, ParameterType] = {}
+        """In the given order, with the widest range where that depends on others."""
+        found: dict[str, ParameterType] = {}
+        for name in self.order:
+            found[name] = widest(name, self._given[name], found)
+        self.parameters = {name: found[name] for name in self._given}
+        self._dependent = {name for name, parameter in self._given.items() if parameter.references()}
+        self._conditions = {name: self._given[name].conditions() for name in self.order}
+        for name, conditions in self._conditions.items():
+            for condition in conditions:
+                for other, test in condition.items():
+                    test.check(f"space.{name}.when", other, self.parameters[other])
+            self.parameters[name].check_default(f"space.{name}")
+        self._combinations = list(forbidden)
+        self._forbidden = alternatives(self._combinations)
+        for i, condition in enumerate(self._forbidden):
+            if unknown := [name for name in condition if name not in self._given]:
+                raise ValueError(
+                    f"forbidden[{i}] names {unknown[0]!r}, which is no parameter; known: {_some(self._given)}"
+                )
+            for other, test in condition.items():
+                test.check(f"forbidden[{i}]", other, self.parameters[other])
 
     def _sorted(self) -> tuple[str, ...]:
         """Sort parameters: those without conditions first, then those that depend on them.
 
         Within each wave they stay in the given order.
         """
-        above = {name: len(parameter.when) for name, parameter in self.parameters.items()}
-        below: dict[str, list[str]] = {name: [] for name in self.parameters}
-        for name, parameter in self.parameters.items():
-            for other in parameter.when:
+        parents = {name: parameter.parents() for name, parameter in self._given.items()}
+        above = {name: len(named) for name, named in parents.items()}
+        below: dict[str, list[str]] = {name: [] for name in self._given}
+        for name, named in parents.items():
+            for other in named:
                 below[other].append(name)
-        place = {name: i for i, name in enumerate(self.parameters)}
+        place = {name: i for i, name in enumerate(self._given)}
         done: list[str] = []
         wave = [name for name, count in above.items() if not count]
         while wave:
@@ -65,7 +84,7 @@ class SearchSpace:
                     if not above[other]:
                         ready.append(other)
             wave = sorted(ready, key=place.__getitem__)
-        if len(done) < len(self.parameters):
+        if len(done) < len(self._given):
             waiting = [name for name, count in above.items() if count]
             raise ValueError(
                 f"space: the conditions of {_some(waiting)} form a circle; a parameter may depend only "
@@ -75,32 +94,70 @@ class SearchSpace:
 
     def is_active(self, name: str, values: Mapping[str, Any]) -> bool:
         """Whether ``name`` matters given the values of the parameters before it in :attr:`order`."""
-        return all(
-            other in values and any(same_scalar(values[other], value) for value in wanted)
-            for other, wanted in self._conditions[name].items()
-        )
+        conditions = self._conditions[name]
+        return not conditions or any(holds(condition, values) for condition in conditions)
+
+    def resolved(self, name: str, values: Mapping[str, Any]) -> ParameterType:
+        """A parameter with the range that the values of others give it."""
+        return self._given[name].resolved(values) if name in self._dependent else self._given[name]
+
+    def in_linear_steps(self) -> SearchSpace:
+        """The same configurations, with no step on a log scale: to list them, not to draw them."""
+        changed = {
+            name: one.model_copy(update={"log": False}) if one.is_stepped_log() else one
+            for name, one in self._given.items()
+        }
+        return SearchSpace(changed, self._combinations)
+
+    def is_dependent(self, name: str) -> bool:
+        """Whether the range of a parameter depends on the value of another one."""
+        return name in self._dependent
+
+    def references(self, name: str) -> list[str]:
+        """The parameters that the range of ``name`` depends on."""
+        return list(self._given[name].references().values())
 
     def above(self, name: str) -> list[str]:
-        """The parameters that the condition of ``name`` asks about."""
-        return list(self._conditions[name])
+        """The parameters that condition and range of ``name`` ask about."""
+        return self._given[name].parents()
 
     def condition_in_words(self, name: str) -> str:
         """When ``name`` takes part, for messages."""
-        return " and ".join(
-            f"{other} is {' or '.join(map(shown, wanted))}" for other, wanted in self._conditions[name].items()
-        )
+        return in_words(self._conditions[name])
+
+    @property
+    def has_forbidden(self) -> bool:
+        """Whether some combinations are never tried."""
+        return bool(self._forbidden)
+
+    def forbidden_by(self, values: Mapping[str, Any]) -> str:
+        """The forbidden combination that a configuration contains, in words; empty: none."""
+        return next((in_words([one]) for one in self._forbidden if holds(one, values)), "")
 
     def draw(self, stream: Stream, given: Mapping[str, Any] | None = None) -> Params:
         """One configuration, each active parameter independently; inactive ones are absent.
 
         Args:
             given: values that are taken as they are.
+
+        Raises:
+            SpecError: only forbidden ones came up.
         """
+        for _ in range(MOST_DRAWS):
+            values = self._draw(stream, given)
+            if not self._forbidden or not self.forbidden_by(values):
+                return values
+        raise SpecError(
+            f"forbidden: {MOST_DRAWS:,} configurations drawn one after the other were all forbidden; forbid less, or "
+            "narrow the space to what is left."
+        )
+
+    def _draw(self, stream: Stream, given: Mapping[str, Any] | None) -> Params:
         values: Params = {}
         for name in self.order:
             if not self._conditions[name] or self.is_active(name, values):
                 fixed = given is not None and name in given
-                values[name] = given[name] if given and fixed else self.parameters[name].draw(stream)
+                values[name] = given[name] if given and fixed else self.resolved(name, values).draw(stream)
         return values
 
     def complaints(self, values: Mapping[str, Any]) -> list[str]:
@@ -112,9 +169,15 @@ class SearchSpace:
                 found.append(f"{name} is missing")
             elif not active and name in values:
                 found.append(f"{name} is given although its condition does not hold")
-            elif active and not self.parameters[name].contains(values[name]):
+            elif active and not self._fits(name, values):
                 found.append(f"{name} = {values[name]!r} lies outside its range or choices")
+        if not found and (forbidden := self.forbidden_by(values)):
+            found.append(f"it is forbidden that {forbidden}")
         return found
+
+    def _fits(self, name: str, values: Mapping[str, Any]) -> bool:
+        known = all(other in values for other in self._given[name].references().values())
+        return known and self.resolved(name, values).contains(values[name])
 
 
 def _some(names: Iterable[str]) -> str:

@@ -28,7 +28,7 @@ def schedules(series: Series) -> Figure | None:
         found = series.lineage.schedule(best.trial, best.resource)
     except HpoError:  # a journal that was cut in the middle of its past
         return None
-    space = series.study.spec.space
+    space = series.study.spec.search_space().parameters
     changing = [name for name in space if name in found.names and len(found.values(name)) > 1]
     constant = [f"{text(name)} = {_word(found.values(name)[0][2])}" for name in found.names if name not in changing]
     if not changing:

@@ -60,7 +60,18 @@ def front_figure(series: Series) -> Figure | None:
         f"objective and better in one.{lines}{cut}"
     )
     shape = layout(60 + (420 if rows == 1 else 340 * rows), **axes)
-    return Figure("front", _heading(len(front)), caption, data, shape, min_width=0 if columns == 1 else 640)
+    narrow: dict[str, Any] | None = None
+    if columns > 1:
+        narrow = {"layout": {"height": 80 + 320 * len(others)}}
+        for at in range(len(others)):
+            key, low = "" if at == 0 else str(at + 1), 1 - (at + 1) / len(others)
+            narrow["layout"] |= {
+                f"xaxis{key}": {"domain": [0, 1]},
+                f"yaxis{key}": {"domain": [low + 0.2 / len(others), low + 1 / len(others)]},
+            }
+    return Figure(
+        "front", _heading(len(front)), caption, data, shape, min_width=0 if columns == 1 else 640, narrow=narrow
+    )
 
 
 def _heading(many: int) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import math
 import warnings
 from dataclasses import dataclass
 from inspect import signature
 from typing import TYPE_CHECKING
 
+from hpo_core.model.space.optuna_view import distributions, seen
 from hpo_core.report.study.series import Series
 from hpo_core.report.style import Figure, axis, layout, text
 
@@ -28,6 +31,12 @@ class Importances:
     results: int
     enough: bool
     """False: too few results, the shares are all equal and only the order of the space."""
+
+
+def prepare() -> None:
+    """Import what importances need, which takes seconds and else happens when they are wanted."""
+    with contextlib.suppress(ImportError):  # said by whoever needs it
+        importlib.import_module("optuna.importance")
 
 
 def importances(series: Series) -> Importances | None:
@@ -57,7 +66,8 @@ def importances(series: Series) -> Importances | None:
 def _ped_anova(series: Series, resource: int) -> dict[str, float] | None:
     import optuna
 
-    space = {name: parameter.distribution() for name, parameter in series.study.spec.space.items()}
+    ranges = series.study.spec.search_space()
+    space = distributions(ranges, ranges.parameters)
     pairs = [(t, r.loss) for t in series.trials for r in t.results if r.resource == resource]
     finite = [loss for _, loss in pairs if loss is not None]
     if len(set(finite)) < 2:
@@ -71,12 +81,12 @@ def _ped_anova(series: Series, resource: int) -> dict[str, float] | None:
             try:
                 trials.append(
                     optuna.trial.create_trial(
-                        params=own,
+                        params=seen(ranges, own),
                         distributions={name: space[name] for name in own},
                         value=worst if loss is None else loss,
                     )
                 )
-            except ValueError:
+            except (ValueError, TypeError, KeyError):
                 continue  # a value from elsewhere that the space cannot hold
         verbosity = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.ERROR)

@@ -68,7 +68,7 @@ def jobs_over_time(series: Series) -> Figure | None:
     few = f" Of {len(series.spans):,} attempts the {BARS:,} longest are drawn." if len(series.spans) > BARS else ""
     cut = f" {duration(series.paused)} in which no controller ran are cut out." if series.paused > 1 else ""
     caption = (
-        "Each row is a worker, each bar one attempt; white gaps are idle time, pink bars failed, grey ones were "
+        "Each row is a worker, each bar one attempt; gaps are idle time, pink bars failed, grey ones were "
         f"lost.{few}{cut}"
     )
     shape = layout(150 + round(min(900, 30 * len(names))), barmode="overlay", xaxis=across, yaxis=left)

@@ -7,11 +7,13 @@ import textwrap
 from typing import Any
 
 from hpo_core.model.events import CeilingRaised
+from hpo_core.model.feasibility import Rankable
 from hpo_core.model.trial import RESULTS
 from hpo_core.report.study.rung_bands import stacked
 from hpo_core.report.study.series import Series, Span
 from hpo_core.report.study.trials_by_rung import rung_table
 from hpo_core.report.style import BEST, FAILED, LOST, OPENS, Figure, axis, layout, level_color, rounded, text, time_axis
+from hpo_core.search.method import first_loss_of
 from hpo_core.views.formatting import number, plural
 from hpo_core.views.rungs import is_stopping
 
@@ -130,7 +132,7 @@ def _caption(series: Series) -> str:
             f"Each line is one trial: it rises while it trains, lies flat while it waits at a rung{until}, and ends "
             "where it was not promoted. "
         )
-    words += "Within a blue band better results lie higher, so promoted trials leave from its top."
+    words += "Within a band better results lie higher, so promoted trials leave from its top."
     if any(band.kind == "closed" for band in series.bands.all) or series.study.state.ceilings:
         words += " A band begins when its rung opens: point at the words there to read why."
     return words
@@ -215,10 +217,11 @@ def _wrapped(words: str, width: int = 60) -> str:
 def _places(series: Series, heights: list[float]) -> dict[tuple[int, int], float]:
     """(trial, level) -> height: within the band of a rung, better results lie higher."""
     found: dict[tuple[int, int], float] = {}
-    here: list[list[tuple[float, int, int]]] = [[] for _ in heights]
+    here: list[list[tuple[Rankable, int, int]]] = [[] for _ in heights]
     for trial in series.trials:
         for result in trial.results:
-            loss = math.inf if result.loss is None else result.loss
+            found_loss = first_loss_of(result)
+            loss = math.inf if found_loss is None else found_loss
             level = series.level(result.resource)
             here[series.bands.of(result.bracket, result.rung)].append((loss, trial.number, level))
     for height, results in zip(heights, here, strict=True):

@@ -8,7 +8,7 @@ from typing import Any
 from hpo_core.model.trial import Outcome
 from hpo_core.report.scale import Scale, scale
 from hpo_core.report.study.series import Series
-from hpo_core.report.style import BEST, FAILED, Figure, axis, layout, level_color, rounded, text, time_axis
+from hpo_core.report.style import BEST, DARKER, FAILED, Figure, axis, layout, level_color, rounded, text, time_axis
 from hpo_core.state import TrialRecord
 from hpo_core.views.formatting import duration, number
 
@@ -53,7 +53,7 @@ def learning_curves(series: Series) -> Figure | None:
         data.append(_crosses(series, diverged, drawn))
     few = f" The {len(shown)} that came furthest of {len(known)} are drawn." if len(shown) < len(known) else ""
     caption = (
-        f"Each line is one trial: {text(series.metric)} against the resource trained for; the darker, the higher "
+        f"Each line is one trial: {text(series.metric)} against the resource trained for; the {DARKER}, the higher "
         f"the rung it reached, and the best in orange.{few}{CUT if drawn.cut else ''}"
     )
     bottom = axis("resource trained for")

@@ -10,7 +10,7 @@ from hpo_core.report.scale import scale
 from hpo_core.report.study.importance import Importances
 from hpo_core.report.study.parameters import axis_ticks, position
 from hpo_core.report.study.series import Series
-from hpo_core.report.style import BEST, FAILED, Figure, axis, layout, level_color, rounded, text
+from hpo_core.report.style import BEST, DARKER, FAILED, Figure, axis, layout, level_color, rounded, text
 from hpo_core.state import TrialRecord
 from hpo_core.views.formatting import number
 
@@ -36,16 +36,21 @@ def parameter_panels(series: Series, found: Importances) -> Figure | None:
     height = 1 / rows
     data: list[dict[str, Any]] = []
     axes: dict[str, Any] = {}
+    narrow: dict[str, Any] = {"height": 80 + 230 * len(names)}
     best = series.study.best
+    ranges = series.study.spec.search_space().parameters
     for at, name in enumerate(names):
         row, column = divmod(at, COLUMNS)
         key = "" if at == 0 else str(at + 1)
-        parameter = series.study.spec.space[name]
+        parameter = ranges[name]
         across = {"domain": [column / COLUMNS + 0.045, (column + 1) / COLUMNS - 0.02], "anchor": f"y{key}"}
         top = 1 - row * height
         up = {"domain": [top - height + 0.2 * height, top - 0.04 * height], "anchor": f"x{key}"}
         axes[f"xaxis{key}"] = _across(name, parameter) | across
         axes[f"yaxis{key}"] = drawn.axis(text(series.metric, 16) if column == 0 else "") | up
+        bottom = 1 - (at + 1) / len(names)
+        narrow[f"xaxis{key}"] = {"domain": [0, 1]}
+        narrow[f"yaxis{key}"] = {"domain": [bottom + 0.24 / len(names), bottom + 0.98 / len(names)]}
         for group in range(level, len(series.levels)):
             here = [(t, v) for t, v in pairs if v is not None and series.reached(t) == group and name in t.params]
             color = level_color(group, len(series.levels))
@@ -77,13 +82,13 @@ def parameter_panels(series: Series, found: Importances) -> Figure | None:
             trace["marker"] |= {"size": 12, "opacity": 1}
             data.append(trace)
     caption = (
-        f"Each dot is a trial's value at resource {found.resource:,}, where all compare; darker dots went "
-        "further up, so good regions show as dark dots at the good end."
+        f"Each dot is a trial's value at resource {found.resource:,}, where all compare; {DARKER} dots went "
+        "further up, and good regions show many of them at the good end."
         f"{f' Every {step}th trial is drawn.' if step > 1 else ''}"
     )
     shape = layout(60 + 230 * rows, **axes)
     shape["margin"]["b"] = 4
-    return Figure("panels", "One parameter at a time", caption, data, shape, min_width=720)
+    return Figure("panels", "One parameter at a time", caption, data, shape, min_width=720, narrow={"layout": narrow})
 
 
 def _across(name: str, parameter: Parameter) -> dict[str, Any]:

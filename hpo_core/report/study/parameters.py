@@ -6,15 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hpo_core.model.space import ListedParameter, NumberParameter, Parameter
+from hpo_core.model.space import ListedParameter, NumberParameter, Parameter, same_scalar
 from hpo_core.report.scale import log_ticks, round_ticks, scale, ticks_with_ends
 from hpo_core.report.study.series import Series
-from hpo_core.report.style import Figure, layout, rounded, text
+from hpo_core.report.style import DARKER, Figure, layout, rounded, text
 from hpo_core.state import TrialRecord
 from hpo_core.views.formatting import number
 
 LINES = 500
 AXES = 12
+NARROW_AXES = 2
 WORST_TO_BEST = [[0, "#dfe5ec"], [0.3, "#a9c8ea"], [0.65, "#1c6dd0"], [1, "#0b2f6b"]]
 
 
@@ -29,7 +30,8 @@ def parallel_coordinates(series: Series, order: Sequence[str]) -> Figure | None:
     drawn = scale(finals, maximize=series.maximize)
     low, high = drawn.place(drawn.low), drawn.place(drawn.high)
     placed = [min(max(drawn.place(value), low), high) for value in finals]
-    dimensions = [_dimension(name, series.study.spec.space[name], shown) for name in names]
+    ranges = series.study.spec.search_space().parameters
+    dimensions = [_dimension(name, ranges[name], shown) for name in names]
     levels = series.levels
     if len(levels) > 1:
         dimensions.append(
@@ -79,11 +81,23 @@ def parallel_coordinates(series: Series, order: Sequence[str]) -> Figure | None:
         else ""
     )
     caption = (
-        "Each line is a trial from its parameters to its final value, the darker the better; drag along an axis "
+        f"Each line is a trial from its parameters to its final value, the {DARKER} the better; drag along an axis "
         f"to keep only the lines through that stretch.{unused}{few}{left_out}"
     )
     shape = layout(440, margin={"l": 70, "r": 60, "t": 60, "b": 30})
-    return Figure("parallel", "Parameters and results", caption, data, shape, 125 * len(dimensions), zoom=False)
+    few_axes = [*range(min(NARROW_AXES, len(names))), len(dimensions) - 1]
+    if len(few_axes) < len(dimensions):
+        caption += " A narrow window shows the most important parameters alone."
+    return Figure(
+        "parallel",
+        "Parameters and results",
+        caption,
+        data,
+        shape,
+        min_width=110 * len(dimensions),
+        zoom=False,
+        narrow={"layout": {"margin": {"l": 46, "r": 40}}, "dimensions": few_axes},
+    )
 
 
 def _dimension(name: str, parameter: Parameter, trials: Sequence[TrialRecord]) -> dict[str, Any]:
@@ -110,7 +124,7 @@ def axis_ticks(parameter: Parameter) -> tuple[list[float], list[str], float, flo
         words = [text(choice, 16) for choice in parameter.listed()]
         return places, words, 0.0 if last else -0.5, last or 0.5, False
     assert isinstance(parameter, NumberParameter)
-    low, high = float(parameter.low), float(parameter.high)
+    low, high = parameter.ends
     if low == high:
         return [low], [number(low)], low - 0.5, high + 0.5, False
     if parameter.log:
@@ -127,7 +141,6 @@ def axis_ticks(parameter: Parameter) -> tuple[list[float], list[str], float, flo
 
 def position(parameter: Parameter, value: Any, log: bool) -> float:
     if isinstance(parameter, ListedParameter):
-        # True is not 1 here: a space may hold both.
-        same = [isinstance(item, bool) == isinstance(value, bool) and item == value for item in parameter.listed()]
+        same = [same_scalar(item, value) for item in parameter.listed()]
         return float(same.index(True)) if True in same else 0.0
     return math.log10(value) if log else float(value)

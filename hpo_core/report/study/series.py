@@ -150,7 +150,7 @@ class Series:
 
     def best_loss(self, trial: TrialRecord) -> float:
         """Smallest finite loss of a trial; infinite where there is none."""
-        return min((r.loss for r in trial.all_results if r.loss is not None), default=math.inf)
+        return min((r.loss for r in trial.all_results if r.loss is not None and not r.infeasible), default=math.inf)
 
     def ranked_trials(self) -> list[TrialRecord]:
         """Trials with a finite result, best first."""

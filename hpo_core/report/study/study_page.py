@@ -7,11 +7,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 from hpo_core.model.events import Entry
-from hpo_core.report.html_page import card, html_page, write_page
+from hpo_core.report.html_page import Live, card, html_page, write_page
 from hpo_core.report.population.family_tree import lineage_tree
 from hpo_core.report.population.population_fitness import population_fitness
 from hpo_core.report.population.schedule_figure import schedules
 from hpo_core.report.study.bracket_tables import brackets, course
+from hpo_core.report.study.contour_figure import contour
+from hpo_core.report.study.distribution_figure import distribution
 from hpo_core.report.study.front_figure import front_figure, front_table
 from hpo_core.report.study.importance import importance_bars, importances
 from hpo_core.report.study.job_timeline import jobs_over_time
@@ -23,23 +25,28 @@ from hpo_core.report.study.series import Series, read_series
 from hpo_core.report.study.tables import best_parameters, failures, head, top_trials
 from hpo_core.report.study.trials_by_rung import rung_counts
 from hpo_core.report.style import Figure
+from hpo_core.report.trials.embedded_trials import embedded_trials
+from hpo_core.report.trials.trials_card import trials_card
 
 NO_LINKS: Mapping[str, str] = MappingProxyType({})
 
 
-def write_report(entries: Iterable[Entry], path: Path, *, links: Mapping[str, str] = NO_LINKS) -> Path:
+def write_report(
+    entries: Iterable[Entry], path: Path, *, links: Mapping[str, str] = NO_LINKS, folder: Path | None = None
+) -> Path:
     """Write a study's report to ``path`` and return it.
 
     Args:
         entries: the study's journal from its first entry on, read once; a prefix gives the report as of then.
         path: an ``.html`` file; folders above it are made. It is replaced as a whole or left as it was.
         links: name -> address, shown in the head (MLflow run, checkpoint).
+        folder: of the study, for the ends of its logs; None shows none.
 
     Raises:
         JournalError: the entries do not begin with the creation of a study, or have a gap.
         StorageError: the file cannot be written.
     """
-    return write_page(render(read_series(entries), links), path)
+    return write_page(render(read_series(entries), links, folder=folder), path)
 
 
 def figures(series: Series) -> list[Figure]:
@@ -65,7 +72,9 @@ def _of_rungs(series: Series) -> list[Figure | None]:
         jobs_over_time(series),
         importance_bars(found) if found else None,
         parameter_panels(series, found) if found else None,
+        contour(series, found) if found else None,
         parallel_coordinates(series, list(found.shares) if found else []),
+        distribution(series),
     ]
 
 
@@ -79,6 +88,7 @@ def _of_pbt(series: Series) -> list[Figure | None]:
         lineage_tree(series),
         jobs_over_time(series),
         importance_bars(found) if found is not None and drawn else None,
+        distribution(series),
     ]
 
 
@@ -91,8 +101,15 @@ def _make_room(figure: Figure) -> None:
     figure.layout["height"] += room - 14
 
 
-def render(series: Series, links: Mapping[str, str] = NO_LINKS) -> str:
-    """The page as text."""
+def render(
+    series: Series,
+    links: Mapping[str, str] = NO_LINKS,
+    *,
+    folder: Path | None = None,
+    live: Live | None = None,
+    whole: bool = True,
+) -> str:
+    """The page as text; ``live`` and ``whole`` are those of :func:`html_page`."""
     drawn = figures(series)
     beside = ("rungs", "population")
     cards = "".join(card(figure) for figure in drawn if figure.key not in beside)
@@ -105,7 +122,10 @@ def render(series: Series, links: Mapping[str, str] = NO_LINKS) -> str:
         f"{head(series, links)}"
         f'<div class="{"pair" if len(series.study.spec.space) < 12 else "pair long"}">{first}</div>'
         f"{brackets(series)}{course(series)}{cards}"
-        f"{front_table(series)}{top_trials(series)}{failures(series)}",
+        f"{front_table(series)}{top_trials(series)}{failures(series)}{trials_card(series)}",
         drawn,
         f"A projection of the journal up to entry {series.study.seq - 1}; write it again at any time.",
+        trials=embedded_trials(series, folder),
+        live=live,
+        whole=whole,
     )

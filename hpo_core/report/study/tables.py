@@ -13,9 +13,10 @@ from hpo_core.report.study.series import Series
 from hpo_core.report.style import text
 from hpo_core.search.search_settings import Progress
 from hpo_core.spec import notices
-from hpo_core.views.formatting import duration, number
+from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.rung_names import halt_words
 from hpo_core.views.summary import exhausted_words
+from hpo_core.views.trial_state import trial_state
 
 TOP, FAILURES, UNBROKEN = 15, 50, 16
 
@@ -45,7 +46,11 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
         where = f"trial {best.trial} at {best.resource:,}"
         tiles.append((f"best {series.metric}", number(study.metric_value(best.loss)), where))
     else:
-        tiles.append((f"best {series.metric}", "–", "no finite result yet"))
+        what = "feasible" if state.infeasible_results else "finite"
+        tiles.append((f"best {series.metric}", "–", f"no {what} result yet"))
+    if study.spec.constraints:
+        names = ", ".join(study.spec.constraints)
+        tiles.append(("infeasible", f"{state.infeasible_results:,}", f"results; {names} should be at most 0"))
     if len(study.spec.objectives) > 1:
         tiles.append(("Pareto front", f"{len(state.front):,}", f"results, by {len(study.spec.objectives)} objectives"))
     running = f", {len(state.running)} running" if state.running else ""
@@ -83,6 +88,8 @@ def head(series: Series, links: Mapping[str, str]) -> str:
     spec = study.spec
     wanted = ", ".join(f"{metric.mode}imize {metric.name}" for metric in spec.objectives)
     about = [wanted, _search(series), f"sampler {spec.sampler.name}"]
+    if spec.training.threads is not None:
+        about.append(f"threads {spec.training.threads}")
     rules = study.rules.progress(study.state, 0.0)
     if rules:
         about.append(f"stops at {', '.join(rules)}")
@@ -158,17 +165,23 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], most: int = 300
     """An HTML table; cells are escaped, numbers and short words stay on one line."""
     kept = [list(row) for row in rows]
     names = "".join(f"<th>{escape(name)}</th>" for name in head)
-    body = "".join("<tr>" + "".join(_cell(item, most) for item in row) + "</tr>" for row in kept)
-    return f'<div class="scroll"><table><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table></div>'
+    titles = [escape(name) for name in head]
+    stack = ' class="stack"' if len(titles) > 3 else ""
+    body = "".join(
+        "<tr>" + "".join(_cell(item, most, title) for item, title in zip(row, titles, strict=True)) + "</tr>"
+        for row in kept
+    )
+    return f'<div class="scroll"><table{stack}><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _cell(item: object, most: int) -> str:
-    shown = text(item, most)
+def _cell(item: object, most: int, title: str) -> str:
+    """In a narrow window the title stands beside each cell."""
+    shown, label = text(item, most), f'data-label="{title}"'
     try:
         float(str(item).replace(",", ""))
     except ValueError:
-        return f"<td>{shown}</td>" if len(str(item)) > UNBROKEN else f'<td class="n">{shown}</td>'
-    return f'<td class="n">{shown}</td>'
+        return f"<td {label}>{shown}</td>" if len(str(item)) > UNBROKEN else f'<td class="n" {label}>{shown}</td>'
+    return f'<td class="n" {label}>{shown}</td>'
 
 
 def top_trials(series: Series) -> str:
@@ -184,9 +197,11 @@ def top_trials(series: Series) -> str:
         own = [value(trial.params[name]) if name in trial.params else "" for name in names]
         best = number(series.study.metric_value(loss))
         bracket = [str(trial.bracket)] * series.brackets
-        rows.append([str(trial.number), *bracket, best, str(at), str(trial.resource), trial.status, *own])
+        rows.append(
+            [str(trial.number), *bracket, best, str(at), str(trial.resource), trial_state(series.study, trial), *own]
+        )
     caption = "Ranked by their best value; an empty cell is a parameter that the trial does not use."
-    columns = ("trial", *["bracket"] * series.brackets, f"best {series.metric}", "at", "trained for", "now", *names)
+    columns = ("trial", *["bracket"] * series.brackets, f"best {series.metric}", "at", "trained for", "state", *names)
     shown = table(columns, rows, 60)
     return f'<section class="card"><h2>Top trials</h2><p class="caption">{caption}</p>{shown}</section>'
 
@@ -229,8 +244,9 @@ def failures(series: Series) -> str:
     if not rows and not diverged:
         return '<section class="card"><h2>Failures</h2><p class="caption">None.</p></section>'
     caption = (
-        f"{len(series.abandoned):,} trials abandoned, {len(series.failures):,} attempts failed, {diverged:,} "
-        f"trainings diverged, {len(series.ignored):,} late reports ignored; {duration(lost)} of worker time "
+        f"{plural(len(series.abandoned), 'trial')} abandoned, {plural(len(series.failures), 'attempt')} failed, "
+        f"{plural(diverged, 'training')} diverged, {plural(len(series.ignored), 'late report')} ignored; "
+        f"{duration(lost)} of worker time "
         "brought no result."
     )
     first = sorted(rows, key=lambda row: (row[1][0] != "trial abandoned", row[0]))[:FAILURES]

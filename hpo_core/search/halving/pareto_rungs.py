@@ -8,11 +8,13 @@ ranked again after each result, which asks for one more rule: see :class:`Pareto
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Container
 
 import numpy as np
 import numpy.typing as npt
+
+from hpo_core.model.feasibility import Infeasible
 
 Losses = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -22,7 +24,8 @@ class ParetoRung:
     """Results at one resource level, ranked by several objectives.
 
     Ranking: the non-dominated results (front 0) before those that only front 0 dominates (front 1), and so on;
-    trials without finite losses last, by number. Within a front the losses are mapped to [0, 1] per objective,
+    infeasible results after them, by :mod:`~hpo_core.model.feasibility`, each as a front of its own; trials without
+    finite losses last, by number. Within a front the losses are mapped to [0, 1] per objective,
     over that front, and the order is greedy: first the smallest loss in the first objective, then always the
     trial farthest (Euclidean) from those before it; the lower number between equals. Trials promoted already
     come before the others of their front. Without that rule each new result would reshuffle the order of a large
@@ -40,36 +43,54 @@ class ParetoRung:
         reduction_factor: eta; the best ``floor(n / eta)`` of ``n`` results are candidates.
     """
 
-    __slots__ = ("_candidate", "_fronts", "_known", "_last", "_promoted", "level", "reduction_factor", "size")
+    __slots__ = (
+        "_candidate",
+        "_fronts",
+        "_infeasible",
+        "_known",
+        "_last",
+        "_promoted",
+        "level",
+        "reduction_factor",
+        "size",
+    )
 
     def __init__(self, level: int, reduction_factor: float) -> None:
         self.level = level
         self.reduction_factor = reduction_factor
         self.size = 0
         self._fronts: list[_Front] = []
+        self._infeasible: list[tuple[Infeasible, int]] = []  # of the last fronts, in their order
         self._last: list[int] = []  # trials without finite losses
         self._promoted: set[int] = set()
         self._known = True  # whether _candidate still holds
         self._candidate: int | None = None
 
-    def add(self, trial: int, losses: tuple[float, ...] | None) -> None:
+    def add(self, trial: int, losses: tuple[float, ...] | Infeasible | None) -> None:
         """Register a result; None (not finite, or abandoned) ranks last and is never promoted."""
         self.size += 1
         self._known = False
         if losses is None:
             insort(self._last, trial)
             return
-        point = np.array([losses], dtype=np.float64)
+        found = losses.losses if isinstance(losses, Infeasible) else losses
+        point = np.array([found], dtype=np.float64)
         moved = _Front(np.array([trial]), point, np.array([trial in self._promoted]))
         fronts = self._fronts
-        low, high = 0, len(fronts)
+        feasible = len(fronts) - len(self._infeasible)
+        if isinstance(losses, Infeasible):
+            place = bisect_left(self._infeasible, (losses, trial))
+            self._infeasible.insert(place, (losses, trial))
+            fronts.insert(feasible + place, moved)
+            return
+        low, high = 0, feasible
         while low < high:  # what front k dominates, the fronts before it dominate, too
             middle = (low + high) // 2
             if dominated_by(fronts[middle].losses, point)[0]:
                 low = middle + 1
             else:
                 high = middle
-        for k in range(low, len(fronts)):
+        for k in range(low, feasible):
             front = fronts[k]
             below = dominated_by(moved.losses, front.losses)
             if below.all():  # then it goes down as a whole, and so do all after it
@@ -79,17 +100,19 @@ class ParetoRung:
             if not below.any():
                 return
             moved = front.where(below)
-        fronts.append(moved)
+        fronts.insert(feasible, moved)
 
     def withdraw(self, trial: int) -> None:
         """Rank a result last from now on, for its trial was abandoned; as costly as all results anew."""
-        entries = [
+        infeasible = self._infeasible
+        entries: list[tuple[int, tuple[float, ...] | Infeasible]] = [
             (int(number), tuple(losses.tolist()))
-            for front in self._fronts
+            for front in self._fronts[: len(self._fronts) - len(infeasible)]
             for number, losses in zip(front.trials, front.losses, strict=True)
         ]
         last = sorted({*self._last, trial})
-        self.size, self._fronts, self._last, self._known = 0, [], [], False
+        self.size, self._fronts, self._infeasible, self._last, self._known = 0, [], [], [], False
+        entries += [(number, loss) for loss, number in infeasible]
         for number, point in entries:
             if number != trial:
                 self.add(number, point)
@@ -181,9 +204,12 @@ class ParetoRung:
     def check(self) -> None:
         """Assert that fronts and candidate agree with their definition; O(n**2)."""
         assert self.size == sum(len(front.trials) for front in self._fronts) + len(self._last)
-        if self._fronts:
-            losses = np.concatenate([front.losses for front in self._fronts])
-            number = np.repeat(np.arange(len(self._fronts)), [len(front.trials) for front in self._fronts])
+        fronts = self._fronts[: len(self._fronts) - len(self._infeasible)]
+        assert self._infeasible == sorted(self._infeasible)
+        assert [[n] for _, n in self._infeasible] == [f.trials.tolist() for f in self._fronts[len(fronts) :]]
+        if fronts:
+            losses = np.concatenate([front.losses for front in fronts])
+            number = np.repeat(np.arange(len(fronts)), [len(front.trials) for front in fronts])
             for k, point in zip(number, losses, strict=True):
                 above = (losses <= point).all(axis=1) & (losses < point).any(axis=1)
                 assert k == (number[above].max() + 1 if above.any() else 0), "a result stands in a wrong front"

@@ -12,6 +12,8 @@ import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from hpo_core.model.feasibility import Rankable
+
 INFINITY = math.inf
 MOST_UNITS = 2**53
 """The highest level of a ladder without a maximum resource."""
@@ -55,13 +57,13 @@ class Rung:
         self.level = level
         self.reduction_factor = reduction_factor
         self.size = 0
-        self._top: list[tuple[float, int]] = []  # max-heap of the candidates: (-loss, -trial)
-        self._rest: list[tuple[float, int]] = []  # min-heap of the others: (loss, trial)
-        self._ready: list[tuple[float, int]] = []  # min-heap of candidates to promote, with stale ones
+        self._top: list[tuple[Rankable, int]] = []  # max-heap of the candidates: (-loss, -trial)
+        self._rest: list[tuple[Rankable, int]] = []  # min-heap of the others: (loss, trial)
+        self._ready: list[tuple[Rankable, int]] = []  # min-heap of candidates to promote, with stale ones
         self._in_top: set[int] = set()
         self._promoted: set[int] = set()
 
-    def add(self, trial: int, loss: float | None) -> None:
+    def add(self, trial: int, loss: Rankable | None) -> None:
         """Register a result; None (not finite, or abandoned) ranks last and is never promoted.
 
         Between equal losses the lower trial number ranks first.
@@ -89,7 +91,7 @@ class Rung:
         for loss, number in entries:
             self.add(number, None if number == trial or loss == INFINITY else loss)
 
-    def _enter(self, key: tuple[float, int]) -> None:
+    def _enter(self, key: tuple[Rankable, int]) -> None:
         heapq.heappush(self._top, (-key[0], -key[1]))
         self._in_top.add(key[1])
         if key[1] not in self._promoted and key[0] != INFINITY:
@@ -108,7 +110,7 @@ class Rung:
     def margin(self) -> float:
         """How much worse than the :meth:`candidate` the best result outside the top ``floor(n / eta)`` is.
 
-        Infinite where there is none, or it is not finite.
+        Infinite where there is none, it is not finite, or one of the two is infeasible.
         """
         rest = self._rest
         if self.candidate() is None or not rest:

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
+Compared = TypeVar("Compared")
 Fitness = tuple[float, ...] | None
 """Losses, smaller is fitter; NaN where a metric is missing; None: the trial diverged or was abandoned."""
 
@@ -55,7 +57,7 @@ def has_gaps(fitness: Fitness) -> bool:
     return fitness is not None and any(map(math.isnan, fitness))
 
 
-def ranked(fitness: Mapping[int, Fitness], compare: Callable[[Fitness, Fitness], int]) -> list[int]:
+def ranked(fitness: Mapping[int, Compared], compare: Callable[[Compared, Compared], int]) -> list[int]:
     """Trials by how many of the others are fitter, the lower number first between equals.
 
     >>> ranked({3: (2.0,), 1: (2.0,), 2: None, 0: (5.0,)}, by_priority)

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import math
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -83,6 +84,8 @@ def run_attempt(
     handle = TrialHandle(request, state, progress)
     try:
         seed_all(request.seed)
+        if request.threads is not None and (torch := sys.modules.get("torch")) is not None:
+            torch.set_num_threads(request.threads)  # the module may have set another number
         if request.style == "optuna":
             train_optuna_objective(function, handle, request)
         else:
@@ -96,7 +99,8 @@ def run_attempt(
         if handle.save_error is not None:  # whatever the function made of it
             return failed(Outcome.STORAGE, str(handle.save_error), traceback_tail(error))
         return failed(_outcome(error, request.folder), one_line_message(error), traceback_tail(error))
-    bad = next((name for name in request.metrics if name in metrics and not math.isfinite(metrics[name])), None)
+    judged = (*request.metrics, *request.constraints)
+    bad = next((name for name in judged if name in metrics and not math.isfinite(metrics[name])), None)
     return Report(
         trial=job.trial,
         attempt=job.attempt,

@@ -72,7 +72,7 @@ class DryTrial(Suggestions):
                 return value
         if self.rng is not None:
             return random_value(asked, self.rng)
-        return asked["choices"][0] if "choices" in asked else asked["low"]
+        return asked["choices"][0] if "choices" in asked else first_value(asked)
 
     @property
     def distributions(self) -> dict[str, Any]:
@@ -119,6 +119,17 @@ class DryStudy(ObjectiveStudy):
     def directions(self) -> list[Any]:
         self.direction_read = True
         return super().directions
+
+
+def first_value(asked: Description) -> Any:
+    """The value of a range that a dry call tries first: the lowest one; of a continuous range its middle.
+
+    Libraries often refuse the very end of such a range (a share of 0.0), which a sampler hardly ever proposes.
+    """
+    low, high = asked["low"], asked["high"]
+    if asked["type"] == "int" or asked.get("step"):
+        return low
+    return math.sqrt(low) * math.sqrt(high) if asked["log"] and low > 0 else low / 2 + high / 2
 
 
 def few_values(asked: Description) -> list[Any]:

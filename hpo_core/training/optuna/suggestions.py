@@ -109,6 +109,9 @@ def suggested_value(
     """
     known = space.get(name)
     line = f"`{name}: {to_yaml(asked)}`"
+    if known is None and name in params:  # one of the study's constants
+        check_constant(call, name, asked, params[name])
+        return params[name]
     if known is None:
         raise ObjectiveError(
             f"trial.{call}({name!r}): the study's space has no {name!r}; it has {', '.join(space)}. Write {line} under "
@@ -122,13 +125,33 @@ def suggested_value(
         )
     if name not in params:
         when = known.get("when") or {}
-        found = ", ".join(f"{other} = {params[other]!r}" if other in params else f"no {other}" for other in when)
+        others = dict.fromkeys(other for one in (when if isinstance(when, list) else [when]) for other in one)
+        found = ", ".join(f"{other} = {params[other]!r}" if other in params else f"no {other}" for other in others)
         condition = _flow_style(when)
         raise ObjectiveError(
             f"trial.{call}({name!r}): the study's space has it only when {condition}, and this trial has {found}. "
             f"Ask for it under that condition only, or change space.{name}.when."
         )
     return params[name]
+
+
+def check_constant(call: str, name: str, asked: Description, value: Any) -> None:
+    """Refuse a constant that the objective does not ask for.
+
+    Raises:
+        ObjectiveError: value, request and cure.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    inside = (
+        any(equal_values(value, choice) for choice in asked["choices"])
+        if "choices" in asked
+        else number and asked["low"] <= value <= asked["high"] and (asked["type"] == "float" or value == int(value))
+    )
+    if not inside:
+        raise ObjectiveError(
+            f"trial.{call}({name!r}) asks for {to_yaml(asked)}, and constants has {name} = {value!r}. Give "
+            "it a value that the objective asks for, or take it out of constants."
+        )
 
 
 def same_range(asked: Description, known: Description) -> bool:
@@ -152,6 +175,7 @@ def to_yaml(description: Description) -> str:
     '{type: int, low: 1, high: 8}'
     """
     defaults = {("log", False), ("static", False), ("step", 1 if description["type"] == "int" else None)}
+    defaults |= {("default", None), ("weights", None)}
     shown = {
         key: value for key, value in description.items() if value != {} and not _is_default((key, value), defaults)
     }

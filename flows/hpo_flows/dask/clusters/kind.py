@@ -106,6 +106,17 @@ class ClusterKind(ABC, Generic[Settings]):
             f"The {self.settings.kind} cluster has no workers after {seconds:.0f} s; see its own logs and queue."
         )
 
+    def check_start(self) -> None:
+        """Called while the start waits for workers; by default nothing is known of them.
+
+        Raises:
+            ClusterError: none will come, however long one waits.
+        """
+
+    def news(self) -> str:
+        """What a person should know of the workers and was not told before; empty: nothing."""
+        return ""
+
     def abandon_start(self) -> None:
         """Make a :meth:`connect` that another thread is in end soon. By default there is nothing to do."""
 

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import time
 from pathlib import Path
 from typing import Any
 
 import dask
 from distributed.security import Security
 
+from hpo_core.model.errors import SpecError
 from hpo_core.spec import SlurmClusterSpec
-from hpo_flows.dask.clusters.kind import NO_PAGES, ClusterKind, optional_package, scheduler_options
+from hpo_flows.dask.clusters.kind import NO_PAGES, ClusterError, ClusterKind, optional_package, scheduler_options
 from hpo_flows.dask.clusters.signal_handlers import signal_handlers_kept
+from hpo_flows.dask.clusters.slurm_jobs import cancel_jobs, job_name, jobs_of, mark_of
+from hpo_flows.dask.clusters.slurm_watch import SlurmWatch, watched_cluster
+
+_ENDED_UNSEEN = 3
+"""So many jobs, and at least one for each worker, that end before their worker comes are no accident."""
 
 
 class SlurmJobs(ClusterKind[SlurmClusterSpec]):
@@ -19,21 +27,40 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
     The key of the cluster's certificate lies in a file of the study's folder that its owner alone can read.
     """
 
+    def __init__(self, settings: SlurmClusterSpec, study: str, folder: str) -> None:
+        super().__init__(settings, study, folder)
+        self._watch = SlurmWatch(study, folder)
+        self._next_check = 0.0
+
     def create(self) -> Any:
-        """Start the scheduler and submit the jobs."""
+        """End jobs that a killed controller left, start the scheduler and submit the jobs."""
         cluster = self.scheduler()
+        try:
+            left = jobs_of(self.study, self.folder)
+            cancel_jobs([number for number, job in left.items() if not job.has_ended])
+        except ClusterError:
+            cluster.close()
+            raise
         cluster.scale(self.settings.workers)
+        self._watch.start(cluster)
         return cluster
 
     def scheduler(self) -> Any:
         """Start the scheduler, with the script of its workers; nothing is submitted yet."""
         settings = self.settings
-        directives = [f"--gres=gpu:{settings.gpus}"] if settings.gpus else []
+        if unfit := sorted(set(re.findall(r"[^\w./:@%+=,-]", self.folder))):
+            raise SpecError(
+                f"cluster.kind = 'slurm' writes the study folder {self.folder!r} into a job script, where {unfit} "
+                "would end the path; use a home folder (--home, HPO_HOME) without them."
+            )
+        gpus = [f"--gres=gpu:{settings.gpus}"] if settings.gpus else []
+        # A job that Slurm starts again would come on top of the one that is submitted instead of it.
+        ours = [*gpus, "--no-requeue", f"--comment={mark_of(self.folder)}"]
         prologue = [] if self.dashboard else [f"export {_environment(key)}='[]'" for key in NO_PAGES]
         with signal_handlers_kept():  # dask-jobqueue (0.9) takes Ctrl-C for itself where it is imported
             jobqueue = optional_package("dask_jobqueue", "slurm", "slurm")
-        return jobqueue.SLURMCluster(
-            job_name=f"hpo-{self.study}",
+        return watched_cluster(jobqueue, self._watch)(
+            job_name=job_name(self.study),
             cores=1,
             processes=1,
             memory=settings.memory,
@@ -42,7 +69,7 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
             queue=settings.partition,
             account=settings.account,
             interface=settings.interface,
-            job_extra_directives=[*directives, *settings.directives],
+            job_extra_directives=[*ours, *settings.directives],
             job_script_prologue=[*prologue, *settings.prologue],
             security=Security.temporary(),  # type: ignore[no-untyped-call]
             shared_temp_directory=str(_own_folder(Path(self.folder) / "tls")),
@@ -51,6 +78,33 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
             log_directory=str(Path(self.folder) / "logs" / "slurm"),
         )
 
+    def check_start(self) -> None:
+        """Raise where Slurm refuses every job, or each ends before its worker comes; else submit those anew."""
+        watch, wanted = self._watch, self.settings.workers
+        if len(watch.refusals) >= wanted and all(job.was_refused for job in list(watch.jobs.values())):
+            raise ClusterError(f"Study {self.study!r} was not started: {watch.refusals[-1]}.")
+        if len(watch.ended_unseen) >= max(wanted, _ENDED_UNSEEN):
+            raise ClusterError(
+                f"Study {self.study!r} was not started: {len(watch.ended_unseen)} Slurm jobs ended before their worker "
+                f"came, the last one so: {watch.ended_unseen[-1]}. Look whether the nodes see the home folder and the "
+                "Python environment under the same paths, and what cluster.prologue does."
+            )
+        if time.monotonic() >= self._next_check:
+            self._next_check = time.monotonic() + 1.0
+            self.keep_size(0)
+
+    def no_workers(self, seconds: float) -> ClusterError:
+        """The error for a queue in which no job began within so many seconds."""
+        queue = self._watch.waiting_words or "Slurm: no job waits in the queue."
+        return ClusterError(
+            f"No Slurm job of study {self.study!r} began to work within {seconds:.0f} s (cluster.wait). {queue} Raise "
+            "cluster.wait, or ask for less or for another partition; `squeue --me --start` estimates when jobs begin."
+        )
+
+    def news(self) -> str:
+        """What the jobs wait for, and how some ended."""
+        return self._watch.news()
+
     @property
     def dask_settings(self) -> dict[str, Any]:
         """A job that ended gives its slot free soon, so that another one is submitted."""
@@ -58,11 +112,12 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
 
     def keep_size(self, slots: int) -> None:
         """Submit again the jobs that ended, for their walltime say."""
-        if slots < self.settings.workers:
+        if slots < self.settings.workers and time.monotonic() >= self._watch.submit_from:
             self.cluster.scale(self.settings.workers)
 
     def close(self) -> None:
         """End the jobs and the scheduler, and remove the files of certificate and key."""
+        self._watch.stop()
         cluster = self.cluster
         super().close()
         for name in ("ca_file", "cert", "key"):

@@ -1,0 +1,42 @@
+"""Failures of deployed runs in words: the state's message is the sentence that helps, with no traceback before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from prefect.runtime import deployment
+from prefect.states import Failed
+
+from hpo_core.model.errors import HpoError
+from hpo_core.security.untrusted_text import terminal_text
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def failing_in_words(within: Callable[[], bool] = lambda: False) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorator of a flow: an error that says what is wrong becomes the state Failed with its words.
+
+    Prefect would put its class before it and a traceback into the run's log, which says nothing to whoever filled in a
+    form. Any other error is a mistake of this program and keeps its traceback.
+
+    Args:
+        within: whether the flow was called by a flow or command of ours, which handles errors itself.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def run(*arguments: P.args, **parameters: P.kwargs) -> R:
+            try:
+                return function(*arguments, **parameters)
+            except HpoError as error:
+                if within() or deployment.id is None:
+                    raise
+                state: Any = Failed(message=terminal_text(str(error), lines=True))
+                return state  # type: ignore[no-any-return]
+
+        return run
+
+    return decorate

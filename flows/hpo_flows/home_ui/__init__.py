@@ -1,0 +1,1 @@
+"""``hpo ui``: everything that shows the studies of a home."""

@@ -1,0 +1,85 @@
+"""The list of a home's studies as a page, and the report of each, written from its journal when it is looked at.
+
+No file is served: what lies or links in the folders of reports is not read.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from html import escape
+
+from hpo_core.home import Home, is_name
+from hpo_core.journal.protocol import Journal
+from hpo_core.model.errors import HpoError
+from hpo_core.report.html_page import html_page
+from hpo_core.report.live_report import LiveReport
+from hpo_core.report.local_server import Answer
+from hpo_core.report.study.tables import table
+from hpo_core.study import Study
+from hpo_core.tracking.run_location import read_place
+from hpo_core.views.formatting import number
+from hpo_core.views.summary import summarize
+
+KEPT = 8
+"""Reports that are kept in memory; of the others the oldest go."""
+
+
+class ReportIndex:
+    """Answers for a ``LocalServer``: ``""``, and ``NAME/`` for the report of a study."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._lock = threading.Lock()
+        self._reports: dict[str, LiveReport] = {}
+
+    def answer(self, place: str) -> Answer | None:
+        """The index, or a page of a study's report."""
+        if place == "":
+            return Answer(self._index())
+        name, _, part = place.partition("/")
+        report = self._report(name) if "/" in place and is_name(name) else None
+        return None if report is None else report.answer(part)
+
+    def _report(self, name: str) -> LiveReport | None:
+        with self._lock:
+            if name not in self._reports:
+                source = self._home.read_journal()
+                if name not in {info.name for info in source.studies()}:
+                    source.close()
+                    return None
+                while len(self._reports) >= KEPT:
+                    del self._reports[next(iter(self._reports))]
+                folder = self._home.study_folder(name)
+
+                def links() -> dict[str, str]:
+                    run = read_place(folder)
+                    return {"All studies": "../"} | ({} if run is None else {"MLflow": run.url})
+
+                self._reports[name] = LiveReport(source, name, folder, links)
+            return self._reports[name]
+
+    def _index(self) -> str:
+        source = self._home.read_journal()
+        try:
+            rows = [_row(source, info.name, info.created) for info in source.studies()]
+        finally:
+            source.close()
+        shown = "<p>No study yet.</p>"
+        if rows:
+            shown = table(("study", "method", "status", "trials", "jobs", "best", "created"), rows, most=200)
+            for name, *_ in rows:  # a name has no character that HTML knows
+                shown = shown.replace(f">{name}</td>", f'><a href="{escape(name)}/">{escape(name)}</a></td>', 1)
+        home = escape(str(self._home.folder))
+        body = f'<header><h1>Studies</h1><p class="about">of {home}</p></header><section class="card">{shown}</section>'
+        return html_page("Studies", body, [], "Read from the journal when the page is loaded.")
+
+
+def _row(source: Journal, name: str, created: float) -> list[str]:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(created))
+    try:
+        summary = summarize(Study.open(name, source, reading=True))
+    except HpoError as error:
+        return [name, "", f"damaged: {error}", "", "", "", when]
+    best = "" if summary.best is None else f"{summary.metric} {number(summary.best.value, 5)}"
+    return [name, summary.method, summary.status, f"{summary.trials:,}", f"{summary.jobs:,}", best, when]

@@ -1,0 +1,155 @@
+"""Starts Prefect's UI, MLflow and the index of reports of a home, prints their addresses, and ends them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
+from typing import Any
+
+from hpo_core.home import Home
+from hpo_core.model.errors import HpoError
+from hpo_core.report.local_server import LocalServer
+from hpo_core.security.private_files import open_private
+from hpo_flows.home_ui.report_index import ReportIndex
+from hpo_flows.prefect_api.connection import configured_api
+from hpo_flows.prefect_api.shared_server import LockFile, SharedServer
+
+Say = Callable[[str], None]
+_END_SECONDS = 15.0
+
+
+def serve_home(home: Home, say: Say, *, with_password: bool) -> None:
+    """Serve until Ctrl-C, SIGTERM or SIGHUP; where another one serves this home, say where and return.
+
+    Args:
+        with_password: whether passwords are said, too; what is no terminal may be a log that others read.
+    """
+    folder = home.make_folder("ui")
+    lock = LockFile(folder / f"ui-{socket.gethostname()}.lock")
+    if not lock.take(fcntl.LOCK_EX):
+        known = os.pread(lock.fd, 10_000, 0).decode(errors="replace")
+        lines = json.loads(known)["said"] if known.startswith("{") else ["its addresses are not known yet"]
+        say("Another `hpo ui` serves this home:")
+        for line in lines if with_password else [f"its addresses are in {folder}"]:
+            say(line)
+        lock.close()
+        return
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _as_interrupt)
+    with ExitStack() as stack:
+        stack.callback(lock.close)
+        try:
+            said = list(_start(home, stack, say, with_password=with_password))
+            os.ftruncate(lock.fd, 0)
+            os.pwrite(lock.fd, json.dumps({"said": said}).encode(), 0)
+            for line in said:
+                say(line)
+            say("Studies of this home that are started now show in this Prefect. Ctrl-C ends it.")
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            say("ending ...")
+        finally:
+            os.ftruncate(lock.fd, 0)
+
+
+def _start(home: Home, stack: ExitStack, say: Say, *, with_password: bool) -> Iterator[str]:
+    reports = LocalServer(ReportIndex(home).answer)
+    stack.callback(reports.server_close)
+    threading.Thread(target=reports.serve_forever, daemon=True).start()
+    prefect: SharedServer | None = None
+    if (api := configured_api()) is None and find_spec("prefect") is not None:
+        say("starting Prefect's server and MLflow ...")
+        prefect = SharedServer(home.folder / "prefect")
+        prefect.start()
+        stack.callback(prefect.close)
+    mlflow = stack.enter_context(_mlflow(home, with_password=with_password))
+    if prefect is not None:
+        prefect.wait(say)
+        word = prefect.auth if with_password else f"see auth in {prefect.secrets_file}"
+        yield f"Prefect: {prefect.url} (password {word})"
+    elif api is not None:
+        yield f"Prefect: {api.removesuffix('/api')} (named by your settings)"
+    yield f"MLflow:  {mlflow}"
+    # The address is the password: what is no terminal gets the file instead.
+    if with_password:
+        yield f"Reports: {reports.url}"
+    else:
+        place = home.folder / "ui" / "reports-url"
+        with open_private(place, "wb") as file:
+            file.write(reports.url.encode())
+        yield f"Reports: see {place}"
+
+
+@contextmanager
+def _mlflow(home: Home, *, with_password: bool) -> Iterator[str]:
+    """MLflow's address; its own server is used where studies name one."""
+    uri = home.default_tracking_uri
+    if not uri.startswith("sqlite:"):
+        yield f"{uri} (named by your settings)"
+        return
+    if find_spec("mlflow") is None:
+        yield "not installed: pip install 'hpo-core[mlflow]'"
+        return
+    auth = f"hpo:{secrets.token_urlsafe(24)}"
+    folder = home.make_folder("ui")
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+        with open_private(folder / "mlflow.log", "ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "hpo_flows.home_ui.mlflow_process", str(reserved.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=_mlflow_environment(home, uri),
+                pass_fds=(reserved.fileno(),),
+                umask=0o077,
+                start_new_session=True,
+            )
+    assert process.stdin is not None
+    try:
+        process.stdin.write(f"{auth}\n".encode())
+        process.stdin.flush()
+        if with_password:
+            yield f"http://127.0.0.1:{port} (user and password {auth})"
+        else:
+            with open_private(folder / "mlflow-password", "wb") as file:
+                file.write(auth.encode())
+            yield f"http://127.0.0.1:{port} (user and password: see {folder / 'mlflow-password'})"
+    finally:
+        with suppress(OSError):
+            process.stdin.close()
+        try:
+            process.wait(timeout=_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _mlflow_environment(home: Home, uri: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "HPO_", "MLFLOW_"))}
+    artifacts = home.artifacts_at(uri)
+    if artifacts is None:
+        raise HpoError(f"MLflow at {uri} has no folder of artifacts here; name its server in MLFLOW_TRACKING_URI.")
+    return kept | {
+        "_MLFLOW_SERVER_FILE_STORE": uri,
+        "_MLFLOW_SERVER_REGISTRY_STORE": uri,
+        "_MLFLOW_SERVER_ARTIFACT_ROOT": artifacts,
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "DO_NOT_TRACK": "1",
+    }
+
+
+def _as_interrupt(_signal: int, _frame: Any) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,152 @@
+"""``hpo check``: whether a training function resumes to the bit."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.text import Text
+
+from hpo_core.cli.debugging import MoreParams, ParamsOption
+from hpo_core.cli.options import AsJson, HomeOption
+from hpo_core.cli.output import err, out, print_json
+from hpo_core.home import Home
+from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.security.untrusted_text import terminal_text
+
+if TYPE_CHECKING:
+    from hpo_core.training.exactness.comparison import Difference
+    from hpo_core.training.exactness.resume_check import ResumeCheck
+    from hpo_core.training.request import JobRequest
+
+DIFFERS = 1
+NOT_RUN = 2
+
+
+def check(
+    what: Annotated[str, typer.Argument(help="MODULE:FUNCTION, or the study's YAML file.", metavar="WHAT")],
+    more_params: MoreParams = None,
+    params: ParamsOption = None,
+    steps: Annotated[int, typer.Option("--steps", min=2, max=1000, help="Train so far.")] = 3,
+    at: Annotated[int, typer.Option("--at", min=1, help="Resume there.")] = 1,
+    style: Annotated[
+        str, typer.Option("--style", help="Of MODULE:FUNCTION: handle, train(trial); optuna, an Optuna objective.")
+    ] = "handle",
+    home: HomeOption = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train at once and with a resume, compare the bits, and name what differs and why."""
+    from hpo_core.training.exactness.resume_check import check_resume
+
+    given = [*(params or ()), *(more_params or ())]
+    try:
+        if at >= steps:
+            raise SpecError(f"--at {at} must lie before --steps {steps}: a resume trains further.")
+        is_file = ":" not in what or Path(what).exists()
+        request = _of_study(what, given, home) if is_file else _of_function(what, given, style)
+        shown = ", ".join(f"{name} = {value!r}" for name, value in request.job.params.items())
+        _say(f"{request.objective}: 0 to {steps}, again, and 0 to {at} to {steps}, with {shown or 'no parameter'}")
+        with tempfile.TemporaryDirectory(prefix="hpo-check-", ignore_cleanup_errors=True) as folder:
+            found = check_resume(request, Path(folder), at=at, last=steps)
+    except HpoError as error:  # whatever its own exit code: 1 says that something differs
+        error.exit_code = NOT_RUN
+        raise
+    if as_json:
+        print_json(msgspec.to_builtins(found) | {"exact": found.exact, "causes": found.causes})
+    else:
+        _print(found)
+    if not found.exact:
+        raise typer.Exit(DIFFERS)
+
+
+def _of_study(file: str, given: list[str], home: str | None) -> JobRequest:
+    from hpo_core.execution.requests import JobRequests
+    from hpo_core.execution.single_trial import first_job, parse_params
+    from hpo_core.spec import load_spec
+
+    spec = load_spec(file)
+    if spec.objective is None:
+        raise SpecError(f"{file}: objective: is required to train; write package.module:function.")
+    spec = spec.model_copy(update={"pythonpath": Home(home).import_folders(spec)})
+    return JobRequests(spec, "").of(first_job(spec, parse_params(given)))
+
+
+def _of_function(objective: str, given: list[str], style: str) -> JobRequest:
+    from hpo_core.execution.single_trial import parse_params, read_value
+    from hpo_core.model.rng import derive_seed
+    from hpo_core.model.stage import Rung
+    from hpo_core.model.trial import Job
+    from hpo_core.training.request import JobRequest
+
+    if style not in ("handle", "optuna"):
+        raise SpecError(f"--style {style}: write handle or optuna.")
+    values, folder = parse_params(given), str(Path.cwd())
+    space: dict[str, dict[str, Any]] = {}
+    metric, required = "", "none"
+    chosen = {name: read_value(value) for name, value in values.items()}
+    if style == "optuna":
+        space, chosen = _optuna_space(objective, values, folder)
+        metric, required = "value", "all"
+    return JobRequest(
+        study="check",
+        job=Job(0, 0, Rung(0, 0), target=1, params=chosen),
+        objective=objective,
+        metric=metric,
+        required=required,  # type: ignore[arg-type]
+        seed=derive_seed(0, "training", 0),
+        folder="",
+        pythonpath=(folder,),
+        style=style,
+        space=space,
+        stall_timeout=3600.0,
+        log_limit=10_000_000,
+    )
+
+
+def _optuna_space(
+    objective: str, values: dict[str, str], folder: str
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    from hpo_core.execution.single_trial import completed_params
+    from hpo_core.model.rng import Stream
+    from hpo_core.spec import StudySpec
+    from hpo_core.training.objective import load_objective
+    from hpo_core.training.optuna.space_discovery import find_space
+
+    found = find_space(load_objective(objective, [folder])).space
+    search = {"method": "random", "configs": 1, "max_resource": 1}
+    metric = {"name": "value", "mode": "min"}
+    spec = StudySpec.from_plain({"study": "check", "metric": metric, "space": found, "search": search}, objective)
+    space = spec.search_space()
+    chosen = completed_params(space, values, space.draw(Stream(0, "params", 0)), 0)
+    return spec.plain()["space"], chosen
+
+
+def _print(found: ResumeCheck) -> None:
+    _print_part("twice from scratch", found.repeated)
+    if found.tracked:
+        _print_part("with a resume", found.resumed)
+    else:
+        out.print(Text("with a resume: nothing is tracked, so each job trains from the start again", style="yellow"))
+    causes = found.causes
+    for line in ["likely causes, and their cures:", *(f"  - {cause}" for cause in causes)] if causes else ():
+        out.print(Text(terminal_text(line)), soft_wrap=True)
+    if found.exact:
+        tracked = ", ".join(found.tracked) or "nothing"
+        out.print(Text(terminal_text(f"exact (tracked: {tracked})"), style="green"), soft_wrap=True)
+        for line in found.warnings:
+            out.print(Text(terminal_text(f"told all the same: {line}"), style="yellow"), soft_wrap=True)
+
+
+def _print_part(title: str, differences: tuple[Difference, ...]) -> None:
+    out.print(Text(f"{title}: {'differs in' if differences else 'the same bits'}"))
+    for difference in differences:
+        out.print(Text(terminal_text(f"  {difference.name}: {difference.what}"), style="yellow"), soft_wrap=True)
+
+
+def _say(line: str) -> None:
+    sys.stdout.flush()
+    err.print(Text(terminal_text(line), style="dim"), soft_wrap=True)

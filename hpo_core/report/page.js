@@ -1,0 +1,153 @@
+'use strict';
+// The theme and the figures of a page. Its data is JSON in the element #data; nothing in it is ever read as HTML.
+const NARROW = 600;
+const touch = matchMedia('(pointer: coarse)').matches;
+let data = read(document);
+
+function read(page) {
+  return JSON.parse(page.getElementById('data').textContent);
+}
+
+function isDark() {
+  return document.documentElement.dataset.theme === 'dark';
+}
+
+// Colours are swapped by lightness: what is pale on white is dark on black, and hues stay.
+const COLORS = new Set(['color', 'bgcolor', 'bordercolor', 'gridcolor', 'linecolor', 'tickcolor', 'fillcolor',
+  'paper_bgcolor', 'plot_bgcolor', 'colorscale']);
+
+function inverted(color) {
+  if (color === '#ffffff') return '#182029';
+  if (color.startsWith('rgba(255,255,255')) return color.replace('255,255,255', '24,32,41');
+  const parts = /^#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})$/i.exec(color);
+  if (!parts) return color;
+  const rgb = parts.slice(1).map(part => parseInt(part, 16) / 255);
+  const high = Math.max(...rgb), low = Math.min(...rgb);
+  const light = (high + low) / 2;
+  const saved = 0.16 + 0.8 * (1 - light) - light;
+  // The same shift for all three keeps hue; what leaves [0, 1] loses some saturation.
+  return '#' + rgb.map(part => Math.round(255 * Math.min(1, Math.max(0, part + saved))).toString(16).padStart(2, '0')).join('');
+}
+
+function recolored(value, key) {
+  if (typeof value === 'string') return COLORS.has(key) ? inverted(value) : value;
+  if (Array.isArray(value)) return COLORS.has(key) ? value.map(item => recolored(item, key)) : value.map(item =>
+    item !== null && typeof item === 'object' ? recolored(item, '') : item);
+  if (value === null || typeof value !== 'object') return value;
+  return Object.fromEntries(Object.entries(value).map(([name, item]) => [name, recolored(item, name)]));
+}
+
+function merged(base, changes) {
+  const found = {...base};
+  for (const [key, value] of Object.entries(changes)) {
+    const nested = value !== null && typeof value === 'object' && !Array.isArray(value);
+    found[key] = nested ? merged(base[key] || {}, value) : value;
+  }
+  return found;
+}
+
+function draw(key, figure) {
+  const place = document.getElementById(key);
+  if (!place || typeof Plotly === 'undefined') return;
+  const narrow = innerWidth < NARROW;
+  let layout = structuredClone(figure.layout), traces = figure.data;
+  if (narrow && figure.narrow) {
+    layout = merged(layout, figure.narrow.layout || {});
+    for (const [k, changes] of Object.entries(figure.narrow.traces || {})) {
+      traces = traces.map((trace, at) => at === Number(k) ? merged(trace, changes) : trace);
+    }
+    if (figure.narrow.dimensions) {
+      traces = traces.map(trace => ({...trace, dimensions: figure.narrow.dimensions.map(k => trace.dimensions[k])}));
+    }
+  }
+  if (touch || narrow || !figure.zoom) layout.dragmode = false;
+  if (narrow && layout.legend) {
+    layout.legend = {...layout.legend, y: -64 / (layout.height - 80), yanchor: 'top', font: {size: 11}};
+    layout.height += 60;
+  }
+  if (isDark()) [traces, layout] = [recolored(traces, ''), recolored(layout, '')];
+  place.style.minHeight = layout.height + 'px';
+  const quiet = touch || narrow || !figure.zoom;
+  Plotly.react(place, traces, layout, {responsive: true, displaylogo: false, ...(quiet ? {displayModeBar: false} : {}),
+    modeBarButtonsToRemove: ['select2d', 'lasso2d', 'autoScale2d']});
+  if (data.trials && !place.dataset.clicks) {
+    place.dataset.clicks = 'yes';
+    place.on('plotly_click', event => {
+      const found = /^trial (\d+)\b/.exec(String(event.points[0].text || ''));
+      if (found && !event.event.defaultPrevented) location.hash = 'trial-' + found[1];
+    });
+  }
+}
+
+// A figure is drawn when it comes near the window: a report of many figures opens at once.
+const near = new IntersectionObserver(entries => {
+  for (const entry of entries) {
+    if (!entry.isIntersecting || !data.figures[entry.target.id]) continue;
+    near.unobserve(entry.target);
+    draw(entry.target.id, data.figures[entry.target.id]);
+  }
+}, {rootMargin: '900px'});
+
+function drawAll() {
+  for (const [key, figure] of Object.entries(data.figures)) {
+    const place = document.getElementById(key);
+    if (!place) continue;
+    if (!place.style.minHeight) place.style.minHeight = figure.layout.height + 'px';
+    if (place.data) draw(key, figure);
+    else near.observe(place);
+  }
+  if (typeof showTrials === 'function') showTrials();
+}
+
+function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  const button = document.getElementById('theme');
+  button.textContent = theme === 'dark' ? '☀' : '☾';
+  button.title = button.ariaLabel = theme === 'dark' ? 'Light colours' : 'Dark colours';
+}
+
+document.getElementById('theme').onclick = () => {
+  setTheme(isDark() ? 'light' : 'dark');
+  try { localStorage.setItem('hpo-theme', document.documentElement.dataset.theme); } catch { /* not kept */ }
+  drawAll();
+};
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', event => {
+  let kept = null;
+  try { kept = localStorage.getItem('hpo-theme'); } catch { /* none */ }
+  if (!kept) { setTheme(event.matches ? 'dark' : 'light'); drawAll(); }
+});
+addEventListener('beforeprint', () => { for (const [key, figure] of Object.entries(data.figures)) draw(key, figure); });
+let wasNarrow = innerWidth < NARROW;
+addEventListener('resize', () => {
+  if (innerWidth < NARROW === wasNarrow) return;
+  wasNarrow = !wasNarrow;
+  drawAll();
+});
+setTheme(document.documentElement.dataset.theme || 'light');
+
+// A page that is served while its study runs asks for a newer one now and then.
+async function follow() {
+  const note = document.getElementById('live');
+  try {
+    const answer = await fetch('version', {cache: 'no-store'});
+    const {version, ended} = await answer.json();
+    if (version !== data.version) {
+      const text = await (await fetch('fragment', {cache: 'no-store'})).text();
+      const page = new DOMParser().parseFromString(text, 'text/html');
+      data = read(page);
+      const [top, kept] = [scrollY, document.querySelector('main')];
+      const height = kept.offsetHeight;
+      kept.style.minHeight = height + 'px';
+      kept.replaceChildren(...page.querySelector('main').childNodes);
+      document.title = page.title;
+      drawAll();
+      scrollTo(0, top);
+      kept.style.minHeight = '';
+    }
+    say(ended ? 'the study has ended' : 'live');
+  } catch {
+    say('not connected any more');
+  }
+  function say(words) { const place = document.getElementById('live') || note; if (place) place.textContent = words; }
+  setTimeout(follow, 1000 * data.live);
+}

@@ -1,0 +1,1 @@
+"""All trials of a study as data within its page."""

@@ -1,0 +1,167 @@
+"""All trials of a study as data for the page: rows for the table, and what the section of one trial shows.
+
+The size is bounded: rows are there for every trial, curves, stories and logs as far as they fit, the best and the
+failed trials first.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hpo_core.report.scale import scale
+from hpo_core.report.study.series import Series, Span
+from hpo_core.report.style import text
+from hpo_core.report.trials.log_tails import log_tail
+from hpo_core.state import TrialRecord
+from hpo_core.views.formatting import duration
+from hpo_core.views.trial_state import trial_state
+from hpo_core.views.trial_story import trial_story
+
+CURVE_POINTS = 60
+"""Of one trial."""
+CURVE_BYTES, STORY_BYTES, LOG_BYTES = 1_500_000, 1_500_000, 400_000
+"""Of all trials together."""
+LOGS = 300
+"""Trials whose logs are looked for."""
+
+
+def embedded_trials(series: Series, folder: Path | None = None) -> dict[str, Any] | None:
+    """What ``trials.js`` shows; None where there is no trial.
+
+    Args:
+        folder: of the study, for the ends of logs; None shows none.
+    """
+    if not series.trials:
+        return None
+    study = series.study
+    names = _parameters(series)
+    others = [metric.name for metric in study.spec.objectives[1:]]
+    brackets = ["bracket"] * series.brackets
+    spans = _spans(series)
+    columns = [
+        "trial",
+        "state",
+        *brackets,
+        f"best {series.metric}",
+        "at",
+        *others,
+        "trained for",
+        "attempts",
+        "seconds",
+    ]
+    best = study.best
+    values = [value for curve in series.curves.values() for value in curve.values()]
+    return {
+        "study": study.name,
+        "columns": [*columns, *names],
+        "params": len(names),
+        "rows": [_row(series, trial, spans.get(trial.number, ()), names, others) for trial in series.trials],
+        "parents": {trial.number: trial.parent for trial in series.trials if trial.parent is not None},
+        "winner": None if best is None else best.trial,
+        "axis": _axis(series, values),
+        "details": _details(series, spans, folder),
+    }
+
+
+def _axis(series: Series, values: Iterable[float]) -> dict[str, Any]:
+    """The metric's axis of one trial's curve: as of all, but as long as that curve needs."""
+    drawn = scale(values, maximize=series.maximize).axis(text(series.metric))
+    return {key: drawn[key] for key in ("title", "type", "tickvals", "ticktext") if key in drawn}
+
+
+def _parameters(series: Series) -> list[str]:
+    """Those of the space first, then others that a journal from elsewhere may hold."""
+    names = dict.fromkeys(series.study.spec.space)
+    for trial in series.trials:
+        names |= dict.fromkeys(trial.params)
+    return list(names)
+
+
+def _row(
+    series: Series, trial: TrialRecord, spans: Sequence[Span], names: Sequence[str], others: Sequence[str]
+) -> list[Any]:
+    loss = series.best_loss(trial)
+    at = next((r for r in trial.all_results if r.loss == loss), None)
+    last = trial.all_results[-1].metrics if trial.all_results else {}
+    return [
+        trial.number,
+        trial_state(series.study, trial),
+        *[trial.bracket] * series.brackets,
+        _plain(series.study.metric_value(loss)) if at is not None else None,
+        None if at is None else at.resource,
+        *(_plain(last.get(name)) for name in others),
+        trial.resource,
+        trial.attempts,
+        round(math.fsum(span.end - span.start for span in spans), 1),
+        *(_plain(trial.params.get(name)) for name in names),
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it; what JSON or a number of JavaScript cannot hold becomes words."""
+    if isinstance(value, bool) or (isinstance(value, int) and abs(value) > 2**53):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, (int, float, str)) else json.dumps(value, default=str)
+
+
+def _spans(series: Series) -> dict[int, list[Span]]:
+    found: dict[int, list[Span]] = {}
+    for span in series.spans:
+        found.setdefault(span.trial, []).append(span)
+    return found
+
+
+def _details(series: Series, spans: dict[int, list[Span]], folder: Path | None) -> dict[int, dict[str, Any]]:
+    found: dict[int, dict[str, Any]] = {}
+    left = {"curve": CURVE_BYTES, "story": STORY_BYTES, "log": LOG_BYTES}
+
+    def keep(trial: TrialRecord, key: str, value: Any, budget: str) -> None:
+        size = len(json.dumps(value))
+        if value and size <= left[budget]:
+            left[budget] -= size
+            found.setdefault(trial.number, {})[key] = value
+
+    for place, trial in enumerate(_most_wanted(series)):
+        keep(trial, "curve", _curve(series, trial), "curve")
+        if left["story"] > 0:
+            keep(trial, "story", _story(series, trial), "story")
+            keep(trial, "attempts", [_attempt(series, span) for span in spans.get(trial.number, ())], "story")
+        if folder is not None and place < LOGS:
+            keep(trial, "log", log_tail(folder, trial.number, trial.attempts), "log")
+    return found
+
+
+def _most_wanted(series: Series) -> Iterable[TrialRecord]:
+    """The winner, what failed, then by rank."""
+    ranked = series.ranked_trials()
+    order = [*ranked[:1], *(trial for trial in series.trials if trial.abandoned is not None), *ranked, *series.trials]
+    return {trial.number: trial for trial in order}.values()
+
+
+def _curve(series: Series, trial: TrialRecord) -> list[tuple[int, float | None]]:
+    curve = sorted(series.curves.get(trial.number, {}).items())
+    rungs = {result.resource for result in trial.all_results}
+    step = -(-len(curve) // CURVE_POINTS) or 1
+    return [
+        (at, float(f"{value:.6g}") if math.isfinite(value) else None)
+        for k, (at, value) in enumerate(curve)
+        if k % step == 0 or at in rungs
+    ]
+
+
+def _story(series: Series, trial: TrialRecord) -> list[str]:
+    """Without its parameters and its state, which stand beside it."""
+    created, *others = trial_story(series.study.state, trial.number)[:-1]
+    return [line[:2_000] for line in (created.partition(": ")[0], *others)]
+
+
+def _attempt(series: Series, span: Span) -> list[Any]:
+    outcome = "running" if span.outcome is None else span.outcome.value
+    length = duration(span.end - span.start)
+    return [span.attempt, series.levels[span.level], outcome, duration(span.start), length, span.worker]

@@ -1,0 +1,1 @@
+"""Trained models in the form that MLflow's own functions load."""

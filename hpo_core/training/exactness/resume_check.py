@@ -1,0 +1,169 @@
+"""Proves that a training function resumes to the bit, or names what differs.
+
+It trains to the last step at once, twice, and once more with a resume on the way: each in fresh child processes,
+through checkpoint files, with the code that a study uses. Two processes import the module, so what its import draws
+counts too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpo_core.checkpoints import files
+from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Metrics, Outcome, Report
+from hpo_core.training.child.trainer import Trainer
+from hpo_core.training.exactness.comparison import Difference, differences, different_metrics
+from hpo_core.training.request import JobRequest
+
+GENERATORS = "random generators"
+"""The name of the global generators among the differences."""
+
+
+class ResumeCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a check."""
+
+    tracked: tuple[str, ...]
+    """Names of tracked objects."""
+    repeated: tuple[Difference, ...]
+    """Between two trainings from scratch: the function is not deterministic."""
+    resumed: tuple[Difference, ...]
+    """Between a training at once and one with a resume."""
+    by_target: bool
+    """Whether it differs by the job's target: before anything was resumed, or in a number that is the target."""
+    warnings: tuple[str, ...]
+    """What the training loop changes that is not tracked."""
+
+    @property
+    def exact(self) -> bool:
+        return not self.repeated and not self.resumed
+
+    @property
+    def causes(self) -> tuple[str, ...]:
+        """What is likely to be the reason, with the cure; the most likely first."""
+        if self.repeated:
+            return (*self.warnings, *_causes_of_chance(self.repeated, self.tracked))
+        if not self.resumed:
+            return ()
+        found = []
+        if self.by_target:
+            found.append(
+                "The training depends on the job's target: a number in it, or its first steps, differ before anything "
+                "is resumed. Let schedules span a full training (a constant, such as max_resource), not trial.target."
+            )
+        found += self.warnings
+        names = {difference.name for difference in self.resumed}
+        if not self.by_target and not self.warnings:
+            found += _causes_of_resume(names, self.tracked)
+        return tuple(found)
+
+
+class _Training(msgspec.Struct):
+    """One training from scratch to the last step, in one job or two."""
+
+    curve: dict[int, Metrics]
+    tracked: dict[str, Any]
+    random: dict[str, Any]
+    warnings: Sequence[str]
+
+
+def check_resume(request: JobRequest, folder: Path, *, at: int = 1, last: int = 3) -> ResumeCheck:
+    """Train 0 to ``last`` at once, twice, and 0 to ``at`` to ``last``; compare all that was tracked and reported.
+
+    Args:
+        request: a first job of the trial; its target and folder are replaced.
+        folder: an empty folder for checkpoints and logs.
+
+    Raises:
+        SpecError: there is no such training function.
+        ObjectiveError: it cannot be imported, or a training failed or diverged.
+    """
+    trainers = [Trainer(request.objective, request.pythonpath, threads=request.threads) for _ in range(2)]
+    try:
+        once = _train(trainers[:1], request, folder / "once", (last,))
+        again = _train(trainers[1:], request, folder / "again", (last,))
+        resumed = _train(trainers, request, folder / "resumed", (at, last))
+    finally:
+        for trainer in trainers:
+            trainer.close()
+    early = {step: metrics for step, metrics in once.curve.items() if step <= at}
+    by_resume = _between(once, resumed)
+    return ResumeCheck(
+        tracked=tuple(once.tracked),
+        repeated=_between(once, again),
+        resumed=by_resume,
+        by_target=bool(different_metrics(early, {step: resumed.curve.get(step, {}) for step in early}))
+        or any(f": {last} and {at}" in difference.what for difference in by_resume),
+        warnings=tuple(dict.fromkeys([*once.warnings, *resumed.warnings])),
+    )
+
+
+def _train(trainers: Sequence[Trainer], request: JobRequest, folder: Path, targets: Sequence[int]) -> _Training:
+    for part in ("checkpoints", "logs"):
+        (folder / part).mkdir(parents=True)
+    checkpoint = None
+    found = _Training({}, {}, {}, [])
+    report: Report | None = None
+    for place, target in enumerate(targets):
+        job = msgspec.structs.replace(
+            request.job, attempt=place, stage=Rung(0, place), target=target, checkpoint=checkpoint
+        )
+        asked = msgspec.structs.replace(request, job=job, folder=str(folder), checkpoint_base="checkpoints")
+        report = trainers[place % len(trainers)].run(asked)
+        start = checkpoint.resource if checkpoint is not None else 0
+        if report.outcome is not Outcome.COMPLETED:
+            raise ObjectiveError(
+                f"Training from {start} to {target} ended ({report.outcome}): {report.message}\n{report.detail}"
+            )
+        checkpoint = report.checkpoint
+        found.curve |= {point.resource: point.metrics for point in report.curve} | {target: report.metrics}
+        found.warnings = [*found.warnings, *(report.warnings or ())]
+    if checkpoint is not None:
+        tree = files.load(folder, checkpoint, "checkpoints")
+        found.tracked, found.random = tree["tracked"], tree["random"]
+    return found
+
+
+def _between(one: _Training, other: _Training) -> tuple[Difference, ...]:
+    found = list(differences(one.tracked, other.tracked))
+    if generators := differences(one.random, other.random):
+        found.append(Difference(GENERATORS, ", ".join(difference.name for difference in generators)))
+    for name, (step, a, b) in different_metrics(one.curve, other.curve).items():
+        values = " and ".join("nothing" if value is None else repr(value) for value in (a, b))
+        found.append(Difference(f"metric {name}", f"from step {step} on: {values}"))
+    return tuple(found)
+
+
+def _causes_of_chance(found: Sequence[Difference], tracked: Sequence[str]) -> tuple[str, ...]:
+    if all(difference.name.startswith("metric ") for difference in found) and tracked:
+        return ("Only what is reported differs: a metric measures time, or draws from a generator without a seed.",)
+    return (
+        "A random generator without a seed: np.random.default_rng(trial.seed), random.Random(trial.seed), or the "
+        "global ones, which are seeded when training begins, but not when the module is imported.",
+        "On a GPU: torch.use_deterministic_algorithms(True), and CUBLAS_WORKSPACE_CONFIG=:4096:8 in the environment.",
+        "The clock, the order of files in a folder, threads that add numbers in any order.",
+    )
+
+
+def _causes_of_resume(names: set[str], tracked: Sequence[str]) -> list[str]:
+    if all(name.startswith("metric ") for name in names):
+        return [
+            "All tracked objects are the same: what is reported depends on something that is not tracked, such as the "
+            "best value so far. Keep it in hpo_core.State."
+        ]
+    if GENERATORS in names:
+        return [
+            "A resumed job draws other random numbers in its loop: something is built in the first step of each job "
+            "(an iterator over a loader, a lazy module), or depends on how many steps the job has."
+        ]
+    return [
+        f"Something that the loop changes is not among what is tracked ({', '.join(tracked)}): an optimizer, a "
+        "schedule, a gradient scaler, an average of weights, a variable of another function. Track it.",
+        "A tracked object whose state_dict() leaves out a part of its state, or that is changed between trial.track() "
+        "and the loop.",
+    ]

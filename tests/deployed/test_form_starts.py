@@ -1,0 +1,175 @@
+"""Every search method and every cluster of the form: filled in and started in Chromium, in both UIs, run to the end.
+
+``pytest -m browser -n 0 tests/deployed/test_form_starts.py``
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deployed.deployment_server import Deployed, deployed
+from tests.deployed.test_browser import address, choose, field, newer_field, page, page_inside, pictures
+from tests.flows.test_interrupt import dask_processes
+
+__all__ = ["deployed", "page", "page_inside", "pictures"]
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+OBJECTIVE = "tests.flows.objectives:good"
+METHODS: dict[str, tuple[str, dict[str, int]]] = {
+    "ASHA": ("asha", {"Configs": 4, "Max Resource": 4}),
+    "Successive halving": ("sha", {"Configs": 4, "Max Resource": 4}),
+    "Hyperband": ("hyperband", {"Max Resource": 4}),
+    "PASHA": ("pasha", {"Configs": 4, "Max Resource": 3}),
+    "Population": ("pbt", {"Population": 2, "Generations": 2}),
+    "Random": ("random", {"Configs": 2, "Max Resource": 3}),
+    "Grid": ("grid", {"Max Resource": 2}),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def allowed_cluster() -> Iterator[str]:
+    """A scheduler with two workers that the deployments offer."""
+    with dask_processes() as scheduler, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HPO_ALLOWED_CLUSTERS", scheduler)
+        yield scheduler
+
+
+class Older:
+    """The form of the UI at `/`."""
+
+    path = ""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+
+    def field(self, label: str, nth: int = 0) -> Any:
+        return field(self.page, label, nth)
+
+    def choose(self, label: str, value: str) -> None:
+        choose(self.page, label, value)
+
+
+class Newer(Older):
+    """The form of the UI at `/v2`."""
+
+    path = "/v2"
+
+    def field(self, label: str, nth: int = 0) -> Any:
+        return newer_field(self.page, label, nth)
+
+    def choose(self, label: str, value: str) -> None:
+        self.field(label).get_by_role("button", name=f"Select {label}").click()
+        self.page.get_by_role("option", name=value, exact=True).click()
+
+
+def open_form(kind: type[Older], deployed: Deployed, page: Any, tab: str, name: str) -> Older:
+    """The form with all that it cannot do without, as quickly as a person who knows what to type."""
+    found = deployed.api("deployments/name/tune/tune")["id"]
+    page.goto(address(deployed, f"{kind.path}/deployments/deployment/{found}/run"))
+    form = kind(page)
+    form.field("objective").wait_for()
+    form.choose("objective", OBJECTIVE)
+    form.field("name (Optional)").locator("textarea, input").first.fill(name)
+    if tab != "ASHA":  # which is open
+        form.field("method (Optional)").get_by_text(tab, exact=True).first.click()
+    form.field("metric (Optional)").locator("textarea, input").first.fill("loss")
+    form.field("numbers (Optional)").get_by_text("Add item").click()
+    for label, value in {"Name": "x", "Low": "-1", "High": "1", "Grid Points (Optional)": "2"}.items():
+        if label[0] != "G" or tab == "Grid":
+            form.field(label).locator("textarea, input").first.fill(value)
+    return form
+
+
+def submitted(deployed: Deployed, page: Any, name: str) -> dict[str, Any]:
+    """Press Submit and see the run that it made to its end."""
+    page.wait_for_timeout(500)  # the forms hand on what was typed a moment later
+    button = page.get_by_role("button", name="Submit", exact=True)
+    button.click()
+    pressed = time.monotonic()
+    wanted = {"deployments": {"name": {"any_": ["tune"]}}, "sort": "EXPECTED_START_TIME_DESC", "limit": 5}
+    deadline = time.monotonic() + 300
+    while True:
+        runs = deployed.api("flow_runs/filter", wanted)
+        if made := [run for run in runs if run["parameters"].get("name") == name]:
+            break
+        assert time.monotonic() < deadline, page.inner_text("body")[:4000]
+        if time.monotonic() - pressed > 60 and button.count():  # on a busy machine a press may come to nothing
+            button.click()
+            pressed = time.monotonic()
+        page.wait_for_timeout(1000)
+    ended = deployed.ended(made[0]["id"])
+    assert ended["state_type"] == "COMPLETED", (ended["state"], ended["parameters"], deployed.logs(ended["id"]))
+    assert ended["name"] == f"tune-{name}"
+    return ended
+
+
+def recorded(deployed: Deployed, name: str) -> Any:
+    return json.loads(deployed.hpo("export", name).stdout.splitlines()[0])["events"][0]["spec"]
+
+
+@pytest.mark.parametrize("kind", [Older, Newer], ids=["older", "newer"])
+@pytest.mark.parametrize("tab", METHODS)
+def test_every_method_is_filled_in_and_runs(
+    tab: str, kind: type[Older], deployed: Deployed, page_inside: Any, pictures: Path
+) -> None:
+    method, budget = METHODS[tab]
+    name = f"{method}-{kind.__name__.lower()}"
+    form = open_form(kind, deployed, page_inside, tab, name)
+    for label, value in budget.items():
+        form.field(f"{label} (Optional)").locator("input").first.fill(str(value))
+    page_inside.screenshot(path=pictures / f"form-{name}.png")
+    ended = submitted(deployed, page_inside, name)
+    assert method in ended["parameters"]["method"], "a key that no other method has"
+    search = recorded(deployed, name)["search"]
+    assert search["method"] == method and method in ended["tags"]
+    asked = {label.lower().replace(" ", "_"): value for label, value in budget.items()}
+    assert {key: search[key] for key in asked} == asked
+
+
+@pytest.mark.parametrize("kind", [Older, Newer], ids=["older", "newer"])
+def test_a_dask_cluster_is_chosen_and_sections_unfold(
+    kind: type[Older], deployed: Deployed, page_inside: Any, allowed_cluster: str, pictures: Path
+) -> None:
+    name = f"cluster-{kind.__name__.lower()}"
+    form = open_form(kind, deployed, page_inside, "Random", name)
+    assert not page_inside.get_by_text("Stall Timeout").count(), "folded"
+    form.field("cluster (Optional)").get_by_text("Dask scheduler", exact=True).click()
+    form.field("Configs (Optional)").locator("input").first.fill("2")
+    form.field("Max Resource (Optional)").locator("input").first.fill("2")
+    form.field("limits (Optional)").get_by_text("Limits", exact=True).click()
+    form.field("Seconds (Optional)").locator("input").first.fill("500")
+    form.field("training (Optional)").get_by_text("Attempts", exact=True).click()
+    form.field("Max Lost (Optional)").locator("input").first.fill("0")
+    form.field("further (Optional)").get_by_text("Further settings", exact=True).click()
+    form.field("Checkpoints (Optional)").locator("textarea, input").first.fill("{max_count: 5}")
+    page_inside.wait_for_timeout(500)
+    form.field("limits (Optional)").scroll_into_view_if_needed()
+    page_inside.screenshot(path=pictures / f"form-{name}.png")
+    submitted(deployed, page_inside, name)
+    spec = recorded(deployed, name)
+    assert spec["cluster"]["address"] == allowed_cluster
+    assert spec["stop"]["seconds"] == 500 and spec["training"]["max_lost"] is None
+    assert spec["checkpoints"]["max_count"] == 5
+
+
+@pytest.mark.parametrize("kind", [Older, Newer], ids=["older", "newer"])
+def test_a_number_that_was_typed_and_removed_again_is_not_sent(
+    kind: type[Older], deployed: Deployed, page_inside: Any
+) -> None:
+    name = f"emptied-{kind.__name__.lower()}"
+    form = open_form(kind, deployed, page_inside, "Random", name)
+    form.field("Configs (Optional)").locator("input").first.fill("2")
+    form.field("Max Resource (Optional)").locator("input").first.fill("2")
+    form.field("limits (Optional)").get_by_text("Limits", exact=True).click()
+    form.field("Seconds (Optional)").locator("input").first.fill("500")
+    page_inside.wait_for_timeout(500)
+    form.field("Seconds (Optional)").locator("input").first.fill("")
+    page_inside.wait_for_timeout(500)
+    submitted(deployed, page_inside, name)
+    assert recorded(deployed, name)["stop"]["seconds"] is None

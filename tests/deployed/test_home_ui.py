@@ -1,0 +1,136 @@
+"""``hpo ui``: the index of reports, and with real servers who reaches them and how they end."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hpo_core.home import Home
+from hpo_flows.home_ui.report_index import KEPT, ReportIndex
+from tests.cli.test_console import played
+from tests.methods import spec_of
+
+PATIENCE = 300
+
+
+def test_the_index_lists_studies_and_shows_their_reports(tmp_path: Path) -> None:
+    played(tmp_path, spec_of("random"))
+    index = ReportIndex(Home(tmp_path))
+    page = index.answer("")
+    assert page is not None and '<a href="world/">world</a>' in page.body and "finished" in page.body
+    report = index.answer("world/")
+    assert report is not None and "world – report" in report.body
+    version = index.answer("world/version")
+    assert version is not None and json.loads(version.body)["ended"] is True
+
+
+def test_an_empty_home_has_an_index(tmp_path: Path) -> None:
+    page = ReportIndex(Home(tmp_path / "none")).answer("")
+    assert page is not None and "No study yet." in page.body and not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    "place", ["world", "other/", "../world/", "world/../", "%2e%2e/", "world/report.html", "world//"]
+)
+def test_nothing_else_is_served_and_no_link_followed(place: str, tmp_path: Path) -> None:
+    played(tmp_path, spec_of("random"))
+    secret = tmp_path / "secret"
+    secret.write_text("a private thing")
+    folder = tmp_path / "studies" / "world"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.html").symlink_to(secret)
+    assert ReportIndex(Home(tmp_path)).answer(place) is None
+
+
+def test_few_reports_are_kept_in_memory(tmp_path: Path) -> None:
+    played(tmp_path, spec_of("random"))
+    index = ReportIndex(Home(tmp_path))
+    for k in range(3 * KEPT):
+        assert index.answer(f"nothing-{k}/") is None
+    assert len(index._reports) <= KEPT
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str], Path]]:
+    played(tmp_path, spec_of("random"))
+    process = started(tmp_path)
+    yield process, until_ready(process), tmp_path
+    process.kill()
+    process.wait(timeout=60)
+
+
+def started(home: Path) -> subprocess.Popen[str]:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "MLFLOW_"))}
+    return subprocess.Popen(
+        [sys.executable, "-m", "hpo_flows.command", "ui", "--home", str(home)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment | {"PYTHONUNBUFFERED": "1", "PREFECT_HOME": str(home / "none")},
+    )
+
+
+def until_ready(process: subprocess.Popen[str]) -> list[str]:
+    lines = []
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.append(line.rstrip("\n"))
+        if "Ctrl-C" in line:
+            return lines
+    raise AssertionError(f"it ended: {lines}")
+
+
+def status_of(url: str, **headers: str) -> int:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_all_is_private_and_ends_with_the_command(
+    how: signal.Signals, served: tuple[subprocess.Popen[str], list[str], Path]
+) -> None:
+    process, lines, home = served
+    said = "\n".join(lines)
+    assert "hpo:" not in said, "no terminal: no password"
+    prefect, mlflow = (re.findall(rf"{name}: +(http://127\.0\.0\.1:\d+)", said)[0] for name in ("Prefect", "MLflow"))
+    reports = (home / "ui" / "reports-url").read_text()
+    assert status_of(reports) == 200 and status_of(f"{reports}world/") == 200
+    word = base64.b64encode((home / "ui" / "mlflow-password").read_bytes()).decode()
+    assert status_of(mlflow) == 401 and status_of(mlflow, Authorization=f"Basic {word}") == 200
+    assert status_of(mlflow, Authorization=f"Basic {word}", Host="evil.example") == 403
+    assert status_of(mlflow, Authorization=f"Basic {word}", Origin="http://evil.example") == 403
+    assert status_of(f"{prefect}/api/flows/filter") in (401, 405)
+    for path in (home / "ui").iterdir():
+        assert path.stat().st_mode & 0o077 == 0, path
+    second = started(home)
+    assert second.stdout is not None and "Another `hpo ui` serves this home" in second.stdout.read()
+    assert second.wait(timeout=PATIENCE) == 0
+    servers = psutil.Process(process.pid).children(recursive=True)
+    assert len(servers) >= 2
+    process.send_signal(how)
+    process.wait(timeout=PATIENCE)
+    _, alive = psutil.wait_procs(servers, timeout=PATIENCE)
+    assert alive == []

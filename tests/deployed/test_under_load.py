@@ -1,0 +1,87 @@
+"""Several runs on a machine that has far too much to do, with a server that stands still for a minute."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from hpo_flows.liveness.heartbeat_files import LIMIT_SECONDS
+from tests.deployed.deployment_server import FINAL, Deployed
+from tests.deployed.test_worker_ends import alone, worker_of
+
+__all__ = ["alone"]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+LOAD = 21.0
+STILL_SECONDS = 60.0
+
+
+@contextlib.contextmanager
+def load_above(load: float) -> Iterator[None]:
+    """As many processes that only compute as are missing; the load is above the limit when this returns."""
+    burners: list[subprocess.Popen[bytes]] = []
+    try:
+        missing = int(load + 3 - os.getloadavg()[0])
+        burners += [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(max(missing, 0))]
+        deadline = time.monotonic() + 300
+        while os.getloadavg()[0] < load:
+            assert time.monotonic() < deadline, os.getloadavg()
+            time.sleep(2.0)
+        yield
+    finally:
+        for burner in burners:
+            burner.kill()
+        for burner in burners:
+            burner.wait(60)
+
+
+def server_of(deployed: Deployed) -> psutil.Process:
+    """The process that serves the API."""
+    port = urlsplit(deployed.environment["PREFECT_API_URL"]).port
+    return next(
+        psutil.Process(known.pid)
+        for known in psutil.net_connections("tcp")
+        if known.status == psutil.CONN_LISTEN and known.laddr.port == port and known.pid is not None
+    )
+
+
+def history(deployed: Deployed, run: str) -> list[str]:
+    """Types of all states that a run has had, the oldest first."""
+    states = deployed.api(f"flow_run_states/?flow_run_id={run}", method="GET")
+    return [state["type"] for state in sorted(states, key=lambda state: state["timestamp"])]
+
+
+def test_no_run_that_ended_is_rewritten_and_none_that_lives_is_called_dead(alone: Deployed, tmp_path: Path) -> None:
+    with worker_of(alone):
+        long = alone.start("tune-file", file="long.yaml", name="lives-on")
+        alone.begun(long, 0)
+        with load_above(LOAD):
+            short = [alone.start("tune-file", file="slow.yaml", name=f"short-{n}") for n in range(3)]
+            alone.wait(short[0], lambda found: found["state_type"] == "RUNNING", seconds=600)
+            server = server_of(alone)
+            server.send_signal(signal.SIGSTOP)
+            try:
+                time.sleep(STILL_SECONDS)
+            finally:
+                server.send_signal(signal.SIGCONT)
+            for run in short:
+                alone.wait(run, lambda found: found["state_type"] in FINAL, seconds=900)
+            load = os.getloadavg()[0]
+            time.sleep(LIMIT_SECONDS + 30)  # whoever judges by what came late would have done it by now
+        past = {run: history(alone, run) for run in (long, *short)}
+        (tmp_path / "history.txt").write_text(f"load {load}: {past}")
+        assert load > LOAD - 1.0
+        for run in short:
+            assert past[run][-1] == "COMPLETED", (past[run], alone.logs(run)[-5:])
+            assert not set(past[run][:-1]) & set(FINAL), past[run]
+        assert alone.run(long)["state_type"] == "RUNNING" and not set(past[long]) & set(FINAL), past[long]

@@ -1,0 +1,249 @@
+"""The best model of a study and registered versions load as their pages in MLflow say."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+import torch
+
+from hpo_core.checkpoints.files import save
+from hpo_core.journal.memory import MemoryJournal
+from hpo_core.model.errors import ObjectiveError, SpecError
+from hpo_core.model.trial import Job, Report
+from hpo_core.retraining.model_card import ModelCard, Repeat
+from hpo_core.retraining.model_registry import ModelRegistry
+from hpo_core.spec import StudySpec
+from hpo_core.study import Study
+from hpo_core.tracking.models.build_process import BuildRequest, build_model
+from tests.mlflow.test_mlflow import Clock, Tracker, entries_of, good, play, start, tracker  # noqa: F401 - a fixture
+
+CODE = """
+import torch
+from my_blocks import block
+
+def build(params):
+    return torch.nn.Sequential(block(params["width"]), torch.nn.Linear(params["width"], 1))
+
+def wrong(params):
+    return torch.nn.Linear(1, 1)
+
+def other(params):
+    return params
+
+def broken(params):
+    raise ValueError("not today")
+"""
+BLOCKS = """
+import torch
+
+class Block(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, width)
+
+    def forward(self, x):
+        return torch.relu(self.inner(x))
+
+def block(width):
+    return Block(width)
+"""
+
+
+def code_at(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "my_net.py").write_text(CODE)
+    (folder / "my_blocks.py").write_text(BLOCKS)
+    return folder
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = code_at(tmp_path / "code")
+    monkeypatch.syspath_prepend(str(folder))
+    for name in ("my_net", "my_blocks"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return folder
+
+
+def module_of(width: int) -> torch.nn.Module:
+    import my_net
+
+    torch.manual_seed(width)
+    built: torch.nn.Module = my_net.build({"width": width})
+    return built
+
+
+def trained_study(tracker: Tracker, **more: Any) -> Study:  # noqa: F811
+    """A study whose attempts leave real checkpoints."""
+
+    def train(job: Job, clock: Clock) -> Report:
+        report = good(job, clock)
+        tree = {"tracked": {"model": module_of(job.params["width"]).state_dict(), "step": {"count": 3}}}
+        made = save(tracker.folder / "study", f"checkpoints/{job.trial}-{job.target}", tree, resource=job.target)
+        return Report(
+            trial=job.trial, attempt=job.attempt, outcome=report.outcome, metrics=report.metrics, curve=report.curve,
+            checkpoint=made, started=report.started, ended=report.ended,
+        )  # fmt: skip
+
+    study = play(*start(MemoryJournal(), configs=2, top=1, **more), train)
+    projection = tracker.projection()
+    projection.project(entries_of(study))
+    projection.finish()
+    projection.close()
+    return study
+
+
+def lines_on(page: str) -> str:
+    """The Python lines of a page."""
+    (found,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    return str(found)
+
+
+def assert_is_trained(model: torch.nn.Module, width: int) -> None:
+    expected = module_of(width).state_dict()
+    assert {key: bool(torch.equal(value, expected[key])) for key, value in model.state_dict().items()} == dict.fromkeys(
+        expected, True
+    )
+
+
+def test_the_lines_on_the_page_of_a_study_load_its_best_weights(
+    tracker: Tracker,  # noqa: F811
+    code: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = trained_study(tracker)
+    best = study.best
+    assert best is not None
+    monkeypatch.setattr(mlflow.tracking, "_tracking_uri", None, raising=False)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracker.uri)
+    import my_net
+
+    found: dict[str, Any] = {"build": my_net.build}
+    exec(lines_on(tracker.parent().data.tags["mlflow.note.content"]), found)
+    assert_is_trained(found["model"], study.state.trials[best.trial].params["width"])
+    assert tracker.parent().data.tags["hpo.best_weights"] == "best_checkpoint/weights.safetensors"
+
+
+def request(code: Path, folder: Path, build: str) -> BuildRequest:
+    tree = {"tracked": {"model": module_of(6).state_dict()}}
+    made = save(folder, "c", tree, resource=1)
+    return BuildRequest(
+        build=build, pythonpath=(str(code),), params={"width": 6}, folder=str(folder), checkpoint=made, base="",
+        tracked="model", target=str(folder / "model"),
+    )  # fmt: skip
+
+
+def test_a_built_model_is_one_of_mlflows(code: Path, tmp_path: Path) -> None:
+    build_model(request(code, tmp_path, "my_net:build"))
+    assert sorted(path.name for path in (tmp_path / "model" / "code").iterdir()) == ["my_blocks.py", "my_net.py"]
+    assert_is_trained(mlflow.pytorch.load_model(str(tmp_path / "model")), 6)
+    needed = (tmp_path / "model" / "requirements.txt").read_text()
+    assert "torch==" in needed and "hpo" not in needed
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [("my_net:wrong", "does not fit"), ("my_net:other", "returned a dict"), ("my_net:broken", "not today")],
+)
+def test_a_build_function_that_makes_something_else(code: Path, tmp_path: Path, build: str, words: str) -> None:
+    with pytest.raises((ObjectiveError, ValueError), match=words):
+        build_model(request(code, tmp_path, build))
+    assert not (tmp_path / "model").exists()
+
+
+def test_where_there_is_no_model_to_build() -> None:
+    spec = {
+        "study": "s", "metric": {"name": "m"}, "space": {"x": {"type": "float", "low": 0, "high": 1}},
+        "search": {"method": "random", "configs": 1}, "build": "my_net:build",
+    }  # fmt: skip
+    with pytest.raises(SpecError, match="drop build"):
+        StudySpec.from_plain(spec)
+    with pytest.raises(SpecError, match="drop build"):
+        StudySpec.from_plain(spec | {"objective": "a:b", "style": "optuna"})
+    assert StudySpec.from_plain(spec | {"objective": "a:b"}).build == "my_net:build"
+
+
+LOAD = """
+import mlflow, torch
+from mlflow import MlflowClient
+client = MlflowClient()
+page = client.get_model_version_by_alias("line", "champion").description
+lines = page.split("```python")[1].split("```")[0]
+exec(lines)
+assert isinstance(model, torch.nn.Module), model
+champion = mlflow.pytorch.load_model("models:/line@champion")
+x = torch.ones(3, 4)
+assert torch.equal(champion(x), model(x))
+predicted = mlflow.pyfunc.load_model("models:/line@champion").predict(x.numpy())
+assert abs(predicted - model(x).detach().numpy()).max() < 1e-6
+import sys
+assert not [name for name in sys.modules if name.startswith("hpo_")]
+print(float(model(x).sum()))
+"""
+
+
+@pytest.mark.slow
+def test_a_champion_loads_in_a_process_that_has_mlflow_and_torch_alone(
+    empty_store: Path, tmp_path: Path, code: Path
+) -> None:
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    registry = ModelRegistry("line", uri, "retrain-line")
+    spec = StudySpec.from_plain(
+        {
+            "study": "s", "objective": "my_net:build", "build": "my_net:build", "metric": {"name": "m"},
+            "space": {"width": {"type": "int", "low": 1, "high": 9}}, "search": {"method": "random", "configs": 1},
+        }
+    )  # fmt: skip
+    repeats = []
+    for number, width in enumerate((3, 6)):
+        tree = {"tracked": {"model": module_of(width).state_dict()}}
+        made = save(tmp_path, f"checkpoints/{number}", tree, resource=1)
+        repeats.append(Repeat(number, 0, {"width": width}, made, 2.0 - number))
+    card = ModelCard(
+        "m", "min", "s", (), data="", fingerprint="", evaluate="my_net:evaluate", repeats=tuple(repeats), reference=()
+    )
+    run = registry.begin("k", "first", "")
+    registry.upload(run, card, tmp_path, spec, [str(code)])
+    registry.promote(registry.register(run, {}, "The first."))
+    shutil.move(code, tmp_path / "gone")
+    (tmp_path / "clean").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", LOAD],
+        cwd=tmp_path / "clean",
+        env={"MLFLOW_TRACKING_URI": uri, "PATH": "/usr/bin", "HOME": str(tmp_path / "clean")},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.split()[-1]) == pytest.approx(float(module_of(6)(torch.ones(3, 4)).sum()), abs=1e-5)
+    assert registry.download(1, tmp_path / "down").repeats[1].params == {"width": 6}, "the next retraining reads it"
+
+
+@pytest.mark.slow
+def test_a_study_that_names_build_has_a_model_in_its_run_made_in_a_process_without_credentials(
+    tracker: Tracker,  # noqa: F811
+    code: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (code / "my_net.py").write_text(CODE + "\nimport os\nassert 'MLFLOW_TRACKING_PASSWORD' not in os.environ\n")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret-of-mine")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracker.uri)
+    with monkeypatch.context() as without:
+        without.delenv("MLFLOW_TRACKING_PASSWORD")
+        import my_net  # noqa: F401
+    study = trained_study(tracker, objective="my_net:build", build="my_net:build", pythonpath=[str(code)])
+    tags = tracker.parent().data.tags
+    assert tags["hpo.best_model"] == f"runs:/{tracker.parent().info.run_id}/model"
+    found: dict[str, Any] = {}
+    exec(lines_on(tags["mlflow.note.content"]), found)
+    assert study.best is not None
+    assert_is_trained(found["model"], study.state.trials[study.best.trial].params["width"])

@@ -1,0 +1,47 @@
+"""The picture of a search, and the page around it, as Prefect's artifacts show them."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from hpo_core.report.search_picture import search_picture
+from hpo_core.study import Study
+from hpo_flows.study_run.prefect_artifacts import study_markdown
+from tests.conftest import make_spec
+
+
+def played(**changes: object) -> Study:
+    study = Study.create(make_spec(**changes))
+    while (job := study.ask()) is not None:
+        study.tell(job, {study.spec.metric.name: abs(job.params["x"] - 0.3) + 1 / (job.target + 1)})
+    return study
+
+
+def test_a_line_for_each_trial_and_the_best_one_on_top() -> None:
+    study = played()
+    svg = search_picture(study)
+    assert svg is not None and study.best is not None
+    lines = [node for node in ElementTree.fromstring(svg).iter() if node.tag.endswith("polyline")]
+    assert len(lines) == len(study.state.trials)
+    ends = {line.attrib["points"].split()[-1].partition(",")[0] for line in lines}
+    assert len(ends) == len({trial.resource for trial in study.state.trials}), "each as far as it was trained"
+    lowest = min(float(line.attrib["points"].split()[-1].partition(",")[2]) for line in lines)
+    assert float(lines[-1].attrib["points"].split()[-1].partition(",")[2]) >= lowest
+    assert f"trial {study.best.trial}, the best" in svg
+
+
+def test_there_is_no_picture_before_there_is_a_result() -> None:
+    assert search_picture(Study.create(make_spec())) is None
+
+
+def test_a_page_holds_all_and_links_only_what_another_machine_can_open() -> None:
+    links = {
+        "MLflow": "http://mlflow:5000/#/runs/1",
+        "Report": "file:///srv/a%20b/report.html",
+        "Study folder": "/srv/a",
+    }
+    page = study_markdown(played(), "12 jobs", links)
+    assert "[MLflow](<http://mlflow:5000/#/runs/1>)" in page
+    assert "- Report, on the machine of the run: `/srv/a b/report.html`" in page and "file://" not in page
+    assert page.count("data:image/svg+xml") == 1 and "| rung | trained to | results |" in page
+    assert "\n\n12 jobs\n\n" in page

@@ -1,0 +1,189 @@
+"""The data behind the table of trials and the section of one, and the figures that came with them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+from hpo_core.report import write_report
+from hpo_core.report.study.contour_figure import contour
+from hpo_core.report.study.distribution_figure import distribution
+from hpo_core.report.study.importance import importances
+from hpo_core.report.study.series import read_series
+from hpo_core.report.study.study_page import figures
+from hpo_core.report.trials import embedded_trials as embedded
+from hpo_core.report.trials.log_tails import TAIL, log_tail
+from tests.report.test_report import ASHA, SPACE, World, quadratic
+
+
+def data_of(page: str) -> dict[str, Any]:
+    (found,) = re.findall('<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    plain: dict[str, Any] = json.loads(found)
+    return plain
+
+
+@pytest.fixture(scope="module")
+def played() -> World:
+    return World().play()
+
+
+def test_every_trial_is_a_row_with_its_parameters_in_full(played: World, tmp_path: Path) -> None:
+    page = write_report(played.entries(), tmp_path / "report.html").read_text()
+    trials = data_of(page)["trials"]
+    assert len(trials["rows"]) == len(played.study.state.trials) == 60
+    for row, trial in zip(trials["rows"], played.study.state.trials, strict=True):
+        found = dict(zip(trials["columns"], row, strict=True))
+        assert found["trial"] == trial.number and found["trained for"] == trial.resource
+        assert {name: found[name] for name in trial.params} == trial.params
+        assert all(found[name] is None for name in set(SPACE) - set(trial.params))
+        finite = [result.loss for result in trial.results if result.loss is not None]
+        assert found["best val_loss"] == (min(finite) if finite else None)
+
+
+def test_states_are_told_in_words(played: World) -> None:
+    series = read_series(played.entries())
+    found = embedded.embedded_trials(series)
+    assert found is not None
+    states = [row[1] for row in found["rows"]]
+    best = played.study.best
+    assert best is not None and states.count("winner") == 1 and states[best.trial] == "winner"
+    assert states.count("abandoned") == played.study.state.abandoned_trials
+    assert {"diverged", "not promoted", "completed"} <= set(states) and "paused" not in states
+    running = World().play(30)
+    states = [row[1] for row in (embedded.embedded_trials(read_series(running.entries())) or {})["rows"]]
+    assert "winner" not in states and states.count("running") == len(running.study.state.running)
+
+
+def test_details_tell_curve_story_and_attempts(played: World) -> None:
+    series = read_series(played.entries())
+    found = embedded.embedded_trials(series)
+    assert found is not None
+    details = found["details"][found["winner"]]
+    assert [at for at, _ in details["curve"]] == list(range(1, 28))
+    assert len(details["attempts"]) == played.study.state.trials[found["winner"]].attempts
+    assert any("reached rung 3" in line for line in details["story"])
+    json.dumps(found, allow_nan=False)
+
+
+def test_values_that_javascript_has_not_are_words() -> None:
+    assert embedded._plain(math.inf) == "inf" and embedded._plain(2**60) == str(2**60)
+    assert embedded._plain(True) == "True" and embedded._plain([1]) == "[1]" and embedded._plain(None) is None
+
+
+def test_curves_stories_and_logs_stay_within_a_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    world = World(search={**ASHA, "configs": 300}, slots=8).play()
+    for name, size in (("CURVE_BYTES", 9_000), ("STORY_BYTES", 9_000), ("LOG_BYTES", 3_000)):
+        monkeypatch.setattr(embedded, name, size)
+    (tmp_path / "logs").mkdir()
+    for trial in world.study.state.trials:
+        (tmp_path / "logs" / f"trial-{trial.number:05d}-attempt-{trial.attempts - 1}.log").write_text("x" * 900)
+    found = embedded.embedded_trials(read_series(world.entries()), tmp_path)
+    assert found is not None and len(found["rows"]) == 300
+    sizes = {key: sum(len(json.dumps(d.get(key, ""))) for d in found["details"].values()) for key in ("curve", "log")}
+    assert sizes["curve"] < 11_000 and 1_000 < sizes["log"] < 5_000
+    assert "story" in found["details"][found["winner"]] and "log" in found["details"][found["winner"]], "the best first"
+
+
+def test_log_tails_follow_no_link_and_wait_for_no_pipe(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("a private thing")
+    logs = tmp_path / "study" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "trial-00000-attempt-0.log").symlink_to(secret)
+    os.mkfifo(logs / "trial-00001-attempt-0.log")
+    (logs / "trial-00002-attempt-0.log").write_bytes(
+        b"\x1b[31mred\x1b[0m\nepoch 1\repoch 2\n" + b"\xff\x00\x1b]0;x\x07"
+    )
+    (logs / "trial-00003-attempt-1.log").write_text("y" * TAIL + "\nthe last line\n")
+    folder = tmp_path / "study"
+    assert log_tail(folder, 0, 1) is None and log_tail(folder, 1, 1) is None and log_tail(folder, 9, 3) is None
+    found = log_tail(folder, 2, 1)
+    assert found is not None and found[1].startswith("red\nepoch 2\n") and "\x1b" not in found[1] + found[0]
+    assert log_tail(folder, 3, 2) == ("logs/trial-00003-attempt-1.log", "… the last line\n")
+
+
+def test_a_log_cannot_end_the_data_it_stands_in(played: World, tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    evil = "</script><img src=x onerror=alert(1)>"
+    best = played.study.best
+    assert best is not None
+    for attempt in range(4):
+        (tmp_path / "logs" / f"trial-{best.trial:05d}-attempt-{attempt}.log").write_text(evil)
+    page = write_report(played.entries(), tmp_path / "report.html", folder=tmp_path).read_text()
+    assert evil not in page and data_of(page)["trials"]["details"][str(best.trial)]["log"][1] == evil
+
+
+def test_the_page_may_send_nothing_anywhere(played: World, tmp_path: Path) -> None:
+    page = write_report(played.entries(), tmp_path / "report.html").read_text()
+    policy = re.findall('http-equiv="Content-Security-Policy" content="([^"]*)"', page)[0]
+    assert "default-src 'none'" in policy and "connect-src 'self'" in policy and "form-action 'none'" in policy
+
+
+def test_contour_is_of_the_two_parameters_that_matter_most(played: World) -> None:
+    series = read_series(played.entries())
+    found = importances(series)
+    assert found is not None
+    figure = contour(series, found)
+    assert figure is not None
+    go.Figure(data=figure.data, layout=figure.layout)
+    first, second = list(found.shares)[:2]
+    assert first in figure.layout["xaxis"]["title"]["text"] and second in figure.layout["yaxis"]["title"]["text"]
+    surface, dots = figure.data[:2]
+    known = [value for row in surface["z"] for value in row if value is not None]
+    assert known and any(value is None for row in surface["z"] for value in row), "empty where nobody tried anything"
+    both = [
+        t for t in series.trials if {first, second} <= set(t.params) and t.results and t.results[0].loss is not None
+    ]
+    assert len(dots["x"]) == len(both)
+
+
+def test_choices_are_no_neighbours_in_the_contour() -> None:
+    space = {
+        "kind": {"type": "categorical", "choices": ["good", "bad"]},
+        "x": {"type": "float", "low": 0.0, "high": 1.0},
+    }
+    world = World(space=space, failing=False, diverging=False)
+    world.value = lambda job, _: 1.0 + (job.params["kind"] == "bad")  # type: ignore[method-assign]
+    series = read_series(world.play().entries())
+    found = importances(series)
+    assert found is not None
+    figure = contour(series, found)
+    assert figure is not None and figure.data[0]["type"] == "heatmap"
+    values = {value for row in figure.data[0]["z"] for value in row if value is not None}
+    assert values == {1.0, 2.0}, "nothing between two choices"
+    one = read_series(World(space=quadratic()).play().entries())
+    assert contour(one, importances(one)) is None, "one parameter has no pair"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_distribution_counts_results_from_the_good_end(mode: str) -> None:
+    series = read_series(World(mode=mode, metric="quality").play().entries())
+    figure = distribution(series)
+    assert figure is not None
+    go.Figure(data=figure.data, layout=figure.layout)
+    lowest = figure.data[0]
+    values = [series.study.metric_value(t.results[0].loss) for t in series.trials if t.results and t.results[0].loss]
+    assert lowest["y"][-1] == 1 and lowest["y"] == sorted(lowest["y"])
+    assert lowest["x"][0] == pytest.approx(max(values) if mode == "max" else min(values), rel=1e-5)
+    assert lowest["x"] == sorted(lowest["x"], reverse=mode == "max")
+
+
+def test_every_wide_figure_has_a_narrow_form() -> None:
+    """A telephone shows nothing that is cut off or has to be pushed sideways."""
+    series = read_series(World().play().entries())
+    for figure in figures(series):
+        if figure.min_width > 360:
+            assert figure.narrow is not None, figure.key
+    panels = next(figure for figure in figures(series) if figure.key == "panels")
+    assert panels.narrow is not None
+    sides = [axis["domain"] for name, axis in panels.narrow["layout"].items() if name.startswith("xaxis")]
+    assert len(sides) == len(SPACE) and all(side == [0, 1] for side in sides)
+    parallel = next(figure for figure in figures(series) if figure.key == "parallel")
+    assert parallel.narrow is not None and len(parallel.narrow["dimensions"]) == 3

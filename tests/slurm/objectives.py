@@ -1,0 +1,18 @@
+"""Training functions whose pace the study sets."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from tests.flows.objectives import Weights
+
+
+def paced(trial: Any) -> None:
+    """A step takes ``pause`` seconds; the loss falls with every step."""
+    weights = Weights()
+    trial.track(weights=weights)
+    for _ in trial.steps():
+        time.sleep(trial.params["pause"])
+        weights.value += 1.0
+        trial.report(loss=trial.params["x"] ** 2 + 1.0 / weights.value)

@@ -1,0 +1,384 @@
+"""Types of parameters: distributions, conditions, dependent ranges, forbidden combinations, groups."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections import Counter
+from statistics import NormalDist
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpo_core import MemoryJournal, Study, StudySpec
+from hpo_core.execution.single_trial import first_job
+from hpo_core.model.errors import SpecError
+from hpo_core.model.nested_names import NestedParams, flattened, nested
+from hpo_core.model.rng import Stream
+from hpo_core.model.space import SearchSpace
+from hpo_core.model.space.optuna_view import distributions, seen
+from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Job
+from hpo_core.replay.audit import audit
+from hpo_core.replay.past_results import with_past
+from hpo_core.replay.rerun import rerun_spec
+from hpo_core.spec.start_notices import notices
+from hpo_core.training.handle import TrialHandle
+from hpo_core.training.request import JobRequest
+from tests.conftest import World, fresh, make_spec
+
+Plain = dict[str, Any]
+UNIT: Plain = {"type": "float", "low": 0.0, "high": 1.0}
+NET: Plain = {
+    "optimizer": {
+        "name": {"type": "categorical", "choices": ["sgd", "adam", "lion"], "weights": [1, 2, 5]},
+        "lr": {"type": "lognormal", "mean": -4.0, "std": 1.5, "high": 1.0},
+        "momentum": UNIT | {"when": {"optimizer.name": {"not": "adam"}}},
+    },
+    "x": UNIT,
+    "kernel": {"type": "categorical", "choices": [[3, 3], [5, 5], None]},
+    "batch": {"type": "int", "low": 32, "high": 512, "step": 32, "log": True},
+    "chunk": {"type": "int", "low": 1, "high": {"param": "batch"}},
+    "noise": {"type": "normal", "mean": 0.0, "std": 2.0, "low": -1.0, "when": [{"kernel": [[5, 5]]}, {"x": {"low": 0.8}}]},  # noqa: E501
+    "decay": {"type": "float", "low": 0.001, "high": 0.1, "log": True, "step": 0.001},
+}  # fmt: skip
+FORBIDDEN = [{"optimizer.name": "sgd", "x": {"high": 0.3}}, {"kernel": None, "batch": {"low": 256}}]
+
+
+def space_of(space: Plain, **changes: Any) -> SearchSpace:
+    return make_spec(space=space, **changes).search_space()
+
+
+def draws(parameter: Plain, count: int = 4000) -> list[Any]:
+    space = space_of({"x": parameter})
+    return [space.draw(Stream(5, "test", number))["x"] for number in range(count)]
+
+
+def ks(values: list[float], below: Any) -> float:
+    """Kolmogorov and Smirnov's distance; with 4000 values above 0.0308 once in a thousand samples."""
+    ordered = sorted(values)
+    n = len(ordered)
+    return max(max(below(v) - i / n, (i + 1) / n - below(v)) for i, v in enumerate(ordered))
+
+
+def chi_square(counts: Counter[Any], chances: dict[Any, float]) -> float:
+    total = sum(counts.values())
+    return sum((counts[one] - total * chance) ** 2 / (total * chance) for one, chance in chances.items())
+
+
+# Distributions, against formulas written down here.
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(None, None), (-1.0, None), (None, 0.5), (0.5, 2.0), (6.0, None), (-9.0, -7.0)]
+)
+def test_normal_and_lognormal_draws_follow_their_truncated_distribution(low: float | None, high: float | None) -> None:
+    normal = NormalDist(1.0, 2.0)
+    if low == 6.0:
+        normal = NormalDist(1.0, 1.0)
+    start = 0.0 if low is None else normal.cdf(low)
+    end = 1.0 if high is None else normal.cdf(high)
+    parameter = {"type": "normal", "mean": normal.mean, "std": normal.stdev, "low": low, "high": high}
+    values = draws(parameter)
+    assert all((low is None or v >= low) and (high is None or v <= high) for v in values)
+    assert ks(values, lambda v: (normal.cdf(v) - start) / (end - start)) < 0.031
+    ends = [None if one is None else math.exp(one) for one in (low, high)]
+    positive = draws(parameter | {"type": "lognormal", "low": ends[0], "high": ends[1]})
+    assert ks([math.log(v) for v in positive], lambda v: (normal.cdf(v) - start) / (end - start)) < 0.031
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high", "step"),
+    [("int", 32, 512, 32), ("int", 10, 95, 10), ("float", 0.1, 1.0, 0.1), ("float", 0.5, 20.0, 3.0)],
+)
+def test_a_log_scale_with_steps_gives_each_step_its_share_of_the_scale(
+    kind: str, low: float, high: float, step: float
+) -> None:
+    steps = [low + k * step for k in range(int((high - low) / step + 1e-9) + 1)]
+    bottom, top = max(low - step / 2, low / 2), steps[-1] + step / 2
+    edges = [bottom, *(v + step / 2 for v in steps)]
+    shares = [math.log(b / a) / math.log(top / bottom) for a, b in itertools.pairwise(edges)]
+    counts = Counter(round(v, 9) for v in draws({"type": kind, "low": low, "high": high, "step": step, "log": True}))
+    expected = {round(v, 9): share for v, share in zip(steps, shares, strict=True)}
+    assert set(counts) <= set(expected)
+    assert chi_square(counts, expected) < len(steps) + 4.0 * math.sqrt(2 * len(steps)) + 8
+
+
+def test_choices_come_as_often_as_their_weights_say() -> None:
+    found = draws({"type": "categorical", "choices": ["a", [1, [2]], None], "weights": [1, 3, 6]})
+    assert chi_square(Counter(map(json.dumps, found)), {'"a"': 0.1, "[1, [2]]": 0.3, "null": 0.6}) < 13.8
+    ordinal = draws({"type": "ordinal", "choices": [16, 32], "weights": [9, 1]})
+    assert chi_square(Counter(ordinal), {16: 0.9, 32: 0.1}) < 10.8
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    mean=st.floats(-5, 5), std=st.floats(0.01, 5), u=st.floats(1e-6, 1 - 1e-6), log=st.booleans(), cut=st.floats(-3, 3)
+)
+def test_place_and_value_of_normal_parameters_are_inverse(
+    mean: float, std: float, u: float, log: bool, cut: float
+) -> None:
+    low = math.exp(mean + cut * std) if log else mean + cut * std
+    parameter = space_of({"x": {"type": "lognormal" if log else "normal", "mean": mean, "std": std, "low": low}})
+    x: Any = parameter.parameters["x"]
+    value = x.at_share(u)
+    assert x.contains(value) and x.share(value) == pytest.approx(u, abs=1e-6)
+
+
+# Conditions.
+
+
+@pytest.mark.parametrize(
+    ("when", "active"),
+    [
+        ({"c": "a"}, lambda c, n: c == "a"),
+        ({"c": ["a", "b"]}, lambda c, n: c in "ab"),
+        ({"c": {"not": "a"}}, lambda c, n: c != "a"),
+        ({"c": {"not": ["a", "b"]}}, lambda c, n: c == "z"),
+        ({"n": {"low": 3}}, lambda c, n: n >= 3),
+        ({"n": {"low": 2, "high": 3}}, lambda c, n: 2 <= n <= 3),
+        ({"n": {"not": 2, "high": 3}}, lambda c, n: n <= 3 and n != 2),
+        ({"c": "a", "n": {"low": 3}}, lambda c, n: c == "a" and n >= 3),
+        ([{"c": "a"}, {"n": 4}], lambda c, n: c == "a" or n == 4),
+        ([{"c": "a", "n": 1}, {"c": "b", "n": {"not": 1}}], lambda c, n: (c, n) == ("a", 1) or (c == "b" and n != 1)),
+    ],
+)
+def test_conditions_hold_as_they_read_also_in_a_grid(when: Any, active: Any) -> None:
+    names = {"c": {"type": "categorical", "choices": ["a", "b", "z"]}, "n": {"type": "int", "low": 1, "high": 4}}
+    search = {"method": "grid", "points": {"x": [0.25, 0.5]}}
+    spec = make_spec(space={**names, "x": UNIT | {"when": when}}, search=search)
+    space = spec.search_space()
+    for c, n in itertools.product("abz", range(1, 5)):
+        assert space.is_active("x", {"c": c, "n": n}) is active(c, n)
+    configurations = spec.search.configurations(_context(spec))
+    assert configurations is not None
+    size = spec.search.create(_context(spec)).width  # type: ignore[attr-defined]
+    found = [configurations(number) for number in range(size)]
+    wanted = [
+        {"c": c, "n": n, **rest}
+        for c, n in itertools.product("abz", range(1, 5))
+        for rest in ([{"x": 0.25}, {"x": 0.5}] if active(c, n) else [{}])
+    ]
+    assert sorted(map(repr, found)) == sorted(map(repr, wanted))
+
+
+def _context(spec: StudySpec) -> Any:
+    from hpo_core.search.search_settings import SearchContext
+
+    return SearchContext(spec.search_space(), spec.seed, 1)
+
+
+@pytest.mark.parametrize(
+    ("space", "says"),
+    [
+        ({"x": UNIT | {"when": {"c": {"nott": "a"}}}}, "c has a test 'nott'; tests are not, low and high"),
+        ({"x": UNIT | {"when": {"c": {}}}}, "c has an empty test"),
+        ({"x": UNIT | {"when": [{"c": "a"}, {}]}}, "is empty and always holds"),
+        ({"x": UNIT | {"when": {"c": {"not": ["a", "b"]}}}}, "no value of c is not 'a' or 'b'"),
+        ({"x": UNIT | {"when": {"c": {"low": 1}}}}, "no value of c is at least 1"),
+        ({"x": UNIT | {"when": {"c": {"not": "z"}}}}, "wants c not 'z', a value that c never takes"),
+        ({"x": UNIT | {"when": {"n": {"low": 9}}}}, "no value of n is at least 9"),
+        ({"x": UNIT | {"when": {"n": {"low": "a"}}}}, "low and high are numbers"),
+        ({"x": {"type": "int", "low": 5, "high": {"param": "n"}}}, "low can be 5 while high is 1"),
+        ({"x": {"type": "int", "low": 0, "high": {"param": "y"}}}, "which is no parameter"),
+        ({"x": {"type": "int", "low": 0, "high": {"param": "x"}}}, "form a circle"),
+        ({"x": {"type": "int", "low": 0, "high": {"param": "c"}}}, "c is categorical"),
+        ({"x": {"type": "int", "low": 0, "high": {"param": "f"}}}, "f is float, and the end of this range is a whole"),
+        ({"x": UNIT | {"high": {"param": "m"}, "low": -1.0}}, "m takes part only under a condition"),
+        ({"x": {"type": "normal", "mean": 0, "std": 1, "low": 9.0}}, "probability below 1e-09"),
+        ({"x": {"type": "normal", "mean": 0, "std": 1, "low": 2, "high": 1}}, "swap them"),
+        ({"x": {"type": "lognormal", "mean": 0, "std": 1, "low": 0}}, "lognormal values are above 0"),
+        ({"x": {"type": "categorical", "choices": [1, 2], "weights": [1]}}, "weights has 1 numbers for 2 choices"),
+        ({"x": {"type": "categorical", "choices": [1, 2], "weights": [1, 0]}}, "drop that choice instead"),
+        ({"x": {"type": "categorical", "choices": [[1], [1]]}}, r"choices holds \[1\] twice"),
+        ({"x": UNIT | {"default": 2}}, "space.x.default = 2 lies outside its range"),
+        ({"c.d": UNIT}, "'c.d' is in the group 'c'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_in_one_line(space: Plain, says: str) -> None:
+    others: Plain = {
+        "c": {"type": "categorical", "choices": ["a", "b"]},
+        "n": {"type": "int", "low": 1, "high": 4},
+        "f": UNIT,
+        "m": UNIT | {"when": {"c": "a"}},
+    }
+    with pytest.raises(SpecError, match=says) as refused:
+        make_spec(space=others | space)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+# Forbidden combinations.
+
+
+def test_forbidden_combinations_are_never_tried_and_the_others_as_often_as_before() -> None:
+    space = {"c": {"type": "categorical", "choices": ["a", "b"]}, "n": {"type": "int", "low": 1, "high": 3}}
+    found = space_of(space, forbidden=[{"c": "a", "n": {"low": 2}}])
+    counts = Counter(tuple(found.draw(Stream(5, "test", i)).values()) for i in range(4000))
+    assert chi_square(counts, dict.fromkeys([("a", 1), ("b", 1), ("b", 2), ("b", 3)], 0.25)) < 16.3
+    assert set(counts) == {("a", 1), ("b", 1), ("b", 2), ("b", 3)}
+    grid = make_spec(space=space, forbidden=[{"c": "a", "n": {"low": 2}}], search={"method": "grid"})
+    study = fresh(grid)
+    while (job := study.ask()) is not None:
+        study.tell(job, {"loss": 0.0})
+    assert [tuple(t.params.values()) for t in study.state.trials] == [("a", 1), ("b", 1), ("b", 2), ("b", 3)]
+
+
+def test_a_space_that_is_forbidden_entirely_is_refused() -> None:
+    with pytest.raises(SpecError, match="were all forbidden; forbid less"):
+        make_spec(space={"x": UNIT}, forbidden=[{"x": {"low": 0.5}}, {"x": {"high": 0.5}}])
+    with pytest.raises(SpecError, match=r"forbidden\[0\] names 'y', which is no parameter"):
+        make_spec(space={"x": UNIT}, forbidden=[{"y": 1}])
+    with pytest.raises(SpecError, match=r"start_with\[0\]: it is forbidden that x is at least 0.5"):
+        make_spec(space={"x": UNIT}, forbidden=[{"x": {"low": 0.5}}], start_with=[{"x": 0.75}])
+
+
+# Groups.
+
+
+def test_groups_reach_a_training_function_as_dictionaries() -> None:
+    flat = {"optimizer.lr": 0.1, "optimizer.name": "sgd", "x": 1, "a.b.c": 2}
+    params = NestedParams(flat)
+    assert params == {"optimizer": {"lr": 0.1, "name": "sgd"}, "x": 1, "a": {"b": {"c": 2}}}
+    assert params["optimizer.lr"] == 0.1 and params["a.b.c"] == 2 and params["a.b"] == {"c": 2}
+    with pytest.raises(KeyError, match=r"optimizer\.x"):
+        params["optimizer.x"]
+    assert nested({"a": 1, "a.b": 2}) == {"a": 1, "a.b": 2}
+
+
+NAMES = st.text("abc", min_size=1, max_size=2)
+TREE = st.recursive(st.integers(), lambda inner: st.dictionaries(NAMES, inner, min_size=1, max_size=3), max_leaves=8)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(NAMES, TREE, max_size=4))
+def test_nested_and_flat_names_are_inverse(tree: Plain) -> None:
+    assert nested(flattened(tree)) == tree
+
+
+def test_a_group_can_be_written_as_a_mapping_or_with_dots() -> None:
+    dotted = {"optimizer.lr": UNIT, "optimizer.type": {"type": "categorical", "choices": ["a"]}}
+    grouped = {"optimizer": {"lr": UNIT, "type": {"type": "categorical", "choices": ["a"]}}}
+    assert make_spec(space=dotted) == make_spec(space=grouped)
+    both = make_spec(space={"optimizer.lr": UNIT, "optimizer": {"lr": {"high": 0.5}}})  # a file, and --set
+    assert both.search_space().parameters["optimizer.lr"].high == 0.5  # type: ignore[attr-defined]
+
+
+# All of it together.
+
+
+@pytest.mark.parametrize("method", ["random", "pbt", "asha", "hyperband"])
+@pytest.mark.parametrize("sampler", ["random", "TPESampler"])
+def test_every_method_plays_all_types_resumes_and_is_audited(method: str, sampler: str) -> None:
+    search: Plain = {
+        "random": {"method": "random", "configs": 20, "max_resource": 3},
+        "pbt": {"method": "pbt", "population": 6, "generations": 4},
+        "asha": {"method": "asha", "configs": 20, "max_resource": 9},
+        "hyperband": {"method": "hyperband", "max_resource": 9},
+    }[method]
+    journal = MemoryJournal()
+    spec = make_spec(study="all", space=NET, forbidden=FORBIDDEN, search=search, sampler={"name": sampler})
+    study = fresh(spec, journal)
+    World(1).play(study, steps=9)
+    again = Study.open("all", journal)
+    again.recover("next")
+    World(2).play(again)
+    assert again.status == "finished" and audit(journal.entries("all")).clean
+    space = spec.search_space()
+    for trial in again.state.trials:
+        assert space.complaints(trial.params) == []
+        assert trial.params["chunk"] <= trial.params["batch"]
+        assert set(distributions(space, trial.params)) == set(trial.params)
+        for name, distribution in distributions(space, trial.params).items():
+            assert distribution._contains(distribution.to_internal_repr(seen(space, trial.params)[name]))
+
+
+@pytest.mark.parametrize("sampler", ["CmaEsSampler", "GPSampler", "QMCSampler", "NSGAIISampler", "BruteForceSampler"])
+def test_every_sampler_proposes_all_types_inside_the_space(sampler: str) -> None:
+    space = {name: NET[name] for name in ("x", "kernel", "batch", "noise", "decay", "chunk")}
+    if sampler == "BruteForceSampler":
+        space = {"kernel": NET["kernel"], "batch": NET["batch"]}
+    forbidden = [FORBIDDEN[1]]
+    spec = make_spec(
+        space=space, forbidden=forbidden, search={"method": "random", "configs": 12}, sampler={"name": sampler}
+    )
+    study = fresh(spec)
+    for _ in range(12):
+        job = study.ask()
+        assert job is not None and spec.search_space().complaints(job.params) == []
+        study.tell(job, {"loss": float(len(repr(job.params)))})
+
+
+def test_defaults_are_the_first_configuration_where_they_are_asked_for() -> None:
+    space = {
+        "c": {"type": "categorical", "choices": ["a", [1, 2]], "default": [1, 2]},
+        "x": UNIT | {"default": 0.5, "when": {"c": "a"}},
+        "y": UNIT | {"default": 1},
+        "z": UNIT,
+    }
+    study = fresh(make_spec(space=space, start_with=["default", {"c": "a"}]))
+    job = study.ask()
+    assert (
+        job is not None
+        and {k: job.params[k] for k in "cy"} == {"c": [1, 2], "y": 1.0}
+        and set(job.params) == set("cyz")
+    )
+    with pytest.raises(SpecError, match="no parameter of the space has a default"):
+        make_spec(start_with=["default"])
+
+
+@pytest.mark.parametrize(
+    ("sampler", "says"),
+    [
+        ("random", []),
+        (
+            "TPESampler",
+            ["choices of optimizer.name", "sees optimizer.lr, noise by its distribution", "chunk", "batch, decay"],
+        ),
+    ],
+)
+def test_what_a_sampler_does_not_express_is_said_at_the_start(sampler: str, says: list[str]) -> None:
+    search = {"method": "random", "configs": 3}
+    said = notices(make_spec(space=NET, forbidden=FORBIDDEN, search=search, sampler={"name": sampler}))
+    assert len(said) == len(says) + bool(says)
+    for notice, part in zip(said, says, strict=False):
+        assert part in notice
+    assert not notices(make_spec(search=search, sampler={"name": sampler}))
+
+
+def test_a_rerun_and_a_warm_start_take_all_types_over() -> None:
+    journal = MemoryJournal()
+    search = {"method": "pbt", "population": 4, "generations": 2}
+    spec = make_spec(study="all", space=NET, forbidden=FORBIDDEN, search=search, constants={"optimizer.beta": 0.9})
+    study = fresh(spec, journal)
+    World(1).play(study)
+    rerun = fresh(rerun_spec(list(journal.entries("all")), "rerun"), journal)
+    World(2).play(rerun)
+    assert [t.params for t in rerun.state.trials] == [t.params for t in study.state.trials]
+    assert audit(journal.entries("rerun")).clean
+    plain = {"study": "warm", "warm_start": {"studies": ["all"]}, "sampler": {"name": "TPESampler"}}
+    warm = with_past(
+        make_spec(space=NET, forbidden=FORBIDDEN, search={"method": "random", "configs": 6}, **plain), journal
+    )
+    assert warm.warm_start is not None and warm.warm_start.proposals and warm.warm_start.past
+    begun = fresh(warm, journal)
+    World(3).play(begun)
+    assert begun.status == "finished" and begun.state.trials[0].params == warm.warm_start.proposals[0]
+
+
+def test_a_training_function_gets_groups_and_constants() -> None:
+    job = Job(0, 0, Rung(0, 0), target=1, params={"optimizer.lr": 0.1, "optimizer.beta": 0.9, "x": 1, "data": "a"})
+    request = JobRequest(study="s", job=job, objective="", metric="loss", seed=1, folder="")
+    params = TrialHandle(request).params
+    assert params == {"optimizer": {"lr": 0.1, "beta": 0.9}, "x": 1, "data": "a"} and params["optimizer.lr"] == 0.1
+
+
+def test_hpo_try_uses_the_defaults_and_keeps_to_dependent_ranges() -> None:
+    space = NET | {"x": UNIT | {"default": 0.5}, "batch": NET["batch"] | {"default": 64}}
+    spec = make_spec(space=space, forbidden=FORBIDDEN, constants={"data": "a"})
+    params = first_job(spec, {"chunk": "33"}).params
+    assert (params["x"], params["batch"], params["chunk"], params["data"]) == (0.5, 64, 33, "a")
+    with pytest.raises(SpecError, match="chunk=65: the value lies outside"):
+        first_job(spec, {"chunk": "65"})

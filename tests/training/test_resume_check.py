@@ -1,0 +1,201 @@
+"""``hpo check``: exact functions pass, others are told what differs and why, through real children and checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hpo_core.training.exactness.comparison import differences, different_metrics, different_parts
+from hpo_core.training.exactness.resume_check import ResumeCheck
+from tests.conftest import make_spec
+
+FUNCTIONS = """
+import itertools, os, random, sys, time
+import numpy as np
+import hpo_core
+
+class Walk:
+    def __init__(self): self.place = np.zeros(3)
+    def state_dict(self): return {"place": self.place.copy()}
+    def load_state_dict(self, state): self.place = state["place"].copy()
+    def step(self, by=0.0): self.place += np.random.random(3) + by; return float(self.place.sum())
+
+def exact(trial):
+    walk, state = Walk(), hpo_core.State(best=1e9, rate=trial.params.get("lr", 0.1))
+    trial.track(walk=walk, state=state)
+    for _ in trial.steps():
+        state.best = min(state.best, -walk.step(state.rate))
+        trial.report(loss=state.best)
+
+def cycles(trial):
+    walk, numbers = Walk(), itertools.cycle([1.0, 2.0, 3.0])
+    trial.track(walk=walk)
+    for _ in trial.steps():
+        trial.report(loss=walk.step(next(numbers)))
+
+def by_target(trial):
+    walk = Walk()
+    trial.track(walk=walk)
+    for _ in trial.steps():
+        trial.report(loss=walk.step(1.0 / trial.target))
+
+def unseeded(trial):
+    walk = Walk()
+    trial.track(walk=walk)
+    for _ in trial.steps():
+        trial.report(loss=walk.step(np.random.default_rng().random()))
+
+def fails(trial):
+    raise ValueError("no \\x1b[2J data")
+
+def needs(trial):
+    print(trial.params["lr"])
+
+def ends(trial):
+    os._exit(3)
+
+def optuna(trial):
+    x = trial.suggest_float("x", 0.0, 1.0)
+    for epoch in range(9):
+        trial.report(x + random.random(), epoch)
+        if trial.should_prune():
+            break
+    return x
+"""
+TORCH = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+DATA = TensorDataset(torch.linspace(-1, 1, 32).reshape(-1, 1))
+
+def build(track):
+    def train(trial):
+        model = torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+        averaged = torch.optim.swa_utils.AveragedModel(model)
+        found = {"model": model, "optimizer": optimizer, "averaged": averaged}
+        trial.track(**{name: found[name] for name in track})
+        for _ in trial.steps():
+            for (batch,) in DataLoader(DATA, batch_size=8, shuffle=True):
+                optimizer.zero_grad()
+                (model(batch) - batch.square()).square().mean().backward()
+                optimizer.step()
+            averaged.update_parameters(model)
+            with torch.no_grad():
+                trial.report(loss=averaged(DATA.tensors[0]).square().mean().item())
+    return train
+
+exact = build(["model", "optimizer", "averaged"])
+forgets = build(["model", "averaged"])
+"""
+
+
+def run_check(folder: Path, *arguments: str, code: int, text: str = FUNCTIONS) -> str:
+    (folder / "checked.py").write_text(text)
+    command = [sys.executable, "-m", "hpo_flows.command", "check", *arguments]
+    environment = os.environ | {"HPO_HOME": str(folder / "home"), "COLUMNS": "200"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_exact_function(tmp_path: Path) -> None:
+    said = run_check(tmp_path, "checked:exact", "--params", "lr=0.5", code=0)
+    assert "exact (tracked: walk, state)" in said and "lr = 0.5" in said and "causes" not in said
+    assert not (tmp_path / "home").exists()
+
+
+def test_iterator_across_steps_is_named(tmp_path: Path) -> None:
+    facts = json.loads(run_check(tmp_path, "checked:cycles", "--json", code=1).partition("checked:")[0])
+    assert not facts["repeated"] and not facts["exact"] and not facts["by_target"]
+    assert [difference["name"] for difference in facts["resumed"]] == ["walk", "metric loss"]
+    assert facts["resumed"][1]["what"].startswith("from step 2 on: ")
+    assert facts["causes"][0].startswith("numbers (itertools cycle) goes on from step to step")
+
+
+@pytest.mark.slow
+def test_other_reasons_are_told_apart(tmp_path: Path) -> None:
+    assert "depends on the job's target" in run_check(tmp_path, "checked:by_target", code=1)
+    said = run_check(tmp_path, "checked:unseeded", code=1)
+    assert "twice from scratch: differs in" in said and "A random generator without a seed" in said
+    said = run_check(tmp_path, "checked:optuna", "--style", "optuna", code=0)
+    assert "exact (tracked: optuna)" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("fails", "ValueError: no \\x1b[2J data"),
+        ("needs", "KeyError: 'lr'"),
+        ("ends", "exited by itself with code 3"),
+        ("missing", "has no function 'missing'"),
+    ],
+)
+def test_what_cannot_run_has_its_own_exit_code(function: str, words: str, tmp_path: Path) -> None:
+    said = run_check(tmp_path, f"checked:{function}", code=2)
+    assert words in said and "\x1b" not in said
+
+
+@pytest.mark.slow
+def test_study_file_and_torch(tmp_path: Path) -> None:
+    plain = make_spec().plain() | {"objective": "checked:exact", "pythonpath": ["."]}
+    (tmp_path / "study.yaml").write_text(json.dumps(plain))
+    assert "exact (tracked: model, optimizer, averaged)" in run_check(tmp_path, "study.yaml", code=0, text=TORCH)
+    (tmp_path / "study.yaml").write_text(json.dumps(plain | {"objective": "checked:forgets"}))
+    said = run_check(tmp_path, "study.yaml", code=1, text=TORCH)
+    assert "optimizer (torch Adam) changes in the loop and is not tracked" in said
+
+
+# What differs, and by how much.
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "found"),
+    [
+        ({"a": [1, 2.0, "x", None]}, {"a": [1, 2.0, "x", None]}, []),
+        ({"a": float("nan")}, {"a": float("nan")}, []),
+        ({"a": 0.0}, {"a": -0.0}, [("a", "0.0 and -0.0")]),
+        ({"a": 1}, {"a": True}, [("a", "int and bool")]),
+        ({"a": {"b": (1, 2)}}, {"a": {"b": (1, 3)}}, [("a.b", "other values")]),
+        ({"a": [1.0]}, {"a": [1.0, 2.0]}, [("a", "1 and 2 items")]),
+        ({"a": 1}, {"b": 1}, [("a", "only in one of both"), ("b", "only in one of both")]),
+        ({"a": np.arange(3.0)}, {"a": np.array([0.0, 1.0, 2.5])}, [("a", "1 of 3 values, by at most 0.5")]),
+        ({"a": np.zeros(2)}, {"a": np.zeros(3)}, [("a", "float64[2] and float64[3]")]),
+        ({"a": torch.ones(2, 2)}, {"a": torch.tensor([[1, 1], [1, 3.0]])}, [("a", "1 of 4 values, by at most 2")]),
+        ({"a": torch.tensor(True)}, {"a": torch.tensor(False)}, [("a", "1 of 1 values, by at most 1")]),
+        ({"a": torch.ones(2, dtype=torch.bfloat16)}, {"a": torch.ones(2, dtype=torch.bfloat16)}, []),
+        ({"a": torch.tensor(float("nan"))}, {"a": torch.tensor(float("nan"))}, []),
+    ],
+)
+def test_parts_that_differ(one: Any, other: Any, found: list[tuple[str, str]]) -> None:
+    assert list(different_parts(one, other)) == found
+
+
+def test_many_parts_are_counted() -> None:
+    one, other = {"m": {str(i): i for i in range(9)}}, {"m": {str(i): i + 1 for i in range(9)}}
+    (difference,) = differences(one, other)
+    assert difference.name == "m" and difference.what.endswith("; and 6 parts more")
+
+
+def test_metrics_differ_from_a_step_on() -> None:
+    one = {1: {"loss": 0.5, "seconds": 1.0}, 2: {"loss": 0.25}, 3: {"loss": 0.1}}
+    other = {1: {"loss": 0.5, "seconds": 2.0}, 2: {"loss": 0.26}, 3: {}}
+    assert different_metrics(one, other) == {"seconds": (1, 1.0, 2.0), "loss": (2, 0.25, 0.26)}
+    assert different_metrics(one, one) == {}
+
+
+def test_reports_alone_that_differ_have_their_own_causes() -> None:
+    (metric,) = differences({"metric loss": 1.0}, {"metric loss": 2.0})
+    check = ResumeCheck(tracked=("model",), repeated=(), resumed=(metric,), by_target=False, warnings=())
+    assert "what is reported depends on something that is not tracked" in check.causes[0]
+    chance = ResumeCheck(tracked=("model",), repeated=(metric,), resumed=(), by_target=False, warnings=())
+    assert "a metric measures time" in chance.causes[0]
