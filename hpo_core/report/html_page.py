@@ -27,6 +27,8 @@ class Live:
     """Changes with the page's contents."""
     seconds: float
     """Between two questions whether there is a newer one."""
+    draws: bool = True
+    """Whether figures and trials may come."""
 
 
 def html_page(
@@ -62,7 +64,7 @@ def html_page(
     if not whole:
         return f"{head}</head><body>{main}</body></html>\n"
     # A live page may begin without a trial: those to come need all of it, too.
-    trials_shown = trials is not None or live is not None
+    trials_shown = trials is not None or (live is not None and live.draws)
     code = _asset("page.js") + (_asset("trials.js") if trials_shown else "")
     plotly = f"<script>{get_plotlyjs()}</script>" if figures or trials_shown else ""
     return (
