@@ -23,6 +23,9 @@ def tune(
     study_file: Annotated[Path, typer.Argument(help="The study's YAML file.")],
     name: Annotated[str | None, typer.Option("--name", help="Another name than the file gives.")] = None,
     workers: Annotated[int | None, typer.Option("--workers", help="Local workers instead of the file's.")] = None,
+    threads: Annotated[
+        str | None, typer.Option("--threads", help="Threads of one attempt, or auto, instead of the file's.")
+    ] = None,
     start_with: Annotated[
         str | None,
         typer.Option("--start-with", help="Tried first: '{lr: 0.01}', a list, or a YAML or JSON file with them."),
@@ -47,6 +50,9 @@ def tune(
         changes["study"] = name
     if workers is not None:
         changes["cluster"] = {"kind": "local", "workers": workers}
+    if threads is not None:
+        count = int(threads) if threads.isdigit() else threads
+        changes["training"] = spec.plain()["training"] | {"threads": count}
     if start_with is not None:
         changes["start_with"] = read_configurations(start_with)
     if constants:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bdb
 import math
+import os
 import pdb
 import sys
 import tempfile
@@ -49,6 +50,7 @@ def try_trial(
     """Run one trial in this process: breakpoints work, the whole traceback is shown, nothing is recorded."""
     from hpo_core.execution.single_trial import first_job, parse_params, request_of, run_here
     from hpo_core.spec import load_spec
+    from hpo_core.spec.threads import VARIABLES
     from hpo_core.training.objective import load_objective
 
     spec = load_spec(study_file)
@@ -60,6 +62,8 @@ def try_trial(
     _say_params(job.params)
     with tempfile.TemporaryDirectory(prefix="hpo-try-", ignore_cleanup_errors=True) as folder:
         request = request_of(spec, job, Path(folder))
+        if request.threads is not None:
+            os.environ.update(dict.fromkeys(VARIABLES, str(request.threads)))  # read when libraries are loaded
         try:
             report = run_here(load_objective(request.objective, request.pythonpath), request)
         except bdb.BdbQuit:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from hpo_core.model.errors import HpoError
 from hpo_core.model.trial import Job
+from hpo_core.placement.cores import available_cores
 from hpo_core.spec import StudySpec
+from hpo_core.spec.threads import threads_of
 from hpo_core.training.request import JobRequest
 
 
@@ -24,6 +26,7 @@ class JobRequests:
         self.objective = spec.objective
         self._spec = spec
         self._folder = folder
+        self.threads = threads_of(spec, available_cores())
         self._space = spec.plain()["space"] if spec.style == "optuna" else {}
 
     def of(self, job: Job) -> JobRequest:
@@ -44,6 +47,7 @@ class JobRequests:
             timeout=spec.training.timeout,
             stall_timeout=spec.training.stall_timeout,
             storage_timeout=spec.training.storage_timeout,
+            threads=self.threads,
             log_limit=spec.training.log_limit,
             grace=spec.training.grace,
             zygote_timeout=spec.cluster.worker_timeout,

@@ -6,7 +6,7 @@ from html import escape
 from statistics import fmean
 
 from hpo_core.report.scale import round_ticks
-from hpo_core.report.style import BEST, FONT, GRID, INK, MUTED
+from hpo_core.report.style import BEST, DARK_PICTURE, FONT, GRID, INK, MUTED
 from hpo_core.retraining.model_card import Decision
 from hpo_core.views.formatting import number
 
@@ -29,8 +29,8 @@ def picture(decision: Decision) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {bottom + 46}" width="{_WIDTH}" '
         f'font-family="{escape(FONT)}" font-size="13" fill="{INK}">',
-        f'<rect width="100%" height="100%" fill="#fff"/><text x="12" y="24" font-size="15" font-weight="600">'
-        f"{escape(decision.headline())}</text>",
+        f'{DARK_PICTURE}<rect width="100%" height="100%" fill="#fff"/>',
+        f'<text x="12" y="24" font-size="15" font-weight="600">{escape(decision.headline())}</text>',
     ]
     parts += [
         f'<line x1="{x(tick)}" x2="{x(tick)}" y1="{_TOP}" y2="{bottom}" stroke="{GRID}"/>'

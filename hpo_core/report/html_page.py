@@ -27,6 +27,8 @@ class Live:
     """Changes with the page's contents."""
     seconds: float
     """Between two questions whether there is a newer one."""
+    draws: bool = True
+    """Whether figures and trials may come."""
 
 
 def html_page(
@@ -61,8 +63,10 @@ def html_page(
     main = f"<main>{body}<footer>{footer}</footer></main>{embedded}"
     if not whole:
         return f"{head}</head><body>{main}</body></html>\n"
-    code = _asset("page.js") + (_asset("trials.js") if trials is not None else "")
-    plotly = f"<script>{get_plotlyjs()}</script>" if figures or trials is not None else ""
+    # A live page may begin without a trial: those to come need all of it, too.
+    trials_shown = trials is not None or (live is not None and live.draws)
+    code = _asset("page.js") + (_asset("trials.js") if trials_shown else "")
+    plotly = f"<script>{get_plotlyjs()}</script>" if figures or trials_shown else ""
     return (
         f'{head}<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hpo_core.report.style import rounded, text
+from hpo_core.report.style import rounded, whole
 from hpo_core.views.spread import quantile
 
 COLORS = ("#1c6dd0", "#e8590c", "#2b8a3e", "#9c36b5", "#c79100", "#0b7285", "#d6336c", "#5c677d")
@@ -54,7 +54,7 @@ def band_lines(
     line = {
         "type": "scatter",
         "mode": "lines",
-        "name": text(name, 60),
+        "name": whole(name),
         "x": at,
         "y": [rounded(v) for v in middle],
         "line": {"color": color, "width": 2.5, "shape": "hv"},

@@ -63,7 +63,10 @@ function draw(key, figure) {
   if (touch || narrow || !figure.zoom) layout.dragmode = false;
   if (narrow && layout.legend) {
     layout.legend = {...layout.legend, y: -64 / (layout.height - 80), yanchor: 'top', font: {size: 11}};
-    layout.height += 60;
+    // The room above the plot was the legend's.
+    const room = Math.max(0, layout.margin.t - 24);
+    layout.margin = {...layout.margin, t: layout.margin.t - room};
+    layout.height += 60 - room;
   }
   if (isDark()) [traces, layout] = [recolored(traces, ''), recolored(layout, '')];
   place.style.minHeight = layout.height + 'px';
@@ -138,8 +141,10 @@ async function follow() {
       const [top, kept] = [scrollY, document.querySelector('main')];
       const height = kept.offsetHeight;
       kept.style.minHeight = height + 'px';
+      const drawn = new Set([...document.querySelectorAll('.plot')].filter(plot => plot.data).map(plot => plot.id));
       kept.replaceChildren(...page.querySelector('main').childNodes);
       document.title = page.title;
+      for (const key of drawn) if (data.figures[key]) draw(key, data.figures[key]);  // at once: nothing flickers
       drawAll();
       scrollTo(0, top);
       kept.style.minHeight = '';

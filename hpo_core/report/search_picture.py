@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from hpo_core.report.scale import scale
-from hpo_core.report.style import BEST, FONT, GRID, INK, MUTED
+from hpo_core.report.style import BEST, DARK_PICTURE, FONT, GRID, INK, MUTED
 from hpo_core.study import Study
 from hpo_core.views.formatting import number
 
@@ -47,7 +47,8 @@ def search_picture(study: Study) -> str | None:
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" '
-        f'font-family="{escape(FONT)}" font-size="13" fill="{INK}"><rect width="100%" height="100%" fill="#fff"/>'
+        f'font-family="{escape(FONT)}" font-size="13" fill="{INK}">{DARK_PICTURE}'
+        '<rect width="100%" height="100%" fill="#fff"/>'
     ]
     for tick in values.ticks(low, high):
         place = height(values.place(tick))

@@ -12,6 +12,13 @@ INK, MUTED, GRID = "#1f2933", "#64707d", "#e9edf2"
 FONT = "Inter, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 DARKER = '<span class="on-light">darker</span><span class="on-dark">brighter</span>'
 """In captions: a theme of dark colours shows in light ones what is dark on white."""
+DARK_PICTURE = (
+    '<style>@media(prefers-color-scheme:dark){[fill="#fff"]{fill:#182029}'
+    f'[fill="{INK}"]{{fill:#e3e8ee}}[fill="{MUTED}"]{{fill:#9aa6b2}}[fill="#1c6dd0"]{{fill:#6cb0ff}}'
+    f'[stroke="{INK}"]{{stroke:#e3e8ee}}[stroke="{GRID}"]{{stroke:#2a3541}}[stroke="#1c6dd0"]{{stroke:#6cb0ff}}'
+    "}</style>"
+)
+"""Within an SVG that stands in a page as an image: colours for dark pages."""
 _STOPS = ((190, 201, 214), (116, 172, 223), (28, 109, 208), (11, 47, 107))
 
 
@@ -79,6 +86,20 @@ def time_axis(seconds: float) -> tuple[float, dict[str, Any]]:
 
 
 _UNITS = ((172800, 86400.0, "days"), (7200, 3600.0, "hours"), (180, 60.0, "minutes"))
+
+
+def whole(value: object, width: int = 44) -> str:
+    """A name inside a figure that is not shortened: over several lines, and escaped.
+
+    >>> whole("asha-<b>"), whole("validation-accuracy-of-digits", 20)
+    ('asha-&lt;b&gt;', 'validation-accuracy-<br>of-digits')
+    """
+    lines, rest = [], str(value)
+    while len(rest) > width:
+        place = 1 + max(rest.rfind(mark, width // 2, width) for mark in " -_./,") or width
+        lines.append(rest[:place])
+        rest = rest[place:]
+    return "<br>".join(html.escape(line) for line in [*lines, rest])
 
 
 def text(value: object, most: int = 40) -> str:

@@ -29,6 +29,14 @@ class ClusterSettings(Part):
         """Workers with one slot each that the study asks for; None: as many as there are."""
         return getattr(self, "workers", None)
 
+    def cores_each(self, machine: int) -> int | None:
+        """CPU cores of one worker; None: nobody knows.
+
+        Args:
+            machine: cores of the machine of the study.
+        """
+        return None
+
     @property
     def place(self) -> str:
         """Where it runs, in words."""
@@ -74,6 +82,10 @@ class LocalClusterSpec(ClusterSettings):
     kind: Literal["local"] = "local"
     workers: int = Field(default=2, ge=1, le=1024, description="Jobs at once; one process each.")
     dashboard: bool = Field(default=False, description=_DASHBOARD)
+
+    def cores_each(self, machine: int) -> int:
+        """An equal share of the machine's cores."""
+        return max(1, machine // self.workers)
 
     @property
     def title(self) -> str:
@@ -187,6 +199,10 @@ class SlurmClusterSpec(ClusterSettings):
     wait: float = Field(default=3600.0, gt=0, description=_WAIT)
     dashboard: bool = Field(default=False, description=_DASHBOARD)
 
+    def cores_each(self, machine: int) -> int:
+        """Those of a Slurm job."""
+        return self.cores
+
     @field_validator("memory")
     @classmethod
     def _check_memory(cls, value: str) -> str:
@@ -215,6 +231,14 @@ class KubernetesClusterSpec(ClusterSettings):
     )
     wait: float = Field(default=600.0, gt=0, description=_WAIT)
 
+    def cores_each(self, machine: int) -> int | None:
+        """Those of a pod, rounded down."""
+        try:
+            whole = float(self.cpu.removesuffix("m")) / (1000 if self.cpu.endswith("m") else 1)
+        except ValueError:
+            return None
+        return max(1, int(whole))
+
     @property
     def encrypted(self) -> bool:
         """Never: dask-kubernetes knows no TLS."""
@@ -235,6 +259,10 @@ class LocalCudaClusterSpec(ClusterSettings):
         default=None, min_length=1, description="Numbers of the GPUs to use; default: all that are visible."
     )
     dashboard: bool = Field(default=False, description=_DASHBOARD)
+
+    def cores_each(self, machine: int) -> int | None:
+        """An equal share of the machine's cores, where the GPUs are listed."""
+        return None if self.devices is None else max(1, machine // len(self.devices))
 
     @property
     def place(self) -> str:

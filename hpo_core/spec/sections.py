@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -60,6 +60,12 @@ class TrainingSpec(Part):
     )
     fail_fast: int | None = Field(
         default=5, ge=1, description="Halt when so many trials were abandoned before the first success."
+    )
+    threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = Field(
+        default=None,
+        description="Threads that one attempt computes with (OpenMP, MKL, OpenBLAS, NumExpr, torch); auto: the cores "
+        "of a machine divided by its workers; null: 1, or what the worker's environment says (OMP_NUM_THREADS). Sums "
+        "may differ in their last bits between numbers of threads.",
     )
     log_limit: int | None = Field(
         default=10_000_000,

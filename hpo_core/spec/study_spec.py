@@ -30,6 +30,7 @@ from hpo_core.spec.sections import (
     WarmStartSpec,
 )
 from hpo_core.spec.sizes import check_constraints, check_sizes
+from hpo_core.spec.threads import check_threads
 from hpo_core.spec.validation_errors import explain
 
 
@@ -117,6 +118,7 @@ class StudySpec(Part):
         if new:
             check_sizes(self)
             self.search.check_reach()
+            check_threads(self)
         space = self.search_space()
         if self.metrics and self.metrics[0] != self.metric:
             raise ValueError(

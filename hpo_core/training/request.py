@@ -43,6 +43,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     stall_timeout: float | None = None
     storage_timeout: float | None = 3600.0
     """Seconds that writing or reading one checkpoint may take; ``stall_timeout`` does not count them."""
+    threads: int | None = None
+    """Threads to compute with; None: as the worker's environment says, or 1."""
     log_limit: int | None = None
     """Bytes of the attempt's log."""
     grace: float = 5.0

@@ -30,7 +30,7 @@ class TrainerPool:
     def run(self, request: JobRequest) -> Report:
         """Run one job in the calling thread."""
         attempt = (request.folder, request.job.trial, request.job.attempt)
-        trainer = self._take(request.objective, request.pythonpath)
+        trainer = self._take(request)
         with self._lock:
             self._running[attempt] = trainer
             was_cancelled = attempt in self._cancelled
@@ -77,7 +77,7 @@ class TrainerPool:
                 for (folder, trial, attempt), trainer in self._running.items()
             }
 
-    def prepare(self, objective: str, pythonpath: tuple[str, ...]) -> None:
+    def prepare(self, objective: str, pythonpath: tuple[str, ...], threads: int | None = None) -> None:
         """Replace the idle trainers of an objective by one that has imported it afresh.
 
         Raises:
@@ -85,7 +85,7 @@ class TrainerPool:
             ObjectiveError: it cannot be imported.
         """
         self.close_idle(objective, pythonpath)
-        trainer = Trainer(objective, pythonpath)
+        trainer = Trainer(objective, pythonpath, threads=threads)
         trainer.prepare()
         self._give_back(trainer)
 
@@ -106,13 +106,14 @@ class TrainerPool:
         for trainer in trainers:
             trainer.close()
 
-    def _take(self, objective: str, pythonpath: tuple[str, ...]) -> Trainer:
+    def _take(self, request: JobRequest) -> Trainer:
+        key = (request.objective, request.pythonpath, request.threads)
         with self._lock:
             for trainer in reversed(self._idle):
-                if (trainer.objective, trainer.pythonpath) == (objective, pythonpath):
+                if (trainer.objective, trainer.pythonpath, trainer.threads) == key:
                     self._idle.remove(trainer)
                     return trainer
-        return Trainer(objective, pythonpath)
+        return Trainer(request.objective, request.pythonpath, threads=request.threads)
 
     def _give_back(self, trainer: Trainer) -> None:
         with self._lock:

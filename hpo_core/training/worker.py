@@ -40,14 +40,17 @@ def heartbeats() -> dict[str, int]:
     return _pool.heartbeats()
 
 
-def prepare_worker(objective: str, pythonpath: Sequence[str] = ()) -> None:
+def prepare_worker(objective: str, pythonpath: Sequence[str] = (), threads: int | None = None) -> None:
     """Import the objective afresh for the next job: idle trainers may hold an older version of its code.
+
+    Args:
+        threads: that its jobs compute with.
 
     Raises:
         SpecError: there is no such module or function.
         ObjectiveError: it cannot be imported.
     """
-    _pool.prepare(objective, tuple(pythonpath))
+    _pool.prepare(objective, tuple(pythonpath), threads)
 
 
 def close_idle(objective: str, pythonpath: Sequence[str] = ()) -> None:

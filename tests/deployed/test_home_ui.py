@@ -37,6 +37,24 @@ def test_the_index_lists_studies_and_shows_their_reports(tmp_path: Path) -> None
     assert version is not None and json.loads(version.body)["ended"] is True
 
 
+def test_the_index_follows_its_studies(tmp_path: Path) -> None:
+    """Also where a study is called like a method, which stands in each row."""
+    played(tmp_path, spec_of("random", study="later"))
+    index = ReportIndex(Home(tmp_path))
+
+    def asked(place: str) -> str:
+        found = index.answer(place)
+        assert found is not None
+        return found.body
+
+    before = asked("version")
+    played(tmp_path, spec_of("random", study="random"), steps=2)
+    assert asked("version") != before
+    fragment = asked("fragment")
+    assert all(f'data-label="study"><a href="{name}/">{name}</a>' in fragment for name in ("later", "random"))
+    assert fragment.count("<a ") == 2 and len(asked("")) < 100_000, "without Plotly"
+
+
 def test_an_empty_home_has_an_index(tmp_path: Path) -> None:
     page = ReportIndex(Home(tmp_path / "none")).answer("")
     assert page is not None and "No study yet." in page.body and not (tmp_path / "none").exists()

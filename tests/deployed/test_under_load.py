@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -28,11 +29,10 @@ STILL_SECONDS = 60.0
 
 @contextlib.contextmanager
 def load_above(load: float) -> Iterator[None]:
-    """As many processes that only compute as are missing; the load is above the limit when this returns."""
+    """Processes that only compute, enough for the load without any help; it is above the limit when this returns."""
     burners: list[subprocess.Popen[bytes]] = []
     try:
-        missing = int(load + 3 - os.getloadavg()[0])
-        burners += [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(max(missing, 0))]
+        burners += [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(int(load) + 3)]
         deadline = time.monotonic() + 300
         while os.getloadavg()[0] < load:
             assert time.monotonic() < deadline, os.getloadavg()
@@ -63,7 +63,11 @@ def history(deployed: Deployed, run: str) -> list[str]:
 
 def test_no_run_that_ended_is_rewritten_and_none_that_lives_is_called_dead(alone: Deployed, tmp_path: Path) -> None:
     with worker_of(alone):
-        long = alone.start("tune-file", file="long.yaml", name="lives-on")
+        longer = json.loads((alone.folder / "studies" / "long.yaml").read_text())
+        longer["search"]["max_resource"] = 20_000  # 50 minutes: it outlives this test
+        (alone.folder / "studies" / "longer.yaml").write_text(json.dumps(longer))
+        assert alone.hpo("deploy").returncode == 0
+        long = alone.start("tune-file", file="longer.yaml", name="lives-on")
         alone.begun(long, 0)
         with load_above(LOAD):
             short = [alone.start("tune-file", file="slow.yaml", name=f"short-{n}") for n in range(3)]

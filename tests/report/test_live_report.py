@@ -38,7 +38,9 @@ def test_the_page_follows_the_journal(tmp_path: Path, monkeypatch: pytest.Monkey
     world = World(failing=False)
     report = LiveReport(world.journal, "digits-mlp", tmp_path)
     first = report.answer("")
-    assert first is not None and "Nothing to draw yet" in first.body and data_of(first.body)["live"] == 2.0
+    assert first is not None and "Nothing to draw yet" in first.body and "plotly.js v" in first.body
+    assert "function showTrials" in first.body, "what is needed once there are trials"
+    assert data_of(first.body)["live"] == 2.0
     before = version(report)
     assert before == {"version": data_of(first.body)["version"], "ended": False}
     world.play(12)
@@ -71,6 +73,7 @@ def test_options_that_contradict_each_other_are_refused(arguments: list[str], tm
     assert result.exit_code != 0 and "hpo report: --" in str(result.exception)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_the_command_serves_a_finished_study_until_it_is_interrupted(how: signal.Signals, tmp_path: Path) -> None:
     played(tmp_path, spec_of("random"))

@@ -108,7 +108,7 @@ class DaskExecutor:
         connection.run_on_scheduler(forbid_repeats)
         start_up = StartUp(self._kind, connection, watch=watch, abandoned=self._abandoned)
         start_up.wait_for_workers()
-        start_up.prepare_workers(self._requests.objective, tuple(self._spec.pythonpath))
+        start_up.prepare_workers(self._requests.objective, tuple(self._spec.pythonpath), self._requests.threads)
 
     def _new_watch(self, connection: Connection) -> ClusterWatch:
         training, timeout = self._spec.training, self._spec.cluster.worker_timeout

@@ -50,9 +50,9 @@ async def close_idle_children(objective: str, pythonpath: tuple[str, ...]) -> No
     await asyncio.to_thread(close_idle, objective, pythonpath)
 
 
-async def prepare(objective: str, pythonpath: tuple[str, ...]) -> None:
+async def prepare(objective: str, pythonpath: tuple[str, ...], threads: int | None = None) -> None:
     """Import the objective, which may take minutes."""
-    await asyncio.to_thread(prepare_worker, objective, pythonpath)
+    await asyncio.to_thread(prepare_worker, objective, pythonpath, threads)
 
 
 def forbid_repeats(dask_scheduler: Any = None) -> None:

@@ -53,14 +53,14 @@ class StartUp:
                 return
             time.sleep(0.05)
 
-    def prepare_workers(self, objective: str, pythonpath: tuple[str, ...]) -> None:
+    def prepare_workers(self, objective: str, pythonpath: tuple[str, ...], threads: int | None) -> None:
         """Import the objective on every worker.
 
         Raises:
             ClusterError: a worker cannot run studies, or none answers.
             ObjectiveError: the objective cannot be imported.
         """
-        waiting = {address: self._prepared(address, objective, pythonpath) for address in self._watch.well()}
+        waiting = {address: self._prepared(address, objective, pythonpath, threads) for address in self._watch.well()}
         deadline = time.monotonic() + IMPORT_SECONDS
         try:
             while waiting and time.monotonic() < deadline:
@@ -78,11 +78,11 @@ class StartUp:
                 f"No Dask worker of {self._connection.address} answers. Look at their processes and logs."
             )
 
-    def _prepared(self, address: str, objective: str, pythonpath: tuple[str, ...]) -> concurrent.futures.Future[Any]:
+    def _prepared(self, address: str, *question: Any) -> concurrent.futures.Future[Any]:
         client = self._connection.client
 
         async def ask() -> Any:
-            found = await client.run(prepare, objective, pythonpath, workers=[address], on_error="return")
+            found = await client.run(prepare, *question, workers=[address], on_error="return")
             return found.get(address)
 
         return asyncio.run_coroutine_threadsafe(ask(), client.loop.asyncio_loop)

@@ -5,6 +5,7 @@ No file is served: what lies or links in the folders of reports is not read.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from html import escape
@@ -12,8 +13,8 @@ from html import escape
 from hpo_core.home import Home, is_name
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError
-from hpo_core.report.html_page import html_page
-from hpo_core.report.live_report import LiveReport
+from hpo_core.report.html_page import Live, html_page
+from hpo_core.report.live_report import ASK_SECONDS, LiveReport
 from hpo_core.report.local_server import Answer
 from hpo_core.report.study.tables import table
 from hpo_core.study import Study
@@ -26,17 +27,18 @@ KEPT = 8
 
 
 class ReportIndex:
-    """Answers for a ``LocalServer``: ``""``, and ``NAME/`` for the report of a study."""
+    """Answers for a ``LocalServer``: ``""`` is a list that follows its studies, ``NAME/`` the report of one."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
         self._lock = threading.Lock()
         self._reports: dict[str, LiveReport] = {}
+        self._rows: dict[str, tuple[int, list[str]]] = {}
 
     def answer(self, place: str) -> Answer | None:
         """The index, or a page of a study's report."""
-        if place == "":
-            return Answer(self._index())
+        if place in ("", "fragment", "version"):
+            return self._index(place)
         name, _, part = place.partition("/")
         report = self._report(name) if "/" in place and is_name(name) else None
         return None if report is None else report.answer(part)
@@ -59,20 +61,37 @@ class ReportIndex:
                 self._reports[name] = LiveReport(source, name, folder, links)
             return self._reports[name]
 
-    def _index(self) -> str:
+    def _index(self, place: str) -> Answer:
         source = self._home.read_journal()
         try:
-            rows = [_row(source, info.name, info.created) for info in source.studies()]
+            studies = sorted(source.studies(), key=lambda info: (-info.created, info.name))
+            version = f"{len(studies)}-{sum(info.entries for info in studies)}"
+            if place == "version":
+                return Answer(json.dumps({"version": version, "ended": False}), "application/json")
+            rows = []
+            for info in studies:  # a study is read again only where its journal has grown
+                entries, row = self._rows.get(info.name, (-1, []))
+                if entries != info.entries:
+                    row = _row(source, info.name, info.created)
+                    self._rows[info.name] = (info.entries, row)
+                rows.append(row)
         finally:
             source.close()
         shown = "<p>No study yet.</p>"
         if rows:
             shown = table(("study", "method", "status", "trials", "jobs", "best", "created"), rows, most=200)
             for name, *_ in rows:  # a name has no character that HTML knows
-                shown = shown.replace(f">{name}</td>", f'><a href="{escape(name)}/">{escape(name)}</a></td>', 1)
+                cell = 'data-label="study">'
+                shown = shown.replace(
+                    f"{cell}{name}</td>", f'{cell}<a href="{escape(name)}/">{escape(name)}</a></td>', 1
+                )
         home = escape(str(self._home.folder))
-        body = f'<header><h1>Studies</h1><p class="about">of {home}</p></header><section class="card">{shown}</section>'
-        return html_page("Studies", body, [], "Read from the journal when the page is loaded.")
+        body = (
+            f'<header><h1>Studies</h1><p class="about">of {home}, the newest first</p></header>'
+            f'<section class="card" style="margin-top:18px">{shown}</section>'
+        )
+        live = Live(version, ASK_SECONDS, draws=False)
+        return Answer(html_page("Studies", body, [], "Read from the journal.", live=live, whole=place == ""))
 
 
 def _row(source: Journal, name: str, created: float) -> list[str]:

@@ -5,6 +5,7 @@ Prefect shows it in a process of its own (``prefect_process.py``), or with ``--n
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -20,8 +21,10 @@ from hpo_core.execution.dispatch import DirectDispatcher
 from hpo_core.execution.executor import Executor
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError
+from hpo_core.placement.cores import available_cores
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec, notices
+from hpo_core.spec.threads import oversubscription
 from hpo_core.study import Study
 from hpo_core.tracking.run_location import read_place
 from hpo_core.views.failure_reasons import failures_of
@@ -69,7 +72,8 @@ def launch(
     server: SharedServer | None = None
     pages: PrefectProcess | None = None
     waits = False
-    for notice in notices(spec) if spec is not None else ():
+    crowded = oversubscription(session.spec, available_cores(), os.environ)
+    for notice in [*(notices(spec) if spec is not None else ()), *filter(None, [crowded])]:
         err.print(Text(notice, style="yellow"), soft_wrap=True)
     board = out.is_terminal and not as_json
     session.is_awaited = not board

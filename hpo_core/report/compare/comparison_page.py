@@ -15,10 +15,13 @@ from hpo_core.report.compare.contenders import Contender, Group, grouped, read_c
 from hpo_core.report.html_page import card, html_page, write_page
 from hpo_core.report.median_band import Track, band, band_lines, color_of
 from hpo_core.report.scale import log_ticks, scale
-from hpo_core.report.style import MUTED, Figure, axis, layout, rounded, text, time_axis
+from hpo_core.report.study.tables import table
+from hpo_core.report.style import MUTED, Figure, axis, layout, rounded, text, time_axis, whole
 from hpo_core.views.formatting import duration, number
 from hpo_core.views.spread import Spread
 
+_TITLE = 90
+"""Names of searches longer than this, all together, stand below the title."""
 _LOG_FROM = 20
 """A logarithmic axis where the end is so many times farther than the first result."""
 
@@ -110,14 +113,18 @@ def write_comparison(comparison: Comparison, path: Path) -> Path:
     wanted = f"{'maximize' if comparison.maximize else 'minimize'} {comparison.metric}"
     objectives = {len(contender.series.study.spec.objectives) for contender in comparison.contenders}
     note = " · several objectives: compared by the first one" if max(objectives) > 1 else ""
+    title = " / ".join(names)
+    below = ""
+    if len(title) > _TITLE:
+        below, title = f'<p class="about">{escape(title)}</p>', f"{len(names)} searches"
     by_group = _table(_group_rows(comparison)) if several else ""
     body = (
-        f"<header><h1>{escape(' / '.join(names[:4]))}{' …' if len(names) > 4 else ''}</h1>"
+        f"<header><h1>{escape(title)}</h1>{below}"
         f'<p class="about">{len(comparison.contenders)} studies side by side · {text(wanted)}{note}</p></header>'
         f'<section class="card" style="margin-top:18px"><h2>Quality and cost</h2>'
         f'<p class="caption">Resource: units of training in all. Worker time: of all attempts, failed ones too. '
         f"Utilization: worker time over the slots offered.</p>"
-        f'<div class="scroll">{by_group}</div><div class="scroll">{_table(_study_rows(comparison))}</div></section>'
+        f"{by_group}{_table(_study_rows(comparison))}</section>"
         f"{''.join(card(figure) for figure in drawn)}"
     )
     return write_page(html_page("Comparison of studies", body, drawn, "A projection of the studies' journals."), path)
@@ -125,11 +132,7 @@ def write_comparison(comparison: Comparison, path: Path) -> Path:
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
     head, *others = rows
-    titles = "".join(f"<th>{text(cell, 80)}</th>" for cell in head)
-    lines = "".join(
-        "<tr>" + "".join(f'<td class="n">{text(cell, 80)}</td>' for cell in row) + "</tr>" for row in others
-    )
-    return f"<table><tr>{titles}</tr>{lines}</table>"
+    return table(head, others, 1000)
 
 
 def _group_rows(comparison: Comparison) -> list[list[str]]:
@@ -262,7 +265,7 @@ def final_quality(comparison: Comparison) -> Figure | None:
                 "y": [row] * len(known),
                 "showlegend": False,
                 "hoverinfo": "text",
-                "text": [f"{text(member.name)}: {number(member.best)}" for member in known],
+                "text": [f"{whole(member.name)}: {number(member.best)}" for member in known],
                 "marker": {"size": 11, "color": color[group.name], "opacity": 0.75},
             }
         )
@@ -270,14 +273,15 @@ def final_quality(comparison: Comparison) -> Figure | None:
         if spread is not None and spread.count > 1:
             ends = {"x0": rounded(spread.median), "x1": rounded(spread.median), "y0": row - 0.3, "y1": row + 0.3}
             shapes.append({"type": "line", **ends, "line": {"color": MUTED, "width": 2}})
+    more = sum(whole(group.name, 30).count("<br>") for group in groups)
     upward = axis(
         tickvals=list(range(len(groups))),
-        ticktext=[text(group.name, 40) for group in reversed(groups)],
+        ticktext=[whole(group.name, 30) for group in reversed(groups)],
         range=[-0.6, len(groups) - 0.4],
     )
     across = scale(values, maximize=comparison.maximize).axis(f"best {text(comparison.metric)}")
     caption = (
         "A dot is a study's best value; the line, where there are several seeds, their median. The best is on top."
     )
-    shape = layout(120 + 44 * len(groups), xaxis=across, yaxis=upward, shapes=shapes)
+    shape = layout(120 + 44 * len(groups) + 14 * more, xaxis=across, yaxis=upward, shapes=shapes)
     return Figure("final", "Final quality", caption, data, shape)

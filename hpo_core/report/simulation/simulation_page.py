@@ -13,7 +13,8 @@ from hpo_core.report.html_page import card, html_page, write_page
 from hpo_core.report.median_band import band, band_lines, color_of
 from hpo_core.report.scale import log_ticks, scale
 from hpo_core.report.simulation.answers import SPREADS, Simulated, endings, table
-from hpo_core.report.style import INK, MUTED, Figure, axis, layout, rounded, text, time_axis
+from hpo_core.report.study.tables import table as html_table
+from hpo_core.report.style import INK, MUTED, Figure, axis, layout, rounded, text, time_axis, whole
 from hpo_core.simulation.repeats import LOAD_BINS, Run, Scenario
 from hpo_core.views.formatting import number
 from hpo_core.views.spread import Spread, quantile
@@ -40,7 +41,7 @@ def write_simulated(simulated: Simulated, path: Path) -> Path:
         f"<header><h1>{escape(simulated.heading())}</h1>"
         f'<p class="about">{text(simulated.source, 400)}</p></header>'
         f'<section class="card" style="margin-top:18px"><h2>What to expect</h2>'
-        f'<div class="scroll">{_table(simulated)}</div>{only}</section>'
+        f"{_table(simulated)}{only}</section>"
         f"{''.join(card(figure) for figure in drawn)}"
         f'<section class="card"><h2>What this takes for granted</h2><div class="caption">{notes}</div></section>'
     )
@@ -55,13 +56,8 @@ def _table(simulated: Simulated) -> str:
     if not few:
         lines = [list(line) for line in zip(*lines, strict=True)]
     head, *others = lines
-    rows = "".join(
-        f'<tr><td class="n">{text(line[0], 80)}</td>' + "".join(f'<td class="n">{text(c, 80)}</td>' for c in line[1:])
-        for line in others
-    )
     caption = SPREADS if few else "Medians of the repeats."
-    titles = "".join(f"<th>{text(cell, 80)}</th>" for cell in head)
-    return f'<p class="caption">{caption}</p><table><tr>{titles}</tr>{rows}</table>'
+    return f'<p class="caption">{caption}</p>{html_table(head, others, 1000)}'
 
 
 def trade(simulated: Simulated) -> Figure | None:
@@ -86,7 +82,7 @@ def trade(simulated: Simulated) -> Figure | None:
             "mode": "markers+text",
             "x": [rounded(cost.median / 3600)],
             "y": [rounded(time.median / divisor)],
-            "text": [f" {text(answer.scenario.name, 40)}"],
+            "text": [f" {whole(answer.scenario.name)}"],
             "textposition": "top right",
             "cliponaxis": False,
             "textfont": {"size": 12, "color": INK},
@@ -94,7 +90,7 @@ def trade(simulated: Simulated) -> Figure | None:
             "showlegend": False,
             "error_x": _bars(cost, 3600),
             "error_y": _bars(time, divisor),
-            "hovertemplate": f"{text(answer.scenario.name, 60)}<br>%{{x}} worker-hours<extra></extra>",
+            "hovertemplate": f"{whole(answer.scenario.name)}<br>%{{x}} worker-hours<extra></extra>",
         }
         for answer, (time, cost), color in zip(simulated.answers, points, _colors(simulated), strict=True)
     ]
@@ -221,7 +217,7 @@ def rungs(simulated: Simulated) -> Figure | None:
         data.append(
             {
                 "type": "bar",
-                "name": text(answer.scenario.name, 60),
+                "name": whole(answer.scenario.name),
                 "x": labels,
                 "y": own,
                 "marker": {"color": color},

@@ -88,6 +88,8 @@ def head(series: Series, links: Mapping[str, str]) -> str:
     spec = study.spec
     wanted = ", ".join(f"{metric.mode}imize {metric.name}" for metric in spec.objectives)
     about = [wanted, _search(series), f"sampler {spec.sampler.name}"]
+    if spec.training.threads is not None:
+        about.append(f"threads {spec.training.threads}")
     rules = study.rules.progress(study.state, 0.0)
     if rules:
         about.append(f"stops at {', '.join(rules)}")

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import math
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -83,6 +84,8 @@ def run_attempt(
     handle = TrialHandle(request, state, progress)
     try:
         seed_all(request.seed)
+        if request.threads is not None and (torch := sys.modules.get("torch")) is not None:
+            torch.set_num_threads(request.threads)  # the module may have set another number
         if request.style == "optuna":
             train_optuna_objective(function, handle, request)
         else:

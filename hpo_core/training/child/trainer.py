@@ -20,6 +20,7 @@ from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.security.credentials import without_private_settings
 from hpo_core.security.masking import masked_report
+from hpo_core.spec.threads import VARIABLES
 from hpo_core.training.child.connection import Connection
 from hpo_core.training.child.descendants import TAG_VARIABLE, kill_tagged
 from hpo_core.training.child.heartbeat_timer import HeartbeatTimer
@@ -27,9 +28,7 @@ from hpo_core.training.child.messages import Cancel, Done, Message, Ping, Pong, 
 from hpo_core.training.request import JobRequest
 
 _ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",  # a forked child deadlocks in a thread pool that the zygote had started
-    "MKL_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
+    **dict.fromkeys(VARIABLES, "1"),  # a forked child deadlocks in a thread pool that the zygote had started
     "PYTHONHASHSEED": "0",  # the order of sets of strings is a random state, too
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # torch.cuda.is_available() at import must not initialize CUDA
 }
@@ -50,11 +49,20 @@ class Trainer:
     Args:
         objective: training function as ``package.module:function``.
         pythonpath: folders put in front of ``sys.path`` before the import.
+        threads: threads that its jobs compute with; None: as this process's environment says, or 1.
         import_timeout: seconds that the import of the objective may take.
     """
 
-    def __init__(self, objective: str, pythonpath: Sequence[str] = (), *, import_timeout: float = 600.0) -> None:
+    def __init__(
+        self,
+        objective: str,
+        pythonpath: Sequence[str] = (),
+        *,
+        threads: int | None = None,
+        import_timeout: float = 600.0,
+    ) -> None:
         self.objective = objective
+        self.threads = threads
         self.pythonpath = tuple(pythonpath)
         self._import_timeout = import_timeout
         self._zygote: subprocess.Popen[bytes] | None = None
@@ -101,6 +109,8 @@ class Trainer:
         own_end, zygote_end = socket.socketpair()
         package_root = str(Path(__file__).parents[3])
         environment = {**_ENVIRONMENT, **without_private_settings(os.environ), TAG_VARIABLE: self._tag}
+        if self.threads is not None:
+            environment |= dict.fromkeys(VARIABLES, str(self.threads))
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH")]))
         with zygote_end:
             zygote = subprocess.Popen(
@@ -145,10 +155,12 @@ class Trainer:
             self._cancelled = None  # the next study may well have an attempt of the same number
 
     def _run(self, request: JobRequest) -> Report:
-        if (request.objective, request.pythonpath) != (self.objective, self.pythonpath):
+        asked = (request.objective, request.pythonpath, request.threads)
+        if asked != (self.objective, self.pythonpath, self.threads):
             raise ValueError(
-                f"Trainer of {self.objective!r} (pythonpath {self.pythonpath}) got a request for "
-                f"{request.objective!r} (pythonpath {request.pythonpath}); make one trainer for each."
+                f"Trainer of {self.objective!r} (pythonpath {self.pythonpath}, threads {self.threads}) got a request "
+                f"for {request.objective!r} (pythonpath {request.pythonpath}, threads {request.threads}); make one "
+                "trainer for each."
             )
         started = time.time()
         try:

@@ -83,7 +83,7 @@ def check_resume(request: JobRequest, folder: Path, *, at: int = 1, last: int = 
         SpecError: there is no such training function.
         ObjectiveError: it cannot be imported, or a training failed or diverged.
     """
-    trainers = [Trainer(request.objective, request.pythonpath) for _ in range(2)]
+    trainers = [Trainer(request.objective, request.pythonpath, threads=request.threads) for _ in range(2)]
     try:
         once = _train(trainers[:1], request, folder / "once", (last,))
         again = _train(trainers[1:], request, folder / "again", (last,))

@@ -1,0 +1,161 @@
+"""The report in a real browser: theme, table, CSV, one trial, and a page that follows its study.
+
+Slow, so not part of a plain run: ``pytest -m browser -n 0``.
+"""
+
+from __future__ import annotations
+
+import csv
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_core.report import live_report
+from hpo_core.report.compare.comparison_page import Comparison, write_comparison
+from hpo_core.report.live_report import LiveReport
+from hpo_core.report.local_server import LocalServer
+from tests.deployed.test_browser import PATIENCE, page
+from tests.report.test_compare import entries
+from tests.report.test_report import World
+
+__all__ = ["page"]
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
+NAME = "digits-mlp"
+ROWS = "#trials tbody tr"
+
+
+@pytest.fixture
+def errors(page: Any) -> Iterator[list[str]]:
+    """What the page complained of; a test that leaves any fails."""
+    found: list[str] = []
+    page.on("pageerror", lambda error: found.append(str(error)))
+    page.on("console", lambda message: found.append(message.text) if message.type == "error" else None)
+    yield found
+    assert [line for line in found if "favicon" not in line] == []
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "trial-00003-attempt-0.log").write_text("epoch 1: <b>loss</b> 0.5\n")
+    return World(failing=False)
+
+
+@pytest.fixture
+def served(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalServer]:
+    """The study as ``hpo report --live`` serves it."""
+    monkeypatch.setattr(live_report, "ASK_SECONDS", 0.2)
+    monkeypatch.setattr(live_report, "_REST", 0.0)
+    made = LocalServer(LiveReport(world.journal, NAME, tmp_path).answer)
+    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    thread.start()
+    yield made
+    made.shutdown()
+    made.server_close()
+    thread.join(30)
+
+
+def column(page: Any, place: int) -> list[str]:
+    found: list[str] = page.locator(f"{ROWS} td:nth-child({place})").all_inner_texts()
+    return found
+
+
+def background(page: Any) -> str:
+    found: str = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    return found
+
+
+def test_the_theme_is_changed_and_kept(page: Any, errors: list[str], world: World, served: LocalServer) -> None:
+    world.play()
+    page.goto(served.url)
+    page.wait_for_selector("#rungs .main-svg")
+    light, paper = background(page), "document.getElementById('rungs').layout.paper_bgcolor"
+    assert page.evaluate(paper) == "#ffffff"
+    page.click("#theme")
+    dark = background(page)
+    assert dark != light
+    page.wait_for_function(f"{paper} === '#182029'")
+    page.reload()
+    page.wait_for_selector("#rungs .main-svg")
+    assert background(page) == dark and page.evaluate(paper) == "#182029"
+
+
+def test_the_table_is_sorted_filtered_and_downloaded(
+    page: Any, errors: list[str], world: World, served: LocalServer, tmp_path: Path
+) -> None:
+    trials = world.play().study.state.trials
+    page.goto(served.url)
+    page.wait_for_selector(ROWS)
+    assert page.locator(ROWS).count() == 50
+    page.click("#trials-on")
+    assert page.locator(ROWS).count() == len(trials) - 50
+    best = page.locator("#trials th button", has_text="best val_loss")
+    best.click()
+    assert column(page, 2)[0] == "winner"
+    values = [float(cell) for cell in column(page, 3) if cell]
+    assert values == sorted(values)
+    best.click()
+    values = [float(cell) for cell in column(page, 3) if cell]
+    assert values == sorted(values, reverse=True)
+
+    page.fill("#trials-filter", "optimizer=adam trained_for>=3")
+    wanted = {t.number for t in trials if t.params["optimizer"] == "adam" and t.results and t.results[-1].resource >= 3}
+    assert set(map(int, column(page, 1))) == wanted and wanted
+    with page.expect_download() as waiting:
+        page.click("#trials-csv")
+    assert waiting.value.suggested_filename == f"{NAME}-trials.csv"
+    waiting.value.save_as(tmp_path / "trials.csv")
+    rows = list(csv.DictReader((tmp_path / "trials.csv").open(newline="")))
+    assert {int(row["trial"]) for row in rows} == wanted
+    for row in rows:
+        assert float(row["learning_rate"]) == trials[int(row["trial"])].params["learning_rate"], "with all digits"
+
+
+def test_a_trial_has_a_section_of_its_own(page: Any, errors: list[str], world: World, served: LocalServer) -> None:
+    world.play()
+    page.goto(served.url)
+    page.wait_for_selector(ROWS)
+    assert not page.is_visible("#trial")
+    page.click(f"{ROWS} a >> text='3'")
+    page.wait_for_selector("#trial-curve .main-svg")
+    shown = page.inner_text("#trial")
+    assert "Trial 3" in shown and "learning_rate" in shown and "Attempts" in shown
+    assert "epoch 1: <b>loss</b> 0.5" in shown, "as text"
+    page.click("#trial >> text=Close")
+    assert not page.is_visible("#trial")
+
+
+def test_a_live_page_follows_its_study(page: Any, errors: list[str], world: World, served: LocalServer) -> None:
+    page.goto(served.url)
+    page.wait_for_function("document.getElementById('live').textContent === 'live'", timeout=PATIENCE)
+    assert "Nothing to draw yet" in page.inner_text("main")
+    world.play(40)
+    page.wait_for_selector("#incumbent .main-svg")
+    page.fill("#trials-filter", "optimizer=adam")
+    page.evaluate("location.hash = 'trial-3'")
+    page.wait_for_selector("#trial-curve .main-svg")
+    before = page.inner_text("#trials-count")
+    world.study.stop("enough")
+    page.wait_for_function("document.getElementById('live').textContent === 'the study has ended'", timeout=PATIENCE)
+    assert page.input_value("#trials-filter") == "optimizer=adam" and page.is_visible("#trial")
+    assert page.inner_text("#trials-count") == before
+    assert page.locator("#incumbent .main-svg").count() > 0, "drawn again"
+
+
+def test_nothing_is_cut_on_a_telephone(page: Any, errors: list[str], world: World, tmp_path: Path) -> None:
+    names = [f"a-search-with-a-rather-long-name-of-{end}-1" for end in ("digits", "faces", "words", "birds", "trees")]
+    found = Comparison.of([entries(name, 1) for name in names])
+    path = write_comparison(found, tmp_path / "compare.html")
+    page.set_viewport_size({"width": 400, "height": 900})
+    page.goto(path.as_uri())
+    page.evaluate("document.getElementById('by-resource').scrollIntoView()")
+    page.wait_for_selector("#by-resource .main-svg")
+    wide = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+    assert page.evaluate(wide) == 0
+    assert page.evaluate("document.documentElement.scrollWidth") == 400
+    assert all(name in page.inner_text("header") for name in names)
