@@ -22,6 +22,7 @@ from hpo_core.tracking.run_contents import study_params, study_run_status, trial
 from hpo_core.tracking.run_location import ProjectionPlace, write_place
 from hpo_core.tracking.run_tags import CURSOR, DIGEST, identity, study_tags, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
+from hpo_core.tracking.trial_table import table_link, table_tag, trial_table
 
 CHUNK = 500
 """Entries written at once while catching up; the cursor moves after each chunk."""
@@ -334,6 +335,7 @@ class MlflowProjection:
         store.set_status(parent, status, None if status == "RUNNING" else fold.time)
         if self._cursor is None or self._cursor < 0:
             store.log(parent, params=study_params(fold.spec))
+            store.tag_experiment(table_tag(identity(fold)), trial_table(fold.spec, identity(fold)))
         tags = self._changed_tags(parent, word)
         self._write_tables(store, parent)
         store.log(parent, points=fold.points, tags={**tags, CURSOR: str(fold.next_seq - 1), DIGEST: self._chain.hex()})
@@ -346,7 +348,8 @@ class MlflowProjection:
         best_run = self._trials.get(best.trial) if best is not None else None
         weights = f"runs:/{parent.run_id}/{BEST_FOLDER}" if parent.tags.get(WEIGHTS_TAG) else ""
         loading = loading_words(model=parent.tags.get(MODEL_TAG, ""), folder=weights)
-        tags = study_tags(fold, word, None if best_run is None else best_run.run_id, loading)
+        table = "" if self._store is None else table_link(identity(fold), self._store.experiment_id)
+        tags = study_tags(fold, word, None if best_run is None else best_run.run_id, loading=loading, table=table)
         return {key: value for key, value in tags.items() if parent.tags.get(key) != value}
 
     def _note_place(self, store: RunStore, *, compare: bool = False) -> None:

@@ -86,17 +86,13 @@ def study_params(spec: StudySpec) -> dict[str, str]:
     return shown
 
 
-def description(fold: TrackedStudy, status: str, loading: str) -> str:
+def description(fold: TrackedStudy, status: str, *, loading: str = "", table: str = "") -> str:
+    """Markdown above a study's run: what it searches, its best, and where to look next."""
     spec, state = fold.spec, fold.state
     created = datetime.fromtimestamp(fold.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     metrics = ", ".join(f"{markdown_code(metric.name)} ({metric.mode})" for metric in spec.objectives)
-    lines = [
-        f"**Study {spec.study}** ({status}), created {created}",
-        "",
-        f"- minimizes or maximizes: {metrics}",
-        f"- search: {spec.search.method}, sampler {spec.sampler.name}, seed {spec.seed}",
-        f"- objective: `{spec.objective or 'driven by hand'}`",
-    ]
+    trials = f"; [all trials in a table, best first]({table})" if table else ""
+    lines = [f"**Study {spec.study}** ({status}), created {created}{trials}", ""]
     best = state.incumbent
     if best is not None and len(spec.objectives) == 1:
         lines.append(
@@ -104,14 +100,19 @@ def description(fold: TrackedStudy, status: str, loading: str) -> str:
             f"by {trial_name(best.trial)} after {best.resource} units, "
             f"with {markdown_code(json.dumps(state.trials[best.trial].params))}"
         )
-    if words := constraint_words(spec, state.infeasible_results):
-        lines.append(f"- constraints: {markdown_text(words)}")
     if len(spec.objectives) > 1:
         numbers = sorted({member.trial for member in state.front})
         lines.append(
             f"- best: the Pareto front of {len(state.front)} results of {len(numbers)} trials, below (tag `hpo.pareto` "
             "= `front`, file `front.json`)"
         )
+    lines += [
+        f"- metric{'s' if len(spec.objectives) > 1 else ''}: {metrics}",
+        f"- search: {spec.search.method}, sampler {spec.sampler.name}, seed {spec.seed}",
+        f"- objective: `{spec.objective or 'driven by hand'}`",
+    ]
+    if words := constraint_words(spec, state.infeasible_results):
+        lines.append(f"- constraints: {markdown_text(words)}")
     if enter := entry_levels(spec):
         places = ", ".join(f"bracket {bracket} at {level}" for bracket, level in enter.items())
         lines.append(f"- all brackets share their rungs; trials enter them by bracket: {places}")

@@ -123,17 +123,20 @@ def _feasible(trial: _Trial) -> str | None:
     return "false" if trial.record.infeasible else "true"
 
 
-def study_tags(fold: TrackedStudy, status: str, best_run: str | None, loading: str = "") -> dict[str, str]:
+def study_tags(
+    fold: TrackedStudy, status: str, best_run: str | None, *, loading: str = "", table: str = ""
+) -> dict[str, str]:
     """Tags of the study's run that change as it goes on.
 
     Args:
         loading: how the best model is loaded, for the description.
+        table: link to the table of its trials.
     """
     summary = summarize(fold.study)
     values: dict[str, object] = {
         **source_tags(fold.spec),
         "hpo.status": status,
-        "mlflow.note.content": description(fold, status, loading),
+        "mlflow.note.content": description(fold, status, loading=loading, table=table),
         "hpo.best_run": best_run,
     }
     values |= {key: value_of(summary) for key, value_of in STUDY_TAGS.items()}
