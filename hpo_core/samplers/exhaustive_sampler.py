@@ -18,11 +18,10 @@ from optuna.trial import FrozenTrial, TrialState
 from hpo_core.model.events import Event, TrialCreated
 from hpo_core.model.rng import Stream, derive_seed
 from hpo_core.model.space.optuna_view import suggest
+from hpo_core.model.space.scalars import optuna_choice
 from hpo_core.model.trial import Params
 from hpo_core.samplers.mirror_storage import MirrorStorage
 from hpo_core.samplers.sampler import SamplerContext
-
-EXHAUSTIVE = frozenset({"GridSampler", "BruteForceSampler"})
 
 
 class ExhaustiveSampler:
@@ -34,11 +33,14 @@ class ExhaustiveSampler:
         self._created: set[str] = set()
         self._storage = MirrorStorage()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
+        grid = arguments.get("search_space") if name == "GridSampler" else None
+        if grid is not None:
+            grid = {one: [optuna_choice(value) for value in values] for one, values in grid.items()}
+            arguments = {**arguments, "search_space": grid}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             sampler = getattr(optuna.samplers, name)(**arguments, seed=derive_seed(context.seed, "sampler", 0))
         self._study = optuna.create_study(storage=self._storage, sampler=sampler)
-        grid = arguments.get("search_space") if name == "GridSampler" else None
         self._points = None if grid is None else math.prod(map(len, grid.values()))
         self._upcoming = self._in_order()
 

@@ -30,6 +30,7 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
+from collections import deque
 from collections.abc import Mapping
 from datetime import datetime
 from statistics import median
@@ -39,9 +40,10 @@ import optuna
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from hpo_core.model.events import Event, JobCompleted, TrialAbandoned, TrialCreated
+from hpo_core.model.events import ConfigurationEnqueued, Event, JobCompleted, TrialAbandoned, TrialCreated
 from hpo_core.model.rng import Stream, derive_seed
 from hpo_core.model.space import PARAMETER_TYPES, ParameterType
+from hpo_core.model.space.given_values import given_values
 from hpo_core.model.space.optuna_view import distributions, seen, suggest
 from hpo_core.model.trial import Params
 from hpo_core.samplers.mirror_storage import MirrorStorage
@@ -153,6 +155,8 @@ class OptunaSampler:
         self._violations: dict[int, dict[int, list[float]]] = {}
         """By trial and resource: the values of the constraints."""
         self._values: dict[int, dict[int, tuple[float, ...] | None]] = {}
+        self._queue = deque(context.start_with)
+        """What people want in the next trials."""
         self._past = list(context.past)
         self._shifts: dict[int, tuple[float, ...]] = {}
         """By resource: how much larger losses are here than in the earlier studies."""
@@ -226,12 +230,16 @@ class OptunaSampler:
         if isinstance(event, TrialCreated):
             if event.trial not in self._trial_ids:
                 self._remember(event)
+            if event.queued and self._queue:
+                self._queue.popleft()
             self._created[event.trial] = event
             past = next((n for n in self._not_again if self._created[n].params == event.params), None)
             if past is not None:
                 self._tried_again[event.trial] = past
                 self._not_again.remove(past)
             self._show(event.trial, TrialState.RUNNING)
+        elif isinstance(event, ConfigurationEnqueued):
+            self._queue.append(event.params)
         elif isinstance(event, JobCompleted):
             values = self._values.setdefault(event.trial, {})
             values[event.resource] = None if event.loss is None else event.losses or (event.loss,)
@@ -254,10 +262,12 @@ class OptunaSampler:
         """Replay: show the sampler what it once answered.
 
         Samplers that keep their state in what they were asked (a sequence index, a generation, a covariance)
-        are asked again and their answer is dropped; for the others that would only cost time.
+        are asked again and their answer is dropped; for the others that would only cost time. With what people gave,
+        as then: it decides which answers were forbidden, and so how often the sampler was asked.
         """
         if self._name in _STATEFUL:
-            self.propose(event.trial)
+            queued = event.queued and bool(self._queue)
+            self.propose(event.trial, given_values(self._space, self._queue[0], "configuration") if queued else None)
             return
         self._add(event)
 

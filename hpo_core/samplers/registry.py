@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hpo_core.samplers.finite_lists import EXHAUSTIVE
 from hpo_core.samplers.random_sampler import RandomSampler
 from hpo_core.samplers.sampler import Sampler, SamplerContext
 
@@ -21,7 +22,7 @@ def create(name: str, arguments: Mapping[str, Any], context: SamplerContext) -> 
     """The sampler of that name."""
     if name in OURS:
         return OURS[name](context)
-    from hpo_core.samplers.exhaustive_sampler import EXHAUSTIVE, ExhaustiveSampler
+    from hpo_core.samplers.exhaustive_sampler import ExhaustiveSampler
     from hpo_core.samplers.optuna_sampler import OptunaSampler  # Optuna costs half a second to import
 
     if name in EXHAUSTIVE:
@@ -61,11 +62,8 @@ def check_population(name: str) -> None:
     Raises:
         ValueError: with samplers that would do.
     """
-    if name not in OURS:
-        from hpo_core.samplers.exhaustive_sampler import EXHAUSTIVE
-
-        if name in EXHAUSTIVE:
-            raise ValueError(
-                f"sampler {name} has a finite list of configurations, and a population begins anew at any time; use "
-                "random or TPESampler"
-            )
+    if name in EXHAUSTIVE:
+        raise ValueError(
+            f"sampler {name} has a finite list of configurations, and a population begins anew at any time; use "
+            "random or TPESampler"
+        )

@@ -56,3 +56,5 @@ class SamplerContext(msgspec.Struct, frozen=True, kw_only=True):
     """Units of a full training; None: no upper limit."""
     past: Sequence[PastTrial] = ()
     """Results of earlier studies (warm start)."""
+    start_with: Sequence[Params] = ()
+    """What people want in the first trials, whole or in part."""

@@ -13,6 +13,7 @@ from hpo_core.model.settings import RECORDED, MetricSpec, Part, is_recorded
 from hpo_core.model.space import Parameter, SearchSpace
 from hpo_core.model.space.given_values import default_values
 from hpo_core.model.space.when import Condition
+from hpo_core.samplers.finite_lists import check_listed
 from hpo_core.samplers.registry import check_objectives, check_population
 from hpo_core.search.registry import Search
 from hpo_core.spec.beginning import check_given
@@ -134,6 +135,8 @@ class StudySpec(Part):
         outline = self.search.outline()
         if new and outline.population is not None:
             check_population(self.sampler.name)
+        if new and not outline.own_configurations:
+            check_listed(self.sampler.name, self.sampler.arguments, space)
         if self.style == "optuna" and outline.population is not None:
             raise ValueError(
                 f"style optuna cannot go on from another trial's weights, which {self.search.method} does; use another "

@@ -132,6 +132,55 @@ def test_a_population_is_refused_a_finite_sampler() -> None:
         make_spec(sampler=FINITE[0], space=SPACE, search=SEARCHES["pbt"])
 
 
+@pytest.mark.parametrize(
+    ("grid", "says"),
+    [
+        ({}, "says nothing of kind, depth, x"),
+        (GRID | {"y": [1]}, "'y' is no parameter of the space"),
+        (GRID | {"x": []}, "search_space.x = .* is no list of values"),
+        (GRID | {"x": [0.0, 7.5]}, "search_space.x: 7.5 lies outside its range"),
+        (GRID | {"x": [0.3]}, "search_space.x: 0.3 is off its steps"),
+        (GRID | {"kind": ["svm", "bush"]}, "search_space.kind: 'bush' is none of its choices"),
+    ],
+)
+def test_a_grid_has_the_values_of_the_space(grid: dict[str, Any], says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        make_spec(sampler={"name": "GridSampler", "search_space": grid}, space=SPACE)
+
+
+@pytest.mark.parametrize(
+    ("x", "says"),
+    [
+        ({"type": "float", "low": 0.0, "high": 1.0}, "x is float without a step"),
+        ({"type": "normal", "mean": 0.0, "std": 1.0}, "x is normal, and has no list of values"),
+        ({"type": "int", "low": 1, "high": {"param": "n"}}, "x has a range that depends on another value"),
+        ({"type": "int", "low": 0, "high": 100}, "would list more than 2,000 configurations"),
+    ],
+)
+def test_what_has_no_list_or_too_long_a_one_is_refused(x: dict[str, Any], says: str) -> None:
+    n = {"type": "int", "low": 1, "high": 20}
+    with pytest.raises(SpecError, match=says):
+        make_spec(sampler={"name": "BruteForceSampler"}, space={"n": n, "x": x})
+
+
+def test_only_configurations_that_exist_count() -> None:
+    space: dict[str, Any] = {"kind": {"type": "categorical", "choices": ["a", "b", "c"]}}
+    space |= {f"of_{one}": {"type": "int", "low": 1, "high": 600, "when": {"kind": one}} for one in "abc"}
+    make_spec(sampler={"name": "BruteForceSampler"}, space=space)
+    space["of_c"] = space["of_c"] | {"high": 801}
+    with pytest.raises(SpecError, match="would list more than 2,000"):
+        make_spec(sampler={"name": "BruteForceSampler"}, space=space)
+
+
+def test_a_grid_takes_choices_that_are_lists() -> None:
+    space = {"net": {"type": "categorical", "choices": [[8], [8, 8], None]}, "x": SPACE["x"]}
+    sampler = {"name": "GridSampler", "search_space": {"net": [[8, 8], None], "x": [0.5]}}
+    world = World(1)
+    study = fresh(make_spec(sampler=sampler, space=space, search={"method": "random", "configs": 9}), None, world)
+    world.play(study)
+    assert sorted(str(trial.params["net"]) for trial in study.state.trials) == ["None", "[8, 8]"]
+
+
 def test_a_warm_start_takes_no_configuration_from_the_list() -> None:
     world = World(1)
     warm = {

@@ -19,6 +19,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.nested_names import NestedParams, flattened, nested
 from hpo_core.model.rng import Stream
 from hpo_core.model.space import SearchSpace
+from hpo_core.model.space.number import NumberParameter
 from hpo_core.model.space.optuna_view import distributions, seen
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job
@@ -196,6 +197,12 @@ def _context(spec: StudySpec) -> Any:
         ({"x": {"type": "categorical", "choices": [[1], [1]]}}, r"choices holds \[1\] twice"),
         ({"x": UNIT | {"default": 2}}, "space.x.default = 2 lies outside its range"),
         ({"c.d": UNIT}, "'c.d' is in the group 'c'"),
+        ({"x": UNIT | {"when": {"n": {"not": [1, 2, 3, 4]}}}}, "no value of n is not 1 or 2 or 3 or 4"),
+        ({"x": UNIT | {"when": {"n": {"not": [2, 3], "low": 2, "high": 3}}}}, "no value of n is not 2 or 3"),
+        ({"x": {"type": "normal", "mean": 0, "std": 1e307}}, "make values that are not finite; lower them"),
+        ({"x": {"type": "categorical", "choices": [1, 2], "weights": [1e308, 1e308]}}, "a sum that is not finite"),
+        ({"l": UNIT | {"low": -1.7e308, "high": 0.0}, "x": UNIT | {"low": {"param": "l"}, "high": 1.7e308}},
+         "space.x: high - low can be .* is not finite; narrow the range of l"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_one_line(space: Plain, says: str) -> None:
@@ -208,6 +215,30 @@ def test_what_cannot_be_is_refused_in_one_line(space: Plain, says: str) -> None:
     with pytest.raises(SpecError, match=says) as refused:
         make_spec(space=others | space)
     assert len(str(refused.value).splitlines()) == 1
+
+
+def test_a_condition_on_what_an_exclusion_leaves_is_taken() -> None:
+    n = {"type": "int", "low": 1, "high": 4}
+    make_spec(space={"n": n, "x": UNIT | {"when": {"n": {"not": [1, 2, 4]}}}})
+    with pytest.raises(SpecError, match=r"forbidden\[0\] is empty, which forbids everything"):
+        make_spec(space={"n": n}, forbidden=[{}])
+
+
+@pytest.mark.parametrize(
+    ("parameter", "values"),
+    [
+        ({"type": "float", "low": 1.0618971355754463, "high": 4.0, "log": True, "step": 3.0}, {1.0618971355754463}),
+        ({"type": "float", "low": 0.0, "high": 0.3, "step": 0.1}, {0.0, 0.1, 0.2, 0.3}),
+        ({"type": "int", "low": 1, "high": 12, "step": 4}, {1, 5, 9}),
+        ({"type": "int", "low": 2**62, "high": 2**63 - 1, "step": 2**62 - 1}, {2**62, 2**63 - 1}),
+    ],
+)  # fmt: skip
+def test_no_rounding_leaves_the_steps(parameter: Plain, values: set[float]) -> None:
+    space = space_of({"x": parameter})
+    one = space.parameters["x"]
+    assert isinstance(one, NumberParameter)
+    found = {one.at_share(place / 50) for place in range(51)}
+    assert found == values and all(one.taken(value) == value for value in found)
 
 
 # Forbidden combinations.

@@ -74,6 +74,36 @@ def test_every_sampler_completes_them_and_a_resume_goes_on_the_same(sampler: str
             assert again == found
 
 
+@pytest.mark.parametrize("sampler", ["QMCSampler", "CmaEsSampler"])
+@pytest.mark.parametrize("seed", [3, 4])
+def test_a_resume_asks_again_with_what_was_given_where_much_is_forbidden(sampler: str, seed: int) -> None:
+    unit = {"type": "float", "low": 0.0, "high": 1.0}
+
+    def played(steps: int | None) -> list[dict[str, Any]]:
+        journal = MemoryJournal()
+        spec = make_spec(
+            space={"x": unit, "y": unit},
+            forbidden=[{"x": {"low": 0.5}, "y": {"low": 0.5}}],
+            start_with=[{"x": 0.9}, {"x": 0.8, "y": 0.1}],
+            search={"method": "random", "configs": 20},
+            sampler={"name": sampler, **({"n_startup_trials": 2} if sampler == "CmaEsSampler" else {})},
+            seed=seed,
+        )
+        study = fresh(spec, journal)
+        for step in range(20):
+            if step == 6:
+                study.enqueue({"x": 0.95})
+            job = study.ask()
+            assert job is not None
+            study.tell(job, {"loss": (job.params["x"] - 0.3) ** 2 + job.params["y"]})
+            if step == steps:
+                study = Study.open("world", journal)
+        return params(study)
+
+    whole = played(None)
+    assert all(played(steps) == whole for steps in (1, 8, 14))
+
+
 def test_a_grid_is_gone_through_whole_after_them() -> None:
     journal = MemoryJournal()
     study = fresh(spec_of("grid", study="g", start_with=[{"x": 0.123}]), journal)

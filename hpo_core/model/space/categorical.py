@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -40,6 +41,8 @@ class CategoricalParameter(ListedParameter):
                 )
             if not all(weight > 0 for weight in self.weights):
                 raise ValueError(f"weights = {self.weights} holds one that is not above 0; drop that choice instead")
+            if not math.isfinite(sum(self.weights)):
+                raise ValueError(f"weights = {self.weights} have a sum that is not finite; divide them all")
         return self
 
     def listed(self) -> Sequence[Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from hpo_core.model.space.number import NumberParameter, check_range
@@ -36,4 +37,9 @@ def widest(name: str, parameter: ParameterType, known: Mapping[str, ParameterTyp
             f"{' or '.join(named.values())}, or that of {name}"
         )
     check_range(low[0], high[1], parameter.log)
+    if not parameter.whole and not math.isfinite(high[1] - low[0]):
+        raise ValueError(
+            f"space.{name}: high - low can be {high[1]} - {low[0]}, which is not finite; narrow the range of "
+            f"{' or '.join(named.values())}, or that of {name}"
+        )
     return parameter.model_copy(update={"low": low[0], "high": high[1]})

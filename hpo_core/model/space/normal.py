@@ -55,6 +55,8 @@ class NormalParameter(NumberParameter):
             raise ValueError(f"high = {self.high}: lognormal values are above 0; raise high, or leave it out")
         if self.logarithmic and (abs(self.mean) > 300 or self.std > 100):
             raise ValueError(f"mean = {self.mean} and std = {self.std} are of the logarithm, and too large")
+        if not self.logarithmic and not math.isfinite(abs(self.mean) + 40 * self.std):
+            raise ValueError(f"mean = {self.mean} and std = {self.std} make values that are not finite; lower them")
         start, end, _ = self._tail
         if end - start < _LEAST_MASS:
             raise ValueError(

@@ -12,7 +12,7 @@ from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.model.space.parameter import Change, ParameterType
-from hpo_core.model.space.scalars import same_scalar
+from hpo_core.model.space.scalars import same_scalar, scalar_key
 from hpo_core.model.space.when import Test
 
 
@@ -76,6 +76,10 @@ class NumberParameter(ParameterType):
         if self.rounds_to_steps or self.whole:
             step = self.step or 1
             low = self.low + math.ceil((low - self.low) / step - 1e-9) * step
+            if low <= high and (high - low) // step < len(test.unwanted):
+                unwanted = set(map(scalar_key, test.unwanted))
+                count = math.floor((high - low) / step + 1e-9) + 1
+                return any(scalar_key(low + at * step) not in unwanted for at in range(count))
         return low <= high and not (low == high and any(same_scalar(low, one) for one in test.unwanted))
 
     def taken(self, value: Any) -> float | int:
@@ -124,11 +128,13 @@ class NumberParameter(ParameterType):
         value = min(max(value, low), high)
         if self.rounds_to_steps:
             assert self.step is not None
-            value = self.low + round((value - self.low) / self.step) * self.step
-            while value > high:
-                value -= self.step
-            while value < low:
-                value += self.step
+            if self.whole:  # exact, however large
+                first, last = -((self.low - math.ceil(low)) // self.step), (math.floor(high) - self.low) // self.step
+            else:
+                first = math.ceil((low - self.low) / self.step - 1e-9)
+                last = math.floor((high - self.low) / self.step + 1e-9)
+            at = max(first, min(last, round((value - self.low) / self.step)))
+            value = self.low + at * self.step
         if self.whole:
             return round(value)
         return float(min(max(value, self.low), self.high))

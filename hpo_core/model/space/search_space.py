@@ -54,6 +54,8 @@ class SearchSpace:
         self._combinations = list(forbidden)
         self._forbidden = alternatives(self._combinations)
         for i, condition in enumerate(self._forbidden):
+            if not condition:
+                raise ValueError(f"forbidden[{i}] is empty, which forbids everything; name parameters, or drop it")
             if unknown := [name for name in condition if name not in self._given]:
                 raise ValueError(
                     f"forbidden[{i}] names {unknown[0]!r}, which is no parameter; known: {_some(self._given)}"
