@@ -105,6 +105,7 @@ def test_grain_rung_has_one_task_run_per_rung(hpo: Runner) -> None:
     assert facts["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_task_runs_of_rungs_that_are_over_are_ended(hpo: Runner) -> None:
     """Each open one holds a thread, and a study may have thousands of brackets."""
     search = {"method": "sha", "configs": 1, "max_resource": 1, "rounds": 40}
