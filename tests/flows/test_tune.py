@@ -45,7 +45,7 @@ def test_everything_on(hpo: Runner) -> None:
     first = next(run for run in runs if run["name"] == "trial-00000/rung-0/to-1")
     assert {"bracket-0", "rung-0", "target-1"} <= set(first["tags"])
     keys = {item["key"] for item in api(hpo, "artifacts/filter", {"limit": 200})}
-    assert {key for key in keys if key.startswith("full-")} == {"full-study", "full-progress"}
+    assert {key for key in keys if key and key.startswith("full-")} == {"full-study", "full-progress"}
 
     # MLflow: a parent, a child per trial, nothing doubled by projecting again.
     import mlflow
