@@ -134,8 +134,8 @@ def _as_form(spec: StudySpec) -> dict[str, Any]:
     return {
         "objective": spec.objective,
         "metric": plain["metric"],
-        "numbers": [row for row in rows if "low" in row],
-        "choices": [row for row in rows if "low" not in row],
+        "numbers": [row for row in rows if "choices" not in row],
+        "choices": [row for row in rows if "choices" in row],
         "method": plain["search"] if record is None else {"method": spec.search.method, "source": record.source},
         "sampler": spec.sampler.name,
         "limits": plain["stop"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,8 +13,8 @@ import msgspec
 from hpo_core.execution.requests import JobRequests
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
-from hpo_core.model.short_text import some
 from hpo_core.model.space import SearchSpace
+from hpo_core.model.space.given_values import given_values
 from hpo_core.model.trial import Job, Params, Report
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
@@ -57,8 +58,8 @@ def first_job(spec: StudySpec, given: dict[str, str] | None = None, steps: int |
     """The first job of a study, with some parameters given; nothing of it is recorded anywhere.
 
     Args:
-        given: values as texts; the others come from the study's sampler. A parameter that only the given values make
-            active is drawn at random.
+        given: values as texts; the others are their defaults, else those of the study's sampler, else (where these
+            do not fit the given ones) drawn at random.
         steps: the job's target, instead of the one that the search gives it.
 
     Raises:
@@ -79,37 +80,39 @@ def completed_params(space: SearchSpace, given: dict[str, str], drawn: Params, s
     Raises:
         SpecError: the space has no such parameter, or a parameter cannot have its value.
     """
-    if unknown := [name for name in given if name not in space.parameters]:
-        raise SpecError(
-            f"--params {unknown[0]}={given[unknown[0]]}: the study's space has no {unknown[0]!r}; it has "
-            f"{some(space.parameters)}."
-        )
-    values: Params = {name: value for name, value in drawn.items() if name not in space.parameters}
-    for name in space.order:
-        if not space.is_active(name, values):
-            continue
-        parameter = space.resolved(name, values)
-        if name in given:
-            fits = [value for value in (read_value(given[name]), given[name]) if parameter.contains(value)]
-            if not fits:
-                raise SpecError(
-                    f"--params {name}={given[name]}: the value lies outside the range or choices of space.{name}; give "
-                    "one of them, or change the space."
-                )
-            values[name] = fits[0]
-        else:
-            known = [parameter.default] if parameter.default is not None else []
-            known += [drawn[name]] if name in drawn else []
-            known = [one for one in known if parameter.contains(one)]
-            values[name] = known[0] if known else parameter.draw(Stream(seed, f"params/{name}", 0))
-    if left := [name for name in given if name not in values]:
-        raise SpecError(
-            f"--params {left[0]}={given[left[0]]}: with these values {left[0]!r} takes no part (space.{left[0]}.when); "
-            "drop it, or give the parameters of its condition too."
-        )
-    if forbidden := space.forbidden_by(values):
-        raise SpecError(f"--params: it is forbidden that {forbidden}; give other values.")
+    try:
+        wanted = _filled(space, _read(space, given), {name: one.default for name, one in space.parameters.items()})
+        fixed = given_values(space, wanted, "--params")
+    except ValueError as error:
+        raise SpecError(f"{error}.") from None
+    constants = {name: value for name, value in drawn.items() if name not in space.parameters}
+    return constants | space.draw(Stream(seed, "params", 0), _filled(space, fixed, drawn))
+
+
+def _read(space: SearchSpace, given: dict[str, str]) -> Params:
+    """The values that texts stand for: as JSON where that fits the parameter, else as text."""
+    values: Params = {}
+    for name, text in given.items():
+        values[name] = read_value(text)
+        for value in (values[name], text) if name in space.parameters else ():
+            with contextlib.suppress(ValueError):
+                values[name] = space.parameters[name].taken(value)
+                break
     return values
+
+
+def _filled(space: SearchSpace, values: Params, more: Params) -> Params:
+    """With further values as far as they take part and fit; without any where they are forbidden together."""
+    found: Params = {}
+    for name in space.order:
+        known = all(other in found for other in space.references(name))
+        if name in values:
+            found[name] = values[name]
+            continue
+        part = known and more.get(name) is not None and space.is_active(name, found)
+        if part and space.resolved(name, found).contains(more[name]):
+            found[name] = more[name]
+    return values if space.forbidden_by(found) else found | values
 
 
 def request_of(spec: StudySpec, job: Job, folder: Path) -> JobRequest:

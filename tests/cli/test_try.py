@@ -180,11 +180,35 @@ def test_choice_that_looks_like_a_number_stays_text() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"y": "1"}, "no 'y'; it has x, c, d"),
-        ({"x": "7"}, "lies outside the range or choices of space.x"),
-        ({"c": "b", "d": "3"}, "'d' takes no part"),
+        ({"y": "1"}, "params: 'y' is no parameter of the space; it has x, c, d"),
+        ({"x": "7"}, "params.x = 7 lies outside its range"),
+        ({"c": "b", "d": "3"}, "d takes part only where"),
     ],
 )
 def test_wrong_values_are_refused(given: dict[str, str], words: str) -> None:
     with pytest.raises(SpecError, match=words):
         completed({"x": 0.1, "c": "b"}, **given)
+
+
+def test_defaults_and_forbidden_combinations_do_not_depend_on_the_seed() -> None:
+    unit = {"type": "float", "low": 0.0, "high": 1.0}
+    space = {"x": unit | {"default": 0.9}, "y": unit}
+    forbidden = [{"x": {"low": 0.5}, "y": {"low": 0.5}}]
+    for seed in range(12):
+        spec = make_spec(space=space, forbidden=forbidden, seed=seed)
+        params = first_job(spec).params
+        assert params["x"] == 0.9 and params["y"] < 0.5
+        params = first_job(spec, {"y": "0.7"}).params
+        assert params["y"] == 0.7 and params["x"] < 0.5, "the default would be forbidden"
+
+
+def test_given_values_are_those_that_start_with_takes() -> None:
+    step = {"type": "float", "low": 0.0, "high": 1.0, "step": 0.25}
+    space = {"s": step, "z": {"type": "float", "low": 0.0, "high": 9.0}, "i": {"type": "int", "low": 1, "high": 9}}
+    spec = make_spec(space=space)
+    params = first_job(spec, {"s": "0.5", "z": "2", "i": "3.0"}).params
+    assert [(type(params[name]), params[name]) for name in "szi"] == [(float, 0.5), (float, 2.0), (int, 3)]
+    with pytest.raises(SpecError, match="off its steps"):
+        first_job(spec, {"s": "0.3"})
+    with pytest.raises(SpecError, match="params.z = a whole number of about 400 digits"):
+        first_job(spec, {"z": "1" + "0" * 400})

@@ -108,6 +108,7 @@ def test_one_server_while_a_study_is_driven_and_none_after(alone: Runner) -> Non
     assert wait_until(lambda: not servers(alone.home))
 
 
+@pytest.mark.slow
 def test_none_after_kill_9(alone: Runner) -> None:
     process = alone.start("tune", alone.study("slow", search=LONG))
     wait_for_entries(alone, "toy", 8, process, PATIENCE)

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpo_core.home import Home
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_flows import tune
-from hpo_flows.study_run.session import Session
 from tests.conftest import make_spec
 
 LIMIT = 524_288
 """Bytes of parameters that a Prefect server takes (``PREFECT_SERVER_API_MAX_PARAMETER_SIZE``)."""
 
 
-def shown(spec: StudySpec, home: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def shown(spec: StudySpec, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the flow is called with."""
     calls: list[dict[str, Any]] = []
 
@@ -28,16 +25,12 @@ def shown(spec: StudySpec, home: Path, monkeypatch: pytest.MonkeyPatch) -> dict[
             return lambda **parameters: calls.append(parameters)
 
     monkeypatch.setattr(tune, "tune", Flow())
-    session = Session(Home(str(home)), spec.study, spec=spec)
-    try:
-        tune.run_in_flow(session, "tune")
-    finally:
-        session.close()
+    tune.run_in_flow(spec, lambda: None)
     (parameters,) = calls
     return parameters
 
 
-def test_a_rerun_of_thousands_of_trials_is_shown_by_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rerun_of_thousands_of_trials_is_shown_by_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its record holds all their parameters and grants, and a Prefect server refuses what is that long."""
     study = Study.create(
         make_spec(
@@ -48,6 +41,6 @@ def test_a_rerun_of_thousands_of_trials_is_shown_by_its_source(tmp_path: Path, m
         study.tell(job, {"loss": float(job.trial)})
     spec = rerun_spec(list(study.journal.entries(study.name)), "again")
     assert len(repr(spec.plain())) > LIMIT
-    parameters = shown(spec, tmp_path, monkeypatch)
+    parameters = shown(spec, monkeypatch)
     assert parameters["method"] == {"method": "recorded", "source": study.name}
     assert parameters["name"] == "again" and len(repr(parameters)) < LIMIT / 10

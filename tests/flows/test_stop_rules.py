@@ -15,6 +15,7 @@ def events(hpo: Runner, kind: str) -> list[dict[str, Any]]:
     return [event for entry in entries for event in entry["events"] if event["is"] == kind]
 
 
+@pytest.mark.slow
 def test_seconds_cancel_what_runs_and_a_resume_trains_it_again(hpo: Runner) -> None:
     search = {"method": "random", "max_resource": 2000}  # five minutes each, twice what the runner waits for
     file = hpo.study("slow", search=search, stop={"seconds": 3, "running": "cancel"})

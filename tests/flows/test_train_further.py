@@ -158,6 +158,7 @@ def test_killed_on_the_way_the_same_command_goes_on(hpo: Runner) -> None:
     assert found["trained_further"]["reached"] and opened(hpo, "toy").status == "finished"
 
 
+@pytest.mark.slow
 def test_the_deployed_flow_does_the_same(hpo: Runner) -> None:
     """``resume`` with ``to``, as its form sends it; a run that is started again after its end does nothing."""
     hpo("tune", hpo.study(search=SEARCHES["random"]))

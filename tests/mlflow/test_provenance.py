@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -17,21 +18,22 @@ from hpo_core.cli.app import app
 from hpo_core.home import Home
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import CheckpointError, HpoError, JournalError, StudyExistsError
+from hpo_core.model.trial import Checkpoint, Job, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import StudySpec
 from hpo_core.tracking.provenance import journal_copy, run_files
 from hpo_core.tracking.provenance.restore import Restored, restore_study
 from hpo_core.tracking.provenance.versions_file import note_version, read_versions
-from tests.mlflow.test_mlflow import NAME, Tracker, entries_of, play, start, tracker  # noqa: F401 - a fixture
+from tests.mlflow.test_mlflow import NAME, Clock, Tracker, Train, entries_of, good, play, start, tracker  # noqa: F401 - a fixture
 
 
 class Uploaded:
     """A study that MLflow holds, and an empty home."""
 
-    def __init__(self, tracker: Tracker, **more: Any) -> None:  # noqa: F811
+    def __init__(self, tracker: Tracker, train: Train = good, **more: Any) -> None:  # noqa: F811
         self.tracker = tracker
-        self.study = play(*start(MemoryJournal(), configs=6, **more))
+        self.study = play(*start(MemoryJournal(), configs=6, **more), train)
         self.home = Home(tracker.folder / "home")
         self.project()
 
@@ -215,6 +217,32 @@ def test_the_best_checkpoint_comes_with_it_if_it_is_the_one(tracker: Tracker) ->
         case.restore(checkpoint=True)
     assert not (case.home.study_folder(NAME) / best.uri).exists()
     assert case.restore(name="without").checkpoint == ""
+
+
+def test_a_checkpoint_that_cannot_be_fetched_leaves_the_import(
+    tracker: Tracker,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = Uploaded(tracker)
+    best = case.study.state.best_checkpoint()
+    assert best is not None
+    case.replace(f"best_checkpoint/{best.uri.rpartition('/')[2]}", b"abc")
+    usage = shutil.disk_usage(tracker.folder)
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda path: usage._replace(free=best.size))
+        found = case.restore(checkpoint=True)
+    assert found.checkpoint == "" and f"not fetched; it has {best.size} bytes" in "\n".join(found.lines())
+
+
+def test_a_checkpoint_outside_the_home_leaves_the_import(tracker: Tracker) -> None:  # noqa: F811
+    base = f"file://{tracker.folder}/elsewhere"
+
+    def train(job: Job, clock: Clock) -> Report:
+        made = Checkpoint(f"{base}/{NAME}/{job.trial}-{job.target}.bin", "0" * 64, job.target, 3)
+        return msgspec.structs.replace(good(job, clock), checkpoint=made)
+
+    found = Uploaded(tracker, train, checkpoints={"folder": base}).restore(checkpoint=True)
+    assert found.checkpoint == "" and "outside its home" in "\n".join(found.lines())
 
 
 def _git(folder: Path, *arguments: str) -> str:

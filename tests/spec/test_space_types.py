@@ -411,5 +411,5 @@ def test_hpo_try_uses_the_defaults_and_keeps_to_dependent_ranges() -> None:
     spec = make_spec(space=space, forbidden=FORBIDDEN, constants={"data": "a"})
     params = first_job(spec, {"chunk": "33"}).params
     assert (params["x"], params["batch"], params["chunk"], params["data"]) == (0.5, 64, 33, "a")
-    with pytest.raises(SpecError, match="chunk=65: the value lies outside"):
+    with pytest.raises(SpecError, match="params.chunk = 65 lies outside its range"):
         first_job(spec, {"chunk": "65"})

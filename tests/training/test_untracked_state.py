@@ -20,6 +20,7 @@ from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.training.child.attempt import run_attempt
+from hpo_core.training.exactness.fingerprints import MOST_NESTED, Saved, fingerprint
 from hpo_core.training.request import JobRequest, decode_report, encode_report
 
 DATA = TensorDataset(torch.arange(8.0).reshape(8, 1))
@@ -295,3 +296,18 @@ def test_what_cannot_be_tracked_is_told_what_to_do(item: Any, words: str, tmp_pa
     request = JobRequest(study="s", job=job, objective="a:b", metric="loss", seed=11, folder=str(tmp_path))
     with pytest.raises(ObjectiveError, match=words):
         run_attempt(lambda trial: trial.track(thing=item), request, raised=(ObjectiveError,))
+
+
+def test_nested_data_is_looked_at_in_part() -> None:
+    class Counted(list[Any]):
+        looked = 0
+
+        def __iter__(self) -> Any:
+            Counted.looked += len(self)
+            return super().__iter__()
+
+    data = Counted([Counted([0.0] * 1000) for _ in range(1000)])
+    before = fingerprint({"data": data, "count": [1]}, Saved())
+    assert Counted.looked <= MOST_NESTED
+    data[0][0] = 1.0
+    assert fingerprint({"data": data, "count": [1]}, Saved()) != before, "the first ones are looked at"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+from prefect.exceptions import FailedRun
 from prefect.runtime import deployment
 from prefect.states import Failed
 
@@ -29,6 +31,7 @@ def failing_in_words(within: Callable[[], bool] = lambda: False) -> Callable[[Ca
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
         def run(*arguments: P.args, **parameters: P.kwargs) -> R:
+            logging.getLogger("prefect.flow_runs").addFilter(_is_news)
             try:
                 return function(*arguments, **parameters)
             except HpoError as error:
@@ -40,3 +43,8 @@ def failing_in_words(within: Callable[[], bool] = lambda: False) -> Callable[[Ca
         return run
 
     return decorate
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not the engine's own traceback of a run that ended as Failed: the state has said why, in the line before."""
+    return not (record.exc_info and record.exc_info[0] is FailedRun)

@@ -55,8 +55,8 @@ class StudyWorker(ProcessWorker):
         return [] if self._ending else await super().get_and_submit_flow_runs()
 
     async def run(self, flow_run: FlowRun, *arguments: Any, **settings: Any) -> Any:
-        self._under_way += 1
         private_folder(heartbeat_file(self._home, flow_run.id).parent, below=self._home)
+        self._under_way += 1
         beating = asyncio.create_task(self._beat(flow_run.id))
         try:
             return await super().run(flow_run, *arguments, **settings)

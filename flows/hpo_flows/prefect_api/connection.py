@@ -163,6 +163,9 @@ def wait_for_final_states(flow_run: str, task_runs: int, seconds: float = 20.0) 
 
     States travel asynchronously through this process, a websocket and the server's recorder. A
     server that ended before that would show a finished study with task runs that run for ever.
+
+    Args:
+        seconds: how long the next one is waited for: on a busy machine they come slowly, but they come.
     """
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
@@ -170,7 +173,7 @@ def wait_for_final_states(flow_run: str, task_runs: int, seconds: float = 20.0) 
 
     EventsWorker.drain_all(timeout=seconds)
     wanted = FlowRunFilter(id=FlowRunFilterId(any_=[UUID(flow_run)]))
-    deadline = time.monotonic() + seconds
+    deadline, best = time.monotonic() + seconds, 0
     with get_client(sync_client=True) as client:
         while True:
             final = 0
@@ -179,6 +182,8 @@ def wait_for_final_states(flow_run: str, task_runs: int, seconds: float = 20.0) 
                 final += sum(run.state is not None and run.state.is_final() for run in runs)
             if final >= task_runs:
                 return True
+            if final > best:
+                deadline, best = time.monotonic() + seconds, final
             if time.monotonic() >= deadline:
                 return False
             time.sleep(0.3)

@@ -203,7 +203,7 @@ class SharedServer:
             server = LockFile(self._file("server", "lock"))
             try:
                 if not server.take(fcntl.LOCK_EX):
-                    self._read()
+                    self.read_address()
                     return True
                 if self._process is not None:
                     return False  # ours ended; never start a second one
@@ -221,7 +221,8 @@ class SharedServer:
         finally:
             lock.close()
 
-    def _read(self) -> None:
+    def read_address(self) -> None:
+        """Note address and password of the server that runs now."""
         try:
             known = json.loads(self.secrets_file.read_text())
             self.url, self.auth = str(known["url"]), str(known["auth"])

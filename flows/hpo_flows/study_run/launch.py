@@ -22,6 +22,7 @@ from hpo_core.execution.executor import Executor
 from hpo_core.home import Home
 from hpo_core.model.errors import HpoError
 from hpo_core.placement.cores import available_cores
+from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec, notices
 from hpo_core.spec.threads import oversubscription
@@ -38,7 +39,7 @@ from hpo_flows.prefect_api.connection import (
     prepare_environment,
 )
 from hpo_flows.prefect_api.shared_server import SharedServer
-from hpo_flows.study_run.prefect_process import PrefectProcess, Shown
+from hpo_flows.study_run.prefect_process import ERROR_LENGTH, PrefectProcess, Shown
 from hpo_flows.study_run.session import Session, Summary
 
 HALTED = 7
@@ -99,9 +100,16 @@ def launch(
             if shown:
                 folder = "" if server is None else str(server.folder)
                 what = Shown(study=name, action=action, start=study.seq, server_folder=folder, start_timeout=timeout)
-                pages = PrefectProcess(
-                    what, session.folder, journal=session.journal_url, say=say, on_shown=lambda: _say_where(server, say)
-                )
+                try:
+                    pages = PrefectProcess(
+                        what,
+                        session.folder,
+                        journal=session.journal_url,
+                        say=partial(_say, out if board else err, False),  # with --json as well
+                        on_shown=lambda: _say_where(server, say),
+                    )
+                except (OSError, HpoError) as error:
+                    err.print(f"Prefect does not show this study, which goes on: {terminal_text(str(error))}")
             return DirectDispatcher(executor)
 
         _, summary = session.run(dispatcher)
@@ -126,12 +134,12 @@ def launch(
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:
         if pages is not None:
-            pages.end(error=str(error) or type(error).__name__)
+            pages.end(error=masked(str(error))[:ERROR_LENGTH] or type(error).__name__)
         raise
     finally:
         session.close()
-        if waits and pages is not None:
-            pages.wait()
+        if waits and pages is not None and not pages.wait():
+            err.print("Prefect does not show all of this study; the journal has it.", style="yellow")
         if server is not None:
             server.let_go()
 
@@ -151,6 +159,7 @@ def _find_api(home: Home, start_timeout: float) -> SharedServer | None:
 
 def _say_where(server: SharedServer | None, say: Callable[[str], None]) -> None:
     if server is not None:
+        server.read_address()  # the other process may have started or found another one
         say(f"Prefect UI while it runs: {server.url} ({_password_words(server)})")
 
 

@@ -29,7 +29,7 @@ from hpo_core.journal.sql import open_journal
 from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import AttemptReported, Entry, JobGranted
 from hpo_core.model.trial import Outcome, Report
-from hpo_core.security.masking import mask_logs
+from hpo_core.security.masking import mask_logs, masked
 from hpo_core.study import Study
 from hpo_flows.prefect_api.connection import PrefectServerError, point_prefect_at
 from hpo_flows.prefect_api.shared_server import SharedServer
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from hpo_flows.study_run.tasks import TaskRuns
 
 POLL_SECONDS = 0.3
+JOURNAL_SECONDS = 5.0
+"""Until a journal that cannot be reached is tried again."""
 END_SECONDS = 120.0
 """How long this process outlives its controller: a server that is still starting is waited for."""
 
@@ -74,7 +76,7 @@ class Controller:
     def tell(self, text: str | None) -> None:
         """Send a text for the person, or None: the flow run is there."""
         with contextlib.suppress(OSError):  # it has ended
-            os.write(1, json.dumps(text).encode() + b"\n")
+            os.write(1, json.dumps(text and masked(text)).encode() + b"\n")
 
 
 class StudyFollower:
@@ -88,8 +90,8 @@ class StudyFollower:
         self._journal = journal
         self.study = Study.open(name, journal, at=start - 1)
 
-    def news(self) -> list[Entry]:
-        """The entries that this study has not replayed; none where the journal cannot be read now."""
+    def news(self) -> list[Entry] | None:
+        """The entries that this study has not replayed; None where the journal cannot be read now."""
         try:
             if self._journal.info(self.study.name).entries == self.study.seq:
                 return []
@@ -98,14 +100,17 @@ class StudyFollower:
             raise
         except JournalError as error:
             log.warning("the journal cannot be read now: %s", error)
-            return []
+            return None
 
 
 class StudyFlow:
     """The body of the flow run: shows entries until the controller ends."""
 
-    def __init__(self, follower: StudyFollower, shown: Shown, controller: Controller) -> None:
+    def __init__(
+        self, follower: StudyFollower, shown: Shown, controller: Controller, close_server: Callable[[], None]
+    ) -> None:
         self._follower = follower
+        self._close_server = close_server
         self._shown = shown
         self._controller = controller
         self._time = time.time()
@@ -113,9 +118,18 @@ class StudyFlow:
         """By (trial, attempt) under way: shows its end."""
         self.flow_run = ""
         self.task_runs = 0
+        self.error: Exception | None = None
+        """What ended the flow run before the study did."""
 
     def run(self) -> Any:
         """Show the study in the present flow run; returns the flow run's final state."""
+        try:
+            return self._run()
+        except Exception as error:
+            self.error = error  # the flow's engine keeps it in a state
+            raise
+
+    def _run(self) -> Any:
         from prefect import tags
         from prefect.runtime import flow_run
 
@@ -135,7 +149,8 @@ class StudyFlow:
         with tags("hpo", study.name):
             while True:
                 ended = controller.ended.is_set()  # before the journal is read: what was recorded until then is shown
-                for entry in self._follower.news():
+                news = self._follower.news()
+                for entry in news or ():
                     study.replay(entry)
                     self._show(entry, tasks, observers)
                 for observer in observers:
@@ -143,12 +158,17 @@ class StudyFlow:
                 if api_is_unreachable() and not unreachable:
                     unreachable = True
                     controller.tell("The Prefect server does not answer: its pages stop here. The study goes on.")
-                if ended:
+                if ended and news is not None:
                     break
-                controller.ended.wait(POLL_SECONDS)
+                if ended:  # END_SECONDS limit it
+                    time.sleep(POLL_SECONDS)
+                else:
+                    controller.ended.wait(POLL_SECONDS)
             tasks.close(seconds=0.0)
         self.task_runs = tasks.task_runs
-        if wait_for_return():
+        if not wait_for_return():
+            self._close_server()  # it kills one that hangs, and the final state is not waited for in vain
+        else:
             for observer in observers:
                 observer.close()
             if controller.ending is not None and controller.ending.links:
@@ -190,6 +210,8 @@ def _final_state(study: Study, ending: Ending | None) -> Any:
     halted = study.state.halted
     if halted is not None and not study.finished and not halted.rule:
         return Failed(message=f"{terminal_text(halted.reason)}; {cure}")
+    if not study.state.completed_jobs and study.state.abandoned_trials:
+        return Failed(message=f"No trial has a result: {study.state.abandoned_trials:,} trials were given up.")
     words = "" if study.finished or halted is None else f"{halt_words(study.spec, halted)}; "
     return Completed(message=f"{words}best {best_line(study)}, {study.state.completed_jobs:,} jobs")
 
@@ -238,11 +260,26 @@ def _main(shown: Shown, controller: Controller, server: SharedServer | None) -> 
     if server is not None:
         server.wait(controller.tell)
         point_prefect_at(server.api_url, server.auth)
-    journal = open_journal(os.environ["HPO_JOURNAL"], reading=True)
-    follower = StudyFollower(shown.study, journal, shown.start)
-    flow = StudyFlow(follower, shown, controller)
+    follower = _follow(shown, controller)
+    flow = StudyFlow(follower, shown, controller, close_server=server.close if server is not None else lambda: None)
     run_in_flow(follower.study.spec, flow.run, return_state=True)
+    if flow.error is not None:
+        raise flow.error
     return 0 if wait_for_final_states(flow.flow_run, flow.task_runs) else 1
+
+
+def _follow(shown: Shown, controller: Controller) -> StudyFollower:
+    """The study from the journal, which is asked again while it cannot be reached and the controller goes on."""
+    while True:
+        try:
+            return StudyFollower(shown.study, open_journal(os.environ["HPO_JOURNAL"], reading=True), shown.start)
+        except StudyNotFoundError:
+            raise
+        except JournalError as error:
+            if controller.ended.is_set():
+                raise
+            log.warning("the journal cannot be read now: %s", error)
+            controller.ended.wait(JOURNAL_SECONDS)
 
 
 if __name__ == "__main__":

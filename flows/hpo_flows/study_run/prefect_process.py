@@ -20,6 +20,8 @@ from hpo_core.security.private_files import open_private
 
 LOG = "prefect.log"
 """What that process says, in the study's folder."""
+ERROR_LENGTH = 4_000
+"""Characters of an error that are told: a pipe takes so much without somebody who reads."""
 WAIT_SECONDS = 60.0
 """How long a command without a terminal waits for it at the end: what comes next in a script may look there."""
 
@@ -105,7 +107,11 @@ class PrefectProcess:
             self._process.stdin.write(told)
             self._process.stdin.close()
 
-    def wait(self, seconds: float = WAIT_SECONDS) -> None:
-        """Wait until Prefect has it all, not longer than this."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=seconds)
+    def wait(self, seconds: float = WAIT_SECONDS) -> bool:
+        """Wait until Prefect has it all, not longer than this; whether it has.
+
+        Ctrl-C ends the wait alone: the study has ended, and its exit code stands.
+        """
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            return self._process.wait(timeout=seconds) == 0
+        return False

@@ -85,7 +85,10 @@ class NumberParameter(ParameterType):
     def taken(self, value: Any) -> float | int:
         number = value
         if not isinstance(value, bool | str) and hasattr(value, "__float__"):  # numpy's too
-            number = float(value)
+            try:
+                number = float(value)
+            except OverflowError:
+                number = math.inf
             if self.whole and number.is_integer():
                 number = int(value)
         if not self.contains(number):

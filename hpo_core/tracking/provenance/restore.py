@@ -56,7 +56,9 @@ class Restored(msgspec.Struct, frozen=True):
     replaced: tuple[str, ...]
     """Settings that were replaced, in words."""
     checkpoint: str
-    """The best checkpoint, put in its place; empty where it was not asked for or not there."""
+    """The best checkpoint, put in its place; empty where it was not asked for or not fetched."""
+    checkpoint_left: str
+    """Why it was asked for and not fetched; empty where it was."""
     checkpoints_missing: int
     """Checkpoints that the journal counts as kept and that are not here."""
 
@@ -70,6 +72,8 @@ class Restored(msgspec.Struct, frozen=True):
         found += [f"replaced: {words}" for words in self.replaced]
         if self.checkpoint:
             found.append(f"checkpoint: {self.checkpoint}")
+        if self.checkpoint_left:
+            found.append(f"checkpoint: not fetched; {self.checkpoint_left}")
         if self.checkpoints_missing:
             found.append(
                 f"checkpoints: {self.checkpoints_missing} that the study kept are not here; a resume would train those "
@@ -124,7 +128,7 @@ def restore_study(
             folder = home.study_folder(name, create=True)
             packages = _fetch_versions(source, folder, Path(side))
             study = Study.open(name, journal, reading=True)
-            best = _fetch_checkpoint(source, study, folder, Path(side)) if checkpoint else ""
+            best, why = _fetch_checkpoint(source, study, folder, Path(side)) if checkpoint else ("", "")
         finally:
             journal.close()
     version = _latest(folder)
@@ -138,6 +142,7 @@ def restore_study(
         commit="" if version is None or version.git is None else version.git.commit[:40],
         replaced=replaced,
         checkpoint=best,
+        checkpoint_left=why,
         checkpoints_missing=sum(not (folder / uri).is_file() for uri in study.checkpoints.uris),
     )
 
@@ -257,15 +262,23 @@ def _other_packages(recorded: str) -> tuple[str, ...]:
     return tuple(line for line in recorded.splitlines() if line not in here and not line.startswith("#"))
 
 
-def _fetch_checkpoint(source: RunFiles, study: Study, folder: Path, side: Path) -> str:
-    """Put the best checkpoint in its place; empty where the run has none that is the journal's best."""
+def _fetch_checkpoint(source: RunFiles, study: Study, folder: Path, side: Path) -> tuple[str, str]:
+    """Put the best checkpoint in its place; returns the place, or why it was not fetched."""
     best = study.state.best_checkpoint()
     if best is None:
-        return ""
-    path = local_path(folder, best.uri, study.spec.checkpoint_base)
+        return "", "the study has none"
+    try:
+        path = local_path(folder, best.uri, study.spec.checkpoint_base)
+    except CheckpointError:
+        path = None
+    if path is None:
+        return "", f"the study wrote it to {best.uri}, outside its home"
     name = f"{BEST_FOLDER}/{best.uri.rpartition('/')[2]}"
-    if path is None or name not in source.sizes(BEST_FOLDER):
-        return ""
+    if name not in source.sizes(BEST_FOLDER):
+        return "", f"the run has no {name}"
+    free = min(shutil.disk_usage(place).free for place in (side, folder))
+    if best.size > free * 9 // 10:
+        return "", f"it has {best.size:,} bytes, and {free:,} are free on this disk"
     found = source.fetch(name, side, best.size)
     with found.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -277,4 +290,4 @@ def _fetch_checkpoint(source: RunFiles, study: Study, folder: Path, side: Path) 
         )
     private_folder(path.parent, below=folder)
     shutil.move(found, path)
-    return str(path)
+    return str(path), ""

@@ -19,6 +19,8 @@ import numpy as np
 
 MOST_ITEMS = 1000
 """A container with more items is judged by their number alone: it is data."""
+MOST_NESTED = 10 * MOST_ITEMS
+"""The same for a value with all containers inside it: further ones are judged by their number of items."""
 MOST_BYTES = 1_000_000
 """The same for arrays."""
 _LIBRARIES = tuple(
@@ -103,8 +105,13 @@ def callable_only(value: Any) -> bool:
     return callable(value) and hasattr(value, "__code__")
 
 
-def fingerprint(value: Any, saved: Saved, depth: int = 0) -> Hashable:
+def fingerprint(value: Any, saved: Saved) -> Hashable:
     """Changes where the value does, apart from what is saved; O(its parameters), or O(1) for large data."""
+    return _print(value, saved, 0, [MOST_NESTED])
+
+
+def _print(value: Any, saved: Saved, depth: int, left: list[int]) -> Hashable:
+    """With the number of items that may still be looked at in ``left[0]``: one for the whole value."""
     if id(value) in saved.objects:
         return None
     if isinstance(value, _PLAIN):
@@ -112,7 +119,7 @@ def fingerprint(value: Any, saved: Saved, depth: int = 0) -> Hashable:
     if is_tensor(value):
         return None if address_of(value) in saved.tensors else (address_of(value), value._version)
     if is_torch_module(value):
-        return tuple(fingerprint(tensor, saved) for tensor in tensors_of(value))
+        return tuple(_print(tensor, saved, depth, left) for tensor in tensors_of(value))
     if isinstance(value, np.ndarray):
         if value.nbytes > MOST_BYTES or value.dtype.kind not in "biufc":
             return value.shape, str(value.dtype)
@@ -120,23 +127,24 @@ def fingerprint(value: Any, saved: Saved, depth: int = 0) -> Hashable:
     if is_generator(value):
         return _generator_state(value)
     if isinstance(value, Mapping | list | tuple | set):
-        return _of_container(value, saved, depth)
+        return _of_container(value, saved, depth, left)
     if depth < 2 and is_known_object(value):
-        found = [(name, fingerprint(item, saved, depth + 1)) for name, item in list(vars(value).items())]
+        found = [(name, _print(item, saved, depth + 1, left)) for name, item in list(vars(value).items())]
         return type(value).__qualname__, tuple(found)
     return type(value).__qualname__
 
 
-def _of_container(value: Any, saved: Saved, depth: int) -> Hashable:
-    if len(value) > MOST_ITEMS or depth > 3:
+def _of_container(value: Any, saved: Saved, depth: int, left: list[int]) -> Hashable:
+    if len(value) > min(MOST_ITEMS, left[0]) or depth > 3:
         return type(value).__qualname__, len(value)
+    left[0] -= len(value)
     if isinstance(value, Mapping):
         return tuple(
-            (key if isinstance(key, _PLAIN) else id(key), fingerprint(item, saved, depth + 1))
+            (key if isinstance(key, _PLAIN) else id(key), _print(item, saved, depth + 1, left))
             for key, item in value.items()
         )
     items = sorted(value, key=repr) if isinstance(value, set) else value
-    return tuple(fingerprint(item, saved, depth + 1) for item in items)
+    return tuple(_print(item, saved, depth + 1, left) for item in items)
 
 
 def address_of(tensor: Any) -> int:

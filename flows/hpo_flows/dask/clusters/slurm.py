@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from hpo_flows.dask.clusters.kind import NO_PAGES, ClusterError, ClusterKind, op
 from hpo_flows.dask.clusters.signal_handlers import signal_handlers_kept
 from hpo_flows.dask.clusters.slurm_jobs import cancel_jobs, job_name, jobs_of, mark_of
 from hpo_flows.dask.clusters.slurm_watch import SlurmWatch, watched_cluster
+from hpo_flows.prefect_api.shared_server import LockFile
 
 _ENDED_UNSEEN = 3
 """So many jobs, and at least one for each worker, that end before their worker comes are no accident."""
@@ -31,9 +33,29 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
         super().__init__(settings, study, folder)
         self._watch = SlurmWatch(study, folder)
         self._next_check = 0.0
+        self._alone: LockFile | None = None
 
     def create(self) -> Any:
-        """End jobs that a killed controller left, start the scheduler and submit the jobs."""
+        """End jobs that a killed controller left, start the scheduler and submit the jobs.
+
+        A study enters the journal only once workers came: the lock keeps a second controller that is started
+        meanwhile from taking the jobs of the first one for left ones.
+        """
+        Path(self.folder).mkdir(parents=True, exist_ok=True)
+        self._alone = LockFile(Path(self.folder) / "slurm.lock")
+        if not self._alone.take(fcntl.LOCK_EX):
+            self._release()
+            raise ClusterError(
+                f"study {self.study!r} has a controller on this machine that submits its Slurm jobs. Wait for it, or "
+                "end it first."
+            )
+        try:
+            return self._submit()
+        except BaseException:
+            self._release()
+            raise
+
+    def _submit(self) -> Any:
         cluster = self.scheduler()
         try:
             left = jobs_of(self.study, self.folder)
@@ -118,12 +140,18 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
     def close(self) -> None:
         """End the jobs and the scheduler, and remove the files of certificate and key."""
         self._watch.stop()
+        self._release()
         cluster = self.cluster
         super().close()
         for name in ("ca_file", "cert", "key"):
             file = getattr(cluster, f"_job_{name}", None)
             if file is not None:
                 file.close()
+
+    def _release(self) -> None:
+        if self._alone is not None:
+            self._alone.close()
+            self._alone = None
 
 
 def _environment(key: str) -> str:

@@ -117,6 +117,8 @@ def call(command: list[str]) -> str:
             f"cluster.kind = 'slurm' needs Slurm's commands, and {command[0]!r} is not found here. Start the study on "
             "a node of the cluster that has them (a login node), or mend PATH."
         ) from None
+    except OSError as error:  # no process can be started now: a limit of the login node
+        raise ClusterError(f"Slurm: {command[0]} cannot be started ({error.strerror or error}).") from None
     except subprocess.TimeoutExpired:
         raise ClusterError(f"Slurm: no answer from {command[0]} within {CALL_SECONDS:.0f} s; try `sinfo`.") from None
     if done.returncode:
