@@ -41,7 +41,7 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
         A study enters the journal only once workers came: the lock keeps a second controller that is started
         meanwhile from taking the jobs of the first one for left ones.
         """
-        Path(self.folder).mkdir(parents=True, exist_ok=True)
+        Path(self.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         self._alone = LockFile(Path(self.folder) / "slurm.lock")
         if not self._alone.take(fcntl.LOCK_EX):
             self._release()
