@@ -131,7 +131,7 @@ class Deployed:
         """Wait until the run's study has so many jobs done; its name, and every process of the flow run."""
         found = self.wait(run, lambda found: found["state_type"] == "RUNNING" and found["name"].startswith("tune-"))
         study = found["name"].removeprefix("tune-")
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + LIMIT
         while self.status(study)["jobs"] < jobs:
             assert time.monotonic() < deadline, self.logs(run)
         mine = [
@@ -143,7 +143,7 @@ class Deployed:
         return study, mine
 
 
-def gone(processes: list[psutil.Process], seconds: float = 60) -> bool:
+def gone(processes: list[psutil.Process], seconds: float = LIMIT) -> bool:
     deadline = time.monotonic() + seconds
     while any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes):
         if time.monotonic() > deadline:
