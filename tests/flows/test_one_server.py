@@ -18,7 +18,7 @@ import pytest
 
 from hpo_flows.prefect_api.connection import PrefectServerError
 from hpo_flows.prefect_api.shared_server import SharedServer
-from tests.flows.conftest import Runner, wait_for_entries
+from tests.flows.conftest import LIMIT, Runner, wait_for_entries
 from tests.flows.prefect_api import ask
 
 pytestmark = pytest.mark.timeout(600)
@@ -211,7 +211,7 @@ def test_the_users_api_is_found(source: str, tmp_path: Path) -> None:
     }
     code = "from hpo_flows.prefect_api.connection import configured_api; print(configured_api())"
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT
     )
     assert done.stdout.split() == ["None" if source == "nowhere" else url], done.stderr
 

@@ -12,7 +12,7 @@ import pytest
 from hpo_flows.prefect_api.shared_server import SharedServer
 from tests.flows.conftest import Runner, wait_for_entries
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
