@@ -102,8 +102,8 @@ class PbtSearch(SearchSettings):
     rules: Literal[1, 2, 3] = Field(
         default=3,
         description="Version of the rules of change, for studies recorded with older ones. 2: floats with a step could "
-        "not reach an upper end that their steps miss by a rounding error. 1: they could also stay where they were, and "
-        "truncation left populations of 3 or 4 alone.",
+        "not reach an upper end that their steps miss by a rounding error. 1: they could also stay where they were, "
+        "and truncation left populations of 3 or 4 alone.",
     )
 
     @property

@@ -35,8 +35,8 @@ class Change(msgspec.Struct, frozen=True):
     bounds: tuple[float, float] | None = None
     """A range for changed numbers that is narrower than the parameter's."""
     rules: int = 3
-    """Studies of older rules are audited by them: 1, a float with a step stays where its step rounds the change away; up
-    to 2, it never comes to an upper end that its steps miss by a rounding error."""
+    """Version. 1: a float with a step stays where its step rounds the change away. Up to 2: it never comes to an upper
+    end that its steps miss by a rounding error. Studies recorded with them are audited by them."""
 
 
 class ParameterType(BaseModel, ABC):
