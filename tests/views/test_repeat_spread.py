@@ -159,8 +159,6 @@ def test_noise_of_a_simulation_shrinks_with_the_repeats() -> None:
         sure = [AnalyticCurves(spec, seed, noise=0.0) for seed in range(60)]
         errors = [a.train(job)["acc"] - b.train(job)["acc"] for a, b in zip(off, sure, strict=True)]
         spreads.append(statistics.pstdev(errors))
-            statistics.pstdev(a.train(job)["acc"] - b.train(job)["acc"] for a, b in zip(off, sure, strict=True))
-        )
     assert 0.6 < spreads[0] < 1.4 and 0.06 < spreads[1] < 0.14
 
 
