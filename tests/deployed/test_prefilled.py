@@ -88,7 +88,10 @@ def test_an_objective_fills_in_the_space_that_it_suggests(monkeypatch: pytest.Mo
         prefilled_deployments([source, source], Permissions(("tests.flows",)))
 
 
-def test_the_cluster_of_a_study_file_is_used_and_nothing_else_of_it(tmp_path: Path) -> None:
+def test_the_cluster_of_a_study_file_is_used_and_nothing_else_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where a study that is not read from a file is imported from
     file = tmp_path / "slurm.yaml"
     file.write_text(
         "{study: s, objective: 'models.net:fit', metric: {name: loss}, space: {x: {type: float, low: 0, high: 1}}, "
