@@ -12,7 +12,7 @@ import logging
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from hpo_core.model.errors import StorageError
@@ -20,6 +20,7 @@ from hpo_core.security.lock_file import LockFile
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas import OrchestrationResult
 
 KILLED = "The process that showed this study was killed; whether the study went on, `hpo status` says."
 _NEEDED_BY = "the process that shows a study in Prefect"
@@ -92,6 +93,6 @@ def _report(client: SyncPrefectClient, run: UUID) -> bool:
     task_runs = client.read_task_runs(flow_run_filter=of_run, task_run_filter=open_ones, limit=_PAGE)
     for task_run in task_runs:
         client.set_task_run_state(task_run.id, Crashed(message=KILLED), force=True)
-    answer = client.set_flow_run_state(run, Crashed(message=KILLED), force=False)
+    answer: OrchestrationResult[Any] = client.set_flow_run_state(run, Crashed(message=KILLED), force=False)
     log.warning("flow run %s was %s and its process is gone: Crashed", run, state.name)
     return answer.state is not None and answer.state.is_crashed()
