@@ -103,7 +103,11 @@ def test_the_cluster_of_a_study_file_is_used_and_nothing_else_of_it(
     assert made.cluster == load_spec(file).cluster and made.seed == 5
     with pytest.raises(NotAllowedError, match="slurm"):
         with_changes(
-            plain, "rows", Permissions(("models",), tmp_path), seed=None, cluster=ClusterOfFile(file=file.name)
+            plain,
+            "rows",
+            Permissions(("models",), tmp_path, (tmp_path,)),
+            seed=None,
+            cluster=ClusterOfFile(file=file.name),
         )
     with pytest.raises(NotAllowedError, match="does not lie in"):
         with_changes(plain, "rows", allowed, seed=None, cluster=ClusterOfFile(file="../slurm.yaml"))

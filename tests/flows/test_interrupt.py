@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.faults.test_real_study import descendants
-from tests.flows.conftest import ROOT, Runner, wait_for_entries
+from tests.flows.conftest import LIMIT, ROOT, Runner, wait_for_entries
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def dask_processes() -> Iterator[str]:
         for process in reversed(processes):
             process.terminate()
         for process in processes:
-            process.wait(15)
+            process.wait(LIMIT)
 
 
 def children_called(word: str) -> list[psutil.Process]:
