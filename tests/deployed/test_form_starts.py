@@ -20,7 +20,7 @@ from tests.flows.test_interrupt import dask_processes
 
 __all__ = ["deployed", "page", "page_inside", "pictures"]
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(1800)]
 OBJECTIVE = "tests.flows.objectives:good"
 METHODS: dict[str, tuple[str, dict[str, int]]] = {
     "ASHA": ("asha", {"Configs": 4, "Max Resource": 4}),
@@ -188,10 +188,20 @@ def test_a_form_that_begins_with_a_study_is_started_as_it_stands(
     page_inside.screenshot(path=pictures / f"form-{name}.png")
     form.field("choices (Optional)").scroll_into_view_if_needed()
     page_inside.screenshot(path=pictures / f"form-{name}-rows.png")
-    submitted(deployed, page_inside, name)
+    run = submitted(deployed, page_inside, name)["id"]
     spec, wanted = recorded(deployed, name), load_spec(file).plain()
     changed = [key for key in wanted if key not in ("study", "pythonpath") and spec[key] != wanted[key]]
     assert not changed, {key: (spec[key], wanted[key]) for key in changed}
+    page_inside.goto(address(deployed, f"{kind.path}/runs/flow-run/{run}"))
+    page_inside.get_by_text("best loss").first.wait_for()
+    page_inside.wait_for_timeout(3000)
+    page_inside.screenshot(path=pictures / f"run-{name}.png")
+    wanted = {"artifacts": {"flow_run_id": {"any_": [run]}, "key": {"any_": [f"{name}-study"]}}, "limit": 1}
+    (artifact,) = deployed.api("artifacts/filter", wanted)
+    page_inside.goto(address(deployed, f"{kind.path}/artifacts/artifact/{artifact['id']}"))
+    page_inside.get_by_text("units of training").first.wait_for()
+    page_inside.wait_for_timeout(3000)
+    page_inside.screenshot(path=pictures / f"artifact-{name}.png")
 
 
 @pytest.mark.parametrize("kind", [Older, Newer], ids=["older", "newer"])
