@@ -67,14 +67,7 @@ class Deployed:
         )
 
     def api(self, path: str, body: Any = None, method: str | None = None) -> Any:
-        for tries_left in (4, 3, 2, 1, 0):
-            try:
-                return ask(self.environment, path, body, method, timeout=90)
-            except urllib.error.HTTPError as error:
-                if error.code != 503 or not tries_left:  # SQLite is locked for the moment
-                    raise
-                time.sleep(1.0)
-        raise AssertionError("unreachable")
+        return ask(self.environment, path, body, method, timeout=90)
 
     def start(self, flow: str, **parameters: Any) -> str:
         return self.start_with(flow, {}, **parameters)
