@@ -6,6 +6,7 @@ parameters is asked for as a list of rows. Settings that are rarely used are in 
 file's by themselves (``form_sections.py``).
 """
 
+import dataclasses
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -84,9 +85,9 @@ class Choice(_Form):
         return found | _conditions(self.name, self.only_if, self.fixed)
 
 
-StudyFile = Annotated[
-    str, Offered(lambda: Permissions.of_environment().study_files(), otherwise="(HPO_STUDY_FOLDER holds none)")
-]
+_STUDY_FILES = Offered(lambda: Permissions.of_environment().study_files(), otherwise="(HPO_STUDY_FOLDER holds none)")
+StudyFile = Annotated[str, _STUDY_FILES]
+FilledStudyFile = Annotated[str, dataclasses.replace(_STUDY_FILES, filled=True)]
 Objective = Annotated[str, Offered(lambda: Permissions.of_environment().known_objectives())]
 ClusterAddress = Annotated[
     str,
@@ -220,7 +221,7 @@ class ClusterOfFile(_Form):
     """
 
     model_config = ConfigDict(title="Of a study file")
-    file: StudyFile = Field(description="Its cluster is used, and nothing else of it: Slurm, Kubernetes, GPUs.")
+    file: FilledStudyFile = Field(description="Its cluster is used, and nothing else of it: Slurm, Kubernetes, GPUs.")
 
 
 Cluster = Annotated[LocalWorkers | DaskScheduler | ClusterOfFile | None, AsTabs()]
