@@ -201,6 +201,8 @@ class JobCompleted(_JobFact, frozen=True):
     """(resource, loss) on the way to the target, for methods that read curves (PASHA); else empty."""
     violation: float | msgspec.UnsetType = msgspec.UNSET
     """Total violation of the study's constraints, 0 where all are satisfied; not set where there are none."""
+    repeats: tuple[Metrics, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Metrics of each seed repeat, of which ``metrics`` are the means; not set where there is one."""
 
     @property
     def infeasible(self) -> bool:

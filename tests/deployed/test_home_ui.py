@@ -21,6 +21,7 @@ import pytest
 from hpo_core.home import Home
 from hpo_flows.home_ui.report_index import KEPT, ReportIndex
 from tests.cli.test_console import played
+from tests.flows.conftest import LIMIT
 from tests.methods import spec_of
 
 PATIENCE = 300
@@ -87,7 +88,7 @@ def served(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str], P
     process = started(tmp_path)
     yield process, until_ready(process), tmp_path
     process.kill()
-    process.wait(timeout=60)
+    process.wait(timeout=LIMIT)
 
 
 def started(home: Path) -> subprocess.Popen[str]:
@@ -125,7 +126,6 @@ def status_of(url: str, **headers: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_all_is_private_and_ends_with_the_command(
     how: signal.Signals, served: tuple[subprocess.Popen[str], list[str], Path]
