@@ -24,6 +24,7 @@ from hpo_core.tracking.run_location import ProjectionPlace
 from hpo_flows.home_ui.report_index import KEPT, ReportIndex
 from hpo_flows.home_ui.running_ui import mlflow_page, ui_lock
 from tests.cli.test_console import played
+from tests.flows.conftest import LIMIT
 from tests.methods import spec_of
 
 PATIENCE = 300
@@ -107,7 +108,7 @@ def served(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str], P
     process = started(tmp_path)
     yield process, until_ready(process), tmp_path
     process.kill()
-    process.wait(timeout=60)
+    process.wait(timeout=LIMIT)
 
 
 def started(home: Path) -> subprocess.Popen[str]:
@@ -145,7 +146,6 @@ def status_of(url: str, **headers: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_all_is_private_and_ends_with_the_command(
     how: signal.Signals, served: tuple[subprocess.Popen[str], list[str], Path]
