@@ -26,6 +26,9 @@ def tune(
     threads: Annotated[
         str | None, typer.Option("--threads", help="Threads of one attempt, or auto, instead of the file's.")
     ] = None,
+    repeats: Annotated[
+        int | None, typer.Option("--repeats", help="Training seeds of each configuration, instead of the file's.")
+    ] = None,
     start_with: Annotated[
         str | None,
         typer.Option("--start-with", help="Tried first: '{lr: 0.01}', a list, or a YAML or JSON file with them."),
@@ -53,6 +56,8 @@ def tune(
     if threads is not None:
         count = int(threads) if threads.isdigit() else threads
         changes["training"] = spec.plain()["training"] | {"threads": count}
+    if repeats is not None:
+        changes["repeats"] = repeats
     if start_with is not None:
         changes["start_with"] = read_configurations(start_with)
     if constants:

@@ -213,9 +213,10 @@ class StudyState:
             self.further_running += units
 
     def _units(self, number: int, stage: Stage, target: int) -> int:
-        """What a job to ``target`` trains that was not trained before."""
+        """What a job to ``target`` trains that was not trained before, in all seed repeats together."""
         trial = self.trials[number]
-        return target - (trial.resource if type(stage) is Further else trial.searched)
+        repeats = 1 if self.spec is None else self.spec.repeats
+        return repeats * (target - (trial.resource if type(stage) is Further else trial.searched))
 
     def _no_longer_runs(self, number: int, stage: Stage, target: int) -> int:
         """Returns the units of the job."""

@@ -198,6 +198,7 @@ class Decider:
             losses=losses,
             curve=curve,
             violation=violation,
+            repeats=report.repeats,
         )
 
     def _losses(self, metrics: Metrics) -> tuple[float | None, tuple[float, ...]]:
