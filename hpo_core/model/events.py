@@ -7,7 +7,7 @@ with that explanation, never guessed at. A new shape gets a new ``FORMAT``, an u
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -136,7 +136,7 @@ class TrialCreated(_Fact, frozen=True):
     bracket: int
     params: Params
     parent: int | None = None
-    queued: Literal[True] | msgspec.UnsetType = msgspec.UNSET
+    queued: bool | msgspec.UnsetType = msgspec.UNSET  # msgspec below 0.22 takes no Literal[True]
     """True: values come from the queue (``start_with``, ``enqueue``). Else left out, also from the journal."""
 
 

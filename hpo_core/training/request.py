@@ -92,6 +92,11 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         return whole if self.repeat is None else f"{whole}.repeat-{self.repeat}"
 
 
+# made at import: msgspec (0.22, too) crashes where two threads are the first to decode a type
+_requests = msgspec.msgpack.Decoder(JobRequest)
+_reports = msgspec.msgpack.Decoder(Report)
+
+
 def encode_request(request: JobRequest) -> bytes:
     """Encode as MessagePack, which keeps every float exact."""
     return msgspec.msgpack.encode(request)
@@ -99,7 +104,7 @@ def encode_request(request: JobRequest) -> bytes:
 
 def decode_request(data: bytes) -> JobRequest:
     """Inverse of :func:`encode_request`."""
-    return msgspec.msgpack.decode(data, type=JobRequest)
+    return _requests.decode(data)
 
 
 def encode_report(report: Report) -> bytes:
@@ -109,4 +114,4 @@ def encode_report(report: Report) -> bytes:
 
 def decode_report(data: bytes) -> Report:
     """Inverse of :func:`encode_report`."""
-    return msgspec.msgpack.decode(data, type=Report)
+    return _reports.decode(data)
