@@ -23,6 +23,7 @@ from hpo_core.model.errors import JournalUnavailableError
 from hpo_core.model.events import JobCompleted
 from hpo_core.replay.audit import audit
 from tests.conftest import fresh, make_spec
+from tests.flows.conftest import LIMIT
 from tests.postgresql import PostgreSQL
 
 ROOT = Path(__file__).parents[2]
@@ -92,13 +93,13 @@ class Controller:
             journal.close()
 
     def wait_for(self, count: int) -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + LIMIT
         while self.entries() < count:
             assert time.monotonic() < deadline and self.process.poll() is None, self.log.read_text()[-3000:]
             time.sleep(0.1)
 
     def wait_for_words(self, words: str) -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + LIMIT
         while words not in self.log.read_text():
             assert time.monotonic() < deadline and self.process.poll() is None, self.log.read_text()[-3000:]
             time.sleep(0.1)
@@ -124,7 +125,7 @@ def test_a_study_survives_a_crash_of_postgresql(tmp_path: Path, down: float) -> 
             time.sleep(down)
             assert controller.process.poll() is None, controller.log.read_text()[-3000:]
             server.start()
-        assert controller.process.wait(240) == 0, controller.log.read_text()[-3000:]
+        assert controller.process.wait(LIMIT) == 0, controller.log.read_text()[-3000:]
         assert "answers again" in controller.log.read_text()
         entries = list(SqlJournal(server.url).entries("real"))
     finally:
@@ -150,7 +151,7 @@ def test_an_interrupt_ends_the_wait_for_the_journal(tmp_path: Path, number: int)
         with Lock(tmp_path / "journal.db"):
             controller.wait_for_words("Tried again for 3600 s")
             controller.process.send_signal(number)
-            assert controller.process.wait(120) != 0  # once is enough
+            assert controller.process.wait(LIMIT) != 0  # once is enough
     finally:
         controller.end()
     study = Study.open("real", SqlJournal(url))
