@@ -199,6 +199,7 @@ app = new_app(
         "resume": resume,
         "extend": extend,
         "abandon": CORE_COMMANDS["abandon"],
+        "enqueue": CORE_COMMANDS["enqueue"],
         "rerun": rerun,
         **CORE_COMMANDS,
         "ui": ui,
