@@ -55,6 +55,8 @@ class TrialHandle:
     params: Params
     seed: int
     """The generators of python, numpy and torch were seeded with it already."""
+    repeat: int
+    """Which seed repeat of the trial this is, from 0 (``repeats`` of the study); each has its own seed."""
     resource: int
     """Steps done so far."""
     target: int
@@ -74,6 +76,7 @@ class TrialHandle:
         self.number = job.trial
         self.params = NestedParams(job.params) if any("." in name for name in job.params) else dict(job.params)
         self.seed = request.seed
+        self.repeat = request.repeat or 0
         self.resource = job.checkpoint.resource if job.checkpoint else 0
         self.target = job.target
         self.parent = job.parent
@@ -97,9 +100,10 @@ class TrialHandle:
 
     @property
     def folder(self) -> Path:
-        """Scratch folder of this trial, the same for all its attempts; made on first use."""
+        """Scratch folder of this trial (and seed repeat), the same for all its attempts; made on first use."""
         scratch = Path(self._request.folder) / "scratch"
-        return private_folder(scratch / f"trial-{self.number:05d}", below=scratch)
+        own = f"-repeat-{self.repeat}" if self.repeat else ""
+        return private_folder(scratch / f"trial-{self.number:05d}{own}", below=scratch)
 
     def track(self, **objects: Any) -> None:
         """Save these with the trial; where it resumes, load their state now.

@@ -45,8 +45,9 @@ class Deployed:
         self.home = folder / "home"
         studies = folder / "studies"
         studies.mkdir()
-        slow = {"objective": "tests.flows.objectives:slow", "search": {"method": "random", "configs": 24,
-                "max_resource": 4}, "tracking": {"mlflow": "off"}}  # fmt: skip
+        self._gate = folder / "gate"
+        slow = {"objective": "tests.flows.objectives:held", "search": {"method": "random", "configs": 24,
+                "max_resource": 4}, "tracking": {"mlflow": "off"}, "constants": {"gate": str(self._gate)}}  # fmt: skip
         (studies / "toy.yaml").write_text(json.dumps(TOY))
         (studies / "slow.yaml").write_text(json.dumps(TOY | slow))
         (studies / "evil.yaml").write_text(json.dumps(TOY | {"objective": "os:system"}))
@@ -68,6 +69,16 @@ class Deployed:
 
     def api(self, path: str, body: Any = None, method: str | None = None) -> Any:
         return ask(self.environment, path, body, method, timeout=90)
+
+    def hold(self, trial: int = 8) -> None:
+        """From this trial on, those of slow.yaml wait: on a busy machine the study would end before it is looked at."""
+        new = self._gate.with_suffix(".new")
+        new.write_text(str(trial))
+        new.replace(self._gate)
+
+    def release(self) -> None:
+        """Let all trials go on."""
+        self._gate.unlink(missing_ok=True)
 
     def start(self, flow: str, **parameters: Any) -> str:
         return self.start_with(flow, {}, **parameters)
@@ -169,7 +180,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, prefect_api: dict[str, st
     yield made
     worker.terminate()
     try:
-        worker.wait(30)
+        worker.wait(LIMIT)
     except subprocess.TimeoutExpired:
         worker.kill()
         raise

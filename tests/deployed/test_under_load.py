@@ -70,6 +70,7 @@ def test_no_run_that_ended_is_rewritten_and_none_that_lives_is_called_dead(alone
         assert alone.hpo("deploy").returncode == 0
         long = alone.start("tune-file", file="longer.yaml", name="lives-on")
         alone.begun(long, 0)
+        alone.release()
         with load_above(LOAD):
             short = [alone.start("tune-file", file="slow.yaml", name=f"short-{n}") for n in range(3)]
             alone.wait(short[0], lambda found: found["state_type"] == "RUNNING", seconds=LIMIT)

@@ -60,6 +60,7 @@ def worker_of(deployed: Deployed) -> Iterator[subprocess.Popen[bytes]]:
 
 def retried(deployed: Deployed, run: str) -> None:
     """Retry in the UI, with a worker that is there again."""
+    deployed.release()
     deployed.api(f"flow_runs/{run}/set_state", {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}, "force": True})
     with worker_of(deployed):
         deployed.wait(run, lambda found: found["state_type"] == "RUNNING")
@@ -68,6 +69,7 @@ def retried(deployed: Deployed, run: str) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["sigterm", "ctrl-c"])
 def test_a_worker_that_is_told_to_end_halts_its_studies_first(alone: Deployed, number: signal.Signals) -> None:
+    alone.hold()
     run = alone.start("tune-file", file="slow.yaml", name=f"told-{number}")
     with worker_of(alone) as worker:
         study, processes = alone.begun(run, 3)
@@ -103,6 +105,7 @@ def test_flow_processes_end_with_a_killed_worker(alone: Deployed) -> None:
 
 def test_a_run_whose_processes_vanished_is_called_crashed(alone: Deployed) -> None:
     """As in a power cut: nobody is left who could report it, and its study is open in the journal."""
+    alone.hold()
     run = alone.start("tune-file", file="slow.yaml", name="vanished")
     with worker_of(alone) as worker:
         study, processes = alone.begun(run, 3)

@@ -74,7 +74,10 @@ def dask_processes() -> Iterator[str]:
         for process in reversed(processes):
             process.terminate()
         for process in processes:
-            process.wait(15)
+            try:
+                process.wait(LIMIT)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def children_called(word: str) -> list[psutil.Process]:
