@@ -59,6 +59,8 @@ class ConfigurationRequested(_Fact, frozen=True):
     """A person wants this configuration tried next; the sampler completes it."""
 
     params: Params
+    request: str | msgspec.UnsetType = msgspec.UNSET
+    """Which request of another process this is (``hpo enqueue``); not set where there was none."""
 
 
 class ExtensionRequested(_Fact, frozen=True):
@@ -123,6 +125,8 @@ class ConfigurationEnqueued(_Fact, frozen=True):
     """The next configuration that the search samples has these values, after those enqueued before."""
 
     params: Params
+    request: str | msgspec.UnsetType = msgspec.UNSET
+    """As in :class:`ConfigurationRequested`: it is taken once."""
 
 
 class TrialCreated(_Fact, frozen=True):

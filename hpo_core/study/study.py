@@ -45,9 +45,6 @@ from hpo_core.model.events import (
     concerns_search,
 )
 from hpo_core.model.inventory import Inventory
-from hpo_core.model.nested_names import flattened
-from hpo_core.model.space import same_scalar
-from hpo_core.model.space.given_values import given_values
 from hpo_core.model.stage import Further
 from hpo_core.model.trial import Checkpoint, Job, Report
 from hpo_core.samplers.recorded_params import RecordedSampler
@@ -57,6 +54,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method, create_sampler
 from hpo_core.state import Incumbent, StudyState
 from hpo_core.study.decider import Decider
+from hpo_core.study.enqueueing import checked_configuration, is_known
 from hpo_core.study.further_training import check_training, recorded_training
 from hpo_core.study.job_grants import Grants
 from hpo_core.study.stop_rules import StopRules
@@ -298,7 +296,9 @@ class Study:
             raise HpoError(refusal)
         return self._granted(self._take(ExtensionRequested(configs)))
 
-    def enqueue(self, params: Mapping[str, Any], *, skip_if_exists: bool = False) -> list[Job]:
+    def enqueue(
+        self, params: Mapping[str, Any], *, skip_if_exists: bool = False, request: str | None = None
+    ) -> list[Job]:
         """Have a configuration tried next: the next one that the search samples, after those enqueued before.
 
         It counts as one of the configurations of the study, but in a grid, which gets one more. Where the search has
@@ -307,6 +307,7 @@ class Study:
         Args:
             params: values by name; those left out are the sampler's to add.
             skip_if_exists: do nothing where a trial, or one in the queue, has these values already.
+            request: name of the request that another process made for it (``hpo enqueue``).
 
         Returns:
             Jobs granted in turn (see :meth:`set_capacity`).
@@ -316,19 +317,10 @@ class Study:
         """
         if self.state.exhausted:
             raise HpoError(f"{self.refuse_extension()}")
-        if self.spec.search.record() is not None:
-            raise HpoError(
-                f"Study {self.name!r} trains again along a record, so nothing can be enqueued. Enqueue it in the study "
-                "it repeats, or start a new one with start_with."
-            )
-        try:
-            given = given_values(self.spec.search_space(), flattened(params), "enqueue")
-        except ValueError as error:
-            raise HpoError(f"Study {self.name!r}: {error}.") from None
-        known = [*(trial.params for trial in self.state.trials), *self.state.queue] if skip_if_exists else []
-        if any(all(name in one and same_scalar(one[name], given[name]) for name in given) for one in known):
+        given = checked_configuration(self.spec, params)
+        if skip_if_exists and is_known(self.state, given):
             return []
-        return self._granted(self._take(ConfigurationRequested(given)))
+        return self._granted(self._take(ConfigurationRequested(given, request or msgspec.UNSET)))
 
     def refuse_extension(self) -> str | None:
         """Why the study takes no more configurations; None: it takes them."""

@@ -180,7 +180,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, prefect_api: dict[str, st
     yield made
     worker.terminate()
     try:
-        worker.wait(30)
+        worker.wait(LIMIT)
     except subprocess.TimeoutExpired:
         worker.kill()
         raise

@@ -23,7 +23,7 @@ from tests.flows.conftest import Runner, wait_for_entries
 
 __all__ = ["deployed"]
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(1800)]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 QUIET = [
     "--no-sandbox",
@@ -34,7 +34,7 @@ QUIET = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PATIENCE = 60_000
+PATIENCE = 180_000
 
 
 @pytest.fixture

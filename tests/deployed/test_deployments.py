@@ -21,7 +21,7 @@ from tests.deployed.deployment_server import PLANTED, TOY, Deployed, deployed, g
 
 __all__ = ["deployed"]
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(1200)
 
 
 def test_a_study_filled_in_runs_and_shows_itself(deployed: Deployed) -> None:

@@ -19,6 +19,7 @@ from tests.flows.test_tune import api
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # eighteen retrainings in a row
 def test_a_champion_over_many_data_sets(hpo: Runner, dask_cluster: str) -> None:  # noqa: F811
     asha = {"method": "asha", "min_resource": 2, "max_resource": 8, "reduction_factor": 2}
     line: dict[str, Any] = {
@@ -46,7 +47,7 @@ def test_a_champion_over_many_data_sets(hpo: Runner, dask_cluster: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.retraining.retrain_on_files", str(hpo.folder)],
         env=hpo.environment | registry | {"PYTHONPATH": str(ROOT)},
-        cwd=hpo.folder, capture_output=True, text=True, timeout=2 * LIMIT,
+        cwd=hpo.folder, capture_output=True, text=True, timeout=4 * LIMIT,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

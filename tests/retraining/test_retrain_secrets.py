@@ -68,7 +68,7 @@ def test_no_password_of_the_settings_is_stored_or_printed(hpo: Runner, dask_clus
         )
         done = subprocess.run(
             [sys.executable, "-c", command], env=hpo.environment | {"PYTHONPATH": str(ROOT)} | settings,
-            cwd=hpo.folder, capture_output=True, text=True, timeout=LIMIT,
+            cwd=hpo.folder, capture_output=True, text=True, timeout=2 * LIMIT,
         )  # fmt: skip
         (hpo.folder / f"{uuid.uuid4().hex}.log").write_text(done.stdout + done.stderr)
         assert done.returncode == code, done.stdout + done.stderr

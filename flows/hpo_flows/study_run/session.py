@@ -19,6 +19,7 @@ import msgspec
 from hpo_core.checkpoints.storage import local_path
 from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.dispatch import Dispatcher
+from hpo_core.execution.enqueue_requests import EnqueueRequests
 from hpo_core.execution.loop import Loop, Observer, Takeover
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.protocol import Owner
@@ -231,6 +232,7 @@ class Session:
         self._start_follower()
         observers = [make(study) for make in self._observers]
         observers.append(ClusterNews(self._tell_news))
+        observers.append(EnqueueRequests(study, self.folder))
         dispatcher = make_dispatcher(study, self.executor)
         loop = Loop(
             study,
