@@ -64,7 +64,9 @@ class Trial:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         answers = [*self.docker, "info", "--format", "{{.ServerVersion}}"]
-        self.wait(lambda: subprocess.run(answers, capture_output=True).returncode == 0, "the Docker daemon answers", 300)
+        self.wait(
+            lambda: subprocess.run(answers, capture_output=True).returncode == 0, "the Docker daemon answers", 300
+        )
 
     def compose(self, *command: str) -> str:
         """Output of a command of Docker Compose; it has to succeed."""
