@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,7 +66,7 @@ class Newer(Older):
         return newer_field(self.page, label, nth)
 
     def choose(self, label: str, value: str) -> None:
-        self.field(label).get_by_role("button", name=f"Select {label}").click()
+        self.field(label).get_by_role("button", name=re.compile("^Select ")).first.click()
         self.page.get_by_role("option", name=value, exact=True).click()
 
 

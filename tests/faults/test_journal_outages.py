@@ -98,9 +98,9 @@ class Controller:
             assert time.monotonic() < deadline and self.process.poll() is None, self.log.read_text()[-3000:]
             time.sleep(0.1)
 
-    def wait_for_words(self, words: str) -> None:
+    def wait_for_words(self, words: str, times: int = 1) -> None:
         deadline = time.monotonic() + LIMIT
-        while words not in self.log.read_text():
+        while self.log.read_text().count(words) < times:
             assert time.monotonic() < deadline and self.process.poll() is None, self.log.read_text()[-3000:]
             time.sleep(0.1)
 
@@ -116,12 +116,17 @@ class Controller:
 def test_a_study_survives_a_crash_of_postgresql(tmp_path: Path, down: float) -> None:
     server = PostgreSQL()
     server.start()
-    controller = Controller(tmp_path, server.url, journal={"retry_seconds": 300})
+    gate = tmp_path / "gate"
+    gate.write_text("20")  # the study does not end before the second crash
+    held = {"objective": "tests.flows.objectives:held", "constants": {"gate": str(gate)}}
+    controller = Controller(tmp_path, server.url, journal={"retry_seconds": 300}, **held)
     try:
-        for seen in (12, 40):
+        for crash, seen in enumerate((12, 20), start=1):
             controller.wait_for(seen)
             server.stop("immediate")
-            controller.wait_for_words("Tried again for 300 s")
+            if crash == 2:
+                gate.unlink()
+            controller.wait_for_words("Tried again for 300 s", crash)
             time.sleep(down)
             assert controller.process.poll() is None, controller.log.read_text()[-3000:]
             server.start()

