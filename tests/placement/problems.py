@@ -51,7 +51,9 @@ def problems(draw: st.DrawFn) -> tuple[list[WaitingJob], Room]:
     jobs = waiting(rng, draw(st.integers(0, 25)))
     for place in range(len(room.devices)):
         if draw(st.booleans()):
-            room.take(Need(compute=rng.randint(0, room.compute[place]), memory=rng.randint(0, room.memory[place])), place)
+            room.take(
+                Need(compute=rng.randint(0, room.compute[place]), memory=rng.randint(0, room.memory[place])), place
+            )
     return jobs, room
 
 

@@ -51,9 +51,9 @@ def test_no_job_that_fits_is_left_beside_idle_room(
     jobs, room = problem
     left = room.copy()
     begun = set()
-    for job, place in policy.choose(jobs, room):
-        left.take(jobs[job].demand[room.devices[place].architecture], place)
-        begun.add(job)
+    for chosen, place in policy.choose(jobs, room):
+        left.take(jobs[chosen].demand[room.devices[place].architecture], place)
+        begun.add(chosen)
     for number, job in enumerate(jobs):
         if number not in begun:
             for place, device in enumerate(room.devices):
@@ -107,31 +107,31 @@ def test_fill_begins_the_longest_of_equal_jobs() -> None:
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=30, deadline=None)
 def test_every_job_that_fits_somewhere_begins_in_the_end(seed: int) -> None:
-    """Younger jobs keep coming, as in a long search; each policy passes big jobs over, reservations see them through."""
+    """Younger jobs keep coming, as in a long search; reservations see the ones through that policies pass over."""
     rng = random.Random(seed)
     empty = cluster(rng)
     policy = WithReservations(rng.choice(list(POLICIES.values())), empty, patience=8)
     room, coming = empty.copy(), waiting(rng, 300)
-    jobs, running = coming[:10], []
-    lives = [job for job in jobs if why_nowhere(job.demand, empty) is None]
+    jobs = coming[:10]
+    running: list[tuple[int, int, Need, int]] = []
+    first = {job.key for job in jobs if why_nowhere(job.demand, empty) is None}
     nexts = iter(coming[10:])
     for step in range(600):
         chosen = policy.choose(jobs, room)
         check(jobs, room, chosen)
-        for job, place in chosen:
-            need = jobs[job].demand[room.devices[place].architecture]
+        for begins, place in chosen:
+            need = jobs[begins].demand[room.devices[place].architecture]
             room.take(need, place)
             running.append((step + rng.randint(1, 5), len(running), need, place))
-        begun = {jobs[job].key for job, _ in chosen}
+        begun = {jobs[begins].key for begins, _ in chosen}
         jobs = [job for job in jobs if job.key not in begun]
-        if not {job.key for job in lives} & {job.key for job in jobs}:
+        if not first & {job.key for job in jobs}:
             return
-        jobs += [job for _ in range(2) if (job := next(nexts, None)) is not None]
+        jobs += itertools.islice(nexts, 2)
         for end in [end for end in running if end[0] <= step]:
             running.remove(end)
             room.give_back(end[2], end[3])
-    waits = sorted({job.key for job in lives} & {job.key for job in jobs})
-    raise AssertionError(f"jobs {waits} never began")
+    raise AssertionError(f"jobs {first & {job.key for job in jobs}} never began")
 
 
 def small_ones_keep_coming(patience: int) -> int | None:

@@ -66,8 +66,9 @@ class Exact:
         chosen = []
         for (kind, place), count in counts.items():
             members = kinds[kind][1]
-            for _ in range(solver.value(count)):
-                chosen.append((members.pop(0), place))
+            begun = solver.value(count)
+            chosen += [(job, place) for job in members[:begun]]
+            del members[:begun]
         return chosen
 
 

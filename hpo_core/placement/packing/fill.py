@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hpo_core.placement.packing.need import Need, WaitingJob
 from hpo_core.placement.packing.policy import Assignment, by_run_time
@@ -35,24 +35,60 @@ class Fill:
     """
 
     def choose(self, jobs: Sequence[WaitingJob], room: Room) -> list[Assignment]:
+        smallest = _smallest(jobs)
         order = by_run_time(jobs)
-        chosen, left = _fill(order, jobs, room)
-        if len(chosen) < len(jobs) and _is_short_of_other_than_compute(jobs, chosen, left):
-            share = _compute_per_share(room)
-            scarce = sorted(order, key=lambda job: -share(jobs[job]))
-            again, left_again = _fill(scarce, jobs, room)
-            if sum(left_again.compute) < sum(left.compute):
-                return again
-        return chosen
+        best, left = _fill(order, jobs, room, smallest, share_cores=False)
+        if len(best) == len(jobs) or not _is_short_of_other_than_compute(jobs, best, left):
+            return best
+        share = _compute_per_share(room)
+        scarce = sorted(order, key=lambda job: -share(jobs[job]))
+        for other, share_cores in ((scarce, False), (order, True), (scarce, True)):
+            chosen, left_then = _fill(other, jobs, room, smallest, share_cores=share_cores)
+            if sum(left_then.compute) < sum(left.compute):
+                best, left = chosen, left_then
+        return best
 
 
-def _fill(order: list[int], jobs: Sequence[WaitingJob], room: Room) -> tuple[list[Assignment], Room]:
-    """Assignments with ``order`` saying which jobs matter first, and the room that they leave."""
+def _smallest(jobs: Sequence[WaitingJob]) -> dict[str, Need]:
+    """By architecture: the least compute, memory and cores that any of the jobs needs; a device with less is full."""
+    least: dict[str, list[int]] = {}
+    for job in jobs:
+        for name, need in job.demand.items():
+            known = least.get(name)
+            if known is None:
+                least[name] = [need.compute, need.memory, need.cores]
+                continue
+            if need.compute < known[0]:
+                known[0] = need.compute
+            if need.memory < known[1]:
+                known[1] = need.memory
+            if need.cores < known[2]:
+                known[2] = need.cores
+    return {name: Need(compute=one, memory=two, cores=three) for name, (one, two, three) in least.items()}
+
+
+def _fill(
+    order: list[int], jobs: Sequence[WaitingJob], room: Room, smallest: Mapping[str, Need], *, share_cores: bool
+) -> tuple[list[Assignment], Room]:
+    """Assignments with ``order`` saying which jobs matter first, and the room that they leave.
+
+    Args:
+        smallest: see :func:`_smallest`.
+        share_cores: a device takes no more of the cores that its node has left than its part among the node's devices
+            that are still to be filled.
+    """
     room = room.copy()
     chosen: list[Assignment] = []
+    to_fill = Counter(room.node_of)
     for place in sorted(range(len(room.devices)), key=lambda place: -room.compute[place]):
+        node = room.node_of[place]
         architecture = room.devices[place].architecture
-        compute, memory, cores = room.compute[place], room.memory[place], room.cores[room.node_of[place]]
+        compute, memory, cores = room.compute[place], room.memory[place], room.cores[node]
+        if share_cores:
+            cores //= to_fill[node]
+        to_fill[node] -= 1
+        if not _with_room([place], room, smallest):
+            continue
         candidates = [
             (job, need)
             for job in order
@@ -71,24 +107,36 @@ def _fill(order: list[int], jobs: Sequence[WaitingJob], room: Room) -> tuple[lis
             chosen.append((job, place))
         taken = {job for job, _ in subset}
         order = [job for job in order if job not in taken]
-    chosen += _first_fit(order, jobs, room)
+    chosen += _first_fit(order, jobs, room, smallest)
     return chosen, room
 
 
-def _first_fit(order: list[int], jobs: Sequence[WaitingJob], room: Room) -> list[Assignment]:
-    """Jobs that fit beside the subsets all the same: they need next to no compute."""
-    most = max(room.compute, default=0)
-    chosen = []
+def _first_fit(
+    order: list[int], jobs: Sequence[WaitingJob], room: Room, smallest: Mapping[str, Need]
+) -> list[Assignment]:
+    """Jobs that fit beside the subsets all the same: they need next to no compute, or others' cores were left."""
+    chosen: list[Assignment] = []
+    places = _with_room(range(len(room.devices)), room, smallest)
     for job in order:
-        if min((need.compute for need in jobs[job].demand.values()), default=most + 1) > most:
-            continue
-        for place, device in enumerate(room.devices):
-            need = jobs[job].demand.get(device.architecture)
+        if not places:
+            break
+        for place in places:
+            need = jobs[job].demand.get(room.devices[place].architecture)
             if need is not None and room.fits(need, place):
                 room.take(need, place)
                 chosen.append((job, place))
+                places = _with_room(places, room, smallest)
                 break
     return chosen
+
+
+def _with_room(places: Iterable[int], room: Room, smallest: Mapping[str, Need]) -> list[int]:
+    """The devices that may have room for a job."""
+    return [
+        place
+        for place in places
+        if (least := smallest.get(room.devices[place].architecture)) is not None and room.fits(least, place)
+    ]
 
 
 def _largest_subset(candidates: list[Candidate], compute: int) -> list[Candidate]:
@@ -128,7 +176,7 @@ def _bounded_search(candidates: list[Candidate], compute: int, memory: int, core
     rest = [0] * (len(candidates) + 1)
     for place in range(len(candidates) - 1, -1, -1):
         rest[place] = rest[place + 1] + candidates[place][1].compute
-    stack = [(0, compute, memory, cores, ())]
+    stack: list[tuple[int, int, int, int, tuple[int, ...]]] = [(0, compute, memory, cores, ())]
     while stack and steps and best_sum < enough:
         steps -= 1
         place, compute_left, memory_left, cores_left, subset = stack.pop()
@@ -145,7 +193,7 @@ def _bounded_search(candidates: list[Candidate], compute: int, memory: int, core
                 subset = (*subset, place - 1)
         if compute - compute_left > best_sum:
             best_sum = compute - compute_left
-            best = [candidates[place] for place in subset]
+            best = [candidates[taken] for taken in subset]
     return best
 
 

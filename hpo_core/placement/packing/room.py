@@ -33,9 +33,7 @@ class SharedDevice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if self.memory < 0:
             raise ValueError(f"Device {self.name!r}: memory = {self.memory} must be 0 or more.")
         if self.oversubscribe < WHOLE:
-            raise ValueError(
-                f"Device {self.name!r}: oversubscribe = {self.oversubscribe / WHOLE:g} must be 1 or more."
-            )
+            raise ValueError(f"Device {self.name!r}: oversubscribe = {self.oversubscribe / WHOLE:g} must be 1 or more.")
 
 
 class Room:
