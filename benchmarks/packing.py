@@ -177,6 +177,7 @@ def measure(space: str, variant: str, seeds: int, exact_seconds: float) -> list[
     bounds = [lower_bound(*one) for one in problems]
     exact = [exact_occupancy(jobs, room, exact_seconds) for jobs, room, _ in problems]
     solved = [one for one in exact if one is not None]
+    best = [occupancy for occupancy, _ in solved]
     rows: list[dict[str, Any]] = []
     if solved:
         rows.append({
@@ -191,7 +192,7 @@ def measure(space: str, variant: str, seeds: int, exact_seconds: float) -> list[
             "space": space, "variant": variant, "policy": name,
             "makespan": round(statistics.mean(ratios), 3), "worst_makespan": round(max(ratios), 3),
             "occupancy": round(statistics.mean(run["occupancy"] for run in runs), 4),
-            "short": round(max(e[0] - run["occupancy"] for e, run in zip(solved, runs, strict=True)), 4) if solved else None,
+            "short": round(max(e - run["occupancy"] for e, run in zip(best, runs, strict=True)), 4) if best else None,
             "ms": round(statistics.mean(run["ms"] for run in runs), 3),
         })  # fmt: skip
     return rows

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core.placement.packing.best_fit import BestFit
-from hpo_core.placement.packing.fill import TOLERANCE, Fill
+from hpo_core.placement.packing.fill import Fill
 from hpo_core.placement.packing.first_fit import FirstFit
 from hpo_core.placement.packing.need import Need, WaitingJob
 from hpo_core.placement.packing.policy import PackingPolicy
 from hpo_core.placement.packing.reservations import WithReservations
 from hpo_core.placement.packing.room import Room, SharedDevice, why_nowhere
+from hpo_core.placement.packing.subset import TOLERANCE
 from hpo_core.placement.packing.worst_fit import WorstFit
 from tests.placement.problems import assigned, check, cluster, problems, waiting
 

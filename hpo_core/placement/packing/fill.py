@@ -8,16 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from hpo_core.placement.packing.need import Need, WaitingJob
 from hpo_core.placement.packing.policy import Assignment, by_run_time
 from hpo_core.placement.packing.room import Room
-
-TOLERANCE = 4
-"""Permille of a device that may stay idle rather than passing over a longer job."""
-STEPS = 120
-"""Steps of the search for a subset that memory and cores allow, at most."""
-CONSIDERED = 40
-"""Jobs that this search looks at."""
-
-Candidate = tuple[int, Need]
-"""(place among the waiting jobs, need on this device)."""
+from hpo_core.placement.packing.subset import largest_subset
 
 
 class Fill:
@@ -25,10 +16,10 @@ class Fill:
 
     Equation 5 of HyperSack asks for the largest sum of compute. On one device that is a subset sum: which sums the
     longest waiting jobs reach is one whole number, a bit for each sum, and each further job is one shift of it. The
-    shortest list of longest jobs that reaches the device's capacity, but for :data:`TOLERANCE`, is enough: so long
+    shortest list of longest jobs that reaches the device's capacity, but for a small tolerance, is enough: so long
     jobs begin early, as in the decreasing policies, and devices are full, as from an exact solver. Where memory or
-    cores forbid the subset found, a bounded branch and bound looks for another. Devices with the most compute left
-    come first.
+    cores forbid the subset found, a bounded branch and bound looks for another. Fast devices come first, then those
+    with the most compute left.
 
     Where cores or memory are what runs out, the order by run time would spend them on few jobs; the same is then done
     in order of compute per share of what is scarce, and the better of both is taken.
@@ -50,13 +41,13 @@ class Fill:
 
 
 def _smallest(jobs: Sequence[WaitingJob]) -> dict[str, Need]:
-    """By architecture: the least compute, memory and cores that any of the jobs needs; a device with less is full."""
-    least: dict[str, list[int]] = {}
+    """By architecture: the least of each that any of the jobs needs; a device with less room is full."""
+    least: dict[str, list[float]] = {}
     for job in jobs:
         for name, need in job.demand.items():
             known = least.get(name)
             if known is None:
-                least[name] = [need.compute, need.memory, need.cores]
+                least[name] = [need.compute, need.memory, need.cores, need.seconds]
                 continue
             if need.compute < known[0]:
                 known[0] = need.compute
@@ -64,7 +55,12 @@ def _smallest(jobs: Sequence[WaitingJob]) -> dict[str, Need]:
                 known[1] = need.memory
             if need.cores < known[2]:
                 known[2] = need.cores
-    return {name: Need(compute=one, memory=two, cores=three) for name, (one, two, three) in least.items()}
+            if need.seconds < known[3]:
+                known[3] = need.seconds
+    return {
+        name: Need(compute=int(compute), memory=int(memory), cores=int(cores), seconds=seconds)
+        for name, (compute, memory, cores, seconds) in least.items()
+    }
 
 
 def _fill(
@@ -79,16 +75,15 @@ def _fill(
     """
     room = room.copy()
     chosen: list[Assignment] = []
-    to_fill = Counter(room.node_of)
-    for place in sorted(range(len(room.devices)), key=lambda place: -room.compute[place]):
+    places = _with_room(range(len(room.devices)), room, smallest)
+    to_fill = Counter(room.node_of[place] for place in places)
+    for place in sorted(places, key=lambda place: _rank(place, room, smallest)):
         node = room.node_of[place]
         architecture = room.devices[place].architecture
         compute, memory, cores = room.compute[place], room.memory[place], room.cores[node]
         if share_cores:
             cores //= to_fill[node]
         to_fill[node] -= 1
-        if not _with_room([place], room, smallest):
-            continue
         candidates = [
             (job, need)
             for job in order
@@ -99,9 +94,7 @@ def _fill(
         ]
         if not candidates:
             continue
-        subset = _largest_subset(candidates, compute)
-        if not _is_within(subset, memory, cores):
-            subset = _bounded_search(_without_surplus(candidates, compute, memory, cores), compute, memory, cores)
+        subset = largest_subset(candidates, compute=compute, memory=memory, cores=cores)
         for job, need in subset:
             room.take(need, place)
             chosen.append((job, place))
@@ -139,78 +132,9 @@ def _with_room(places: Iterable[int], room: Room, smallest: Mapping[str, Need]) 
     ]
 
 
-def _largest_subset(candidates: list[Candidate], compute: int) -> list[Candidate]:
-    """The subset with the largest sum of compute within ``compute``, of as few first candidates as reach it."""
-    mask = (1 << (compute + 1)) - 1
-    enough = max(compute - TOLERANCE, 0)
-    sums = 1
-    reached = []
-    for _, need in candidates:
-        reached.append(sums)
-        sums |= (sums << need.compute) & mask
-        if sums >> enough:
-            break
-    total = sums.bit_length() - 1
-    subset = []
-    for place in range(len(reached) - 1, -1, -1):
-        if not (reached[place] >> total) & 1:
-            subset.append(candidates[place])
-            total -= candidates[place][1].compute
-    subset += [candidate for candidate in candidates if candidate[1].compute == 0]
-    return subset
-
-
-def _is_within(subset: list[Candidate], memory: int, cores: int) -> bool:
-    return sum(need.memory for _, need in subset) <= memory and sum(need.cores for _, need in subset) <= cores
-
-
-def _bounded_search(candidates: list[Candidate], compute: int, memory: int, cores: int) -> list[Candidate]:
-    """The best subset within all three limits that :data:`STEPS` steps of branch and bound find.
-
-    The first descent takes each candidate that still fits, in the order given; so the answer is never worse than that.
-    """
-    enough = compute - TOLERANCE
-    best: list[Candidate] = []
-    best_sum = -1
-    steps = STEPS
-    rest = [0] * (len(candidates) + 1)
-    for place in range(len(candidates) - 1, -1, -1):
-        rest[place] = rest[place + 1] + candidates[place][1].compute
-    stack: list[tuple[int, int, int, int, tuple[int, ...]]] = [(0, compute, memory, cores, ())]
-    while stack and steps and best_sum < enough:
-        steps -= 1
-        place, compute_left, memory_left, cores_left, subset = stack.pop()
-        while place < len(candidates):
-            if compute - compute_left + min(rest[place], compute_left) <= best_sum:
-                break
-            need = candidates[place][1]
-            place += 1
-            if need.compute <= compute_left and need.memory <= memory_left and need.cores <= cores_left:
-                stack.append((place, compute_left, memory_left, cores_left, subset))  # without this one
-                compute_left -= need.compute
-                memory_left -= need.memory
-                cores_left -= need.cores
-                subset = (*subset, place - 1)
-        if compute - compute_left > best_sum:
-            best_sum = compute - compute_left
-            best = [candidates[taken] for taken in subset]
-    return best
-
-
-def _without_surplus(candidates: list[Candidate], compute: int, memory: int, cores: int) -> list[Candidate]:
-    """The first candidates: of equal needs no more than fit together, and :data:`CONSIDERED` at most."""
-    count: Counter[tuple[int, int, int]] = Counter()
-    kept = []
-    for candidate in candidates:
-        need = candidate[1]
-        kind = need.compute, need.memory, need.cores
-        count[kind] += 1
-        number = count[kind]
-        if number * need.compute <= compute and number * need.memory <= memory and number * need.cores <= cores:
-            kept.append(candidate)
-            if len(kept) == CONSIDERED:
-                break
-    return kept
+def _rank(place: int, room: Room, smallest: Mapping[str, Need]) -> tuple[float, int]:
+    """Fast devices first: the cores of a node do more there; then those with the most compute left."""
+    return smallest[room.devices[place].architecture].seconds, -room.compute[place]
 
 
 def _is_short_of_other_than_compute(jobs: Sequence[WaitingJob], chosen: list[Assignment], left: Room) -> bool:
