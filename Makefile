@@ -22,8 +22,8 @@ test: $(READY) lint
 	$(BIN)/python -m pytest
 
 test-slow: $(VENV)/.ready-for-all  ## all tests: slow ones, browser, every extra; a skip that is not stated fails
-	$(BIN)/python -m pytest -n 2 -m "not browser" --stated-skips
-	$(BIN)/python -m pytest -n 0 -m browser --stated-skips
+	$(BIN)/python -m pytest -n 2 -m "not browser and not alone" --stated-skips
+	$(BIN)/python -m pytest -n 0 -m "browser or alone" --stated-skips
 
 $(VENV)/.ready-for-all: $(READY) tests/requirements-slow.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock -r tests/requirements-slow.lock

@@ -33,7 +33,16 @@ LONG_FOLDERS = ("flows", "faults", "deployed", "security", "retraining", "mlflow
 """Tests of real services. They begin first, so that no process is left with a long file at the end."""
 
 
+SLOW_LIMIT = 1800
+"""Seconds for a slow or browser test: it ends a test that hangs, and is far beyond what a busy machine needs."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("slow") or item.get_closest_marker("browser"):
+            stated = item.get_closest_marker("timeout")
+            own = stated.args[0] if stated else 0
+            item.add_marker(pytest.mark.timeout(max(own, SLOW_LIMIT)), append=False)
     order = {name: place for place, name in enumerate(LONG_FOLDERS)}
     items.sort(key=lambda item: order.get(item.path.parent.name, len(order)))
 

@@ -64,7 +64,9 @@ class Trial:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
         answers = [*self.docker, "info", "--format", "{{.ServerVersion}}"]
-        self.wait(lambda: subprocess.run(answers, capture_output=True).returncode == 0, "the Docker daemon answers", 60)
+        self.wait(
+            lambda: subprocess.run(answers, capture_output=True).returncode == 0, "the Docker daemon answers", 300
+        )
 
     def compose(self, *command: str) -> str:
         """Output of a command of Docker Compose; it has to succeed."""
@@ -85,17 +87,17 @@ class Trial:
             self.compose("build", "prefect")  # the image of all services
             self.say("image built from the Dockerfile")
         self.compose("up", "--detach")
-        self.wait(lambda: len(self._workers()) == 2, "two Dask workers run", 300)
-        self.wait(lambda: "is running" in self._worker_status(), "the Prefect worker polls", 300)
+        self.wait(lambda: len(self._workers()) == 2, "two Dask workers run", 1800)
+        self.wait(lambda: "is running" in self._worker_status(), "the Prefect worker polls", 1800)
         self.say("all services run")
         file = ["--param", "file=digits/study.yaml", "--param", f"name={STUDY}"]
         cluster = ["--param", 'cluster={"address": "tcp://scheduler:8786"}']
         self.compose("exec", "-T", "hpo-worker", "prefect", "deployment", "run", "tune-file/tune-file", *file, *cluster)
-        self.wait(lambda: self._jobs() >= 5, "five jobs are done", 300)
+        self.wait(lambda: self._jobs() >= 5, "five jobs are done", 1800)
         victim = self._workers()[0]
         subprocess.run([*self.docker, "kill", "--signal", "KILL", victim], check=True, stdout=subprocess.DEVNULL)
         self.say(f"study under way; Dask worker {victim[:12]} killed")
-        self.wait(lambda: self._state() in _TERMINAL, "the flow run ends", 1200)
+        self.wait(lambda: self._state() in _TERMINAL, "the flow run ends", 3600)
         self.say(f"flow run: {self._state()}")
         audit = self.compose("exec", "-T", "hpo-worker", "hpo", "audit", STUDY).strip()
         self.say(f"audit: {audit}")

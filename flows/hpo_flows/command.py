@@ -17,6 +17,7 @@ from hpo_core.cli.output import out
 from hpo_core.home import Home, checked_name
 from hpo_core.model.errors import SpecError
 from hpo_core.replay.damaged_journals import damage_named
+from hpo_flows.early_interrupt import end_at_interrupt
 
 
 def tune(
@@ -25,6 +26,9 @@ def tune(
     workers: Annotated[int | None, typer.Option("--workers", help="Local workers instead of the file's.")] = None,
     threads: Annotated[
         str | None, typer.Option("--threads", help="Threads of one attempt, or auto, instead of the file's.")
+    ] = None,
+    repeats: Annotated[
+        int | None, typer.Option("--repeats", help="Training seeds of each configuration, instead of the file's.")
     ] = None,
     start_with: Annotated[
         str | None,
@@ -40,6 +44,7 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Run a new study to its end."""
+    end_at_interrupt()
     from hpo_core.spec import StudySpec, load_spec
     from hpo_core.spec.overrides import split_change
     from hpo_core.spec.study_file import read_configurations
@@ -53,6 +58,8 @@ def tune(
     if threads is not None:
         count = int(threads) if threads.isdigit() else threads
         changes["training"] = spec.plain()["training"] | {"threads": count}
+    if repeats is not None:
+        changes["repeats"] = repeats
     if start_with is not None:
         changes["start_with"] = read_configurations(start_with)
     if constants:
@@ -149,11 +156,19 @@ def rerun(
 
 def deploy(
     file: Annotated[Path | None, typer.Option("--file", help="A prefect.yaml; default: this package's own.")] = None,
+    prefill: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--prefill",
+            help="An Optuna objective (module:function) or a study file: the form of one more deployment begins with "
+            "it; repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Register the deployments with the Prefect server of PREFECT_API_URL."""
     from hpo_flows.deployed.register import POOL, deploy
 
-    deploy(file)
+    deploy(file, prefill or ())
     out.print(f"registered with work pool {POOL!r}; `hpo worker` runs what is started there", soft_wrap=True)
 
 
@@ -172,6 +187,7 @@ def ui(home: HomeOption = None, journal: JournalOption = None) -> None:
 
 
 def _launch(home: Home, name: str, action: str, as_json: bool, **how: Any) -> None:
+    end_at_interrupt()
     from hpo_flows.study_run.launch import launch
 
     launch(home, name, action, as_json, **how)
@@ -183,6 +199,7 @@ app = new_app(
         "resume": resume,
         "extend": extend,
         "abandon": CORE_COMMANDS["abandon"],
+        "enqueue": CORE_COMMANDS["enqueue"],
         "rerun": rerun,
         **CORE_COMMANDS,
         "ui": ui,

@@ -78,7 +78,8 @@ def tune(
         numbers: Hyperparameters that are numbers in a range, a row each.
         choices: Hyperparameters that take one of several values, a row each.
         sampler: Proposes configurations; all but random are Optuna's.
-        cluster: Where jobs train: on the machine that runs this, or on a Dask cluster that runs already.
+        cluster: Where jobs train: on the machine that runs this, on a Dask cluster that runs already, or on the
+            cluster of a study file (Slurm, Kubernetes, GPUs).
         seed: All draws and all training seeds follow from it.
         limits: Rules that end the study before its search does; `resume` goes on with it.
         training: Limits of one attempt, and when a trial is given up.

@@ -21,7 +21,9 @@ from hpo_core.model.errors import CheckpointError, StorageError
 from hpo_core.model.trial import Checkpoint
 
 FORMAT = 1
-_ITEM_BYTES = {
+BEST = "hpo_repeat"
+"""Metadata of a checkpoint of several seed repeats: number of the one whose state is that of the file."""
+ITEM_BYTES = {
     "F64": 8,
     "I64": 8,
     "U64": 8,
@@ -57,13 +59,20 @@ def save(folder: str | Path, relative_path: str, tree: Any, *, resource: int, pa
         raise CheckpointError(
             "Checkpoint state is nested too deeply, or contains itself. Cure: let state_dict() return a flat dict."
         ) from error
-    blocks = sorted(flattener.blocks.items(), key=lambda item: -_ITEM_BYTES.get(item[1].dtype, 1))
+    blocks = sorted(flattener.blocks.items(), key=lambda item: -ITEM_BYTES.get(item[1].dtype, 1))
     head = _header(structure, blocks)
+    chunks = [memoryview(chunk).cast("B") for chunk in (head, *(block.data for _, block in blocks))]
+    return write_chunks(folder, relative_path, chunks, resource=resource, parent=parent)
+
+
+def write_chunks(
+    folder: str | Path, relative_path: str, chunks: Sequence[memoryview], *, resource: int, parent: str | None
+) -> Checkpoint:
+    """Write the bytes of a checkpoint durably and return the reference to it; see :func:`save`."""
     try:  # the path is our own, but a folder on its way may be a link
         path = local_path(folder, relative_path, "" if "://" not in relative_path else relative_path.rpartition("/")[0])
     except CheckpointError as error:
         raise StorageError(str(error)) from None
-    chunks = [memoryview(chunk).cast("B") for chunk in (head, *(block.data for _, block in blocks))]
     if path is None:
         digest = hashlib.sha256()
         for chunk in chunks:
@@ -103,12 +112,13 @@ def _write_file(path: Path, chunks: Sequence[memoryview], *, shared: bool) -> ha
     return digest
 
 
-def load(folder: str | Path, checkpoint: Checkpoint, base: str = "") -> Any:
+def load(folder: str | Path, checkpoint: Checkpoint, base: str = "", *, repeat: int | None = None) -> Any:
     """Load a checkpoint after verifying its size and digest; returns its tree.
 
     Args:
         folder: the study's folder.
         base: folder or URL that it must be below (:func:`~hpo_core.checkpoints.storage.local_path`).
+        repeat: number of the seed repeat whose state is wanted; None: that of the best one, or the only one.
 
     Raises:
         CheckpointError: missing, truncated, corrupt, of a newer format, or not below ``base``.
@@ -116,12 +126,20 @@ def load(folder: str | Path, checkpoint: Checkpoint, base: str = "") -> Any:
     """
     path = local_path(folder, checkpoint.uri, base)
     if path is not None:
-        return _load(path, checkpoint, Path(folder) if "://" not in checkpoint.uri else path.parent.parent)
+        verify(path, checkpoint, Path(folder) if "://" not in checkpoint.uri else path.parent.parent)
+        return _read(path, repeat)
     with local_copy(checkpoint.uri) as copy:
-        return _load(copy, checkpoint, copy.parent)
+        verify(copy, checkpoint, copy.parent)
+        return _read(copy, repeat)
 
 
-def _load(path: Path, checkpoint: Checkpoint, folder: Path) -> Any:
+def verify(path: Path, checkpoint: Checkpoint, folder: Path) -> None:
+    """Compare a file's size and digest with its reference.
+
+    Raises:
+        CheckpointError: missing, truncated or corrupt.
+        StorageError: ``folder``, the study's, cannot be read now.
+    """
     cure = "The trial must go back to an older checkpoint or start from 0."
     try:
         with path.open("rb") as file:
@@ -144,7 +162,6 @@ def _load(path: Path, checkpoint: Checkpoint, folder: Path) -> Any:
             f"Checkpoint {path} is corrupt: its SHA-256 is {digest[:12]}..., {checkpoint.digest[:12]}... was "
             "written. " + cure
         )
-    return _read(path)
 
 
 def _header(structure: Any, blocks: list[tuple[str, Block]]) -> bytes:
@@ -155,19 +172,34 @@ def _header(structure: Any, blocks: list[tuple[str, Block]]) -> bytes:
         end = offset + block.data.size
         header[name] = {"dtype": block.dtype, "shape": block.shape, "data_offsets": [offset, end]}
         offset = end
+    return encoded(header)
+
+
+def encoded(header: dict[str, Any]) -> bytes:
+    """A safetensors header as bytes, its length first."""
     body = json.dumps(header, separators=(",", ":")).encode()
     body += b" " * (-len(body) % 8)
     return len(body).to_bytes(8, "little") + body
 
 
-def _read(path: Path) -> Any:
+def tree_key(repeat: int, best: int) -> str:
+    """Metadata key of a repeat's tree."""
+    return "hpo_tree" if repeat == best else f"hpo_tree_{repeat}"
+
+
+def block_name(name: str, repeat: int, best: int) -> str:
+    """Name in the file of a block that is called ``name`` in a repeat's tree."""
+    return name if repeat == best else f"repeat {repeat}: {name}"
+
+
+def _read(path: Path, repeat: int | None) -> Any:
     from safetensors import SafetensorError, safe_open
 
     tensors: dict[str, Any] = {}
     with contextlib.ExitStack() as stack:
 
         def array(name: str) -> Any:
-            return stack.enter_context(safe_open(path, "numpy")).get_tensor(name)
+            return stack.enter_context(safe_open(path, "numpy")).get_tensor(block_name(name, number, best))
 
         def tensor(name: str) -> Any:
             # cloned: out of the mapped file into torch's own aligned memory (kernels may round by alignment);
@@ -176,7 +208,7 @@ def _read(path: Path) -> Any:
                 tensors["file"] = stack.enter_context(safe_open(path, "pt"))
             key = f"tensor {name}"
             if key not in tensors:
-                tensors[key] = tensors["file"].get_tensor(name).clone()
+                tensors[key] = tensors["file"].get_tensor(block_name(name, number, best)).clone()
             return tensors[key]
 
         try:
@@ -185,7 +217,11 @@ def _read(path: Path) -> Any:
             written = metadata.get("hpo_format", "none")
             if written != str(FORMAT):
                 raise CheckpointError(f"Checkpoint {path} has format {written}; this version reads {FORMAT}: upgrade.")
-            return unflatten(json.loads(metadata["hpo_tree"]), array, tensor)
+            best = int(metadata.get(BEST, 0))
+            number = best if repeat is None else repeat
+            if repeat is not None and (BEST not in metadata or tree_key(number, best) not in metadata):
+                raise CheckpointError(f"Checkpoint {path} holds no state of seed repeat {repeat}.")
+            return unflatten(json.loads(metadata[tree_key(number, best)]), array, tensor)
         except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
             raise CheckpointError(f"Checkpoint {path} cannot be decoded: {type(error).__name__}: {error}.") from error
 

@@ -20,6 +20,7 @@ from rich.text import Text
 from hpo_core import __version__
 from hpo_core.cli.checking import check
 from hpo_core.cli.debugging import try_trial
+from hpo_core.cli.enqueue import enqueue
 from hpo_core.cli.extras import missing_package
 from hpo_core.cli.output import err
 from hpo_core.cli.planning import simulate_study, space
@@ -38,6 +39,7 @@ CORE_COMMANDS: dict[str, Callable[..., None]] = {
     "show": show,
     "audit": audit_study,
     "abandon": abandon,
+    "enqueue": enqueue,
     "export": export,
     "schedule": schedule,
     "report": report,

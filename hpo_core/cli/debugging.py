@@ -58,7 +58,8 @@ def try_trial(
         raise SpecError(f"{study_file}: objective: is required to train; write package.module:function.")
     job = first_job(spec, parse_params([*(params or ()), *(more_params or ())]), steps)
     spec = spec.model_copy(update={"pythonpath": Home(home).import_folders(spec)})
-    _say(f"{spec.objective} in this process, to {job.target}, with seed {spec.training_seed(job.trial)} and")
+    seeds = ", ".join(str(spec.training_seed(job.trial, repeat)) for repeat in range(spec.repeats))
+    _say(f"{spec.objective} in this process, to {job.target}, with seed{'s' * (spec.repeats > 1)} {seeds} and")
     _say_params(job.params)
     with tempfile.TemporaryDirectory(prefix="hpo-try-", ignore_cleanup_errors=True) as folder:
         request = request_of(spec, job, Path(folder))
@@ -118,6 +119,8 @@ def _say_traceback(error: BaseException) -> TracebackType | None:
 
 def _say_result(report: Report) -> None:
     sys.stdout.flush()
+    for repeat, metrics in enumerate(report.repeats or ()):
+        out.print(Text(f"repeat {repeat}: {_shown(metrics)}"), soft_wrap=True)
     for point in report.curve:
         out.print(Text(f"step {point.resource}: {_shown(point.metrics)}"), soft_wrap=True)
     took = duration(report.ended - report.started)

@@ -24,6 +24,7 @@ from hpo_core.study import Study
 from hpo_core.views.failure_reasons import Failures, failure_lines, failures_of
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.front import FrontMember, front_rows
+from hpo_core.views.repeat_spread import spread_of
 from hpo_core.views.rung_names import RungNames, halt_words
 from hpo_core.views.rungs import BracketView, bracket_views, entry_levels, grouped_brackets, rung_rows
 from hpo_core.views.summary import BestResult, StudySummary, constraint_words, exhausted_words, summarize
@@ -74,7 +75,9 @@ def best_line(study: Study) -> str:
         return "no feasible result yet" if study.state.infeasible_results else "no result yet"
     name = terminal_text(study.spec.metric.name)
     front = f", front of {len(study.state.front)}" if len(study.spec.objectives) > 1 else ""
-    return f"{name} {number(study.metric_value(best.loss), 5)} (trial {best.trial} at {best.resource}){front}"
+    found = spread_of(study.state, best)
+    around = f" {found.short}" if found is not None else ""
+    return f"{name} {number(study.metric_value(best.loss), 5)}{around} (trial {best.trial} at {best.resource}){front}"
 
 
 def _print_front(study: str, front: Sequence[FrontMember], most: int | None = None) -> None:
@@ -208,6 +211,7 @@ def _print_settings(study: Study, summary: StudySummary, created: float) -> None
     facts = {
         "wanted": wanted,
         "method": f"{summary.method}, sampler {summary.sampler}, seed {summary.seed}",
+        "repeats": f"{spec.repeats} training seeds for each configuration, ranked by their mean" * (spec.repeats > 1),
         "objective": spec.objective or "",
         "cluster": spec.cluster.title,
         "created": time.strftime("%Y-%m-%d %H:%M", time.localtime(created)),

@@ -81,7 +81,9 @@ def completed_params(space: SearchSpace, given: dict[str, str], drawn: Params, s
         SpecError: the space has no such parameter, or a parameter cannot have its value.
     """
     try:
-        wanted = _filled(space, _read(space, given), {name: one.default for name, one in space.parameters.items()})
+        wanted = _filled(
+            space, read_params(space, given), {name: one.default for name, one in space.parameters.items()}
+        )
         fixed = given_values(space, wanted, "--params")
     except ValueError as error:
         raise SpecError(f"{error}.") from None
@@ -89,7 +91,7 @@ def completed_params(space: SearchSpace, given: dict[str, str], drawn: Params, s
     return constants | space.draw(Stream(seed, "params", 0), _filled(space, fixed, drawn))
 
 
-def _read(space: SearchSpace, given: dict[str, str]) -> Params:
+def read_params(space: SearchSpace, given: dict[str, str]) -> Params:
     """The values that texts stand for: as JSON where that fits the parameter, else as text."""
     values: Params = {}
     for name, text in given.items():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hpo_core.model.errors import ObjectiveError
+from hpo_core.training.exactness.watched_variables import variables_of_objects
 from hpo_core.training.handle import TrialHandle
 
 
@@ -18,10 +19,17 @@ class EpochSteps:
         self._steps: Iterator[int] = iter(())
         self._open = False
 
-    def begin(self, **objects: Any) -> bool:
-        """Track and restore what the loop has built; return False if the target was reached before."""
-        self._trial.track(**objects)
+    def begin(self, objects: Mapping[str, Any], *, owners: Mapping[str, Any], loaders: Mapping[str, Any]) -> bool:
+        """Track and restore what the loop has built; return False if the target was reached before.
+
+        Args:
+            objects: to track; those that are tracked already are left out.
+            owners: objects whose other attributes are watched.
+            loaders: data loaders, watched.
+        """
+        self._trial.track(**{name: item for name, item in objects.items() if not self._trial.is_tracked(item)})
         self._steps = self._trial.steps()
+        self._trial.watch(variables_of_objects(owners, loaders))
         return self.next()
 
     def next(self) -> bool:
@@ -34,6 +42,21 @@ class EpochSteps:
         plain = {name: value for name, value in metrics.items() if _is_number(value)}
         if plain and self._open:
             self._trial.report(**plain)
+
+
+def named_by_class(items: Iterable[Any]) -> dict[str, Any]:
+    """Items by the name of their class, with a number where there are several of one."""
+    found: dict[str, Any] = {}
+    for item in items:
+        name = type(item).__name__
+        same = sum(type(other) is type(item) for other in found.values())
+        found[f"{name}_{same + 1}" if same else name] = item
+    return found
+
+
+def is_of_library(item: Any, *packages: str) -> bool:
+    """Whether its class comes from one of these packages."""
+    return type(item).__module__.partition(".")[0] in packages
 
 
 def refuse_if(condition: bool, what: str, cure: str) -> None:

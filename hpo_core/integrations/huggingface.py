@@ -17,17 +17,19 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from hpo_core.integrations.epochs import EpochSteps, refuse_if
+from hpo_core.integrations.epochs import EpochSteps, is_of_library, named_by_class, refuse_if
 from hpo_core.training.handle import TrialHandle
 
 try:
-    from transformers import TrainerCallback, TrainerState
+    from transformers import EarlyStoppingCallback, TrainerCallback, TrainerState
+    from transformers.trainer_callback import ExportableState
 except ImportError as error:
     raise ImportError(
         "hpo_core.integrations.huggingface needs transformers and accelerate: pip install 'hpo-core[huggingface]'"
     ) from error
 
 _SPEED_METRICS = ("_runtime", "_per_second", "_flops", "_flos")
+_LIBRARIES = ("transformers", "hpo_core")
 _LOGGED_METRICS = ("loss", "grad_norm", "learning_rate")
 
 
@@ -36,11 +38,14 @@ def train_to_target(trial: TrialHandle, trainer: Any) -> None:
 
     ``num_train_epochs`` stays the length of a full training (``max_resource``), for the trainer's learning rate
     schedule spans it; the callback ends the training at the target. Metrics of each evaluation are reported
-    (``eval_loss``, ...), and the last logged ``loss``, ``grad_norm`` and ``learning_rate``. Model, optimizer and
-    schedule are tracked; the trainer's own checkpoints are not needed (``save_strategy="no"``). One process.
+    (``eval_loss``, ...), and the last logged ``loss``, ``grad_norm`` and ``learning_rate``. Model, optimizer,
+    schedule, gradient scaler, and callbacks that are an ``ExportableState`` of transformers are tracked; the trainer's
+    own checkpoints are not needed (``save_strategy="no"``). Other callbacks that change, and loaders that keep their
+    workers, are warned of. One process.
 
     Raises:
-        ObjectiveError: the trainer has ``max_steps``, fewer epochs than the target, or several processes.
+        ObjectiveError: the trainer has ``max_steps``, fewer epochs than the target, several processes, or a callback
+            that ends the training early.
     """
     arguments = trainer.args
     refuse_if(arguments.max_steps > 0, f"max_steps = {arguments.max_steps}:", "a step of a trial is an epoch; drop it.")
@@ -53,7 +58,13 @@ def train_to_target(trial: TrialHandle, trainer: Any) -> None:
     refuse_if(
         arguments.load_best_model_at_end, "load_best_model_at_end:", "the trial's state is the last epoch's; drop it."
     )
-    trainer.add_callback(TrialCallback(trial))
+    early = any(isinstance(callback, EarlyStoppingCallback) for callback in trainer.callback_handler.callbacks)
+    refuse_if(
+        early,
+        "EarlyStoppingCallback: it ends the training before the target.",
+        "Stopping is the study's task; drop it.",
+    )
+    trainer.add_callback(TrialCallback(trial, trainer))
     if trial.resource == 0:
         trainer.train()
         return
@@ -74,15 +85,24 @@ def train_to_target(trial: TrialHandle, trainer: Any) -> None:
 class TrialCallback(TrainerCallback):  # type: ignore[misc]
     """The callback that :func:`train_to_target` adds to the trainer."""
 
-    def __init__(self, trial: TrialHandle) -> None:
+    def __init__(self, trial: TrialHandle, trainer: Any) -> None:
         self._trial = trial
+        self._trainer = trainer
         self._epochs = EpochSteps(trial)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         optimizer = objects["optimizer"]
         optimizer = getattr(optimizer, "optimizer", optimizer)  # without accelerate's wrapper
-        schedule = objects["lr_scheduler"]
-        has_steps = self._epochs.begin(model=objects["model"], optimizer=optimizer, schedule=schedule)
+        tracked = {"model": objects["model"], "optimizer": optimizer, "schedule": objects["lr_scheduler"]}
+        scaler = getattr(self._trainer.accelerator, "scaler", None)  # of float16
+        if scaler is not None:
+            tracked["scaler"] = scaler
+        callbacks = [item for item in self._trainer.callback_handler.callbacks if not is_of_library(item, *_LIBRARIES)]
+        stateful = [item for item in callbacks if isinstance(item, ExportableState)]
+        tracked |= {name: _Exported(item) for name, item in named_by_class(stateful).items()}
+        owners = named_by_class(item for item in callbacks if item not in stateful)
+        loader = getattr(objects["train_dataloader"], "base_dataloader", objects["train_dataloader"])
+        has_steps = self._epochs.begin(tracked, owners=owners, loaders={"train_dataloader": loader})
         control.should_training_stop = not has_steps
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
@@ -103,3 +123,17 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         if round(state.epoch) > self._trial.resource:
             self._epochs.next()
+
+
+class _Exported:
+    """State of a callback that exports it as transformers' own checkpoints want it."""
+
+    def __init__(self, callback: Any) -> None:
+        self._callback = callback
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self._callback.state()["attributes"])
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self._callback, name, value)

@@ -4,16 +4,19 @@
 
     def train(trial):
         module = Net(**trial.params)
-        trainer = pl.Trainer(callbacks=[TrialCallback(trial)], enable_checkpointing=False, logger=False)
+        trainer = pl.Trainer(
+            max_epochs=27, callbacks=[TrialCallback(trial)], enable_checkpointing=False, logger=False
+        )
         trainer.fit(module, data)
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
-from hpo_core.integrations.epochs import EpochSteps, refuse_if
+from hpo_core.integrations.epochs import EpochSteps, is_of_library, named_by_class, refuse_if
 from hpo_core.training.handle import TrialHandle
 
 if "pytorch_lightning" in sys.modules:  # both names may be installed, and their classes differ
@@ -33,13 +36,17 @@ else:
 class TrialCallback(pl.Callback):  # type: ignore[misc]
     """Callback that trains exactly to the trial's target; one epoch is one step.
 
-    Every metric logged by the end of an epoch is reported under its own name. Module, optimizers, schedules, the
-    precision's state (a gradient scaler) and the loop's counters are tracked, so they are saved as any trial's are;
-    a trainer's own checkpoints are not needed. What else has a state (a loader, another callback) goes to
-    ``trial.track()`` before ``fit``. One process, automatic or manual optimization.
+    ``max_epochs`` stays the length of a full training (``max_resource``), for schedules span it; where it is not set,
+    it is the job's target. Every metric logged by the end of an epoch is reported under its own name. Module,
+    optimizers, schedules, the precision's state (a gradient scaler), the loop's counters, and callbacks and the data
+    module as far as they have a ``state_dict()`` of their own, are tracked, so they are saved as any trial's are; a
+    trainer's own checkpoints are not needed. What else the module, a callback or the data module changes is warned of.
+    One process, automatic or manual optimization.
 
     Raises (in ``fit``):
-        ObjectiveError: the trainer has ``max_steps``, several processes, or does not validate every epoch.
+        ObjectiveError: the trainer has ``max_steps``, fewer epochs than the target, several processes, does not
+            validate every epoch, or has a callback that a resumed job cannot continue (averages of weights) or that
+            ends the training early.
     """
 
     def __init__(self, trial: TrialHandle) -> None:
@@ -59,7 +66,19 @@ class TrialCallback(pl.Callback):  # type: ignore[misc]
         refuse_if(
             every not in (None, 1), f"check_val_every_n_epoch = {every}:", "metrics must be each epoch's own; use 1."
         )
-        trainer.fit_loop.max_epochs = self._trial.target
+        for callback in trainer.callbacks:
+            for kinds, reason, cure in _REFUSED:
+                refuse_if(isinstance(callback, kinds), f"{type(callback).__name__}: {reason}", cure)
+        loop, target = trainer.fit_loop, self._trial.target
+        if loop.max_epochs in (None, -1, _UNSET_EPOCHS):
+            loop.max_epochs = target
+        refuse_if(
+            loop.max_epochs < target,
+            f"max_epochs = {loop.max_epochs} is below the target {target}:",
+            "set it to the study's max_resource.",
+        )
+        loop.min_epochs = 0  # else Lightning would train on when the target is reached
+        self._warn(trainer, pl_module)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         objects: dict[str, Any] = {"module": pl_module, "progress": _LoopCounters(trainer.fit_loop)}
@@ -67,10 +86,21 @@ class TrialCallback(pl.Callback):  # type: ignore[misc]
         objects |= {f"schedule_{i}": config.scheduler for i, config in enumerate(trainer.lr_scheduler_configs)}
         if trainer.precision_plugin.state_dict():
             objects["precision"] = trainer.precision_plugin
-        self._epochs.begin(**objects)
+        others = named_by_class(_others(trainer))
+        objects |= {name: item for name, item in others.items() if _has_own(item, "state_dict")}
+        owners = {name: item for name, item in others.items() if name not in objects}
+        owners[type(pl_module).__name__] = pl_module
+        loaders = {
+            f"{name}_dataloader{place or ''}": loader
+            for name, combined in (("train", trainer.train_dataloader), ("val", trainer.val_dataloaders))
+            for place, loader in enumerate(_loaders(combined))
+        }
+        trainer.should_stop = not self._epochs.begin(objects, owners=owners, loaders=loaders)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         self._epochs.report(trainer.callback_metrics)
+        if trainer.current_epoch + 1 >= self._trial.target:
+            trainer.should_stop = True
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         if trainer.current_epoch > self._trial.resource:  # only now have the schedules made the last epoch's step
@@ -80,6 +110,66 @@ class TrialCallback(pl.Callback):  # type: ignore[misc]
         self._epochs.report(trainer.callback_metrics)
         if trainer.current_epoch > self._trial.resource:
             self._epochs.next()
+
+    def _warn(self, trainer: Any, pl_module: Any) -> None:
+        """Say what Lightning's own checkpoints would hold and a trial's do not."""
+        for callback in trainer.callbacks:
+            if isinstance(callback, pl.callbacks.ModelCheckpoint):
+                self._trial.warn(
+                    f"{type(callback).__name__}: its best value and list of files begin anew in each job. The study "
+                    "keeps the checkpoints that count: enable_checkpointing=False."
+                )
+        for item in (pl_module, *_others(trainer)):
+            if _has_own(item, "on_save_checkpoint"):
+                self._trial.warn(
+                    f"{type(item).__name__}.on_save_checkpoint is not called: what it saves is lost in a resumed job. "
+                    "Keep it in a buffer of the module, or in an object with state_dict() and load_state_dict(), and "
+                    "trial.track() that before fit."
+                )
+
+
+_UNSET_EPOCHS = 1000
+"""Lightning's ``max_epochs`` where none was given."""
+_AVERAGES = tuple(
+    getattr(pl.callbacks, name)
+    for name in ("StochasticWeightAveraging", "WeightAveraging")
+    if hasattr(pl.callbacks, name)  # the latter came with Lightning 2.6
+)
+_REFUSED = (
+    (
+        _AVERAGES,
+        "it keeps the averaged weights outside of what a trial saves, and swaps them in at the end of each job, so a "
+        "resumed job would go on from other weights.",
+        "Average in the module: self.average = torch.optim.swa_utils.AveragedModel(self.net), updated in "
+        "on_train_batch_end, is saved with it.",
+    ),
+    (
+        (pl.callbacks.EarlyStopping, pl.callbacks.Timer),
+        "it ends the training before the target.",
+        "Stopping bad trials early is the study's task; drop it.",
+    ),
+)
+
+
+def _others(trainer: Any) -> list[Any]:
+    """The user's callbacks, and the data module."""
+    ours = ("hpo_core",)
+    found = [item for item in trainer.callbacks if not is_of_library(item, "lightning", "pytorch_lightning", *ours)]
+    return [*found, trainer.datamodule] if trainer.datamodule is not None else found
+
+
+def _has_own(item: Any, method: str) -> bool:
+    """Whether the class of a module, callback or data module, or one that it inherits from, gives it this method."""
+    owner = next((kind for kind in type(item).__mro__ if method in vars(kind)), object)
+    return owner.__module__.partition(".")[0] not in ("lightning", "pytorch_lightning", "torch", "builtins")
+
+
+def _loaders(combined: Any) -> Iterator[Any]:
+    if isinstance(combined, dict | list | tuple):
+        for item in combined.values() if isinstance(combined, dict) else combined:
+            yield from _loaders(item)
+    elif combined is not None:
+        yield combined
 
 
 class _LoopCounters:

@@ -16,6 +16,8 @@ from hpo_core.journal.older_formats import upcast
 from hpo_core.model.errors import HpoError, JournalError
 from hpo_core.model.events import FORMAT, Entry
 
+_DECODER = msgspec.json.Decoder(Entry, strict=False)
+"""Made at import: msgspec (0.22, too) crashes the process where two threads are the first to decode a type."""
 _LAST_FIELD = re.compile(r',"format":([0-9]{1,2})\}\Z')
 
 
@@ -37,7 +39,7 @@ def decode_entry(text: str | bytes) -> Entry:
     try:
         if _is_older(text):
             return msgspec.convert(upcast(json.loads(text)), type=Entry, strict=False)
-        entry = msgspec.json.decode(text, type=Entry, strict=False)
+        entry = _DECODER.decode(text)
         if entry.format > FORMAT:
             raise _too_new(entry.format)
         return entry

@@ -7,7 +7,7 @@ with that explanation, never guessed at. A new shape gets a new ``FORMAT``, an u
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -59,6 +59,8 @@ class ConfigurationRequested(_Fact, frozen=True):
     """A person wants this configuration tried next; the sampler completes it."""
 
     params: Params
+    request: str | msgspec.UnsetType = msgspec.UNSET
+    """Which request of another process this is (``hpo enqueue``); not set where there was none."""
 
 
 class ExtensionRequested(_Fact, frozen=True):
@@ -123,6 +125,8 @@ class ConfigurationEnqueued(_Fact, frozen=True):
     """The next configuration that the search samples has these values, after those enqueued before."""
 
     params: Params
+    request: str | msgspec.UnsetType = msgspec.UNSET
+    """As in :class:`ConfigurationRequested`: it is taken once."""
 
 
 class TrialCreated(_Fact, frozen=True):
@@ -132,7 +136,7 @@ class TrialCreated(_Fact, frozen=True):
     bracket: int
     params: Params
     parent: int | None = None
-    queued: Literal[True] | msgspec.UnsetType = msgspec.UNSET
+    queued: bool | msgspec.UnsetType = msgspec.UNSET  # msgspec below 0.22 takes no Literal[True]
     """True: values come from the queue (``start_with``, ``enqueue``). Else left out, also from the journal."""
 
 
@@ -201,6 +205,8 @@ class JobCompleted(_JobFact, frozen=True):
     """(resource, loss) on the way to the target, for methods that read curves (PASHA); else empty."""
     violation: float | msgspec.UnsetType = msgspec.UNSET
     """Total violation of the study's constraints, 0 where all are satisfied; not set where there are none."""
+    repeats: tuple[Metrics, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Metrics of each seed repeat, of which ``metrics`` are the means; not set where there is one."""
 
     @property
     def infeasible(self) -> bool:

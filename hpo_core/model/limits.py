@@ -31,6 +31,8 @@ STEPS = 2**53
 METRICS = 20
 """Metrics to optimize."""
 
+REPEATS = 100
+"""Training seeds per configuration: a report holds the metrics of each."""
 RESOURCE = 2**53
 """Units of one training."""
 CONFIGS = 1_000_000_000

@@ -155,18 +155,19 @@ function showTrial(jump) {
   if (log) parts.push(element('h3', {textContent: `End of ${log[0]}`}), element('pre', {textContent: log[1]}));
   const close = element('button', {textContent: 'Close', onclick: () => { history.replaceState(null, '', ' '); showTrials(); }});
   place.replaceChildren(element('div', {className: 'bar'}, title, element('span', {style: 'flex:1'}), close), about, ...parts);
-  if (curve.length) drawCurve(curve, number);
+  if (curve.length) drawCurve(number);
   else plot.replaceWith(element('p', {className: 'caption', textContent: 'No result yet.'}));
   if (jump) place.scrollIntoView({behavior: 'smooth', block: 'start'});
 }
 
-function drawCurve(curve, number) {
+function drawCurve(number) {
   const {axis, winner, details} = data.trials;
-  const line = (points, name, color, width) => ({type: 'scatter', mode: 'lines+markers', name,
-    x: points.map(point => point[0]), y: points.map(point => point[1]), line: {color, width}, marker: {color, size: 5}});
-  const traces = [line(curve, `trial ${number}`, '#1c6dd0', 2.5)];
+  const line = ({curve, spread}, name, color, width) => ({type: 'scatter', mode: 'lines+markers', name,
+    x: curve.map(point => point[0]), y: curve.map(point => point[1]), line: {color, width}, marker: {color, size: 5},
+    ...(spread ? {error_y: {type: 'data', array: curve.map(point => spread[point[0]] ?? 0), color, thickness: 1.5}} : {})});
+  const traces = [line(details[number], `trial ${number}`, '#1c6dd0', 2.5)];
   const best = winner !== null && winner !== number && details[winner];
-  if (best && best.curve) traces.unshift(line(best.curve, `trial ${winner}, the best`, '#e8590c', 1.5));
+  if (best && best.curve) traces.unshift(line(best, `trial ${winner}, the best`, '#e8590c', 1.5));
   const quiet = {gridcolor: '#e9edf2', linecolor: '#c9d1da', zeroline: false, automargin: true};
   draw('trial-curve', {data: traces, zoom: false, layout: {height: 300, margin: {l: 60, r: 16, t: 10, b: 44},
     font: {size: 12, color: '#1f2933'}, paper_bgcolor: '#ffffff', plot_bgcolor: '#ffffff',

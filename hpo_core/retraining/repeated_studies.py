@@ -21,7 +21,8 @@ def repeats_spec(
     """A study that trains one trial (and its ancestors) again along its recorded grants, ``repeats`` times.
 
     Every repeat has its own training seeds, derived from ``name``: the recorded seeds belong to a training that was
-    selected for its result, and would bias the test. :func:`trials_of_repeats` gives the repeats' trial numbers.
+    selected for its result, and would bias the test. Each is a trial of its own with one model, whatever the study's
+    setting ``repeats`` says. :func:`trials_of_repeats` gives the repeats' trial numbers.
 
     Args:
         entries: journal of the study that has the trial.
@@ -51,7 +52,7 @@ def repeats_spec(
         "keep_last": True,
     }
     seed = derive_seed(once["seed"], f"repeats/{name}", 0)
-    return StudySpec.from_journal(once | {"search": search | many, "seed": seed}, "repeats")
+    return StudySpec.from_journal(once | {"search": search | many, "seed": seed, "repeats": 1}, "repeats")
 
 
 def trials_of_repeats(spec: StudySpec, repeats: int) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import optuna
@@ -24,6 +24,15 @@ from hpo_core.samplers.mirror_storage import MirrorStorage
 from hpo_core.samplers.sampler import SamplerContext
 
 
+class _NoneWaits(MirrorStorage):
+    """Optuna looks through all trials for one that waits, at each ask; here none ever does."""
+
+    def get_all_trials(
+        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+    ) -> list[FrozenTrial]:
+        return [] if states == (TrialState.WAITING,) else super().get_all_trials(study_id, deepcopy, states)
+
+
 class ExhaustiveSampler:
     """Asks an Optuna sampler for one configuration after the other, until all were created."""
 
@@ -31,7 +40,8 @@ class ExhaustiveSampler:
         self._space = context.space.in_linear_steps()
         self._seed = context.seed
         self._created: set[str] = set()
-        self._storage = MirrorStorage()
+        self._storage = _NoneWaits()
+        self._asked = 0
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         grid = arguments.get("search_space") if name == "GridSampler" else None
         if grid is not None:
@@ -56,7 +66,7 @@ class ExhaustiveSampler:
     def _in_order(self) -> Iterator[Params]:
         """Every configuration; a grid says one twice where they differ in inactive parameters alone."""
         seen: set[str] = set()
-        while self._points is None or len(self._study.get_trials(deepcopy=False)) < self._points:
+        while self._points is None or self._asked < self._points:
             values = self._ask()
             if self._points is None and _key(values) in seen:  # brute force repeats itself once all are known
                 return
@@ -65,6 +75,7 @@ class ExhaustiveSampler:
                 yield values
 
     def _ask(self) -> Params:
+        self._asked += 1
         trial = self._study.ask()
         values = suggest(self._space, trial)
         ended: FrozenTrial = self._storage.get_trial(trial._trial_id)

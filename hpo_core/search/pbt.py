@@ -99,10 +99,11 @@ class PbtSearch(SearchSettings):
         default=None, ge=1, description="Running trials so many generations behind the newest are stopped."
     )
     keep_last: bool = Field(default=False, description="Keep the last checkpoint of every trial.")
-    rules: Literal[1, 2] = Field(
-        default=2,
-        description="Version of the rules of change, for studies recorded with 1: there floats with a step could stay "
-        "where they were, and truncation left populations of 3 or 4 alone.",
+    rules: Literal[1, 2, 3] = Field(
+        default=3,
+        description="Version of the rules of change, for studies recorded with older ones. 2: floats with a step could "
+        "not reach an upper end that their steps miss by a rounding error. 1: they could also stay where they were, "
+        "and truncation left populations of 3 or 4 alone.",
     )
 
     @property
@@ -124,7 +125,7 @@ class PbtSearch(SearchSettings):
             factors=self.perturb,
             resample=self.resample_probability,
             bounds=self.bounds,
-            floats_may_stay=self.rules == 1,
+            rules=self.rules,
         )
 
     def create(self, context: SearchContext) -> Pbt:

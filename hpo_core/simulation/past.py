@@ -125,8 +125,8 @@ class PastStudy:
 
     @property
     def time_unit(self) -> float:
-        """Seconds that one unit of resource takes in the median."""
-        return statistics.median(trial.seconds_per_unit for trial in self.trials)
+        """Seconds that one unit of resource takes in the median, in one seed repeat."""
+        return statistics.median(trial.seconds_per_unit for trial in self.trials) / self.spec.repeats
 
     def describe(self) -> str:
         """Where the figures come from, in one sentence."""
@@ -144,7 +144,7 @@ def read_past(entries: Iterable[Entry], *, seconds_per_unit: float | None = None
 
     Args:
         entries: of one study, from the first one on.
-        seconds_per_unit: takes the place of all recorded durations.
+        seconds_per_unit: of one seed repeat; takes the place of all recorded durations.
 
     Raises:
         SpecError: the study has no results, or no durations (and ``seconds_per_unit`` is not given).
@@ -187,8 +187,8 @@ def read_past(entries: Iterable[Entry], *, seconds_per_unit: float | None = None
         _measure(past)
     else:
         for trial in kept:
-            trial.seconds_per_unit = seconds_per_unit
-            trial.spans = {(start, target): seconds_per_unit * (target - start) for start, target in trial.spans}
+            trial.seconds_per_unit = spec.repeats * seconds_per_unit
+            trial.spans = {(start, end): trial.seconds_per_unit * (end - start) for start, end in trial.spans}
     return past
 
 

@@ -54,6 +54,7 @@ class PastCurves:
         self._metrics = [(metric.name, metric.sign) for metric in spec.objectives]
         self._metrics += [(name, 1.0) for name in spec.constraints]
         self._seed = seed
+        self._cost = spec.repeats / past.spec.repeats
         self._passes: list[list[int]] = []
         self._continued: dict[int, Curve] = {}
         self._donors: dict[tuple[int, int], _Donors] = {}
@@ -125,13 +126,15 @@ class PastCurves:
         ]
 
     def seconds(self, job: Job) -> float:
-        """Seconds from grant to report."""
+        """Seconds from grant to report; a job with so many times the past's ``repeats`` takes so many times as long."""
         trial = self._trial(job)
         if trial.failed is not None and job.target > trial.trained:
             return trial.failed_seconds
         start = job.checkpoint.resource if job.checkpoint else 0
         recorded = trial.spans.get((start, job.target))
-        return recorded if recorded is not None else self.past.overhead + trial.seconds_per_unit * (job.target - start)
+        if recorded is None:
+            recorded = self.past.overhead + trial.seconds_per_unit * (job.target - start)
+        return recorded * self._cost  # 1 where the past had as many seed repeats
 
     def _trial(self, job: Job) -> PastTrial:
         return self.past.trials[self._row(job.trial)]

@@ -32,6 +32,7 @@ def check_sizes(spec: StudySpec) -> None:
     at_most("metrics", len(spec.metrics), limits.METRICS, "metrics; drop some")
     for metric in (spec.metric, *spec.metrics):
         _check_name("metric", metric.name)
+    at_most("repeats", spec.repeats, limits.REPEATS, "training seeds; lower it")
     for where, part in (("training", spec.training), ("cluster", spec.cluster), ("stop", spec.stop)):
         _check_seconds(where, part)
     spec.search.check_sizes(spec.search_space().parameters)

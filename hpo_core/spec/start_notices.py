@@ -20,10 +20,11 @@ def notices(spec: StudySpec, extra: int = 0) -> list[str]:
     found = []
     top = spec.search.outline().max_resource
     units = spec.stop.total_resource
-    if units is not None and top is not None and units < top:
+    if units is not None and top is not None and units < top * spec.repeats:
+        times = f" in all of its {spec.repeats} repeats" if spec.repeats > 1 else ""
         found.append(
-            f"stop.total_resource = {units:,} ends the study before a trial can reach max_resource = {top:,}; raise "
-            "the one or lower the other."
+            f"stop.total_resource = {units:,} ends the study before a trial can reach max_resource = {top:,}{times}; "
+            "raise the one or lower the other."
         )
     listed = spec.search.outline().own_configurations
     found += space_notices(spec.sampler.name, spec.search_space(), ours=spec.sampler.name in OURS, listed=listed)

@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator, mo
 from hpo_core.model.errors import SpecError
 from hpo_core.model.nested_names import flat_space, flattened
 from hpo_core.model.rng import derive_seed
+from hpo_core.model.seed_repeats import seed_of_repeat
 from hpo_core.model.settings import RECORDED, MetricSpec, Part, is_recorded
 from hpo_core.model.space import Parameter, SearchSpace
 from hpo_core.model.space.given_values import default_values
@@ -81,6 +82,12 @@ class StudySpec(Part):
     search: Search
     sampler: SamplerSpec = SamplerSpec()
     seed: int = Field(default=0, ge=0, description="All draws and all training seeds follow from it.")
+    repeats: int = Field(
+        default=1,
+        ge=1,
+        description="Training seeds per configuration. A job trains all of them, one after the other, and a trial is "
+        "ranked by the mean of each metric; its spread is shown. A job costs so many times as much.",
+    )
     cluster: Cluster = LocalClusterSpec()
     training: TrainingSpec = TrainingSpec()
     stop: StopSpec = StopSpec()
@@ -177,9 +184,9 @@ class StudySpec(Part):
         place = self.checkpoints.folder
         return "checkpoints" if place is None else f"{place.rstrip('/')}/{self.study}"
 
-    def training_seed(self, trial: int) -> int:
-        """Seed of a trial's training, the same for each of its attempts, and for a rerun of it."""
-        return derive_seed(self.seed, "training", self.search.number_of_seed(trial))
+    def training_seed(self, trial: int, repeat: int = 0) -> int:
+        """Seed of a trial's training (of one of its ``repeats``), the same for each attempt, and for a rerun of it."""
+        return seed_of_repeat(derive_seed(self.seed, "training", self.search.number_of_seed(trial)), repeat)
 
     def search_space(self) -> SearchSpace:
         return SearchSpace(self.space, self.forbidden)

@@ -47,8 +47,9 @@ def check_state(state: StudyState) -> None:
     _check_front(state)
     running = [t for t in state.trials if t.running and t.granted is not None]
     jobs = [(t.granted.target, type(t.granted.stage) is Further, t) for t in running if t.granted is not None]
-    assert state.further_running == sum(target - t.resource for target, further, t in jobs if further)
-    searching = sum(target - t.searched for target, further, t in jobs if not further)
+    repeats = state.spec.repeats if state.spec is not None else 1
+    assert state.further_running == repeats * sum(target - t.resource for target, further, t in jobs if further)
+    searching = repeats * sum(target - t.searched for target, further, t in jobs if not further)
     assert state.resource_running - state.further_running == searching
     for number, wish in state.extended.items():
         trial = state.trials[number]

@@ -77,6 +77,8 @@ class StudyState:
         """Its slots: jobs that can run at once."""
         self.queue: deque[Params] = deque()
         """Configurations that are sampled next, perhaps in part: ``start_with``, then what was enqueued."""
+        self.requests: set[str] = set()
+        """Requests of other processes that were enqueued (``hpo enqueue``)."""
         self.extra_configs = 0
         self.controller = ""
         self.halted: StudyHalted | None = None
@@ -184,6 +186,8 @@ class StudyState:
 
     def _configuration_enqueued(self, event: ConfigurationEnqueued) -> None:
         self.queue.append(event.params)
+        if event.request is not msgspec.UNSET:
+            self.requests.add(event.request)
 
     def _trial_created(self, event: TrialCreated) -> None:
         if event.queued:
@@ -213,9 +217,10 @@ class StudyState:
             self.further_running += units
 
     def _units(self, number: int, stage: Stage, target: int) -> int:
-        """What a job to ``target`` trains that was not trained before."""
+        """What a job to ``target`` trains that was not trained before, in all seed repeats together."""
         trial = self.trials[number]
-        return target - (trial.resource if type(stage) is Further else trial.searched)
+        repeats = 1 if self.spec is None else self.spec.repeats
+        return repeats * (target - (trial.resource if type(stage) is Further else trial.searched))
 
     def _no_longer_runs(self, number: int, stage: Stage, target: int) -> int:
         """Returns the units of the job."""

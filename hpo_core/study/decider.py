@@ -118,7 +118,7 @@ class Decider:
         yield from self._grants.fill()
 
     def _on_configuration(self, stimulus: ConfigurationRequested) -> Iterator[Event]:
-        yield ConfigurationEnqueued(stimulus.params)
+        yield ConfigurationEnqueued(stimulus.params, stimulus.request)
         yield from self._grants.fill()
 
     def _on_training(self, stimulus: TrainingRequested) -> Iterator[Event]:
@@ -198,6 +198,7 @@ class Decider:
             losses=losses,
             curve=curve,
             violation=violation,
+            repeats=report.repeats,
         )
 
     def _losses(self, metrics: Metrics) -> tuple[float | None, tuple[float, ...]]:

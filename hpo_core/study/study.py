@@ -12,18 +12,19 @@ from the journal, which holds the state before the stimulus.
 
 from __future__ import annotations
 
-import math
 import operator
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from hpo_core.checkpoints.budget import Budget
 from hpo_core.checkpoints.retention import LiveCheckpoints
 from hpo_core.journal.damage import damaged_entry
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.journal.protocol import Journal
-from hpo_core.model.errors import HpoError, JournalError, ObjectiveError, SpecError
+from hpo_core.model.errors import HpoError, JournalError, SpecError
 from hpo_core.model.events import (
     AbandonRequested,
     AttemptReported,
@@ -44,11 +45,8 @@ from hpo_core.model.events import (
     concerns_search,
 )
 from hpo_core.model.inventory import Inventory
-from hpo_core.model.nested_names import flattened
-from hpo_core.model.space import same_scalar
-from hpo_core.model.space.given_values import given_values
 from hpo_core.model.stage import Further
-from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
+from hpo_core.model.trial import Checkpoint, Job, Report
 from hpo_core.samplers.recorded_params import RecordedSampler
 from hpo_core.samplers.sampler import Sampler
 from hpo_core.search.method import Done, SearchMethod
@@ -56,9 +54,11 @@ from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method, create_sampler
 from hpo_core.state import Incumbent, StudyState
 from hpo_core.study.decider import Decider
+from hpo_core.study.enqueueing import checked_configuration, is_known
 from hpo_core.study.further_training import check_training, recorded_training
 from hpo_core.study.job_grants import Grants
 from hpo_core.study.stop_rules import StopRules
+from hpo_core.study.told_results import told_report
 
 
 def _plain(spec: Any) -> Any:
@@ -104,7 +104,6 @@ class Study:
         self._checkpoints = LiveCheckpoints(self.state, self.method) if limits else None
         self._budget = Budget(spec.checkpoints, self._checkpoints) if self._checkpoints is not None else None
         self._sign = spec.metric.sign
-        self._objectives = [metric.name for metric in spec.objectives]
 
         def checkpoints() -> LiveCheckpoints:
             return self.checkpoints
@@ -232,7 +231,7 @@ class Study:
     def tell(
         self,
         job: Job,
-        metrics: Mapping[str, float],
+        metrics: Mapping[str, float] | Sequence[Mapping[str, float]],
         *,
         checkpoint: Checkpoint | None = None,
         worker: str = "",
@@ -240,32 +239,15 @@ class Study:
     ) -> list[Job]:
         """Report the metrics a job reached; returns jobs granted in turn (see :meth:`set_capacity`).
 
+        Args:
+            metrics: by name; where the study has ``repeats``, those of each repeat, or their means.
+
         Raises:
             ObjectiveError: a metric of the study is absent or no number.
         """
-        bad = [name for name in self._objectives if name not in metrics]
-        if self.spec.any_metric and len(bad) < len(self._objectives):
-            bad = []
-        bad += [name for name in self.spec.constraints if name not in metrics]
-        bad += [k for k, item in metrics.items() if isinstance(item, bool | str) or not hasattr(item, "__float__")]
-        if bad:
-            what = "constraint" if bad[0] in self.spec.constraints else "metric"
-            raise ObjectiveError(
-                f"Study {self.name!r}, trial {job.trial}: {what} {bad[0]!r} is {metrics.get(bad[0])!r} in "
-                f"{dict(metrics)!r}; tell needs it as a number. Report it, or name another one in the study."
-            )
-        finite = all(
-            math.isfinite(float(metrics.get(name, 0.0))) for name in (*self._objectives, *self.spec.constraints)
-        )
-        report = Report(
-            trial=job.trial,
-            attempt=job.attempt,
-            outcome=Outcome.COMPLETED if finite else Outcome.DIVERGED,
-            metrics={name: float(item) for name, item in metrics.items()},
-            checkpoint=checkpoint,
-            worker=worker,
-            started=started,
-            ended=self._clock(),
+        report = told_report(self.spec, job, metrics)
+        report = msgspec.structs.replace(
+            report, checkpoint=checkpoint, worker=worker, started=started, ended=self._clock()
         )
         return self.tell_report(report)
 
@@ -314,7 +296,9 @@ class Study:
             raise HpoError(refusal)
         return self._granted(self._take(ExtensionRequested(configs)))
 
-    def enqueue(self, params: Mapping[str, Any], *, skip_if_exists: bool = False) -> list[Job]:
+    def enqueue(
+        self, params: Mapping[str, Any], *, skip_if_exists: bool = False, request: str | None = None
+    ) -> list[Job]:
         """Have a configuration tried next: the next one that the search samples, after those enqueued before.
 
         It counts as one of the configurations of the study, but in a grid, which gets one more. Where the search has
@@ -323,6 +307,7 @@ class Study:
         Args:
             params: values by name; those left out are the sampler's to add.
             skip_if_exists: do nothing where a trial, or one in the queue, has these values already.
+            request: name of the request that another process made for it (``hpo enqueue``).
 
         Returns:
             Jobs granted in turn (see :meth:`set_capacity`).
@@ -332,19 +317,10 @@ class Study:
         """
         if self.state.exhausted:
             raise HpoError(f"{self.refuse_extension()}")
-        if self.spec.search.record() is not None:
-            raise HpoError(
-                f"Study {self.name!r} trains again along a record, so nothing can be enqueued. Enqueue it in the study "
-                "it repeats, or start a new one with start_with."
-            )
-        try:
-            given = given_values(self.spec.search_space(), flattened(params), "enqueue")
-        except ValueError as error:
-            raise HpoError(f"Study {self.name!r}: {error}.") from None
-        known = [*(trial.params for trial in self.state.trials), *self.state.queue] if skip_if_exists else []
-        if any(all(name in one and same_scalar(one[name], given[name]) for name in given) for one in known):
+        given = checked_configuration(self.spec, params)
+        if skip_if_exists and is_known(self.state, given):
             return []
-        return self._granted(self._take(ConfigurationRequested(given)))
+        return self._granted(self._take(ConfigurationRequested(given, request or msgspec.UNSET)))
 
     def refuse_extension(self) -> str | None:
         """Why the study takes no more configurations; None: it takes them."""

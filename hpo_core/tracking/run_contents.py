@@ -14,6 +14,7 @@ from hpo_core.state import TrialRecord
 from hpo_core.tracking.mlflow_names import legal_key, param_value
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.front import front_members
+from hpo_core.views.repeat_spread import spread_of
 from hpo_core.views.rung_names import halt_words
 from hpo_core.views.rungs import entry_levels
 from hpo_core.views.summary import constraint_words
@@ -74,7 +75,7 @@ def study_params(spec: StudySpec) -> dict[str, str]:
     """What was asked for, flattened: ``search.configs``, ``space.lr``, ..."""
     plain = spec.plain()
     shown: dict[str, str] = {}
-    for part in ("objective", "metric", "seed", "search", "sampler"):
+    for part in ("objective", "metric", "seed", *(["repeats"] if spec.repeats > 1 else []), "search", "sampler"):
         _flatten(part, plain[part], shown)
     if len(spec.objectives) > 1:
         shown["metrics"] = param_value(", ".join(f"{metric.name} ({metric.mode})" for metric in spec.objectives))
@@ -95,8 +96,10 @@ def description(fold: TrackedStudy, status: str, *, loading: str = "", table: st
     lines = [f"**Study {spec.study}** ({status}), created {created}{trials}", ""]
     best = state.incumbent
     if best is not None and len(spec.objectives) == 1:
+        found = spread_of(state, best)
+        around = f"{found.short} " if found is not None else ""
         lines.append(
-            f"- best: {markdown_text(spec.metric.name)} = {best.loss * spec.metric.sign:.6g} "
+            f"- best: {markdown_text(spec.metric.name)} = {best.loss * spec.metric.sign:.6g} {around}"
             f"by {trial_name(best.trial)} after {best.resource} units, "
             f"with {markdown_code(json.dumps(state.trials[best.trial].params))}"
         )

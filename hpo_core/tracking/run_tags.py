@@ -67,6 +67,7 @@ STUDY_TAGS: dict[str, Callable[[StudySummary], object]] = {
     "hpo.stop_rule": lambda study: study.rule,
     "hpo.best_trial": lambda study: study.best and study.best.trial,
     "hpo.best_value": lambda study: study.best and repr(study.best.value),
+    "hpo.best_spread": lambda study: study.best and study.best.spread and study.best.spread.words,
     "hpo.best_resource": lambda study: study.best and study.best.resource,
     "hpo.best_params": lambda study: study.best and json.dumps(study.best.params),
     "hpo.front_size": lambda study: len(study.front) if study.front and len(study.front[0].values) > 1 else None,

@@ -35,6 +35,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.state import Incumbent, StudyState
 from hpo_core.study import Study
 from hpo_core.views.promotions import Promotion, Promotions
+from hpo_core.views.repeat_spread import repeat_spread
 from hpo_core.views.rung_names import Place, RungNames
 
 TRAINED_TO = "trained_to"
@@ -277,6 +278,7 @@ class TrackedStudy:
                 continue
             final = event.metrics.get(metric.name, math.nan)
             self._point(notes, MetricPoint(f"final_{metric.name}", final, notes.ended, event.resource))
+            self._seed_repeats(notes, event, metric.name)
         for name in self.spec.constraints:
             final = event.metrics.get(name, math.nan)
             self._point(notes, MetricPoint(f"final_{name}", final, notes.ended, event.resource))
@@ -288,6 +290,18 @@ class TrackedStudy:
                     self._point(notes, MetricPoint(f"param_{name}", float(value), notes.ended, event.resource))
         if event.rung != FURTHER:
             self._count(event, trial.results[0].resource)
+
+    def _seed_repeats(self, notes: TrialNotes, event: JobCompleted, name: str) -> None:
+        """``NAME_std`` and ``NAME_repeat_0``, ``_1``, ... at each result, where the study has seed repeats."""
+        found = repeat_spread(event, name)
+        if found is None:
+            return
+        values = {f"{name}_repeat_{repeat}": value for repeat, value in enumerate(found.values)}
+        if found.std is not None:
+            values[f"{name}_std"] = found.std
+        for key, value in values.items():
+            if key not in event.metrics:  # what the user reports goes before
+                self._point(notes, MetricPoint(key, value, notes.ended or 0.0, event.resource))
 
     def _failed(self, event: AttemptFailed) -> None:
         self.touched[event.trial] = None

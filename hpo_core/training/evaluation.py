@@ -28,7 +28,7 @@ from hpo_core.model.trial import Checkpoint, Job, Metrics, Params
 from hpo_core.security.credentials import without_private_settings
 from hpo_core.training.child.attempt_log import log_tail
 from hpo_core.training.child.descendants import TAG_VARIABLE, kill_tagged
-from hpo_core.training.child.forked_copies import exit_if_forked_copy
+from hpo_core.training.child.forked_copies import exit_if_forked_copy, write_answer
 from hpo_core.training.error_text import traceback_tail
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.objective import load_objective
@@ -249,10 +249,7 @@ def main(arguments: Sequence[str]) -> None:
     except BaseException as error:
         exit_if_forked_copy(pid, error)
         answer = _Response(error=f"{type(error).__name__}: {error}\n{traceback_tail(error)}")
-    exit_if_forked_copy(pid)
-    side = out.with_suffix(".part")
-    side.write_bytes(msgspec.msgpack.encode(answer))
-    side.replace(out)
+    write_answer(out, answer, pid)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from hpo_core.training.child.forked_copies import exit_if_forked_copy
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.curve import Curve
 from hpo_core.training.exactness.untracked_state import LoopWatch, untrackable
+from hpo_core.training.exactness.watched_variables import Variables, variables_of_function
 from hpo_core.training.inherited_state import InheritedState, describe, initial_state, is_restored_late
 from hpo_core.training.metric_value import real_number
 from hpo_core.training.random_state import can_track, capture_all, put_state, restore_all, state_of
@@ -54,6 +55,8 @@ class TrialHandle:
     params: Params
     seed: int
     """The generators of python, numpy and torch were seeded with it already."""
+    repeat: int
+    """Which seed repeat of the trial this is, from 0 (``repeats`` of the study); each has its own seed."""
     resource: int
     """Steps done so far."""
     target: int
@@ -73,6 +76,7 @@ class TrialHandle:
         self.number = job.trial
         self.params = NestedParams(job.params) if any("." in name for name in job.params) else dict(job.params)
         self.seed = request.seed
+        self.repeat = request.repeat or 0
         self.resource = job.checkpoint.resource if job.checkpoint else 0
         self.target = job.target
         self.parent = job.parent
@@ -96,9 +100,10 @@ class TrialHandle:
 
     @property
     def folder(self) -> Path:
-        """Scratch folder of this trial, the same for all its attempts; made on first use."""
+        """Scratch folder of this trial (and seed repeat), the same for all its attempts; made on first use."""
         scratch = Path(self._request.folder) / "scratch"
-        return private_folder(scratch / f"trial-{self.number:05d}", below=scratch)
+        own = f"-repeat-{self.repeat}" if self.repeat else ""
+        return private_folder(scratch / f"trial-{self.number:05d}{own}", below=scratch)
 
     def track(self, **objects: Any) -> None:
         """Save these with the trial; where it resumes, load their state now.
@@ -165,8 +170,16 @@ class TrialHandle:
         self._phase = _Phase.STEPPING
         caller = sys._getframe(1)
         if self._tracked and not caller.f_globals.get("__name__", "").startswith("hpo_core."):
-            self._watch = LoopWatch(caller, self._tracked)
+            self._watch = LoopWatch(variables_of_function(caller), self._tracked)
         return self._loop()
+
+    def watch(self, variables: Variables) -> None:
+        """Warn at the end of the job of what changes among these and is not tracked; for loops of other libraries."""
+        self._watch = LoopWatch(variables, self._tracked)
+
+    def is_tracked(self, item: Any) -> bool:
+        """Whether this very object is tracked."""
+        return any(item is tracked for tracked in self._tracked.values())
 
     def report(self, **metrics: Any) -> None:
         """Record metrics of the current step (after the loop: of the target). Calls within a step merge.

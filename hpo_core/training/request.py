@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from hpo_core.checkpoints import paths
-from hpo_core.model.trial import Job, Report
+from hpo_core.model.trial import Checkpoint, Job, Report
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +21,16 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Must be reported at the target, unless ``required`` says otherwise."""
     seed: int
     """Training seed of this trial, already derived; the same for each of its attempts."""
+    repeats: int = 1
+    """Seed repeats that the job trains (:mod:`hpo_core.model.seed_repeats`)."""
+    repeat: int | None = None
+    """The one that this request is for, ``seed`` then being its own; None: all of them, or a study without repeats."""
+    parts: tuple[Checkpoint, ...] = ()
+    """Checkpoints of all repeats: nothing is trained, they become one."""
+    best: int = 0
+    """With ``parts``: number of the best repeat."""
+    elapsed: float = 0.0
+    """Seconds that earlier repeats of the job took; ``timeout`` counts them."""
     folder: str
     """Absolute folder of the study; checkpoints, logs and scratch space lie below it."""
     pythonpath: tuple[str, ...] = ()
@@ -78,7 +88,13 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def checkpoint_path(self) -> str:
         """Where the attempt's checkpoint goes, relative to ``folder``, or a URL."""
-        return paths.checkpoint_path(self.job, self.checkpoint_base)
+        whole = paths.checkpoint_path(self.job, self.checkpoint_base)
+        return whole if self.repeat is None else f"{whole}.repeat-{self.repeat}"
+
+
+# made at import: msgspec (0.22, too) crashes where two threads are the first to decode a type
+_requests = msgspec.msgpack.Decoder(JobRequest)
+_reports = msgspec.msgpack.Decoder(Report)
 
 
 def encode_request(request: JobRequest) -> bytes:
@@ -88,7 +104,7 @@ def encode_request(request: JobRequest) -> bytes:
 
 def decode_request(data: bytes) -> JobRequest:
     """Inverse of :func:`encode_request`."""
-    return msgspec.msgpack.decode(data, type=JobRequest)
+    return _requests.decode(data)
 
 
 def encode_report(report: Report) -> bytes:
@@ -98,4 +114,4 @@ def encode_report(report: Report) -> bytes:
 
 def decode_report(data: bytes) -> Report:
     """Inverse of :func:`encode_report`."""
-    return msgspec.msgpack.decode(data, type=Report)
+    return _reports.decode(data)

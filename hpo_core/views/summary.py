@@ -11,16 +11,19 @@ from hpo_core.model.trial import Params
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.views.front import FrontMember, front_members
+from hpo_core.views.repeat_spread import RepeatSpread, spread_of
 from hpo_core.views.rung_names import RungNames
 
 
-class BestResult(msgspec.Struct, frozen=True):
+class BestResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The incumbent in the user's metric."""
 
     trial: int
     value: float
     resource: int
     params: Params
+    spread: RepeatSpread | None = None
+    """Over its seed repeats, of which ``value`` is the mean; None where the study has none."""
 
 
 class RunningJob(msgspec.Struct, frozen=True):
@@ -66,7 +69,7 @@ class StudySummary(msgspec.Struct, frozen=True, kw_only=True):
     abandoned: int
     failed_attempts: int
     resource: int
-    """Units of training behind all results."""
+    """Units of training behind all results, those of all seed repeats together."""
     constraints: tuple[str, ...]
     infeasible: int
     """Finite results that violate a constraint; none of them can be the best."""
@@ -146,4 +149,5 @@ def best_result(study: Study) -> BestResult | None:
     if best is None:
         return None
     value = study.metric_value(best.loss)
-    return BestResult(best.trial, value, best.resource, study.state.trials[best.trial].params)
+    params = study.state.trials[best.trial].params
+    return BestResult(best.trial, value, best.resource, params, spread_of(study.state, best))

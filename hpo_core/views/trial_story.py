@@ -8,6 +8,7 @@ from hpo_core.model.events import AttemptReported, Entry, JobCompleted
 from hpo_core.model.stage import FURTHER
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState
+from hpo_core.views.repeat_spread import repeat_spread
 from hpo_core.views.rung_names import RungNames
 
 
@@ -16,6 +17,12 @@ def violated(spec: StudySpec, result: JobCompleted) -> str:
     values = [(name, result.metrics[name]) for name in spec.constraints if result.infeasible]
     found = ", ".join(f"{name} = {value:.6g}" for name, value in values if value > 0)
     return f"; infeasible: {found}" if found else ""
+
+
+def _spread(spec: StudySpec, result: JobCompleted) -> str:
+    """The values of its seed repeats; empty where there are none."""
+    found = repeat_spread(result, spec.metric.name)
+    return "" if found is None else f", {spec.metric.name} {found.words}"
 
 
 def trial_story(state: StudyState, number: int) -> list[str]:
@@ -27,7 +34,7 @@ def trial_story(state: StudyState, number: int) -> list[str]:
         lines.append("its configuration, or a part of it, was given by a person (start_with, enqueue)")
     lines += [
         f"{'' if r.rung == FURTHER else 'reached '}{names.label(r.bracket, r.rung)} ({r.resource} units) in "
-        f"attempt {r.attempt}: loss {r.loss}{violated(state.spec, r)}"
+        f"attempt {r.attempt}: loss {r.loss}{_spread(state.spec, r)}{violated(state.spec, r)}"
         for r in trial.all_results
     ]
     lines += [f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}" for f in trial.failures]

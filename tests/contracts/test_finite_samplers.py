@@ -13,9 +13,11 @@ import pytest
 from hpo_core import MemoryJournal, Study
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import HpoError, SpecError
-from hpo_core.model.events import SamplerExhausted
+from hpo_core.model.events import SamplerExhausted, TrialCreated
 from hpo_core.replay.audit import audit
+from hpo_core.samplers.exhaustive_sampler import ExhaustiveSampler
 from hpo_core.samplers.optuna_sampler import optuna_samplers
+from hpo_core.samplers.sampler import SamplerContext
 from hpo_core.views.summary import summarize
 from tests.conftest import World, fresh, make_spec
 from tests.methods import SEARCHES
@@ -193,3 +195,25 @@ def test_a_warm_start_takes_no_configuration_from_the_list() -> None:
     world.play(study)
     assert study.state.trials[0].params == warm["proposals"][0]  # type: ignore[index]
     assert tried(study) == sorted(ALL, key=repr)
+
+
+def test_a_large_grid_is_gone_through_without_looking_at_all_trials_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = 0
+    listed = optuna.storages.InMemoryStorage.get_all_trials
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        nonlocal seen
+        found = listed(*arguments, **named)
+        seen += len(found)
+        return found
+
+    monkeypatch.setattr(optuna.storages.InMemoryStorage, "get_all_trials", counted)
+    grid = {"x": list(range(40)), "d": list(range(10))}
+    space = {name: {"type": "int", "low": 0, "high": len(values) - 1} for name, values in grid.items()}
+    context = SamplerContext(space=make_spec(space=space).search_space(), seed=3, objectives=1, max_resource=9)
+    sampler = ExhaustiveSampler("GridSampler", {"search_space": grid}, context)
+    proposed: list[Any] = []
+    while (params := sampler.propose(len(proposed))) is not None:
+        proposed.append(params)
+        sampler.apply(TrialCreated(len(proposed) - 1, 0, params))
+    assert len(proposed) == 400 and seen < 2 * 400

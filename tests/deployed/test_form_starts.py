@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,13 +14,14 @@ from typing import Any
 
 import pytest
 
+from hpo_core.spec import load_spec
 from tests.deployed.deployment_server import Deployed, deployed
 from tests.deployed.test_browser import address, choose, field, newer_field, page, page_inside, pictures
 from tests.flows.test_interrupt import dask_processes
 
 __all__ = ["deployed", "page", "page_inside", "pictures"]
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(1800)]
 OBJECTIVE = "tests.flows.objectives:good"
 METHODS: dict[str, tuple[str, dict[str, int]]] = {
     "ASHA": ("asha", {"Configs": 4, "Max Resource": 4}),
@@ -64,7 +66,7 @@ class Newer(Older):
         return newer_field(self.page, label, nth)
 
     def choose(self, label: str, value: str) -> None:
-        self.field(label).get_by_role("button", name=f"Select {label}").click()
+        self.field(label).get_by_role("button", name=re.compile("^Select ")).first.click()
         self.page.get_by_role("option", name=value, exact=True).click()
 
 
@@ -92,7 +94,7 @@ def submitted(deployed: Deployed, page: Any, name: str) -> dict[str, Any]:
     button = page.get_by_role("button", name="Submit", exact=True)
     button.click()
     pressed = time.monotonic()
-    wanted = {"deployments": {"name": {"any_": ["tune"]}}, "sort": "EXPECTED_START_TIME_DESC", "limit": 5}
+    wanted = {"deployments": {"name": {"any_": ["tune", "rows"]}}, "sort": "EXPECTED_START_TIME_DESC", "limit": 5}
     deadline = time.monotonic() + 300
     while True:
         runs = deployed.api("flow_runs/filter", wanted)
@@ -130,6 +132,77 @@ def test_every_method_is_filled_in_and_runs(
     assert search["method"] == method and method in ended["tags"]
     asked = {label.lower().replace(" ", "_"): value for label, value in budget.items()}
     assert {key: search[key] for key in asked} == asked
+
+
+@pytest.mark.parametrize("kind", [Older, Newer], ids=["older", "newer"])
+@pytest.mark.parametrize(("label", "value"), [("Variant", "stopping"), ("Preset", "conservative")])
+def test_variants_of_asha_are_chosen(
+    label: str, value: str, kind: type[Older], deployed: Deployed, page_inside: Any
+) -> None:
+    """Asynchronous Hyperband is ASHA with several brackets."""
+    name = f"{value}-{kind.__name__.lower()}"
+    form = open_form(kind, deployed, page_inside, "ASHA", name)
+    for budget, number in {"Configs": 6, "Max Resource": 16}.items():
+        form.field(f"{budget} (Optional)").locator("input").first.fill(str(number))
+    form.choose(f"{label} (Optional)", value)
+    submitted(deployed, page_inside, name)
+    search = recorded(deployed, name)["search"]
+    assert search[label.lower()] == value
+    assert label == "Variant" or len(search["brackets"]) > 1
+
+
+ROWS: dict[str, Any] = {
+    "study": "rows",
+    "objective": OBJECTIVE,
+    "metric": {"name": "loss", "mode": "min"},
+    "space": {
+        "x": {"type": "float", "low": -1, "high": 1},
+        "lr": {"type": "float", "low": 0.001, "high": 1, "log": True},
+        "net.width": {"type": "int", "low": 8, "high": 32, "step": 8},
+        "net.kind": {"type": "categorical", "choices": ["a", "16", 16, True, None, 0.5]},
+        "size": {"type": "ordinal", "choices": [1, 2, 4]},
+        "momentum": {"type": "float", "low": 0, "high": 0.9, "when": {"net.kind": ["a", 16]}},
+    },
+    "start_with": [{"x": 0.25}],
+    "constants": {"data": "a.npz"},
+    "search": {"method": "random", "configs": 3, "max_resource": 2},
+    "training": {"threads": 2},
+}
+
+
+@pytest.mark.parametrize("kind", [Older, Newer], ids=["older", "newer"])
+def test_a_form_that_begins_with_a_study_is_started_as_it_stands(
+    kind: type[Older], deployed: Deployed, page_inside: Any, pictures: Path
+) -> None:
+    """A parameter of each kind that the form knows, and fields that hold YAML; on the cluster of a study file."""
+    name = f"prefilled-{kind.__name__.lower()}"
+    file = deployed.folder / "rows.yaml"
+    file.write_text(json.dumps(ROWS))
+    done = deployed.hpo("deploy", "--prefill", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = deployed.api("deployments/name/tune/rows")["id"]
+    page_inside.goto(address(deployed, f"{kind.path}/deployments/deployment/{found}/run"))
+    form = kind(page_inside)
+    form.field("name (Optional)").locator("textarea, input").first.fill(name)
+    form.field("cluster (Optional)").get_by_text("Of a study file", exact=True).first.click()
+    form.choose("File", "toy.yaml")
+    page_inside.screenshot(path=pictures / f"form-{name}.png")
+    form.field("choices (Optional)").scroll_into_view_if_needed()
+    page_inside.screenshot(path=pictures / f"form-{name}-rows.png")
+    run = submitted(deployed, page_inside, name)["id"]
+    spec, wanted = recorded(deployed, name), load_spec(file).plain()
+    changed = [key for key in wanted if key not in ("study", "pythonpath") and spec[key] != wanted[key]]
+    assert not changed, {key: (spec[key], wanted[key]) for key in changed}
+    page_inside.goto(address(deployed, f"{kind.path}/runs/flow-run/{run}"))
+    page_inside.get_by_text("best loss").first.wait_for()
+    page_inside.wait_for_timeout(3000)
+    page_inside.screenshot(path=pictures / f"run-{name}.png")
+    wanted = {"artifacts": {"flow_run_id": {"any_": [run]}, "key": {"any_": [f"{name}-study"]}}, "limit": 1}
+    (artifact,) = deployed.api("artifacts/filter", wanted)
+    page_inside.goto(address(deployed, f"{kind.path}/artifacts/artifact/{artifact['id']}"))
+    page_inside.get_by_text("units of training").first.wait_for()
+    page_inside.wait_for_timeout(3000)
+    page_inside.screenshot(path=pictures / f"artifact-{name}.png")
 
 
 @pytest.mark.parametrize("kind", [Older, Newer], ids=["older", "newer"])

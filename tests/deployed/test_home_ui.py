@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import re
@@ -19,8 +20,11 @@ import psutil
 import pytest
 
 from hpo_core.home import Home
+from hpo_core.tracking.run_location import ProjectionPlace
 from hpo_flows.home_ui.report_index import KEPT, ReportIndex
+from hpo_flows.home_ui.running_ui import mlflow_page, ui_lock
 from tests.cli.test_console import played
+from tests.flows.conftest import LIMIT
 from tests.methods import spec_of
 
 PATIENCE = 300
@@ -81,13 +85,30 @@ def test_few_reports_are_kept_in_memory(tmp_path: Path) -> None:
     assert len(index._reports) <= KEPT
 
 
+def test_a_study_names_the_page_of_the_ui_that_runs_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MLFLOW_TRACKING_URI", "HPO_DATABASE"):
+        monkeypatch.delenv(name, raising=False)
+    home = Home(tmp_path)
+    place = ProjectionPlace(home.default_tracking_uri, "1", "abc", "mlflow ui --backend-store-uri ...")
+    assert mlflow_page(home, place) == place.url, "there was never one"
+    lock = ui_lock(home.make_folder("ui"))
+    assert lock.take(fcntl.LOCK_EX)
+    assert mlflow_page(home, place) == place.url, "it is still starting"
+    lock.write(json.dumps({"said": [], "mlflow": "http://127.0.0.1:5005"}))
+    assert mlflow_page(home, place).startswith("http://127.0.0.1:5005/#/experiments/1/runs/abc")
+    elsewhere = ProjectionPlace("http://mlflow.example", "1", "abc", "http://mlflow.example/#/experiments/1/runs/abc")
+    assert mlflow_page(home, elsewhere) == elsewhere.url
+    lock.close()
+    assert mlflow_page(home, place) == place.url, "it has ended, and left its text"
+
+
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str], Path]]:
     played(tmp_path, spec_of("random"))
     process = started(tmp_path)
     yield process, until_ready(process), tmp_path
     process.kill()
-    process.wait(timeout=60)
+    process.wait(timeout=LIMIT)
 
 
 def started(home: Path) -> subprocess.Popen[str]:
@@ -125,7 +146,6 @@ def status_of(url: str, **headers: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_all_is_private_and_ends_with_the_command(
     how: signal.Signals, served: tuple[subprocess.Popen[str], list[str], Path]
@@ -141,6 +161,7 @@ def test_all_is_private_and_ends_with_the_command(
     assert status_of(mlflow, Authorization=f"Basic {word}", Host="evil.example") == 403
     assert status_of(mlflow, Authorization=f"Basic {word}", Origin="http://evil.example") == 403
     assert status_of(f"{prefect}/api/flows/filter") in (401, 405)
+    assert json.loads(next((home / "ui").glob("ui-*.lock")).read_text())["mlflow"] == mlflow
     for path in (home / "ui").iterdir():
         assert path.stat().st_mode & 0o077 == 0, path
     second = started(home)

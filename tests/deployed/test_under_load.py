@@ -19,10 +19,11 @@ import pytest
 from hpo_flows.liveness.heartbeat_files import LIMIT_SECONDS
 from tests.deployed.deployment_server import FINAL, Deployed
 from tests.deployed.test_worker_ends import alone, worker_of
+from tests.flows.conftest import LIMIT
 
 __all__ = ["alone"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.timeout(3600)]
 LOAD = 21.0
 STILL_SECONDS = 60.0
 
@@ -33,7 +34,7 @@ def load_above(load: float) -> Iterator[None]:
     burners: list[subprocess.Popen[bytes]] = []
     try:
         burners += [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(int(load) + 3)]
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + LIMIT
         while os.getloadavg()[0] < load:
             assert time.monotonic() < deadline, os.getloadavg()
             time.sleep(2.0)
@@ -64,14 +65,15 @@ def history(deployed: Deployed, run: str) -> list[str]:
 def test_no_run_that_ended_is_rewritten_and_none_that_lives_is_called_dead(alone: Deployed, tmp_path: Path) -> None:
     with worker_of(alone):
         longer = json.loads((alone.folder / "studies" / "long.yaml").read_text())
-        longer["search"]["max_resource"] = 20_000  # 50 minutes: it outlives this test
+        longer["search"]["max_resource"] = 40_000  # 100 minutes: it outlives this test
         (alone.folder / "studies" / "longer.yaml").write_text(json.dumps(longer))
         assert alone.hpo("deploy").returncode == 0
         long = alone.start("tune-file", file="longer.yaml", name="lives-on")
         alone.begun(long, 0)
+        alone.release()
         with load_above(LOAD):
             short = [alone.start("tune-file", file="slow.yaml", name=f"short-{n}") for n in range(3)]
-            alone.wait(short[0], lambda found: found["state_type"] == "RUNNING", seconds=600)
+            alone.wait(short[0], lambda found: found["state_type"] == "RUNNING", seconds=LIMIT)
             server = server_of(alone)
             server.send_signal(signal.SIGSTOP)
             try:
@@ -79,7 +81,7 @@ def test_no_run_that_ended_is_rewritten_and_none_that_lives_is_called_dead(alone
             finally:
                 server.send_signal(signal.SIGCONT)
             for run in short:
-                alone.wait(run, lambda found: found["state_type"] in FINAL, seconds=900)
+                alone.wait(run, lambda found: found["state_type"] in FINAL, seconds=2 * LIMIT)
             load = os.getloadavg()[0]
             time.sleep(LIMIT_SECONDS + 30)  # whoever judges by what came late would have done it by now
         past = {run: history(alone, run) for run in (long, *short)}

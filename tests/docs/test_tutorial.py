@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.deployed.test_profiles import sourced
+from tests.flows.conftest import LIMIT
 from tests.flows.prefect_api import ask
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +57,7 @@ class Reader:
 
     def run(self, command: str) -> str:
         done = subprocess.run(
-            shlex.split(command), cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=400
+            shlex.split(command), cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=LIMIT
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
@@ -68,7 +69,7 @@ class Reader:
         )
 
     def wait_for_server(self) -> None:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + LIMIT
         while True:
             try:
                 urllib.request.urlopen(f"{self.api}/health", timeout=5).close()
@@ -89,13 +90,12 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     for process in reversed(made.started):
         process.terminate()
         try:
-            process.wait(40)
+            process.wait(LIMIT)
         except subprocess.TimeoutExpired:
             process.kill()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_followed_to_the_letter(reader: Reader) -> None:
     typed = commands()
     assert typed[0] == "make setup", "which is done: this runs in what it made"

@@ -23,6 +23,7 @@ from hpo_core.model.errors import JournalUnavailableError
 from hpo_core.model.events import JobCompleted
 from hpo_core.replay.audit import audit
 from tests.conftest import fresh, make_spec
+from tests.flows.conftest import LIMIT
 from tests.postgresql import PostgreSQL
 
 ROOT = Path(__file__).parents[2]
@@ -92,14 +93,14 @@ class Controller:
             journal.close()
 
     def wait_for(self, count: int) -> None:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + LIMIT
         while self.entries() < count:
             assert time.monotonic() < deadline and self.process.poll() is None, self.log.read_text()[-3000:]
             time.sleep(0.1)
 
-    def wait_for_words(self, words: str) -> None:
-        deadline = time.monotonic() + 120
-        while words not in self.log.read_text():
+    def wait_for_words(self, words: str, times: int = 1) -> None:
+        deadline = time.monotonic() + LIMIT
+        while self.log.read_text().count(words) < times:
             assert time.monotonic() < deadline and self.process.poll() is None, self.log.read_text()[-3000:]
             time.sleep(0.1)
 
@@ -115,16 +116,21 @@ class Controller:
 def test_a_study_survives_a_crash_of_postgresql(tmp_path: Path, down: float) -> None:
     server = PostgreSQL()
     server.start()
-    controller = Controller(tmp_path, server.url, journal={"retry_seconds": 300})
+    gate = tmp_path / "gate"
+    gate.write_text("20")  # the study does not end before the second crash
+    held = {"objective": "tests.flows.objectives:held", "constants": {"gate": str(gate)}}
+    controller = Controller(tmp_path, server.url, journal={"retry_seconds": 300}, **held)
     try:
-        for seen in (12, 40):
+        for crash, seen in enumerate((12, 20), start=1):
             controller.wait_for(seen)
             server.stop("immediate")
-            controller.wait_for_words("Tried again for 300 s")
+            if crash == 2:
+                gate.unlink()
+            controller.wait_for_words("Tried again for 300 s", crash)
             time.sleep(down)
             assert controller.process.poll() is None, controller.log.read_text()[-3000:]
             server.start()
-        assert controller.process.wait(240) == 0, controller.log.read_text()[-3000:]
+        assert controller.process.wait(LIMIT) == 0, controller.log.read_text()[-3000:]
         assert "answers again" in controller.log.read_text()
         entries = list(SqlJournal(server.url).entries("real"))
     finally:
@@ -150,7 +156,7 @@ def test_an_interrupt_ends_the_wait_for_the_journal(tmp_path: Path, number: int)
         with Lock(tmp_path / "journal.db"):
             controller.wait_for_words("Tried again for 3600 s")
             controller.process.send_signal(number)
-            assert controller.process.wait(120) != 0  # once is enough
+            assert controller.process.wait(LIMIT) != 0  # once is enough
     finally:
         controller.end()
     study = Study.open("real", SqlJournal(url))

@@ -21,6 +21,7 @@ from hpo_core.home import Home
 from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.replay.audit import audit
+from tests.flows.conftest import LIMIT
 from tests.methods import judge
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +66,7 @@ class Real:
         finally:
             journal.close()
 
-    def wait_for_entries(self, count: int, process: subprocess.Popen[bytes], seconds: float = 60) -> None:
+    def wait_for_entries(self, count: int, process: subprocess.Popen[bytes], seconds: float = LIMIT) -> None:
         deadline = time.monotonic() + seconds
         while self.entries() < count and process.poll() is None:
             assert time.monotonic() < deadline, self.log.read_text()[-3000:]
@@ -74,7 +75,7 @@ class Real:
     def finish(self, configs: int | None = CONFIGS) -> Study:
         """Let the present controller end, and check that the study is whole."""
         process = self.start()
-        assert process.wait(120) == 0, self.log.read_text()[-3000:]
+        assert process.wait(LIMIT) == 0, self.log.read_text()[-3000:]
         return self.assert_whole(configs)
 
     def assert_whole(self, configs: int | None = CONFIGS) -> Study:
@@ -135,10 +136,10 @@ def test_controller_killed_at_random_moments(tmp_path: Path, kills: int) -> None
         left += psutil.Process(process.pid).children(recursive=True)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    _, alive = psutil.wait_procs(left, timeout=20)
+    _, alive = psutil.wait_procs(left, timeout=LIMIT)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE], "orphans outlive their controller"
     real.finish()
-    assert calm.wait(120) == 0
+    assert calm.wait(LIMIT) == 0
     undisturbed.assert_whole()
     # What both trained, whatever was lost in between, is the same to the last bit.
     stormy, peaceful = real.metrics(), undisturbed.metrics()
@@ -151,7 +152,6 @@ LADDER = {"min_resource": 1, "max_resource": 9, "reduction_factor": 3}
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "search",
     [
@@ -187,7 +187,7 @@ def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path) -
     real = Real(tmp_path)
     process = real.start()
     real.wait_for_entries(6, process)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + LIMIT
     while True:  # between two jobs a zygote has no child
         zygotes = descendants(process, "hpo_core.training.child.zygote")
         trainers = [child for zygote in zygotes for child in zygote.children()]
@@ -200,7 +200,7 @@ def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path) -
     workers = [p for p in workers if any("zygote" in " ".join(c.cmdline()) for c in p.children())]
     assert workers, "no Dask worker with a zygote was found"
     os.kill(workers[0].pid, signal.SIGKILL)
-    assert process.wait(120) == 0, real.log.read_text()[-3000:]
+    assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
     real.assert_whole()
     entries = real.home.open_journal().entries("real")
     outcomes = Counter(
@@ -215,7 +215,7 @@ def test_second_controller_is_refused_and_a_forced_one_fences_the_first(tmp_path
     first = real.start()
     real.wait_for_entries(5, first)
     second = real.start()
-    assert second.wait(60) != 0
+    assert second.wait(LIMIT) != 0
     assert f"is being driven by process {first.pid}" in real.log.read_text()
     assert first.poll() is None, "the refused one must not disturb the first"
     from hpo_core.journal.protocol import Owner
@@ -223,7 +223,7 @@ def test_second_controller_is_refused_and_a_forced_one_fences_the_first(tmp_path
     journal = real.home.open_journal()
     journal.claim("real", Owner("elsewhere", 1, 0.0), time.time(), force=True)
     journal.close()
-    assert first.wait(60) != 0
+    assert first.wait(LIMIT) != 0
     assert "took the study over" in real.log.read_text()
     journal = real.home.open_journal()
     epoch = journal.info("real").epoch

@@ -16,6 +16,7 @@ import pytest
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.model.trial import Outcome
 from tests.faults.test_real_study import ROOT, Real
+from tests.flows.conftest import LIMIT
 
 Start = Callable[..., subprocess.Popen[bytes]]
 
@@ -86,7 +87,7 @@ def test_a_study_continues_when_one_worker_dies_and_another_joins(
     real.wait_for_entries(killed + 6, controller)
     came = time.time()
     worker("three")
-    assert controller.wait(120) == 0, real.log.read_text()[-3000:]
+    assert controller.wait(LIMIT) == 0, real.log.read_text()[-3000:]
     study = real.assert_whole(configs=60)
     events = [event for entry in real.home.open_journal().entries("real") for event in entry.events]
     assert [event.outcome for event in events if isinstance(event, AttemptFailed)] == [Outcome.LOST]

@@ -18,15 +18,16 @@ import pytest
 
 from hpo_core.model.events import AttemptFailed, JobGranted
 from tests.faults.test_real_study import ROOT, Real, descendants
+from tests.flows.conftest import LIMIT
 
 RANDOM = {"method": "random", "configs": 16, "max_resource": 9}
 ENDLESS = {"method": "random", "configs": 4, "max_resource": 20_000}
 QUIET: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
-def eventually(condition: Callable[[], Any], process: subprocess.Popen[bytes], real: Real, seconds: float = 90) -> Any:
+def eventually(condition: Callable[[], Any], process: subprocess.Popen[bytes], real: Real) -> Any:
     """Wait for something true while the controller lives."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + LIMIT
     while not (found := condition()):
         assert process.poll() is None, real.log.read_text()[-3000:]
         assert time.monotonic() < deadline, real.log.read_text()[-3000:]
@@ -67,7 +68,7 @@ def all_below(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
 
-def assert_gone(processes: list[psutil.Process], seconds: float = 30) -> None:
+def assert_gone(processes: list[psutil.Process], seconds: float = LIMIT) -> None:
     _, alive = psutil.wait_procs(processes, timeout=seconds)
     left = [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
     assert not left, [(p.pid, p.status(), p.cmdline()) for p in left]
@@ -107,14 +108,14 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Real]]:
 def test_a_worker_stopped_for_a_short_time_loses_nothing(make: Callable[..., Real]) -> None:
     real = make(timeout=60)
     process = real.start()
-    real.wait_for_entries(6, process, seconds=120)
+    real.wait_for_entries(6, process)
     worker = eventually(lambda: workers_of(process), process, real)[0]
     worker.suspend()
     before = real.entries()
-    real.wait_for_entries(before + 4, process, seconds=120)  # the other one goes on
+    real.wait_for_entries(before + 4, process)  # the other one goes on
     time.sleep(10)
     worker.resume()
-    assert process.wait(170) == 0, real.log.read_text()[-3000:]
+    assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
     real.assert_whole()
     assert not outcomes(real), messages(real)
 
@@ -123,10 +124,10 @@ def test_a_worker_stopped_for_a_short_time_loses_nothing(make: Callable[..., Rea
 def test_a_worker_that_does_not_answer_is_replaced_and_its_job_is_lost(make: Callable[..., Real]) -> None:
     real = make(workers=1, search=RANDOM)
     process = real.start()
-    real.wait_for_entries(4, process, seconds=120)
+    real.wait_for_entries(4, process)
     worker = eventually(lambda: workers_of(process), process, real)[0]
     worker.suspend()
-    assert process.wait(200) == 0, real.log.read_text()[-3000:]
+    assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
     real.assert_whole(configs=16)
     assert outcomes(real) == {"lost": 1}, messages(real)
     assert "gave no sign of life for 5 s" in messages(real)[0]
@@ -134,14 +135,13 @@ def test_a_worker_that_does_not_answer_is_replaced_and_its_job_is_lost(make: Cal
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_zygote_that_does_not_answer_is_replaced_and_its_job_is_lost(make: Callable[..., Real]) -> None:
     real = make(workers=1, search=RANDOM)
     process = real.start()
-    real.wait_for_entries(4, process, seconds=120)
+    real.wait_for_entries(4, process)
     zygote = eventually(lambda: zygotes_of(process), process, real)[0]
     zygote.suspend()
-    assert process.wait(200) == 0, real.log.read_text()[-3000:]
+    assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
     real.assert_whole(configs=16)
     assert outcomes(real) == {"lost": 1}, messages(real)
     assert "zygote process did not answer for 5 s" in messages(real)[0]
@@ -149,25 +149,23 @@ def test_a_zygote_that_does_not_answer_is_replaced_and_its_job_is_lost(make: Cal
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_stopped_child_is_hung(make: Callable[..., Real]) -> None:
     real = make(workers=1, search=RANDOM, training={"stall_timeout": 4, "grace": 1})
     process = real.start()
-    real.wait_for_entries(4, process, seconds=120)
+    real.wait_for_entries(4, process)
     child = eventually(lambda: children_of(process), process, real)[0]
     child.suspend()
-    assert process.wait(200) == 0, real.log.read_text()[-3000:]
+    assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
     real.assert_whole(configs=16)
     assert outcomes(real) == {"hung": 1}, messages(real)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_suspended_machine_loses_nothing(make: Callable[..., Real]) -> None:
     """All processes stand still for longer than any of them may, and none of them is taken for gone."""
     real = make(search=RANDOM)
     process = real.start()
-    real.wait_for_entries(4, process, seconds=120)
+    real.wait_for_entries(4, process)
     eventually(lambda: len(children_of(process)) == 2, process, real)
     everything = [psutil.Process(process.pid), *all_below(process)]
     for one in everything:
@@ -175,7 +173,7 @@ def test_a_suspended_machine_loses_nothing(make: Callable[..., Real]) -> None:
     time.sleep(12)
     for one in reversed(everything):
         one.resume()
-    assert process.wait(200) == 0, real.log.read_text()[-3000:]
+    assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
     real.assert_whole(configs=16)
     assert not outcomes(real), messages(real)
 
@@ -188,7 +186,6 @@ STANDING = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "which",
     ["worker", "zygote", "everything"],
@@ -197,14 +194,14 @@ def test_sigterm_ends_a_study_whose_processes_are_stopped(make: Callable[..., Re
     """With the default of a minute, so that nothing is noticed before the signal comes."""
     real = make(timeout=60, search=ENDLESS)
     process = real.start()
-    real.wait_for_entries(3, process, seconds=120)
+    real.wait_for_entries(3, process)
     eventually(lambda: len(children_of(process)) == 2, process, real)
     below = all_below(process)
     for stopped in STANDING[which](process):
         stopped.suspend()
     time.sleep(1.5)  # the driver has looked at its cluster meanwhile
     process.send_signal(signal.SIGTERM)
-    process.wait(120)
+    process.wait(LIMIT)
     assert_gone(below)
     journal = real.home.open_journal()
     from hpo_core import Study
@@ -224,7 +221,7 @@ class Cluster:
         self.scheduler = self._start(
             "scheduler", "--host", "127.0.0.1", "--port", str(port), "--dashboard-address", "127.0.0.1:0"
         )
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + LIMIT
         while not self._listens(port):
             assert time.monotonic() < deadline, "the scheduler does not come up"
             time.sleep(0.1)
@@ -265,7 +262,6 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("told", ["sigterm", "nothing"])
 def test_a_scheduler_that_does_not_answer_ends_the_study(
     make: Callable[..., Real], cluster: Cluster, told: str
@@ -273,19 +269,18 @@ def test_a_scheduler_that_does_not_answer_ends_the_study(
     timeout = 60 if told == "sigterm" else 5
     real = make(search=ENDLESS, cluster={"kind": "address", "address": cluster.address, "worker_timeout": timeout})
     process = real.start()
-    real.wait_for_entries(3, process, seconds=120)
+    real.wait_for_entries(3, process)
     eventually(cluster.trains, process, real)
     cluster.scheduler.suspend()
     time.sleep(1.5)
     if told == "sigterm":
         process.send_signal(signal.SIGTERM)
-    assert process.wait(150) != 0
+    assert process.wait(LIMIT) != 0
     if told == "nothing":
         assert "has not answered for 5 s" in real.log.read_text()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_silent_worker_of_an_address_is_not_used_until_its_next_heartbeat(
     make: Callable[..., Real], cluster: Cluster
 ) -> None:
@@ -305,7 +300,7 @@ def test_a_silent_worker_of_an_address_is_not_used_until_its_next_heartbeat(
     worker.resume()
     eventually(cluster.trains, process, real)  # it is given jobs again
     process.send_signal(signal.SIGTERM)
-    process.wait(120)
+    process.wait(LIMIT)
     assert worker.is_running() and cluster.workers[1].is_running()
     assert outcomes(real)["lost"] == 1, messages(real)
     os.kill(worker.pid, 0)
@@ -323,5 +318,5 @@ def test_sigterm_ends_a_start_that_hangs(make: Callable[..., Real]) -> None:
     assert process.poll() is None
     below = all_below(process)
     process.send_signal(signal.SIGTERM)
-    process.wait(120)
+    process.wait(LIMIT)
     assert_gone(below)

@@ -119,7 +119,9 @@ def make_hpo(prefect_api: dict[str, str]) -> Callable[[Path], Runner]:
     return lambda folder: Runner(folder, prefect_api)
 
 
-def wait_for_entries(hpo: Runner, study: str, count: int, process: subprocess.Popen[str], seconds: float = 90) -> None:
+def wait_for_entries(
+    hpo: Runner, study: str, count: int, process: subprocess.Popen[str], seconds: float = LIMIT
+) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if (hpo.home / "journal.db").exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -40,6 +41,14 @@ def slow(trial):
         time.sleep(0.15)
         weights.value += float(np.random.random()) * 1e-3
         trial.report(loss=trial.params["x"] ** 2 + weights.value)
+
+
+def held(trial):
+    """Like slow; while the file that the constant ``gate`` names is there, trials from the number in it on wait."""
+    with contextlib.suppress(FileNotFoundError):
+        while trial.number >= int(Path(trial.params["gate"]).read_text()):
+            time.sleep(0.1)
+    slow(trial)
 
 
 def raises(trial):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
 CLIENT = "hpo-tests"
+_TRIES = 60
+"""Of a request that a busy server refuses (503: SQLite is locked for the moment); Prefect's clients ask again, too."""
 
 
 def ask(
@@ -29,10 +32,14 @@ def ask(
 
 
 def _answer(request: urllib.request.Request, timeout: float, none: int | None = None) -> Any:
-    try:
-        with urllib.request.urlopen(request, timeout=timeout) as answer:
-            return json.loads(answer.read() or b"null")
-    except urllib.error.HTTPError as error:
-        if error.code != none:
-            raise
-        return None
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:
+                return json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            if error.code == none:
+                return None
+            if error.code != 503 or not tries_left:
+                raise
+            time.sleep(1.0)
+    raise AssertionError("unreachable")

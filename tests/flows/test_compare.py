@@ -11,7 +11,7 @@ import pytest
 
 from hpo_core.home import Home
 from tests.conftest import World, fresh, make_spec
-from tests.flows.conftest import ROOT, Runner
+from tests.flows.conftest import LIMIT, ROOT, Runner
 from tests.flows.test_tune import api
 
 CODE = "import json, sys; from hpo_flows.compare import compare; print(json.dumps(compare(sys.argv[1:])))"
@@ -30,7 +30,7 @@ def test_compare_shows_studies_everywhere(hpo: Runner) -> None:
         hpo("project", name)
     done = subprocess.run(
         [sys.executable, "-c", CODE, "cmp-1", "cmp-2", "full"],
-        env=hpo.environment | {"PYTHONPATH": str(ROOT)}, cwd=hpo.folder, capture_output=True, text=True, timeout=120,
+        env=hpo.environment | {"PYTHONPATH": str(ROOT)}, cwd=hpo.folder, capture_output=True, text=True, timeout=LIMIT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     facts = json.loads(done.stdout.splitlines()[-1])
@@ -66,7 +66,7 @@ def test_studies_of_two_experiments_and_one_that_is_not_tracked(hpo: Runner) -> 
         hpo("project", name)
     done = subprocess.run(
         [sys.executable, "-c", CODE, *tracking],
-        env=hpo.environment | {"PYTHONPATH": str(ROOT)}, cwd=hpo.folder, capture_output=True, text=True, timeout=120,
+        env=hpo.environment | {"PYTHONPATH": str(ROOT)}, cwd=hpo.folder, capture_output=True, text=True, timeout=LIMIT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "off is not on MLflow's own comparison page: its tracking is off" in done.stderr

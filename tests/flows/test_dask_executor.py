@@ -15,7 +15,6 @@ from tests.flows.conftest import ROOT
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 class TestDaskExecutor(ExecutorContract):
     """The contract for the executor of real studies."""
 

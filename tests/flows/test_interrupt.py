@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.faults.test_real_study import descendants
-from tests.flows.conftest import ROOT, Runner, wait_for_entries
+from tests.flows.conftest import LIMIT, ROOT, Runner, wait_for_entries
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_interrupt_ends_children_and_leaves_a_resumable_study(hpo: Runner, numbe
     wait_for_entries(hpo, "toy", 4, process)
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 130, out + err
     assert "hpo resume toy" in err and "Traceback" not in out + err
     _, alive = psutil.wait_procs(children, timeout=15)
@@ -74,7 +74,10 @@ def dask_processes() -> Iterator[str]:
         for process in reversed(processes):
             process.terminate()
         for process in processes:
-            process.wait(15)
+            try:
+                process.wait(LIMIT)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def children_called(word: str) -> list[psutil.Process]:
@@ -121,7 +124,7 @@ def test_scheduler_that_dies_is_said(hpo: Runner, dask_cluster: str) -> None:
     wait_for_entries(hpo, "toy", 3, process)
     scheduler = children_called("dask_scheduler")[0]
     scheduler.kill()
-    out, err = process.communicate(timeout=90)
+    out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 1, out + err
     assert "The Dask scheduler at" in err and "hpo resume toy" in err and "Traceback" not in err
     assert hpo.json("status", "toy")["status"] in ("halted", "interrupted")

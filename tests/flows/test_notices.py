@@ -12,7 +12,7 @@ from hpo_core import StudySpec, load_spec
 from hpo_core.spec import notices
 from hpo_flows.deployed.form import FilledIn, filled_in
 from hpo_flows.deployed.permissions import Permissions
-from tests.flows.conftest import Runner
+from tests.flows.conftest import LIMIT, Runner
 
 SHORT: dict[str, Any] = {
     "method": "asha", "configs": 5, "min_resource": 1, "max_resource": 9, "reduction_factor": 3,
@@ -29,7 +29,7 @@ def alone(tmp_path: Path) -> Runner:
 @pytest.mark.slow
 def test_tune_says_where_a_search_ends_on_terminal_in_json_log_and_report(hpo: Runner) -> None:
     process = hpo.start("tune", hpo.study(search=SHORT), "--json")
-    out, err = process.communicate(timeout=150)
+    out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, out + err
     facts = json.loads(out)
     assert len(facts["notices"]) == 1 and WORDS in facts["notices"][0]

@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -18,11 +19,11 @@ import pytest
 
 from hpo_flows.prefect_api.connection import PrefectServerError
 from hpo_flows.prefect_api.shared_server import SharedServer
-from tests.flows.conftest import Runner, wait_for_entries
+from tests.flows.conftest import LIMIT, Runner, wait_for_entries
 from tests.flows.prefect_api import ask
 
-pytestmark = pytest.mark.timeout(600)
-PATIENCE = 240.0
+pytestmark = pytest.mark.timeout(1200)
+PATIENCE = float(LIMIT)
 LONG = {"method": "random", "configs": 60, "max_resource": 2}
 LONGER = {"method": "random", "configs": 600, "max_resource": 2}
 """A server that starts on a busy machine is up before it ends."""
@@ -120,8 +121,9 @@ def test_none_after_kill_9(alone: Runner) -> None:
 
 @pytest.mark.slow
 def test_two_studies_of_a_home_share_a_server(alone: Runner) -> None:
-    search = {"method": "random", "configs": 200, "max_resource": 2}
-    file = alone.study("slow", search=search, cluster={"kind": "local", "workers": 1})
+    gate = alone.folder / "gate"
+    gate.write_text("8")
+    file = alone.study("held", search=LONG, constants={"gate": str(gate)}, cluster={"kind": "local", "workers": 1})
     first, second = (alone.start("tune", file, "--name", name) for name in ("first", "second"))
     wait_for_entries(alone, "first", 4, first, PATIENCE)
     wait_for_entries(alone, "second", 4, second, PATIENCE)
@@ -132,6 +134,7 @@ def test_two_studies_of_a_home_share_a_server(alone: Runner) -> None:
     assert wait_until(lambda: {run for run, _ in runs_of(alone)} == {"tune-first", "tune-second"})
     starter.kill()  # the other one's pages go on
     starter.communicate()
+    gate.unlink()
     wait_for_entries(alone, name, 30, other, PATIENCE)
     assert [process.pid for process in servers(alone.home)] == [server.pid]
     out, err = end(other)
@@ -141,14 +144,16 @@ def test_two_studies_of_a_home_share_a_server(alone: Runner) -> None:
 
 @pytest.mark.slow
 def test_a_study_goes_on_when_its_server_is_killed(alone: Runner) -> None:
-    search = {"method": "random", "configs": 250, "max_resource": 2}
-    process = alone.start("tune", alone.study("slow", search=search))
+    gate = alone.folder / "gate"
+    gate.write_text("8")
+    process = alone.start("tune", alone.study("held", search=LONG, constants={"gate": str(gate)}))
     wait_for_entries(alone, "toy", 8, process, PATIENCE)
     assert wait_until(lambda: runs_of(alone) == [("tune-toy", "RUNNING")])
     (server,) = servers(alone.home)
     server.kill()
+    gate.unlink()
     out, err = end(process)
-    assert process.returncode == 0 and "toy finished: 250 trials, 250 jobs" in out, out + err
+    assert process.returncode == 0 and "toy finished: 60 trials, 60 jobs" in out, out + err
     assert "The Prefect server does not answer" in err and "Traceback (most recent" not in out + err
     assert "clean" in alone("audit", "toy")
 
@@ -199,6 +204,8 @@ SOURCES = {
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_users_api_is_found(source: str, tmp_path: Path) -> None:
+    if source == ".env" and version("prefect").startswith("3.4."):
+        pytest.skip("Prefect 3.4 itself does not read .env beside pydantic-settings 2.16")
     url = "http://127.0.0.1:9/api"
     variables, files = SOURCES[source]
     for name, text in files.items():
@@ -211,7 +218,7 @@ def test_the_users_api_is_found(source: str, tmp_path: Path) -> None:
     }
     code = "from hpo_flows.prefect_api.connection import configured_api; print(configured_api())"
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT
     )
     assert done.stdout.split() == ["None" if source == "nowhere" else url], done.stderr
 

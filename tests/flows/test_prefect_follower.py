@@ -13,12 +13,12 @@ from hpo_core.journal.memory import MemoryJournal
 from hpo_core.journal.protocol import StudyInfo
 from hpo_core.model.errors import JournalError
 from hpo_core.model.trial import Outcome
+from hpo_core.security.lock_file import LockFile
 from hpo_core.spec import SlurmClusterSpec
 from hpo_core.study import Study
 from hpo_flows.dask.clusters.kind import ClusterError
 from hpo_flows.dask.clusters.slurm import SlurmJobs
 from hpo_flows.dask.clusters.slurm_jobs import call
-from hpo_flows.prefect_api.shared_server import LockFile
 from hpo_flows.study_run.prefect_follower import Controller, StudyFollower, _final_state
 from hpo_flows.study_run.prefect_process import Ending
 from tests.conftest import failed, make_spec
@@ -66,7 +66,7 @@ def test_a_journal_that_is_away_is_not_one_without_news() -> None:
 
 @pytest.fixture
 def first_controller(tmp_path: Path) -> Iterator[None]:
-    lock = LockFile(tmp_path / "slurm.lock")
+    lock = LockFile(tmp_path / "slurm.lock", "the test")
     assert lock.take(fcntl.LOCK_EX)
     yield
     lock.close()

@@ -111,10 +111,11 @@ def test_refusals_say_why(hpo: Runner) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", [{"total_resource": 8}, {"seconds": 0.5}])
+@pytest.mark.parametrize("rule", [{"total_resource": 8}, {"seconds": 10}])
 def test_a_rule_that_halted_the_search_neither_blocks_nor_ends_it(hpo: Runner, rule: dict[str, Any]) -> None:
     """``running: cancel`` ends what the search runs; the person's own job goes on, and the search stays halted."""
-    hpo("tune", hpo.study("slow", stop=rule | {"running": "cancel"}), code=7)
+    endless = SEARCHES["asha"] | {"configs": 1000}
+    hpo("tune", hpo.study("slow", search=endless, stop=rule | {"running": "cancel"}), code=7)
     before = opened(hpo, "toy")
     assert before.status == "halted" and before.best is not None
     found = hpo.json("extend", "toy", "--to", "30")

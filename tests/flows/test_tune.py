@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from tests.faults.test_real_study import descendants
-from tests.flows.conftest import Runner, wait_for_entries
+from tests.flows.conftest import LIMIT, Runner, wait_for_entries
 from tests.flows.prefect_api import ask
 
 
@@ -135,7 +135,7 @@ def test_task_runs_of_generations_that_are_over_are_ended(hpo: Runner) -> None:
 def test_mlflow_unreachable_does_not_stop_the_study(hpo: Runner) -> None:
     hpo.environment["MLFLOW_TRACKING_URI"] = "http://me:pl4nted-s3cret@127.0.0.1:9"
     process = hpo.start("tune", hpo.study(tracking={}))
-    out, err = process.communicate(timeout=150)
+    out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 0 and "toy finished" in out
     assert "hpo project toy" in err and "nothing is lost" in err
     kept = [path for folder in (hpo.folder, Path(hpo.environment["PREFECT_HOME"])) for path in folder.rglob("*")]
@@ -213,7 +213,7 @@ def test_full_disk_halts_and_resume_finishes(hpo: Runner, full: str) -> None:
         pytest.skip("this machine forbids mounts")
     try:
         process = hpo.start("tune", hpo.study("fills_disk", journal={"retry_seconds": 2}))
-        out, err = process.communicate(timeout=150)
+        out, err = process.communicate(timeout=LIMIT)
         # Halted by the journal's word where it could still take one, else by the journal's own failure.
         assert process.returncode == 7 or (process.returncode == 6 and full == "."), out + err
         assert re.search("No space left|disk is full", out + err), out + err
@@ -237,11 +237,11 @@ def trains(worker: psutil.Process) -> bool:
 def test_a_dead_dask_worker_leaves_no_task_run_behind(hpo: Runner) -> None:
     process = hpo.start("tune", hpo.study("slow", study="mortal"))
     wait_for_entries(hpo, "mortal", 4, process)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LIMIT
     while not (workers := [p for p in descendants(process, "spawn_main") if trains(p)]):
         assert time.monotonic() < deadline, "no worker trains anything"
     workers[0].kill()
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, out + err
     states = [run["state_name"] for run in task_runs(hpo, "mortal")]
     assert set(states) == {"Completed", "Crashed"} and states.count("Crashed") == 1

@@ -14,6 +14,7 @@ import msgspec
 from hpo_core import Job, MemoryJournal, Outcome, Study
 from hpo_core.journal.codec import encode_entry
 from hpo_core.model.events import FORMAT
+from hpo_core.model.seed_repeats import mean_metrics
 from hpo_core.model.trial import Checkpoint
 from tests.conftest import World, completed, failed, fresh, make_spec
 from tests.methods import spec_of
@@ -157,6 +158,35 @@ def constrained() -> Study:
     return study
 
 
+def repeated() -> Study:
+    """A study with three training seeds for each configuration; the mean and the single seeds rank differently."""
+    world = World(29, failures=0.05, nans=0.05)
+    study = fresh(make_spec(study="golden", repeats=3), MemoryJournal(), world)
+    running = study.set_capacity(3)
+    while running:
+        job = running.pop(0)
+        report = world.report(job)
+        if report.outcome is Outcome.COMPLETED:
+            seeds = [study.spec.training_seed(job.trial, repeat) for repeat in range(3)]
+            single = tuple({"loss": report.metrics["loss"] + seed / 2**32} for seed in seeds)
+            report = msgspec.structs.replace(report, metrics=mean_metrics(single), repeats=single)
+        running += study.tell_report(report)
+    return study
+
+
+def asked() -> Study:
+    """A study for which another process asked for configurations (``hpo enqueue``), among those of its own."""
+    world = World(31, failures=0.05)
+    study = fresh(make_spec(study="golden"), MemoryJournal(), world)
+    world.play(study, steps=5)
+    study.enqueue({"x": 0.125, "c": "b"}, request="00000000000000000001-a")
+    study.enqueue({"x": 0.375})
+    study.enqueue({"x": 0.625}, request="00000000000000000002-b")
+    study.recover("second:2")
+    world.play(study)
+    return study
+
+
 METHODS = [
     "asha-brackets", "asha-shared", "asha-endless", "stopping-brackets", "sha", "hyperband", "pasha", "pbt",
     "pbt-truncation", "random", "grid-drawn", "pareto-asha-brackets",
@@ -173,6 +203,8 @@ def studies() -> dict[str, Study]:
         "enqueued": enqueued(),
         "exhausted": exhausted(),
         "constrained": constrained(),
+        "repeated": repeated(),
+        "asked": asked(),
     }
     for name in METHODS:
         world = World(12, failures=0.05, nans=0.05)

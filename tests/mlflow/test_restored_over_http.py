@@ -53,7 +53,7 @@ def server(tmp_path: Path, empty_store: Path) -> Iterator[str]:
         yield uri
     finally:
         os.killpg(process.pid, signal.SIGTERM)  # the web server and its children are in this group
-        process.wait(60)
+        process.wait(LIMIT)
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from hpo_core.report import live_report
 from hpo_core.report.live_report import LiveReport
 from hpo_flows.command import app
 from tests.cli.test_console import played
+from tests.flows.conftest import LIMIT
 from tests.methods import spec_of
 from tests.report.test_report import World
 from tests.report.test_trials_data import data_of
@@ -86,8 +87,8 @@ def test_the_command_serves_a_finished_study_until_it_is_interrupted(how: signal
             page = answer.read().decode()
         assert "world" in page and data_of(page)["trials"]["rows"]
         process.send_signal(how)
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=LIMIT) == 0
     finally:
         process.kill()
-        process.wait(timeout=60)
+        process.wait(timeout=LIMIT)
     assert not Home(tmp_path).report_path("world").exists(), "nothing is written"

@@ -13,13 +13,13 @@ import pytest
 from hpo_core.home import Home
 from hpo_core.spec import load_spec
 from hpo_core.study import Study
-from tests.flows.conftest import ROOT, Runner
+from tests.flows.conftest import LIMIT, ROOT, Runner
 from tests.flows.test_interrupt import dask_cluster  # noqa: F401 - a fixture
 from tests.flows.test_tune import api
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)  # eighteen retrainings in a row
 def test_a_champion_over_many_data_sets(hpo: Runner, dask_cluster: str) -> None:  # noqa: F811
     asha = {"method": "asha", "min_resource": 2, "max_resource": 8, "reduction_factor": 2}
     line: dict[str, Any] = {
@@ -47,7 +47,7 @@ def test_a_champion_over_many_data_sets(hpo: Runner, dask_cluster: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.retraining.retrain_on_files", str(hpo.folder)],
         env=hpo.environment | registry | {"PYTHONPATH": str(ROOT)},
-        cwd=hpo.folder, capture_output=True, text=True, timeout=570,
+        cwd=hpo.folder, capture_output=True, text=True, timeout=4 * LIMIT,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])

@@ -16,12 +16,12 @@ from hpo_core.spec import load_spec
 from hpo_core.study import Study
 from tests.contracts.conftest import postgresql_url  # noqa: F401 - a fixture
 from tests.deployed.deployment_server import LINE
-from tests.flows.conftest import ROOT, Runner
+from tests.flows.conftest import LIMIT, ROOT, Runner
 from tests.flows.test_interrupt import dask_cluster  # noqa: F401 - a fixture
 
 PLANTED = "pl4nted-s3cret"
 
-pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.postgresql]
 
 
 def database(server_url: str) -> str:
@@ -68,7 +68,7 @@ def test_no_password_of_the_settings_is_stored_or_printed(hpo: Runner, dask_clus
         )
         done = subprocess.run(
             [sys.executable, "-c", command], env=hpo.environment | {"PYTHONPATH": str(ROOT)} | settings,
-            cwd=hpo.folder, capture_output=True, text=True, timeout=250,
+            cwd=hpo.folder, capture_output=True, text=True, timeout=2 * LIMIT,
         )  # fmt: skip
         (hpo.folder / f"{uuid.uuid4().hex}.log").write_text(done.stdout + done.stderr)
         assert done.returncode == code, done.stdout + done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -85,6 +86,27 @@ def test_drawn_parameters_differ_at_each_visit() -> None:
 def test_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         grid(**settings)
+
+
+@pytest.mark.parametrize("points", [None, 2, 4, 5, 7])
+@pytest.mark.parametrize(
+    "one",
+    [
+        {"type": "float", "low": 0.0, "high": 0.3, "step": 0.1},
+        {"type": "float", "low": 0.1, "high": 0.7, "step": 0.2},
+        {"type": "float", "low": 0.0, "high": 1.0, "step": 0.3},
+        {"type": "int", "low": 0, "high": 11, "step": 3},
+        {"type": "int", "low": 2, "high": 60, "step": 7, "log": True},
+    ],
+)
+def test_points_keep_to_steps_and_reach_the_last_one(one: dict[str, Any], points: int | None) -> None:
+    settings = {} if points is None else {"points": {"a": points}}
+    spec = make_spec(space={"a": one}, search={"method": "grid", **settings})
+    values = [point["a"] for point in grid_of(spec).points]
+    steps = [(value - one["low"]) / one["step"] for value in values]
+    assert all(abs(step - round(step)) < 1e-9 for step in steps), values
+    last = math.floor((one["high"] - one["low"]) / one["step"] + 1e-9)
+    assert round(steps[-1]) == last and max(values) <= one["high"]
 
 
 def test_a_part_of_a_grid_goes_on_where_it_ended() -> None:

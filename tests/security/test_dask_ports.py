@@ -65,7 +65,6 @@ def test_no_port_of_a_local_study_lets_a_stranger_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_intruder_gets_into_a_cluster_without_certificates(tmp_path: Path) -> None:
     """Else the test above would show nothing."""
     import distributed

@@ -150,7 +150,6 @@ def test_linked_files_in_a_study_folder_are_refused(tmp_path: Path, thesis: Path
 @pytest.mark.timeout(300)
 def test_a_linked_attempt_log_is_not_appended_to(tmp_path: Path, thesis: Path) -> None:
     """Output of training once went to a shell's profile."""
-    pytest.importorskip("hpo_core.training.child.attempt_log")
     (tmp_path / "talks.py").write_text(
         "def train(trial):\n    print('rm -rf ~')\n    for _ in trial.steps():\n        trial.report(loss=1.0)\n"
     )

@@ -19,7 +19,7 @@ from hpo_core.study import Study
 from hpo_core.tracking.credential_scope import credentials_for, is_own, origin
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from tests.conftest import make_spec
-from tests.flows.conftest import Runner
+from tests.flows.conftest import LIMIT, Runner
 from tests.security.listening import listening
 
 compare = importlib.import_module("hpo_flows.compare")
@@ -126,13 +126,13 @@ def test_the_follower_sends_no_credentials_to_another_server(tmp_path: Path) -> 
         with log.open("w") as said:
             follower = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=said, env=os.environ | CREDENTIALS)
         try:
-            until = time.monotonic() + 120
+            until = time.monotonic() + LIMIT
             while len(named.heard) < 3:
                 assert time.monotonic() < until and follower.poll() is None, log.read_text()
                 time.sleep(0.1)
             assert follower.stdin is not None
             follower.stdin.close()
-            follower.wait(120)
+            follower.wait(LIMIT)
         finally:
             follower.kill()
         assert "Authorization" not in named.said()

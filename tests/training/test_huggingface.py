@@ -21,7 +21,7 @@ ROWS = [
 ]
 
 
-def train(trial, **settings):
+def train(trial, callbacks=(), **settings):
     shape = {"vocab_size": 50, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     configuration = transformers.BertConfig(**shape, intermediate_size=16, hidden_dropout_prob=0.2)
     arguments = transformers.TrainingArguments(
@@ -38,7 +38,9 @@ def train(trial, **settings):
         **{"num_train_epochs": 5} | settings,
     )
     model = transformers.BertForSequenceClassification(configuration)
-    trainer = transformers.Trainer(model=model, args=arguments, train_dataset=ROWS, eval_dataset=ROWS)
+    trainer = transformers.Trainer(
+        model=model, args=arguments, train_dataset=ROWS, eval_dataset=ROWS, callbacks=list(callbacks)
+    )
     train_to_target(trial, trainer)
     trial.report(steps=trainer.state.global_step)
 
@@ -80,3 +82,9 @@ def test_a_job_whose_target_is_reached_changes_nothing(tmp_path):
 def test_unsupported_trainer_settings_are_refused(tmp_path, settings, message):
     report = run(tmp_path, 2, function=lambda trial: train(trial, **settings))
     assert report.outcome is Outcome.ERROR and message in report.message
+
+
+def test_early_stopping_is_refused(tmp_path):
+    early = transformers.EarlyStoppingCallback()
+    report = run(tmp_path, 2, function=lambda trial: train(trial, [early], metric_for_best_model="eval_loss"))
+    assert report.outcome is Outcome.ERROR and "EarlyStoppingCallback: it ends the training" in report.message

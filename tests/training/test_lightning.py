@@ -44,8 +44,9 @@ class Net(pl.LightningModule):
 def train(trial, **settings):
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
     module = Net(trial.params["rate"])
+    callbacks = [*settings.pop("callbacks", ()), TrialCallback(trial)]
     trainer = pl.Trainer(
-        callbacks=[TrialCallback(trial)], enable_model_summary=False, default_root_dir=trial.folder, **quiet | settings
+        callbacks=callbacks, enable_model_summary=False, default_root_dir=trial.folder, **quiet | settings
     )
     loaders = [torch.utils.data.DataLoader(DATA, batch_size=16, shuffle=shuffle) for shuffle in (True, False)]
     trainer.fit(module, *loaders)
@@ -80,8 +81,36 @@ def test_a_job_whose_target_is_reached_trains_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"), [({"max_steps": 3}, "max_steps = 3"), ({"check_val_every_n_epoch": 2}, "each epoch's own")]
+    ("settings", "message"),
+    [
+        ({"max_steps": 3}, "max_steps = 3"),
+        ({"check_val_every_n_epoch": 2}, "each epoch's own"),
+        ({"max_epochs": 1}, "max_epochs = 1 is below the target 2"),
+        ({"max_time": "00:00:10:00"}, "Timer: it ends the training before the target"),
+    ],
 )
 def test_unsupported_trainer_settings_are_refused(tmp_path, settings, message):
     report = run(tmp_path, 2, function=lambda trial: train(trial, **settings))
     assert report.outcome is Outcome.ERROR and message in report.message
+
+
+@pytest.mark.parametrize(
+    ("callback", "message"),
+    [
+        (
+            lambda: pl.callbacks.StochasticWeightAveraging(swa_lrs=0.01),
+            "StochasticWeightAveraging: it keeps the averaged",
+        ),
+        (lambda: pl.callbacks.EMAWeightAveraging(), "EMAWeightAveraging: it keeps the averaged weights outside"),
+        (lambda: pl.callbacks.EarlyStopping("val_loss"), "EarlyStopping: it ends the training before the target"),
+    ],
+)
+def test_callbacks_that_a_resumed_job_cannot_continue_are_refused(tmp_path, callback, message):
+    report = run(tmp_path, 2, function=lambda trial: train(trial, callbacks=[callback()]))
+    assert report.outcome is Outcome.ERROR and message in report.message
+
+
+def test_schedules_may_span_max_epochs_and_a_job_still_ends_at_its_target(tmp_path):
+    report = run(tmp_path, 2, function=lambda trial: train(trial, max_epochs=9, min_epochs=5))
+    assert report.outcome is Outcome.COMPLETED, report.detail
+    assert report.metrics["steps"] == 6 and [point.resource for point in report.curve] == [1, 2]

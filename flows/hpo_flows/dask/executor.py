@@ -15,26 +15,22 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import dask
-import distributed
-import msgspec
-from distributed.scheduler import KilledWorker
 
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.requests import JobRequests
 from hpo_core.model.inventory import Inventory, Slot
-from hpo_core.model.trial import Job, Outcome, Report
-from hpo_core.security.masking import masked_report
+from hpo_core.model.trial import Job, Outcome
 from hpo_core.spec import StudySpec
-from hpo_core.training.request import decode_report, encode_request
 from hpo_flows.dask.cancellation import Cancellation
 from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, ClusterError
 from hpo_flows.dask.connection import CALL_SECONDS, Connection
+from hpo_flows.dask.job_tasks import JobTasks
 from hpo_flows.dask.monitor import ClusterWatch, facts_of_workers
-from hpo_flows.dask.on_worker import cancel_attempts_of, close_all_children, close_idle_children, forbid_repeats, train
+from hpo_flows.dask.on_worker import cancel_attempts_of, close_all_children, close_idle_children, forbid_repeats
 from hpo_flows.dask.start_up import IMPORT_SECONDS, StartUp
 
 _DASK_SETTINGS = {
@@ -46,14 +42,6 @@ _DASK_SETTINGS = {
     "distributed.admin.tick.limit": "60s",
     "distributed.comm.timeouts.connect": "30s",
 }
-
-
-class _UnderWay(NamedTuple):
-    """A job that was submitted and has not been answered."""
-
-    job: Job
-    future: Any
-    on_report: OnReport
 
 
 class DaskExecutor:
@@ -70,17 +58,14 @@ class DaskExecutor:
 
     def __init__(self, spec: StudySpec, folder: str) -> None:
         self._spec = spec
-        self._requests: JobRequests | None = None
         self._folder = folder
         self._kind = cluster_of(spec, folder)
         self._connection: Connection | None = None
         self._watch: ClusterWatch | None = None
         self._cancellation: Cancellation | None = None
+        self._tasks: JobTasks | None = None
         self._restore: Any = None
         self._abandoned = threading.Event()
-        self._lock = threading.Lock()
-        self._under_way: dict[str, _UnderWay] = {}
-        """By Dask's key."""
         self._replacing: set[asyncio.Task[None]] = set()
 
     # Start.
@@ -96,19 +81,19 @@ class DaskExecutor:
             logging.getLogger(name).setLevel(logging.ERROR)
         for name in ("tornado.application", "distributed.client"):  # a scheduler that is gone is said by ClusterError
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        self._requests = JobRequests(self._spec, self._folder)
+        requests = JobRequests(self._spec, self._folder)
         self._restore = dask.config.set(_DASK_SETTINGS | self._kind.dask_settings)
         connection = self._connection = Connection(self._kind.connect(), self._spec.study)
         watch = self._watch = self._new_watch(connection)
-        self._cancellation = Cancellation(
-            connection, watch, folder=self._folder, timeout=self._spec.cluster.worker_timeout
-        )
+        timeout = self._spec.cluster.worker_timeout
+        self._cancellation = Cancellation(connection, watch, folder=self._folder, timeout=timeout)
+        self._tasks = JobTasks(connection, watch, requests=requests, study=self._spec.study, timeout=timeout)
         connection.run_on_scheduler(facts_of_workers, "/")
         watch.start()
         connection.run_on_scheduler(forbid_repeats)
         start_up = StartUp(self._kind, connection, watch=watch, abandoned=self._abandoned)
         start_up.wait_for_workers()
-        start_up.prepare_workers(self._requests.objective, tuple(self._spec.pythonpath), self._requests.threads)
+        start_up.prepare_workers(requests.objective, tuple(self._spec.pythonpath), requests.threads)
 
     def _new_watch(self, connection: Connection) -> ClusterWatch:
         training, timeout = self._spec.training, self._spec.cluster.worker_timeout
@@ -188,39 +173,13 @@ class DaskExecutor:
         ``slot`` says no more than that one is free: Dask picks the worker.
         """
         self._connected.check()
-        assert self._requests is not None and self._watch is not None
-        key = f"{self._spec.study}/trial-{job.trial:05d}/attempt-{job.attempt}/{id(self):x}"
-        avoided = bool(self._watch.out())
-        future = self._connected.client.submit(
-            train,
-            encode_request(self._requests.of(job)),
-            key=key,
-            pure=False,
-            retries=0,
-            workers=self._watch.well() if avoided else None,
-            allow_other_workers=avoided,  # a worker that went meanwhile must not keep the job waiting for it
-        )
-        with self._lock:
-            self._under_way[key] = _UnderWay(job, future, on_report)
-        future.add_done_callback(lambda ended: self._answered(key, _report(job, ended)))
-
-    def _answered(self, key: str, report: Report) -> None:
-        """The first answer counts; for another one nobody waits any more."""
-        with self._lock:
-            found = self._under_way.pop(key, None)
-        if found is None:
-            return
-        try:
-            found.future.release()  # a result still referenced is computed again when its worker dies
-        finally:
-            # a worker elsewhere does not know this process's secrets
-            found.on_report(found.job, masked_report(report))
+        assert self._tasks is not None
+        self._tasks.submit(job, on_report)
 
     def cancel_all(self) -> None:
         """End every running attempt: SIGTERM, grace, SIGKILL in its worker."""
-        with self._lock:
-            attempts = [one.job.key for one in self._under_way.values()]
-        self.cancel(attempts)
+        if self._tasks is not None:
+            self.cancel(self._tasks.attempts())
 
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         """End these attempts (trial, attempt) likewise, wherever they run; returns at once."""
@@ -231,25 +190,18 @@ class DaskExecutor:
 
     def _worker_is_out(self, address: str, keys: list[str], why: str) -> None:
         """Its jobs are lost, whatever it may report later; a worker of ours is replaced."""
+        assert self._tasks is not None
         for key in keys:
-            with self._lock:
-                found = self._under_way.get(key)
-            if found is not None:
-                self._answered(key, _lost(found.job, f"its Dask worker ({address}) {why}", address))
+            self._tasks.end(key, Outcome.LOST, f"its Dask worker ({address}) {why}", address)
         if self._kind.cluster is not None:
             task = asyncio.ensure_future(self._replace(address))
             self._replacing.add(task)
             task.add_done_callback(self._replacing.discard)
 
     def _ran_too_long(self, address: str, key: str, seconds: float) -> None:
-        with self._lock:
-            found = self._under_way.get(key)
-        if found is not None:
-            message = (
-                f"The attempt ran for {seconds:.0f} s, far longer than training.timeout; its worker did not end it."
-            )
-            report = _lost(found.job, message, address)
-            self._answered(key, msgspec.structs.replace(report, outcome=Outcome.TIMEOUT))
+        assert self._tasks is not None
+        message = f"The attempt ran for {seconds:.0f} s, far longer than training.timeout; its worker did not end it."
+        self._tasks.end(key, Outcome.TIMEOUT, message, address)
 
     async def _replace(self, address: str) -> None:
         with contextlib.suppress(Exception):
@@ -283,19 +235,3 @@ class DaskExecutor:
         elif self._spec.objective is not None:
             arguments = (self._spec.objective, tuple(self._spec.pythonpath))
             self._run_on_each(close_idle_children, *arguments, seconds=2 * CLOSE_SECONDS)
-
-
-def _report(job: Job, future: Any) -> Report:
-    try:
-        data, worker = future.result()
-        return msgspec.structs.replace(decode_report(data), worker=worker)
-    except KilledWorker as error:
-        return _lost(job, f"its Dask worker died ({error.last_worker.address})", error.last_worker.address)
-    except distributed.CancelledError:
-        return _lost(job, "its Dask future was cancelled (scheduler gone or worker removed)", "")
-    except Exception as error:
-        return _lost(job, f"its Dask task failed: {type(error).__name__}: {error}", "")
-
-
-def _lost(job: Job, message: str, worker: str) -> Report:
-    return Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message=message, worker=worker)

@@ -17,16 +17,17 @@ from hpo_core.training.worker import (
     close_idle,
     heartbeats,
     prepare_worker,
-    train_job,
 )
 from hpo_flows.dask.monitor import METRIC
+from hpo_flows.dask.open_tasks import close_open_tasks, train_in_turn
 
 
-def train(request: bytes) -> tuple[bytes, str]:
-    """Train one job; the answer is small, whatever was trained."""
+def train(request: bytes, key: str, topic: str) -> tuple[bytes, str]:
+    """Train a job, and short ones that follow; the answer is small, whatever was trained."""
     worker = distributed.get_worker()
     worker.metrics[METRIC] = lambda _: heartbeats()  # goes out with each heartbeat
-    return train_job(request), worker.address
+    address = worker.address
+    return train_in_turn(request, key, lambda report: worker.log_event(topic, (key, address, report))), address
 
 
 async def cancel_attempts(folder: str, running: list[tuple[int, int]]) -> None:
@@ -42,6 +43,7 @@ async def cancel_attempts_of(folder: str) -> None:
 
 async def close_all_children() -> None:
     """End every child process of this worker."""
+    close_open_tasks()
     await asyncio.to_thread(close_all)
 
 

@@ -6,6 +6,7 @@ parameters is asked for as a list of rows. Settings that are rarely used are in 
 file's by themselves (``form_sections.py``).
 """
 
+import dataclasses
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -79,14 +80,14 @@ class Choice(_Form):
 
     def plain(self) -> dict[str, Any]:
         """As in a study file."""
-        choices = [_scalar(value) for value in self.values]
+        choices = [read_scalar(value) for value in self.values]
         found = {"type": "ordinal" if self.ordered else "categorical", "choices": choices}
         return found | _conditions(self.name, self.only_if, self.fixed)
 
 
-StudyFile = Annotated[
-    str, Offered(lambda: Permissions.of_environment().study_files(), otherwise="(HPO_STUDY_FOLDER holds none)")
-]
+_STUDY_FILES = Offered(lambda: Permissions.of_environment().study_files(), otherwise="(HPO_STUDY_FOLDER holds none)")
+StudyFile = Annotated[str, _STUDY_FILES]
+FilledStudyFile = Annotated[str, dataclasses.replace(_STUDY_FILES, filled=True)]
 Objective = Annotated[str, Offered(lambda: Permissions.of_environment().known_objectives())]
 ClusterAddress = Annotated[
     str,
@@ -212,7 +213,18 @@ class DaskScheduler(_Form):
     worker_timeout: float = _WORKER_TIMEOUT
 
 
-Cluster = Annotated[LocalWorkers | DaskScheduler | None, AsTabs()]
+class ClusterOfFile(_Form):
+    """The cluster that a study file of the deployment describes.
+
+    What a Slurm or Kubernetes cluster needs (lines of a job script, images) runs code there, so it is written by who
+    writes the study files, and not in a form.
+    """
+
+    model_config = ConfigDict(title="Of a study file")
+    file: FilledStudyFile = Field(description="Its cluster is used, and nothing else of it: Slurm, Kubernetes, GPUs.")
+
+
+Cluster = Annotated[LocalWorkers | DaskScheduler | ClusterOfFile | None, AsTabs()]
 OtherCluster = Annotated[LocalWorkers | DaskScheduler | None, AsTabs(closed="As the file says")]
 
 
@@ -222,7 +234,7 @@ def with_changes(
     permissions: Permissions,
     *,
     seed: int | None,
-    cluster: LocalWorkers | DaskScheduler | None,
+    cluster: LocalWorkers | DaskScheduler | ClusterOfFile | None,
 ) -> StudySpec:
     """A study under another name, and perhaps with another seed and on another cluster.
 
@@ -234,6 +246,8 @@ def with_changes(
         changes["seed"] = seed
     if isinstance(cluster, LocalWorkers):
         changes["cluster"] = LocalClusterSpec(**cluster.model_dump()).model_dump()
+    elif isinstance(cluster, ClusterOfFile):
+        changes["cluster"] = permissions.load(cluster.file).plain()["cluster"]
     elif cluster is not None:
         changes["cluster"] = {"kind": "address"} | cluster.model_dump()
     made = StudySpec.from_plain(spec.plain() | changes, "form")
@@ -278,7 +292,7 @@ def _whole(name: str, field: str, value: float) -> int:
     return int(value)
 
 
-def _scalar(text: str) -> Any:
+def read_scalar(text: str) -> Any:
     """As YAML reads it, so that a form and a study file mean the same; words and numbers only."""
     if len(text) > limits.TEXT:
         return text  # too long, and refused as such
@@ -296,7 +310,7 @@ def _conditions(name: str, only_if: str, fixed: bool) -> dict[str, Any]:
     found: dict[str, Any] = {"static": True} if fixed else {}
     if only_if.strip():
         other, equals, values = only_if.partition("=")
-        wanted = [_scalar(value.strip()) for value in values.split(",") if value.strip()]
+        wanted = [read_scalar(value.strip()) for value in values.split(",") if value.strip()]
         if not equals or not other.strip() or not wanted:
             raise SpecError(
                 f"form: space.{name}.only_if = {only_if!r} cannot be read; write PARAMETER = VALUE, or several values "

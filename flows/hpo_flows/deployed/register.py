@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,28 +34,55 @@ class DeployError(HpoError):
     """The deployments could not be registered."""
 
 
-def deploy(file: Path | None = None) -> None:
+def deploy(file: Path | None = None, prefill: Sequence[str] = ()) -> None:
     """Make (or mend) the work pool and register every deployment of ``file``; doing it twice changes nothing.
 
     A file of one's own adds deployments, such as a flow with parameters and a schedule, to the same work pool.
 
     The forms list study files, objectives and clusters as they are now: run it again when those change.
 
+    Args:
+        prefill: objectives of Optuna (``module:function``) and study files; each becomes a deployment of ``tune``
+            whose form begins with it.
+
     Raises:
         PrefectServerError: no API answers.
         DeployError: there is no such file, or Prefect refused it.
+        HpoError: the form cannot begin with an objective or study file, or it is not allowed.
     """
     _need_api()
     file = (file or DEPLOYMENTS).resolve()
     if not file.is_file():
         raise DeployError(f"{file}: no such file. Name a prefect.yaml with --file, or leave it out for our own.")
     environment = settled_environment()
+    more = _prefilled(prefill, environment)
     _make_pool(json.loads(POOL_TEMPLATE.read_text()))
+    _prefect_deploy(file, file.parent, environment)
+    if more:
+        with tempfile.TemporaryDirectory(prefix="hpo-deploy-") as folder:
+            made = Path(folder) / "prefect.yaml"
+            made.write_text(json.dumps({"name": "hpo", "deployments": more}))  # which is YAML
+            _prefect_deploy(made, file.parent, environment)
+    remove_old_automation()
+
+
+def _prefilled(sources: Sequence[str], environment: dict[str, str]) -> list[dict[str, Any]]:
+    """Deployments of ``tune`` whose forms begin with something; all forms then list their objectives."""
+    if not sources:
+        return []
+    from hpo_flows.deployed.prefilled import prefilled_deployments
+
+    found = prefilled_deployments(list(sources), Permissions.of_environment(environment))
+    allowed = [environment["HPO_ALLOWED_OBJECTIVES"], *(one["parameters"]["objective"] for one in found)]
+    environment["HPO_ALLOWED_OBJECTIVES"] = ",".join(allowed)
+    return found
+
+
+def _prefect_deploy(file: Path, folder: Path, environment: dict[str, str]) -> None:
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
-    done = subprocess.run(command, cwd=file.parent, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise DeployError(f"`prefect deploy` refused {file}:\n{(done.stdout + done.stderr)[-3000:].strip()}")
-    remove_old_automation()
 
 
 def start_worker() -> None:

@@ -15,8 +15,10 @@ from prefect.client.schemas.objects import State
 from prefect.exceptions import Pause
 from prefect.states import Running
 
+from hpo_core.home import Home
 from hpo_core.model.trial import Job, Report
 from hpo_core.study import Study
+from hpo_flows.liveness.heartbeat_files import begin_heartbeats
 from hpo_flows.liveness.heartbeat_monitor import NO_HEARTBEAT
 
 ASK_SECONDS = 3.0
@@ -58,6 +60,8 @@ class Suspension:
                 if state is not None and state.is_crashed() and state.message == NO_HEARTBEAT:
                     # the server was away for long, and took heartbeats it missed for heartbeats we did not send
                     client.set_flow_run_state(self._flow_run, Running(), force=True)
+                    attempt = client.read_flow_run(self._flow_run).run_count  # which this has raised
+                    begin_heartbeats(Home().folder, self._flow_run, attempt)
         except Exception as error:
             logging.getLogger(__name__).debug("asking for the flow run's state: %s", error)
             return

@@ -23,8 +23,7 @@ from prefect.client.orchestration import get_client
 from prefect.workers.process import ProcessWorker
 
 from hpo_core.home import Home
-from hpo_core.security.private_files import private_folder
-from hpo_flows.liveness.heartbeat_files import BEAT_SECONDS, HeartbeatMonitor, beat, heartbeat_file
+from hpo_flows.liveness.heartbeat_files import BEAT_SECONDS, HeartbeatMonitor, beat, begin_heartbeats
 from hpo_flows.liveness.heartbeat_monitor import report_silent_run
 from hpo_flows.liveness.parent_watch import CHECK_SECONDS, GRACE_SECONDS, WATCHED
 
@@ -55,7 +54,7 @@ class StudyWorker(ProcessWorker):
         return [] if self._ending else await super().get_and_submit_flow_runs()
 
     async def run(self, flow_run: FlowRun, *arguments: Any, **settings: Any) -> Any:
-        private_folder(heartbeat_file(self._home, flow_run.id).parent, below=self._home)
+        begin_heartbeats(self._home, flow_run.id, attempt=flow_run.run_count + 1)
         self._under_way += 1
         beating = asyncio.create_task(self._beat(flow_run.id))
         try:

@@ -21,6 +21,7 @@ from hpo_core.study import Study
 from hpo_core.tracking.run_location import read_place
 from hpo_core.views.formatting import number
 from hpo_core.views.summary import summarize
+from hpo_flows.home_ui.running_ui import mlflow_page
 
 KEPT = 8
 """Reports that are kept in memory; of the others the oldest go."""
@@ -56,7 +57,7 @@ class ReportIndex:
 
                 def links() -> dict[str, str]:
                     run = read_place(folder)
-                    return {"All studies": "../"} | ({} if run is None else {"MLflow": run.url})
+                    return {"All studies": "../"} | ({} if run is None else {"MLflow": mlflow_page(self._home, run)})
 
                 self._reports[name] = LiveReport(source, name, folder, links)
             return self._reports[name]

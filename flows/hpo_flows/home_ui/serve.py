@@ -21,11 +21,13 @@ from hpo_core.model.errors import HpoError
 from hpo_core.report.local_server import LocalServer
 from hpo_core.security.private_files import open_private
 from hpo_flows.home_ui.report_index import ReportIndex
+from hpo_flows.home_ui.running_ui import said_by, ui_lock
 from hpo_flows.prefect_api.connection import configured_api
-from hpo_flows.prefect_api.shared_server import LockFile, SharedServer
+from hpo_flows.prefect_api.shared_server import SharedServer
 
 Say = Callable[[str], None]
 _END_SECONDS = 15.0
+_MLFLOW = "MLflow:"
 
 
 def serve_home(home: Home, say: Say, *, with_password: bool) -> None:
@@ -35,10 +37,9 @@ def serve_home(home: Home, say: Say, *, with_password: bool) -> None:
         with_password: whether passwords are said, too; what is no terminal may be a log that others read.
     """
     folder = home.make_folder("ui")
-    lock = LockFile(folder / f"ui-{socket.gethostname()}.lock")
+    lock = ui_lock(folder)
     if not lock.take(fcntl.LOCK_EX):
-        known = os.pread(lock.fd, 10_000, 0).decode(errors="replace")
-        lines = json.loads(known)["said"] if known.startswith("{") else ["its addresses are not known yet"]
+        lines = said_by(lock).get("said", ["its addresses are not known yet"])
         say("Another `hpo ui` serves this home:")
         for line in lines if with_password else [f"its addresses are in {folder}"]:
             say(line)
@@ -50,8 +51,8 @@ def serve_home(home: Home, say: Say, *, with_password: bool) -> None:
         stack.callback(lock.close)
         try:
             said = list(_start(home, stack, say, with_password=with_password))
-            os.ftruncate(lock.fd, 0)
-            os.pwrite(lock.fd, json.dumps({"said": said}).encode(), 0)
+            addresses = [word for line in said if line.startswith(_MLFLOW) for word in line.split() if "://" in word]
+            lock.write(json.dumps({"said": said, "mlflow": next(iter(addresses), "")}))
             for line in said:
                 say(line)
             say("Studies of this home that are started now show in this Prefect. Ctrl-C ends it.")
@@ -59,7 +60,7 @@ def serve_home(home: Home, say: Say, *, with_password: bool) -> None:
         except KeyboardInterrupt:
             say("ending ...")
         finally:
-            os.ftruncate(lock.fd, 0)
+            lock.write("")
 
 
 def _start(home: Home, stack: ExitStack, say: Say, *, with_password: bool) -> Iterator[str]:
@@ -79,7 +80,7 @@ def _start(home: Home, stack: ExitStack, say: Say, *, with_password: bool) -> It
         yield f"Prefect: {prefect.url} (password {word})"
     elif api is not None:
         yield f"Prefect: {api.removesuffix('/api')} (named by your settings)"
-    yield f"MLflow:  {mlflow}"
+    yield f"{_MLFLOW}  {mlflow}"
     # The address is the password: what is no terminal gets the file instead.
     if with_password:
         yield f"Reports: {reports.url}"

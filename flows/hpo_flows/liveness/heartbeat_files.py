@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
+from hpo_core.security.private_files import private_folder, write_private
+
 BEAT_SECONDS = 5.0
 LIMIT_SECONDS = 120.0
 """Longer than a flow process lives on without heartbeats after its worker (``parent_watch.GRACE_SECONDS``)."""
@@ -23,6 +25,27 @@ _FOLDER = "heartbeats"
 def heartbeat_file(home: Path, run: UUID) -> Path:
     """The file that is touched for a flow run."""
     return home / _FOLDER / str(run)
+
+
+def begin_heartbeats(home: Path, run: UUID, attempt: int) -> None:
+    """Make the file of a flow run that a worker of this home starts.
+
+    Args:
+        attempt: the run's ``run_count`` while that process runs. A later one belongs to whoever started it: workers
+            of one pool may have homes of their own.
+    """
+    path = heartbeat_file(home, run)
+    private_folder(path.parent, below=home)
+    with contextlib.suppress(OSError):
+        write_private(path, str(attempt).encode())
+
+
+def attempt_of(home: Path, run: UUID) -> int | None:
+    """The attempt that the file is of; None where it does not say (earlier versions)."""
+    try:
+        return int(heartbeat_file(home, run).read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def beat(home: Path, run: UUID) -> None:

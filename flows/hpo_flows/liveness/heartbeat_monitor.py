@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from hpo_flows.liveness.heartbeat_files import LIMIT_SECONDS, forget
+from hpo_flows.liveness.heartbeat_files import LIMIT_SECONDS, attempt_of, forget
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient
@@ -37,9 +37,13 @@ async def report_silent_run(client: PrefectClient, home: Path, run: UUID) -> str
     from prefect.states import Crashed
 
     try:
-        state = (await client.read_flow_run(run)).state
+        found = await client.read_flow_run(run)
     except ObjectNotFound:
         return "unknown"  # deleted, or of another server with the same home
+    state, attempt = found.state, attempt_of(home, run)
+    if attempt is not None and found.run_count > attempt:
+        forget(home, run)
+        return "started again elsewhere"
     if state is None or state.is_scheduled() or state.is_paused() or state.is_final():
         forget(home, run)
         return "has no process"

@@ -34,6 +34,7 @@ import psutil
 
 import hpo_core
 import hpo_flows
+from hpo_core.security.lock_file import LockFile
 from hpo_flows.prefect_api.connection import PrefectServerError
 
 START_TIMEOUT = 300.0
@@ -43,38 +44,12 @@ _PROGRESS_CPU_SECONDS = 0.5
 """Less CPU time than this is what a server needs that only looks at its locks."""
 _SAY_SECONDS = 20.0
 _END_SECONDS = 10.0
+_NEEDED_BY = "the Prefect server of this home"
+_CURE = "name a running server in PREFECT_API_URL, or run without Prefect: --no-prefect"
 _OWN = ("PREFECT_", "HPO_", "MLFLOW_")
 """Variables with these prefixes are not passed on to the server: it has settings of its own and needs no secret."""
 
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-
-
-class LockFile:
-    """A file that is locked as a whole; never waits."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        try:
-            self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise PrefectServerError(_unusable(path, error)) from None
-
-    def take(self, how: int) -> bool:
-        """Whether the lock is ours now; ``how`` is ``fcntl.LOCK_EX`` or ``fcntl.LOCK_SH``. One held before is lost."""
-        try:
-            fcntl.flock(self.fd, how | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            raise PrefectServerError(_unusable(self._path, error)) from None
-        return True
-
-    def give_back(self) -> None:
-        fcntl.flock(self.fd, fcntl.LOCK_UN)
-
-    def close(self) -> None:
-        """Close the file; the lock remains with processes that inherited it."""
-        os.close(self.fd)
 
 
 class _Progress(NamedTuple):
@@ -192,7 +167,7 @@ class SharedServer:
     def _advance(self) -> bool:
         """One step towards a server; whether one lives that we use, though it may not answer yet."""
         if self._users is None:
-            self._users = LockFile(self._file("users", "lock"))
+            self._users = self._lock("users")
         if not self._uses:
             self._uses = self._users.take(fcntl.LOCK_SH)
         if not self._uses:
@@ -200,7 +175,7 @@ class SharedServer:
         with self._starting() as mine:
             if not mine:
                 return False
-            server = LockFile(self._file("server", "lock"))
+            server = self._lock("server")
             try:
                 if not server.take(fcntl.LOCK_EX):
                     self.read_address()
@@ -215,7 +190,7 @@ class SharedServer:
     @contextlib.contextmanager
     def _starting(self) -> Iterator[bool]:
         """Whether nobody else looks for the server or starts it while this is open."""
-        lock = LockFile(self._file("start", "lock"))
+        lock = self._lock("start")
         try:
             yield lock.take(fcntl.LOCK_EX)
         finally:
@@ -319,7 +294,7 @@ class SharedServer:
         with self._starting() as mine:
             if not mine:
                 return True
-            server = LockFile(self._file("server", "lock"))
+            server = self._lock("server")
             try:
                 return not server.take(fcntl.LOCK_EX)
             finally:
@@ -375,6 +350,9 @@ class SharedServer:
             "PREFECT_API_URL, allow it more time (--prefect-timeout SECONDS), or run without Prefect: --no-prefect."
         )
 
+    def _lock(self, name: str) -> LockFile:
+        return LockFile(self._file(name, "lock"), _NEEDED_BY, error=PrefectServerError, cure=_CURE)
+
     def _file(self, name: str, kind: str) -> Path:
         """With the host's name: a home on shared storage has a server on every host that drives a study."""
         return self.folder / f"{name}-{socket.gethostname()}.{kind}"
@@ -387,9 +365,8 @@ def own_origins(url: str) -> list[str]:
 
 def _unusable(path: Path, error: OSError) -> str:
     return (
-        f"{path} cannot be used ({error.strerror or error}), which the Prefect server of this home needs. Choose "
-        "another home with --home or HPO_HOME, name a running server in PREFECT_API_URL, or run without Prefect: "
-        "--no-prefect."
+        f"{path} cannot be used ({error.strerror or error}), which {_NEEDED_BY} needs. Choose another home with --home "
+        f"or HPO_HOME, or {_CURE}."
     )
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hpo_core.home import Home
-from hpo_flows.prefect_api.shared_server import LockFile
+from hpo_core.security.lock_file import LockFile
 
 
 class RetrainingBusyError(Exception):
@@ -31,16 +30,15 @@ def only_retraining(home: Home, model: str, who: str) -> Iterator[None]:
     Raises:
         RetrainingBusyError: another process holds it, or this one.
     """
-    lock = LockFile(home.make_folder("retraining") / f"{model}.lock")
+    lock = LockFile(home.make_folder("retraining") / f"{model}.lock", f"the retraining of model {model!r}")
     try:
         if not lock.take(fcntl.LOCK_EX):
-            raise RetrainingBusyError(os.pread(lock.fd, 1000, 0).decode(errors="replace") or "another run")
-        os.ftruncate(lock.fd, 0)
-        os.pwrite(lock.fd, who.encode(), 0)
+            raise RetrainingBusyError(lock.read() or "another run")
+        lock.write(who)
         try:
             yield
         finally:
-            os.ftruncate(lock.fd, 0)
+            lock.write("")
             lock.give_back()
     finally:
         lock.close()

@@ -31,6 +31,8 @@ from hpo_core.tracking.run_location import read_place
 from hpo_core.views.failure_reasons import failures_of
 from hpo_core.views.summary import summarize
 from hpo_core.views.trained_further import extension_of
+from hpo_flows.early_interrupt import raise_at_interrupt
+from hpo_flows.home_ui.running_ui import mlflow_page
 from hpo_flows.prefect_api.connection import (
     check_access,
     check_api,
@@ -66,7 +68,6 @@ def launch(
         prefect: whether it is shown in Prefect; None: as the study says.
         prefect_timeout: instead of the study's ``start_timeout``.
     """
-    signal.signal(signal.SIGTERM, _as_interrupt)
     session = Session(home, name, spec=spec, force=force, extend=extend, train=train)
     shown = session.spec.prefect.enabled if prefect is None else prefect
     timeout = prefect_timeout or session.spec.prefect.start_timeout
@@ -80,6 +81,8 @@ def launch(
     session.is_awaited = not board
     say = session.say = partial(_say, out if board else err, as_json)
     try:
+        signal.signal(signal.SIGTERM, _as_interrupt)
+        raise_at_interrupt()
         if shown and find_spec("prefect") is None:
             raise HpoError(
                 "Prefect is not installed, and the study is to be shown in it. Install it with `pip install "
@@ -99,7 +102,14 @@ def launch(
             nonlocal pages
             if shown:
                 folder = "" if server is None else str(server.folder)
-                what = Shown(study=name, action=action, start=study.seq, server_folder=folder, start_timeout=timeout)
+                what = Shown(
+                    study=name,
+                    action=action,
+                    start=study.seq,
+                    server_folder=folder,
+                    runs_folder=str(home.make_folder("shown-runs")),
+                    start_timeout=timeout,
+                )
                 try:
                     pages = PrefectProcess(
                         what,
@@ -207,7 +217,7 @@ def _finish(session: Session, summary: Summary, as_json: bool) -> None:
         front=known.front,
         notices=notices(study.spec, study.state.extra_configs),
         trained_further=further,
-        mlflow=summary.links.get("MLflow") if place is None else place.url,
+        mlflow=summary.links.get("MLflow") if place is None else mlflow_page(session.home, place),
         checkpoint=None if known.checkpoint is None else summary.links.get("Checkpoint", known.checkpoint),
         report=summary.report,
     )

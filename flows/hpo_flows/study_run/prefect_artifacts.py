@@ -45,7 +45,8 @@ def best_markdown(study: Study) -> str:
     best = best_result(study)
     if best is None:
         return f"## {study.name}\n\nNo trial has a finite {markdown_text(study.spec.metric.name)} yet."
-    reached = f"{markdown_text(study.spec.metric.name)} = {number(best.value)}"
+    around = f" {best.spread.short}" if best.spread is not None else ""
+    reached = f"{markdown_text(study.spec.metric.name)} = {number(best.value)}{around}"
     lines = [
         f"## {study.name}: trial {best.trial}",
         "",

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import msgspec
 
@@ -29,9 +30,11 @@ from hpo_core.journal.sql import open_journal
 from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import AttemptReported, Entry, JobGranted
 from hpo_core.model.trial import Outcome, Report
+from hpo_core.security.credentials import without_credentials
 from hpo_core.security.masking import mask_logs, masked
 from hpo_core.study import Study
-from hpo_flows.prefect_api.connection import PrefectServerError, point_prefect_at
+from hpo_flows.liveness.shown_runs import ShownRun, report_killed_runs
+from hpo_flows.prefect_api.connection import PrefectServerError, configured_api, point_prefect_at
 from hpo_flows.prefect_api.shared_server import SharedServer
 from hpo_flows.study_run.prefect_process import Ending, Shown
 
@@ -112,6 +115,7 @@ class StudyFlow:
         self._follower = follower
         self._close_server = close_server
         self._shown = shown
+        self._note: ShownRun | None = None
         self._controller = controller
         self._time = time.time()
         self._ends: dict[tuple[int, int], Callable[[Report], None]] = {}
@@ -129,6 +133,11 @@ class StudyFlow:
             self.error = error  # the flow's engine keeps it in a state
             raise
 
+    def ended(self) -> None:
+        """The flow run has its final state."""
+        if self._note is not None:
+            self._note.ended()
+
     def _run(self) -> Any:
         from prefect import tags
         from prefect.runtime import flow_run
@@ -139,6 +148,7 @@ class StudyFlow:
 
         study, controller = self._follower.study, self._controller
         self.flow_run = str(flow_run.id)
+        self._note = ShownRun(Path(self._shown.runs_folder), UUID(self.flow_run), which_server(self._shown))
         run = label_run(study.spec, self._shown.action)
         controller.tell(None)
         self._time = time.time()
@@ -247,6 +257,11 @@ def main(given: str) -> int:
     return 1
 
 
+def which_server(shown: Shown) -> str:
+    """Tells Prefect servers apart; that of a home has another address each time."""
+    return "of this home" if shown.server_folder else without_credentials(configured_api() or "")
+
+
 def _main(shown: Shown, controller: Controller, server: SharedServer | None) -> int:
     # Prefect's own lines go to its API (the UI shows them); an unreachable server is said in a sentence.
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
@@ -254,6 +269,8 @@ def _main(shown: Shown, controller: Controller, server: SharedServer | None) -> 
     logging.raiseExceptions = False
     if server is not None:
         server.start()
+    from prefect.client.orchestration import get_client
+
     from hpo_flows.prefect_api.connection import wait_for_final_states
     from hpo_flows.tune import run_in_flow
 
@@ -262,10 +279,15 @@ def _main(shown: Shown, controller: Controller, server: SharedServer | None) -> 
         point_prefect_at(server.api_url, server.auth)
     follower = _follow(shown, controller)
     flow = StudyFlow(follower, shown, controller, close_server=server.close if server is not None else lambda: None)
+    with get_client(sync_client=True) as client:
+        report_killed_runs(client, Path(shown.runs_folder), which_server(shown))
     run_in_flow(follower.study.spec, flow.run, return_state=True)
     if flow.error is not None:
         raise flow.error
-    return 0 if wait_for_final_states(flow.flow_run, flow.task_runs) else 1
+    if not wait_for_final_states(flow.flow_run, flow.task_runs):
+        return 1
+    flow.ended()
+    return 0
 
 
 def _follow(shown: Shown, controller: Controller) -> StudyFollower:

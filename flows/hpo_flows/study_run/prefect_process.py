@@ -22,6 +22,8 @@ LOG = "prefect.log"
 """What that process says, in the study's folder."""
 ERROR_LENGTH = 4_000
 """Characters of an error that are told: a pipe takes so much without somebody who reads."""
+RESTARTS = 2
+"""So often another process begins where one was killed: where memory is short, the next one may be killed as well."""
 WAIT_SECONDS = 60.0
 """How long a command without a terminal waits for it at the end: what comes next in a script may look there."""
 
@@ -36,6 +38,8 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     """The first entry to show."""
     server_folder: str = ""
     """Of the home's own server; empty: the API that the settings name."""
+    runs_folder: str
+    """Where flow runs that are shown are noted, see ``hpo_flows.liveness.shown_runs``."""
     start_timeout: float = 300.0
     """See ``SharedServer``."""
 
@@ -72,39 +76,77 @@ class PrefectProcess:
         self._on_shown = on_shown
         self._say = say
         self._log = folder / LOG
-        self._ending = False
+        self._command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "hpo_flows.study_run.prefect_follower",
+            msgspec.json.encode(shown).decode(),
+        ]
+        self._journal = journal
+        self._lock = threading.Lock()
+        """Held where the process is replaced, told of the end, or tells."""
+        self._ending = b""
+        self._code: int | None = None
+        self._process = self._start()
+        self._listener = threading.Thread(target=self._listen, name="prefect-process", daemon=True)
+        self._listener.start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
         with open_private(self._log, "ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "hpo_flows.study_run.prefect_follower", msgspec.json.encode(shown)],
+            return subprocess.Popen(
+                self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is the controller's: it tells how the study ended
-                env=os.environ | {"HPO_JOURNAL": journal},
+                env=os.environ | {"HPO_JOURNAL": self._journal},
             )
-        threading.Thread(target=self._listen, name="prefect-process", daemon=True).start()
 
     def _listen(self) -> None:
+        """Hear what the process tells, and replace it where it was killed, until one ends by itself."""
+        for left in reversed(range(RESTARTS + 1)):
+            self._hear()
+            code = self._process.wait()
+            if code >= 0 or not left:
+                break
+            with self._lock:
+                try:
+                    self._process = self._start()
+                except OSError:
+                    break
+                if self._ending:
+                    self._tell_end()
+                else:
+                    self._say("The process that shows this study in Prefect was killed; another one begins.")
+        self._code = code
+        if not self._ending and code != 0:
+            self._say(f"Prefect shows this study no longer (see {self._log}); the study goes on.")
+
+    def _hear(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             with contextlib.suppress(ValueError):
                 text = json.loads(line)
-                if text is None:
-                    self._on_shown()
-                else:
+                if text is not None:
                     self._say(text)
-        if not self._ending and self._process.wait() != 0:
-            self._say(f"Prefect shows this study no longer (see {self._log}); the study goes on.")
+                    continue
+                with self._lock:
+                    if not self._ending:  # the summary has been printed: an address below it says nothing new
+                        self._on_shown()
 
     def end(self, *, interrupted: bool = False, error: str = "", links: Mapping[str, str] | None = None) -> None:
         """Say how the study ended, and wait no longer; the first call counts."""
-        if self._ending:
-            return
-        self._ending = True
-        assert self._process.stdin is not None
         told = msgspec.json.encode(Ending(interrupted=interrupted, error=error, links=dict(links or {})))
+        with self._lock:
+            if not self._ending:
+                self._ending = told
+                self._tell_end()
+
+    def _tell_end(self) -> None:
+        assert self._process.stdin is not None
         with contextlib.suppress(OSError):  # it ended already
-            self._process.stdin.write(told)
+            self._process.stdin.write(self._ending)
             self._process.stdin.close()
 
     def wait(self, seconds: float = WAIT_SECONDS) -> bool:
@@ -112,6 +154,6 @@ class PrefectProcess:
 
         Ctrl-C ends the wait alone: the study has ended, and its exit code stands.
         """
-        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-            return self._process.wait(timeout=seconds) == 0
-        return False
+        with contextlib.suppress(KeyboardInterrupt):
+            self._listener.join(timeout=seconds)
+        return self._code == 0

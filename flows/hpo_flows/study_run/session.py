@@ -19,6 +19,7 @@ import msgspec
 from hpo_core.checkpoints.storage import local_path
 from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.dispatch import Dispatcher
+from hpo_core.execution.enqueue_requests import EnqueueRequests
 from hpo_core.execution.loop import Loop, Observer, Takeover
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.protocol import Owner
@@ -231,6 +232,7 @@ class Session:
         self._start_follower()
         observers = [make(study) for make in self._observers]
         observers.append(ClusterNews(self._tell_news))
+        observers.append(EnqueueRequests(study, self.folder))
         dispatcher = make_dispatcher(study, self.executor)
         loop = Loop(
             study,
@@ -438,5 +440,5 @@ def expected_jobs(spec: StudySpec, extra: int = 0) -> int | None:
     rungs = method.rungs()
     known = [] if is_unlimited(spec) else [sum(rung.expected for rung in rungs)]
     if spec.stop.total_resource is not None:
-        known.append(spec.stop.total_resource // min(rung.level for rung in rungs) + 1)
+        known.append(spec.stop.total_resource // (spec.repeats * min(rung.level for rung in rungs)) + 1)
     return min(known, default=None)

@@ -58,7 +58,8 @@ class FloatParameter(NumberParameter):
     def suggest(self, trial: Trial, name: str) -> float:
         if self.log and self.step is not None:  # Optuna has no such distribution
             return float(self._clip(trial.suggest_float(name, self.low, self.high, log=True), Change(())))
-        return trial.suggest_float(name, self.low, self.high, log=self.log, step=self.step)
+        # Optuna 4's BruteForceSampler answers with a number of numpy's, which no journal takes
+        return float(trial.suggest_float(name, self.low, self.high, log=self.log, step=self.step))
 
     @classmethod
     def of_distribution(cls, distribution: BaseDistribution) -> Self | None:

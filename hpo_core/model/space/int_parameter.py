@@ -62,7 +62,7 @@ class IntParameter(NumberParameter):
     def suggest(self, trial: Trial, name: str) -> int:
         if self.log and self.step != 1:  # Optuna has no such distribution
             return int(self._clip(trial.suggest_int(name, self.low, self.high, log=True), Change(())))
-        return trial.suggest_int(name, self.low, self.high, log=self.log, step=self.step)
+        return int(trial.suggest_int(name, self.low, self.high, log=self.log, step=self.step))
 
     @classmethod
     def of_distribution(cls, distribution: BaseDistribution) -> Self | None:

@@ -14,6 +14,7 @@ from hpo_core.report.style import text
 from hpo_core.search.search_settings import Progress
 from hpo_core.spec import notices
 from hpo_core.views.formatting import duration, number, plural
+from hpo_core.views.repeat_spread import spread_of
 from hpo_core.views.rung_names import halt_words
 from hpo_core.views.summary import exhausted_words
 from hpo_core.views.trial_state import trial_state
@@ -43,7 +44,9 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
     best = study.best
     tiles = []
     if best is not None:
-        where = f"trial {best.trial} at {best.resource:,}"
+        found = spread_of(state, best)
+        where = f"{found.short}, " if found is not None else ""
+        where += f"trial {best.trial} at {best.resource:,}"
         tiles.append((f"best {series.metric}", number(study.metric_value(best.loss)), where))
     else:
         what = "feasible" if state.infeasible_results else "finite"
@@ -70,9 +73,10 @@ def _resource(series: Series) -> list[tuple[str, str, str]]:
     if not state.resource_used:
         return []
     if series.lineage is not None:  # each trial is a session of a longer training
-        planned = state.resource_used + sum(rung.units for rung in series.study.method.rungs())
+        left = sum(rung.units for rung in series.study.method.rungs())
+        planned = state.resource_used + series.study.spec.repeats * left
         return [("resource used", f"{state.resource_used:,}", f"of {planned:,} planned")]
-    full = len(state.trials) * (outline.max_resource or 0)
+    full = series.study.spec.repeats * len(state.trials) * (outline.max_resource or 0)
     ratio = full / state.resource_used
     small = f"of {full:,} for training all in full" if full else "without an upper limit for each trial"
     tiles = [("resource used", f"{state.resource_used:,}", small)]
@@ -88,6 +92,8 @@ def head(series: Series, links: Mapping[str, str]) -> str:
     spec = study.spec
     wanted = ", ".join(f"{metric.mode}imize {metric.name}" for metric in spec.objectives)
     about = [wanted, _search(series), f"sampler {spec.sampler.name}"]
+    if spec.repeats > 1:
+        about.append(f"{spec.repeats} repeats of each trial, ranked by their mean")
     if spec.training.threads is not None:
         about.append(f"threads {spec.training.threads}")
     rules = study.rules.progress(study.state, 0.0)

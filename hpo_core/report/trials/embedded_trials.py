@@ -12,12 +12,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hpo_core.model.events import JobCompleted
 from hpo_core.report.scale import scale
 from hpo_core.report.study.series import Series, Span
 from hpo_core.report.style import text
 from hpo_core.report.trials.log_tails import log_tail
 from hpo_core.state import TrialRecord
-from hpo_core.views.formatting import duration
+from hpo_core.views.formatting import duration, number
+from hpo_core.views.repeat_spread import repeat_spread
 from hpo_core.views.trial_state import trial_state
 from hpo_core.views.trial_story import trial_story
 
@@ -25,6 +27,8 @@ CURVE_POINTS = 60
 """Of one trial."""
 CURVE_BYTES, STORY_BYTES, LOG_BYTES = 1_500_000, 1_500_000, 400_000
 """Of all trials together."""
+_SPREAD = ["std", "repeats"]
+"""Columns of a study with seed repeats: standard deviation and single values behind the best."""
 LOGS = 300
 """Trials whose logs are looked for."""
 
@@ -48,6 +52,7 @@ def embedded_trials(series: Series, folder: Path | None = None) -> dict[str, Any
         *brackets,
         f"best {series.metric}",
         "at",
+        *_SPREAD * (study.spec.repeats > 1),
         *others,
         "trained for",
         "attempts",
@@ -93,12 +98,21 @@ def _row(
         *[trial.bracket] * series.brackets,
         _plain(series.study.metric_value(loss)) if at is not None else None,
         None if at is None else at.resource,
+        *_spread_cells(series, at) * (series.study.spec.repeats > 1),
         *(_plain(last.get(name)) for name in others),
         trial.resource,
         trial.attempts,
         round(math.fsum(span.end - span.start for span in spans), 1),
         *(_plain(trial.params.get(name)) for name in names),
     ]
+
+
+def _spread_cells(series: Series, result: JobCompleted | None) -> list[Any]:
+    """What stands in the columns :data:`_SPREAD`."""
+    found = None if result is None else repeat_spread(result, series.study.spec.metric.name)
+    if found is None:
+        return [None, None]
+    return [_plain(found.std), ", ".join(number(value, 5) for value in found.values)]
 
 
 def _plain(value: Any) -> Any:
@@ -129,6 +143,7 @@ def _details(series: Series, spans: dict[int, list[Span]], folder: Path | None) 
 
     for place, trial in enumerate(_most_wanted(series)):
         keep(trial, "curve", _curve(series, trial), "curve")
+        keep(trial, "spread", _spread_at_results(series, trial), "curve")
         if left["story"] > 0:
             keep(trial, "story", _story(series, trial), "story")
             keep(trial, "attempts", [_attempt(series, span) for span in spans.get(trial.number, ())], "story")
@@ -153,6 +168,12 @@ def _curve(series: Series, trial: TrialRecord) -> list[tuple[int, float | None]]
         for k, (at, value) in enumerate(curve)
         if k % step == 0 or at in rungs
     ]
+
+
+def _spread_at_results(series: Series, trial: TrialRecord) -> dict[int, float]:
+    """Standard deviation over the seed repeats, by units of training; error bars of the curve."""
+    found = {r.resource: repeat_spread(r, series.study.spec.metric.name) for r in trial.all_results}
+    return {at: float(f"{one.std:.4g}") for at, one in found.items() if one is not None and one.std is not None}
 
 
 def _story(series: Series, trial: TrialRecord) -> list[str]:

@@ -21,7 +21,7 @@ from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.tracking.provenance.code_files import code_files
-from hpo_core.training.child.forked_copies import exit_if_forked_copy
+from hpo_core.training.child.forked_copies import exit_if_forked_copy, write_answer
 from hpo_core.training.error_text import traceback_tail
 from hpo_core.training.objective import load_objective
 
@@ -116,10 +116,7 @@ def main(arguments: Sequence[str]) -> None:
         exit_if_forked_copy(pid, error)
         shown = f"{error}" if isinstance(error, ObjectiveError) else f"{type(error).__name__}: {error}"
         answer = BuildAnswer(f"{shown}\n{traceback_tail(error)}")
-    exit_if_forked_copy(pid)
-    side = out.with_suffix(".part")
-    side.write_bytes(msgspec.msgpack.encode(answer))
-    side.replace(out)
+    write_answer(out, answer, pid)
 
 
 if __name__ == "__main__":

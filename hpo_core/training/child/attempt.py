@@ -26,6 +26,7 @@ from hpo_core.training.error_text import one_line_message, traceback_tail
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.optuna.trial_adapter import train_optuna_objective
 from hpo_core.training.random_state import seed_all
+from hpo_core.training.repeat_runs import merge_attempt, run_repeats
 from hpo_core.training.request import JobRequest
 
 _OUT_OF_MEMORY = (
@@ -53,6 +54,10 @@ def run_attempt(
         raised: exceptions of the function that are raised again and not reported: in the user's own process Ctrl-C is
             no failure of it.
     """
+    if request.repeats > 1 and request.repeat is None and not request.parts:
+        return run_repeats(lambda one: run_attempt(function, one, progress, raised=raised), request)
+    if request.parts:
+        return merge_attempt(request, progress)
     started = time.time()
     job = request.job
     pid = os.getpid()
@@ -74,7 +79,7 @@ def run_attempt(
         state = None
         if job.checkpoint:
             with progress.storing(job.checkpoint.resource) if progress is not None else contextlib.nullcontext():
-                state = checkpoints.load(request.folder, job.checkpoint, request.checkpoint_base)
+                state = checkpoints.load(request.folder, job.checkpoint, request.checkpoint_base, repeat=request.repeat)
         if state is not None and not {"tracked", "random", "metrics"} <= set(state):
             raise CheckpointError(f"Checkpoint {job.checkpoint} holds no training state of this package.")
     except CheckpointError as error:
@@ -84,6 +89,8 @@ def run_attempt(
     handle = TrialHandle(request, state, progress)
     try:
         seed_all(request.seed)
+        if request.repeat is not None:
+            print(f"hpo: repeat {request.repeat} of {request.repeats}, seed {request.seed}", file=sys.stderr)
         if request.threads is not None and (torch := sys.modules.get("torch")) is not None:
             torch.set_num_threads(request.threads)  # the module may have set another number
         if request.style == "optuna":

@@ -1,4 +1,4 @@
-"""Ends copies of a training process that user code made with ``os.fork()``."""
+"""Ends copies of a process that user code made with ``os.fork()``, so that its results are written once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import contextlib
 import os
 import sys
 import traceback
+from pathlib import Path
+from typing import Any
+
+import msgspec
 
 
 def exit_if_forked_copy(original_pid: int, error: BaseException | None = None) -> None:
@@ -28,3 +32,11 @@ def exit_if_forked_copy(original_pid: int, error: BaseException | None = None) -
         with contextlib.suppress(BaseException):
             stream.flush()
     os._exit(code & 0xFF)
+
+
+def write_answer(file: Path, answer: Any, original_pid: int) -> None:
+    """Write what this process was asked for, whole or not at all; a copy that user code forked ends here instead."""
+    exit_if_forked_copy(original_pid)
+    side = file.with_suffix(".part")
+    side.write_bytes(msgspec.msgpack.encode(answer))
+    side.replace(file)

@@ -41,7 +41,7 @@ class RunningChild:
             os.set_blocking(descriptor, True)
         self._inbox = Inbox()
         self._started = time.time()
-        self._started_monotonic = time.monotonic()
+        self._started_monotonic = time.monotonic() - request.elapsed
         self._oom_kills = oom_kill_count()
         self._report: Report | None = None
         self._stop_reason: tuple[Outcome, str] | None = None

@@ -25,6 +25,7 @@ from hpo_core.training.child.connection import Connection
 from hpo_core.training.child.descendants import TAG_VARIABLE, kill_tagged
 from hpo_core.training.child.heartbeat_timer import HeartbeatTimer
 from hpo_core.training.child.messages import Cancel, Done, Message, Ping, Pong, Prepare, Ready, Run, Started
+from hpo_core.training.repeat_runs import run_repeats
 from hpo_core.training.request import JobRequest
 
 _ENVIRONMENT = {
@@ -150,7 +151,8 @@ class Trainer:
             ValueError: the request is for another objective or ``pythonpath`` than this trainer's.
         """
         try:
-            return masked_report(self._run(request))  # here the secrets are known; the child is not given them
+            # masked here, where the secrets are known; the child is not given them
+            return masked_report(run_repeats(self._run, request))
         finally:
             self._cancelled = None  # the next study may well have an attempt of the same number
 

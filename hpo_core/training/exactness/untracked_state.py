@@ -1,15 +1,15 @@
 """LoopWatch: finds what a training loop changes and nobody saves, so that a resume would begin it anew.
 
-It looks at the variables that the function has when it calls ``trial.steps()``, and again when the checkpoint is
-written. A variable that has changed in between carries state from step to step. It warns and refuses nothing: only
-``hpo check`` proves that a resume is exact. Names with a leading underscore are left out.
+It looks at the variables when the loop begins (``trial.steps()``), and again when the checkpoint is written. A
+variable that has changed in between carries state from step to step. It warns and refuses nothing: only ``hpo check``
+proves that a resume is exact. Names with a leading underscore are left out.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterator, Mapping
-from types import FrameType, ModuleType
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -38,15 +38,15 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 class LoopWatch:
-    """Watches the variables of the function that loops over the steps.
+    """Watches the variables of a training loop.
 
     Args:
-        frame: of the call of ``trial.steps()``.
+        variables: gives them, by name, as they are now (``watched_variables``).
         tracked: the tracked objects, by name.
     """
 
-    def __init__(self, frame: FrameType, tracked: Mapping[str, Any]) -> None:
-        self._frame: FrameType | None = frame
+    def __init__(self, variables: Callable[[], Iterable[tuple[str, Any]]], tracked: Mapping[str, Any]) -> None:
+        self._found: Callable[[], Iterable[tuple[str, Any]]] | None = variables
         tensors = frozenset(address_of(tensor) for item in tracked.values() for tensor in tensors_of(item))
         self._saved = Saved(_parts_of(tracked), tensors)
         self._before = {name: _Seen(is_plain(value), self._print(value)) for name, value in self._variables()}
@@ -77,8 +77,8 @@ class LoopWatch:
         return tuple(lines[:WARNINGS_MOST])
 
     def close(self) -> None:
-        """Let go of the function's frame and objects."""
-        self._frame = None
+        """Let go of the variables."""
+        self._found = None
         self._before = {}
 
     def _print(self, value: Any) -> Hashable:
@@ -88,17 +88,7 @@ class LoopWatch:
             return None
 
     def _variables(self) -> Iterator[tuple[str, Any]]:
-        """Local variables, attributes of ``self``, and the module's variables that the function names."""
-        if self._frame is None:
-            return
-        local = dict(self._frame.f_locals)
-        names = self._frame.f_code.co_names
-        found = list(local.items())
-        if "self" in local and is_known_object(local["self"]) and not is_torch_module(local["self"]):
-            found += [(f"self.{name}", value) for name, value in vars(local["self"]).items()]
-        variables = self._frame.f_globals
-        found += [(name, variables[name]) for name in names if name in variables and name not in local]
-        for name, value in found:
+        for name, value in self._found() if self._found is not None else ():
             if self._is_watched(name.rpartition(".")[2], value):
                 yield name, value
                 dataset = getattr(value, "dataset", None) if _is_loader(value) else None
@@ -152,8 +142,8 @@ def _loader_line(name: str, value: Any, saved: frozenset[int]) -> str | None:
         return None
     if value.num_workers and value.persistent_workers and not hasattr(value, "load_state_dict"):
         return (
-            f"{name} (DataLoader) keeps its workers from epoch to epoch, and their random states are not saved. If "
-            "they draw random numbers: persistent_workers=False."
+            f"{name} (DataLoader) keeps its workers from epoch to epoch, and their random states are not saved. A "
+            "resumed job starts new ones, which may also change the order of a shuffle: persistent_workers=False."
         )
     generator = value.generator or getattr(value.sampler, "generator", None)
     if generator is not None and id(generator) not in saved:

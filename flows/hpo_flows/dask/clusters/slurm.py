@@ -12,12 +12,12 @@ import dask
 from distributed.security import Security
 
 from hpo_core.model.errors import SpecError
+from hpo_core.security.lock_file import LockFile
 from hpo_core.spec import SlurmClusterSpec
 from hpo_flows.dask.clusters.kind import NO_PAGES, ClusterError, ClusterKind, optional_package, scheduler_options
 from hpo_flows.dask.clusters.signal_handlers import signal_handlers_kept
 from hpo_flows.dask.clusters.slurm_jobs import cancel_jobs, job_name, jobs_of, mark_of
 from hpo_flows.dask.clusters.slurm_watch import SlurmWatch, watched_cluster
-from hpo_flows.prefect_api.shared_server import LockFile
 
 _ENDED_UNSEEN = 3
 """So many jobs, and at least one for each worker, that end before their worker comes are no accident."""
@@ -42,7 +42,7 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
         meanwhile from taking the jobs of the first one for left ones.
         """
         Path(self.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._alone = LockFile(Path(self.folder) / "slurm.lock")
+        self._alone = LockFile(Path(self.folder) / "slurm.lock", f"whoever submits Slurm jobs of study {self.study!r}")
         if not self._alone.take(fcntl.LOCK_EX):
             self._release()
             raise ClusterError(

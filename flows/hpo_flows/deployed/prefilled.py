@@ -1,0 +1,179 @@
+"""Deployments of ``tune`` whose form begins with an objective and its space: ``hpo deploy --prefill``.
+
+Prefect's forms cannot fill one field from another. So an objective, or a study file, is a deployment of its own, by its
+name in the list of deployments; all that it fills in can be changed before Run is pressed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from hpo_core.model.errors import SpecError
+from hpo_core.spec import StopSpec, StudySpec, TrainingSpec, load_spec
+from hpo_core.spec.plain_data import check_plain
+from hpo_flows.deployed.form import FilledIn, Further, read_scalar
+from hpo_flows.deployed.form_sections import is_one_value
+from hpo_flows.deployed.permissions import NotAllowedError, Permissions
+
+_SUFFIXES = (".yaml", ".yml")
+_NOT_COMPARED = ("study", "cluster", "pythonpath", "prefect")
+"""What the form asks for in another way, or the worker decides."""
+
+
+def prefilled_deployments(sources: list[str], permissions: Permissions) -> list[dict[str, Any]]:
+    """Entries of a ``prefect.yaml``, one for each objective or study file.
+
+    Raises:
+        NotAllowedError: an objective is not allowed here.
+        SpecError: the form cannot say what a study says, or two sources have one name.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for source in sources:
+        name, spec = _study_of(source)
+        if spec.objective is None or not permissions.allows_objective(spec.objective):
+            raise NotAllowedError(
+                f"--prefill {source}: objective = {spec.objective!r} is not allowed here. Allowed: "
+                f"{', '.join(permissions.objectives) or 'none'}. Add its package to HPO_ALLOWED_OBJECTIVES."
+            )
+        if name in found:
+            raise SpecError(f"--prefill: two sources are called {name!r}; give each its own name.")
+        found[name] = {
+            "name": name,
+            "description": f"Run a new study; the form begins with {source}.",
+            "entrypoint": "hpo_flows.tune:tune",
+            "tags": ["hpo"],
+            "work_pool": {"name": "hpo"},
+            "enforce_parameter_schema": True,
+            "pull": [],
+            "parameters": form_of(spec, source),
+        }
+    return list(found.values())
+
+
+def form_of(spec: StudySpec, source: str) -> dict[str, Any]:
+    """The fields of the form that make this study.
+
+    Raises:
+        SpecError: there is something that the form cannot say; names it.
+    """
+    plain = spec.plain()
+    points = plain["search"].pop("points", None) or {}
+    rows = {name: _row(name, parameter, points.get(name)) for name, parameter in plain["space"].items()}
+    method = spec.search.method
+    given = spec.search.model_dump(mode="json", exclude_defaults=True, exclude={"method", "points"})
+    form: dict[str, Any] = {
+        "objective": spec.objective,
+        "method": {method: method} | given,
+        "metric": plain["metric"],
+        "numbers": [row for row in rows.values() if "values" not in row],
+        "choices": [row for row in rows.values() if "values" in row],
+        "sampler": spec.sampler.name,
+        "seed": spec.seed,
+        "experiment": spec.tracking.experiment,
+        "journal_retry_seconds": spec.journal.retry_seconds,
+        "limits": _section(spec.stop, StopSpec),
+        "training": _section(spec.training, TrainingSpec),
+        "further": _section(spec, StudySpec, only=Further.model_fields),
+    }
+    form = {name: value for name, value in form.items() if value is not None}
+    _check_same(spec, form, source)
+    return form
+
+
+def _study_of(source: str) -> tuple[str, StudySpec]:
+    if source.endswith(_SUFFIXES):
+        spec = load_spec(Path(source))
+        return spec.study, spec
+    from hpo_core.training.objective import load_objective
+    from hpo_core.training.optuna.space_discovery import find_space
+
+    found = find_space(load_objective(source, [str(Path.cwd())]))
+    study = {
+        "study": "study",
+        "objective": source,
+        "style": "optuna",
+        "metric": {"name": "value", "mode": found.mode or "min"},
+        "space": found.space,
+        "constraints": found.constraints,
+        "search": {"method": "asha", "configs": 30, "max_resource": 27},
+    }
+    check_plain(study, source)
+    return source.replace(":", "."), StudySpec.from_plain(study, source)
+
+
+def _row(name: str, parameter: dict[str, Any], points: int | None) -> dict[str, Any]:
+    """As near as a row of the form comes to it; what is missing, the comparison at the end finds."""
+    row: dict[str, Any] = {"name": name}
+    for other, values in (parameter.get("when") or {}).items() if isinstance(parameter.get("when"), dict) else ():
+        listed = values if isinstance(values, list) else [values]
+        row["only_if"] = f"{other} = {', '.join(map(_text, listed))}"
+    if parameter.get("static"):
+        row["fixed"] = True
+    if "choices" in parameter:
+        row["values"] = [_text(value) for value in parameter["choices"]]
+        return row | ({"ordered": True} if parameter["type"] == "ordinal" else {})
+    row |= {key: parameter.get(key) for key in ("low", "high")}
+    row |= {"whole": True} if parameter["type"] == "int" else {}
+    row |= {"log": True} if parameter.get("log") else {}
+    if (step := parameter.get("step")) and not (parameter["type"] == "int" and step == 1):
+        row["step"] = step
+    return row | ({"grid_points": points} if points else {})
+
+
+def _text(value: Any) -> str:
+    """As a person writes it in a row: quoted where it would be read as another type."""
+    text = value if isinstance(value, str) else _yaml(value)
+    read = read_scalar(text)
+    return text if type(read) is type(value) and read == value else yaml.safe_dump(value, default_style="'").strip()
+
+
+def _yaml(value: Any) -> str:
+    """On one line, and without the mark that ends a document of one word."""
+    return yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()
+
+
+def _section(settings: BaseModel, kind: type[BaseModel], *, only: Any = None) -> dict[str, Any] | None:
+    """What a folded section says; None where all is as usual."""
+    changed = settings.model_dump(mode="json", exclude_defaults=True)
+    found = {}
+    for name, value in changed.items():
+        if only is None or name in only:
+            one = is_one_value(kind.model_fields[name].annotation)
+            found[name] = value if one else _yaml(value)
+    return found or None
+
+
+def _check_same(spec: StudySpec, form: dict[str, Any], source: str) -> None:
+    try:
+        plain = FilledIn.model_validate({name: value for name, value in form.items() if name != "seed"}).plain()
+        made = StudySpec.from_plain(plain | {"study": spec.study, "seed": spec.seed}, "form").plain()
+    except (ValueError, SpecError) as error:
+        raise SpecError(f"--prefill {source}: {_CANNOT} ({error}).") from None
+    wanted = spec.plain()
+    wanted["space"] = {name: _values_listed(parameter) for name, parameter in wanted["space"].items()}
+    different = [name for name in wanted if name not in _NOT_COMPARED and made.get(name) != wanted[name]]
+    if "space" in different:
+        names = [name for name in wanted["space"] if made["space"].get(name) != wanted["space"][name]]
+        different = [name for name in different if name != "space"] + [f"space.{name}" for name in names]
+    if different:
+        raise SpecError(f"--prefill {source}: {_CANNOT}: {', '.join(different)}.")
+
+
+def _values_listed(parameter: dict[str, Any]) -> dict[str, Any]:
+    """One value in a condition means the same as a list with it."""
+    when = parameter.get("when")
+    if not isinstance(when, dict):
+        return parameter
+    return parameter | {
+        "when": {other: test if isinstance(test, list | dict) else [test] for other, test in when.items()}
+    }
+
+
+_CANNOT = (
+    "the form cannot say all of it; put the study file into HPO_STUDY_FOLDER, where `tune-file` offers it "
+    "(`hpo space` writes the space of an objective)"
+)

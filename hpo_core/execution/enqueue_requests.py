@@ -1,0 +1,110 @@
+"""Configurations for a running study: one process asks, the controller enqueues.
+
+A request is a file in the study's folder, for a journal has one writer. The controller renames it before it enqueues
+it: then nobody can withdraw it. Its name goes into the journal with the configuration, so a controller that was killed
+in between enqueues it once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import uuid
+from pathlib import Path
+
+from hpo_core.model.errors import HpoError, JournalError, StorageError
+from hpo_core.model.limits import FILE_BYTES
+from hpo_core.model.trial import Job, Params, Report
+from hpo_core.security.private_files import open_private, private_folder, write_private
+from hpo_core.study import Study
+
+_ASKED, _TAKEN, _REFUSED = ".asked", ".taken", ".refused"
+LOOK_SECONDS = 0.1
+"""Between two looks of who asked."""
+
+
+class EnqueueRequests:
+    """Takes the requests of one study; an observer of its loop, which looks about once a second.
+
+    Args:
+        folder: of the study.
+    """
+
+    def __init__(self, study: Study, folder: Path) -> None:
+        self._study = study
+        self._folder = _folder_of(folder)
+
+    def on_report(self, report: Report, granted: list[Job]) -> None:
+        """Nothing: requests are looked for as time passes."""
+
+    def on_tick(self) -> None:
+        """Enqueue what was asked for, the oldest request first."""
+        for path in sorted(self._folder.glob(f"*{_ASKED}")):
+            with contextlib.suppress(FileNotFoundError):  # withdrawn
+                path.rename(path.with_suffix(_TAKEN))
+        for path in sorted(self._folder.glob(f"*{_TAKEN}")):
+            try:
+                self._enqueue(path)
+            except (JournalError, StorageError):
+                raise  # the study's own trouble; the next controller takes the request
+            except (HpoError, ValueError) as error:
+                write_private(path.with_suffix(_REFUSED), str(error).encode())
+            path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _enqueue(self, path: Path) -> None:
+        if path.stem in self._study.state.requests:
+            return
+        with open_private(path, "rb") as file:
+            asked = json.loads(file.read(FILE_BYTES))
+        if not isinstance(asked, dict) or not isinstance(asked.get("params"), dict):
+            raise HpoError(f"Study {self._study.name!r}: a request to enqueue holds no parameters.")
+        self._study.enqueue(asked["params"], skip_if_exists=bool(asked.get("skip_if_exists")), request=path.stem)
+
+
+def _folder_of(study_folder: Path) -> Path:
+    return study_folder / "requests"
+
+
+class EnqueueRequest:
+    """A request to whoever drives the study.
+
+    Args:
+        folder: of the study.
+    """
+
+    def __init__(self, folder: Path, params: Params, *, skip_if_exists: bool = False) -> None:
+        place = private_folder(_folder_of(folder), below=folder)
+        self._path = place / f"{time.time_ns():020d}-{uuid.uuid4().hex}{_ASKED}"
+        asked = {"params": params, "skip_if_exists": skip_if_exists}
+        write_private(self._path, json.dumps(asked).encode(), durable=True)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it was enqueued in that time.
+
+        Raises:
+            HpoError: the controller refused it, with its reason.
+        """
+        end = time.monotonic() + seconds
+        while self._path.exists() or self._path.with_suffix(_TAKEN).exists():
+            if time.monotonic() >= end:
+                return False
+            time.sleep(LOOK_SECONDS)
+        refused = self._path.with_suffix(_REFUSED)
+        if refused.exists():
+            with open_private(refused, "rb") as file:
+                reason = file.read(FILE_BYTES).decode("utf-8", "replace")
+            refused.unlink()
+            raise HpoError(reason)
+        return True
+
+    def withdraw(self) -> bool:
+        """Whether nobody had taken it; nobody will then."""
+        try:
+            self._path.unlink()
+        except FileNotFoundError:
+            return False
+        return True

@@ -1,0 +1,73 @@
+"""Ctrl-C at any moment of a start: one sentence and exit code 130, and never a traceback of ours."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.flows.conftest import LIMIT, Runner
+
+
+def started(hpo: Runner) -> subprocess.Popen[str]:
+    """In a process group of its own, as a shell starts a command."""
+    file = hpo.study("slow", search={"method": "random", "configs": 40, "max_resource": 2}, prefect={"enabled": False})
+    return subprocess.Popen(
+        [sys.executable, "-m", "hpo_flows", "tune", str(file)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=hpo.environment, cwd=hpo.folder,
+        process_group=0,
+    )  # fmt: skip
+
+
+def interrupted(process: subprocess.Popen[str]) -> str:
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == 130, out + err
+    assert "Traceback" not in out + err and err.strip().splitlines()[-1].startswith("Interrupted"), out + err
+    return err
+
+
+def maps(process: subprocess.Popen[str], word: str) -> bool:
+    return word in Path(f"/proc/{process.pid}/maps").read_text()
+
+
+def opened(process: subprocess.Popen[str], word: str) -> bool:
+    return any(word in file.path for file in psutil.Process(process.pid).open_files())
+
+
+MOMENTS: dict[str, Callable[[subprocess.Popen[str]], bool]] = {
+    "while the commands are imported": lambda process: maps(process, "pydantic_core"),
+    "while the study is made": lambda process: opened(process, "journal.db"),
+    "while workers start": lambda process: bool(psutil.Process(process.pid).children()),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_an_interrupted_start_is_a_sentence(moment: str, tmp_path: Path) -> None:
+    process = started(Runner(tmp_path, {}))
+    deadline = time.monotonic() + LIMIT
+    while not MOMENTS[moment](process):
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.005)
+    interrupted(process)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.05, 0.1, 0.2, 0.4, 0.8, 1.2, 1.6, 2.0, 2.5, 3.0])
+def test_an_interrupt_after_so_many_seconds_is_a_sentence(seconds: float, tmp_path: Path) -> None:
+    """Before this package is imported at all, the interrupt is the interpreter's."""
+    process = started(Runner(tmp_path, {}))
+    time.sleep(seconds)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=LIMIT)
+    if process.returncode == 130:
+        assert "Traceback" not in out + err and "Interrupted" in err, out + err
+    else:
+        assert "/hpo_flows/" not in out + err and "/hpo_core/" not in out + err, out + err

@@ -1,0 +1,108 @@
+"""Configurations for a study that another process drives: taken once, refused with the reason, withdrawn in time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hpo_core import MemoryJournal, Study
+from hpo_core.execution.enqueue_requests import EnqueueRequest, EnqueueRequests
+from hpo_core.home import Home
+from hpo_core.journal.codec import decode_entry, encode_entry
+from hpo_core.model.errors import HpoError
+from hpo_core.model.events import ConfigurationEnqueued
+from hpo_core.replay.audit import audit
+from hpo_flows.command import app
+from tests.conftest import World, fresh, make_spec
+
+
+def enqueued(study: Study) -> list[ConfigurationEnqueued]:
+    events = [event for entry in study.journal.entries(study.name) for event in entry.events]
+    return [event for event in events if isinstance(event, ConfigurationEnqueued)]
+
+
+def answered(study: Study, requests: EnqueueRequests, request: EnqueueRequest) -> None:
+    """The controller's loop looks while the other process waits."""
+    found: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            assert request.wait(60)
+        except Exception as error:
+            found.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while waiting.is_alive():
+        requests.on_tick()
+        time.sleep(0.01)
+    if found:
+        raise found[0]
+
+
+def test_a_request_is_enqueued_recorded_and_audited(tmp_path: Path) -> None:
+    world = World(5)
+    study = fresh(make_spec(), MemoryJournal(), world)
+    requests = EnqueueRequests(study, tmp_path)
+    requests.on_tick()  # nobody asked yet: there is no folder
+    running = world.play(study, steps=4)
+    answered(study, requests, EnqueueRequest(tmp_path, {"x": 0.125, "c": "b"}))
+    assert [event.params for event in enqueued(study)] == [{"x": 0.125, "c": "b"}]
+    answered(study, requests, EnqueueRequest(tmp_path, {"x": 0.125}, skip_if_exists=True))
+    assert len(enqueued(study)) == 1
+    world.play(study, running)
+    assert any(trial.queued and trial.params == {"x": 0.125, "c": "b"} for trial in study.state.trials)
+    lines = [encode_entry(entry) for entry in study.journal.entries(study.name)]
+    assert audit(map(decode_entry, lines)).clean and not list((tmp_path / "requests").iterdir())
+    study.check()
+
+
+def test_a_controller_that_was_killed_in_between_enqueues_it_once(tmp_path: Path) -> None:
+    study = fresh(make_spec(), MemoryJournal(), World(5))
+    EnqueueRequest(tmp_path, {"x": 0.125})
+    (asked,) = (tmp_path / "requests").iterdir()
+    content = asked.read_bytes()
+    EnqueueRequests(study, tmp_path).on_tick()
+    asked.with_suffix(".taken").write_bytes(content)  # as if it had been killed before it removed the file
+    asked.with_suffix(".taken").chmod(0o600)
+    again = Study.open(study.name, study.journal, reading=True)
+    EnqueueRequests(again, tmp_path).on_tick()
+    assert len(enqueued(study)) == 1 and not list((tmp_path / "requests").iterdir())
+
+
+def test_what_cannot_be_enqueued_is_refused_with_the_reason(tmp_path: Path) -> None:
+    study = fresh(make_spec(), MemoryJournal(), World(5))
+    requests = EnqueueRequests(study, tmp_path)
+    with pytest.raises(HpoError, match="'y'"):
+        answered(study, requests, EnqueueRequest(tmp_path, {"y": 1}))
+    EnqueueRequest(tmp_path, {"x": 0.5})
+    (file,) = (tmp_path / "requests").iterdir()
+    file.write_text("[[[")
+    requests.on_tick()
+    assert not enqueued(study) and [path.suffix for path in (tmp_path / "requests").iterdir()] == [".refused"]
+
+
+def test_a_request_can_be_withdrawn_until_it_is_taken(tmp_path: Path) -> None:
+    study = fresh(make_spec(), MemoryJournal(), World(5))
+    request = EnqueueRequest(tmp_path, {"x": 0.5})
+    assert not request.wait(0.0) and request.withdraw()
+    EnqueueRequests(study, tmp_path).on_tick()
+    assert not enqueued(study) and not request.withdraw()
+
+
+def test_the_command_writes_the_entry_itself_where_nobody_drives_the_study(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    spec = make_spec(study="idle")
+    Study.create(spec, home.open_journal())
+    found = CliRunner().invoke(app, ["enqueue", "idle", "--params", "x=0.125", "c=b", "--home", str(tmp_path)])
+    assert found.exit_code == 0, found.output
+    assert "enqueued in idle" in found.output
+    again = Study.open("idle", home.read_journal(), reading=True)
+    assert list(again.state.queue) == [{"x": 0.125, "c": "b"}]
+    assert audit(home.read_journal().entries("idle")).clean
+    refused = CliRunner().invoke(app, ["enqueue", "idle", "--params", "y=1", "--home", str(tmp_path)])
+    assert isinstance(refused.exception, HpoError) and "'y'" in str(refused.exception)

@@ -1,0 +1,362 @@
+"""``hpo check`` on Lightning and Hugging Face: exact where a trial saves all, found and named where it does not."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Job
+from hpo_core.training.exactness.resume_check import ResumeCheck, check_resume
+from hpo_core.training.request import JobRequest
+
+pytestmark = pytest.mark.slow
+
+LIGHTNING = '''
+import itertools
+import torch
+import pytorch_lightning as pl
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.data import DataLoader, TensorDataset
+from hpo_core.integrations.lightning import TrialCallback
+
+draws = torch.Generator().manual_seed(3)
+DATA = TensorDataset(torch.randn(48, 4, generator=draws), torch.randn(48, 1, generator=draws))
+
+
+class Noisy(torch.utils.data.Dataset):
+    """Adds noise in the process that reads it: a worker."""
+
+    def __len__(self):
+        return len(DATA)
+
+    def __getitem__(self, place):
+        data, target = DATA[place]
+        return data + torch.rand(4), target
+
+
+class Net(pl.LightningModule):
+    scale = 1.0
+
+    def __init__(self):
+        super().__init__()
+        layers = torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 1)
+        self.layers = torch.nn.Sequential(*layers)
+
+    def training_step(self, batch, _):
+        loss = torch.nn.functional.mse_loss(self.layers(batch[0]) * self.scale, batch[1])
+        self.log("loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch, _):
+        self.log("val_loss", torch.nn.functional.mse_loss(self.layers(batch[0]), batch[1]))
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.Adam(self.layers.parameters(), lr=0.05)
+        steps = self.trainer.estimated_stepping_batches
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+def fit(trial, module=None, callbacks=(), data=None, loader=None, source=DATA, **settings):
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
+    trainer = pl.Trainer(callbacks=[*callbacks, TrialCallback(trial)], enable_model_summary=False,
+                         default_root_dir=trial.folder, **{"max_epochs": 9} | quiet | settings)
+    loaders = [DataLoader(source, 16, shuffle=True, **loader or {}), DataLoader(DATA, 16)] if data is None else []
+    trainer.fit(module or Net(), *loaders, datamodule=data)
+
+
+def plain(trial):
+    fit(trial)
+
+
+def accumulated(trial):
+    fit(trial, accumulate_grad_batches=2, gradient_clip_val=0.5, num_sanity_val_steps=0)
+
+
+class Plateau(Net):
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.layers.parameters(), lr=0.5)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.3)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val_loss"}}
+
+
+def plateau(trial):
+    fit(trial, Plateau())
+
+
+class Averaged(Net):
+    def __init__(self):
+        super().__init__()
+        self.average = AveragedModel(self.layers, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+
+    def on_train_batch_end(self, *_):
+        self.average.update_parameters(self.layers)
+
+    def validation_step(self, batch, _):
+        self.log("val_loss", torch.nn.functional.mse_loss(self.average(batch[0]), batch[1]))
+
+
+def averaged(trial):
+    fit(trial, Averaged())
+
+
+class Shrinking(pl.Callback):
+    """Makes the loss smaller by what it has counted; nobody is told of the count."""
+
+    def __init__(self):
+        self.epochs = 0
+
+    def on_train_epoch_start(self, trainer, module):
+        module.scale = 1 / (1 + self.epochs)
+        self.epochs += 1
+
+
+class Kept(Shrinking):
+    def state_dict(self):
+        return {"epochs": self.epochs}
+
+    def load_state_dict(self, state):
+        self.epochs = state["epochs"]
+
+
+def kept_callback(trial):
+    fit(trial, callbacks=[Kept()])
+
+
+def lost_callback(trial):
+    fit(trial, callbacks=[Shrinking()])
+
+
+class Carrying(Net):
+    def __init__(self):
+        super().__init__()
+        self.factors = itertools.cycle([1.0, 0.5, 0.25])
+
+    def on_train_epoch_start(self):
+        self.scale = next(self.factors)
+
+
+def lost_attribute(trial):
+    fit(trial, Carrying())
+
+
+class Hooked(Shrinking):
+    def on_save_checkpoint(self, trainer, module, checkpoint):
+        checkpoint["epochs"] = self.epochs
+
+    def on_load_checkpoint(self, trainer, module, checkpoint):
+        self.epochs = checkpoint["epochs"]
+
+
+def lost_hook(trial):
+    fit(trial, callbacks=[Hooked()])
+
+
+def fresh_workers(trial):
+    fit(trial, source=Noisy(), loader={"num_workers": 1})
+
+
+def persistent_workers(trial):
+    fit(trial, source=Noisy(), loader={"num_workers": 1, "persistent_workers": True})
+
+
+def own_generator(trial):
+    fit(trial, loader={"generator": torch.Generator().manual_seed(5)})
+
+
+class Data(pl.LightningDataModule):
+    def __init__(self):
+        super().__init__()
+        self.batches = 0
+
+    def train_dataloader(self):
+        return DataLoader(DATA, 16, shuffle=True)
+
+    def val_dataloader(self):
+        return DataLoader(DATA, 16)
+
+    def on_before_batch_transfer(self, batch, _):
+        self.batches += 1
+        return [batch[0] / self.batches, batch[1]]
+
+
+class KeptData(Data):
+    def state_dict(self):
+        return {"batches": self.batches}
+
+    def load_state_dict(self, state):
+        self.batches = state["batches"]
+
+
+def kept_data(trial):
+    fit(trial, data=KeptData())
+
+
+def lost_data(trial):
+    fit(trial, data=Data())
+
+
+def own_files(trial):
+    fit(trial, enable_checkpointing=True)
+'''
+
+HUGGING_FACE = '''
+import torch
+import transformers
+from transformers.trainer_callback import ExportableState
+from hpo_core.integrations.huggingface import train_to_target
+
+draws = torch.Generator().manual_seed(3)
+ROWS = [
+    {"input_ids": row, "attention_mask": torch.ones(6, dtype=torch.long), "labels": row.sum() % 2}
+    for row in torch.randint(0, 50, (40, 6), generator=draws)
+]
+
+
+class Masked(torch.utils.data.Dataset):
+    """Hides a random token in the process that reads it: a worker."""
+
+    def __len__(self):
+        return len(ROWS)
+
+    def __getitem__(self, place):
+        mask = torch.ones(6, dtype=torch.long)
+        mask[torch.randint(1, 6, ())] = 0
+        return ROWS[place] | {"attention_mask": mask}
+
+
+def fit(trial, callbacks=(), rows=ROWS, **settings):
+    shape = {"vocab_size": 50, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    configuration = transformers.BertConfig(**shape, intermediate_size=16, hidden_dropout_prob=0.2)
+    settings = {"num_train_epochs": 5, "logging_strategy": "epoch", "lr_scheduler_type": "cosine"} | settings
+    arguments = transformers.TrainingArguments(
+        output_dir=str(trial.folder), seed=trial.seed, learning_rate=0.01, per_device_train_batch_size=8,
+        eval_strategy="epoch", save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True, **settings,
+    )
+    model = transformers.BertForSequenceClassification(configuration)
+    train_to_target(trial, transformers.Trainer(
+        model=model, args=arguments, train_dataset=rows, eval_dataset=ROWS, callbacks=list(callbacks)))
+
+
+def plain(trial):
+    fit(trial, warmup_steps=2)
+
+
+def accumulated(trial):
+    fit(trial, gradient_accumulation_steps=2, max_grad_norm=0.1)
+
+
+def plateau(trial):
+    fit(trial, lr_scheduler_type="reduce_lr_on_plateau", metric_for_best_model="eval_loss",
+        lr_scheduler_kwargs={"patience": 0, "factor": 0.3})
+
+
+def data_order(trial):
+    fit(trial, ignore_data_skip=True, data_seed=4)
+
+
+def fresh_workers(trial):
+    fit(trial, rows=Masked(), dataloader_num_workers=1)
+
+
+def persistent_workers(trial):
+    fit(trial, rows=Masked(), dataloader_num_workers=1, dataloader_persistent_workers=True)
+
+
+class Shrinking(transformers.TrainerCallback):
+    """Makes the weights smaller by what it has counted; nobody is told of the count."""
+
+    def __init__(self):
+        self.epochs = 0
+
+    def on_epoch_begin(self, args, state, control, model=None, **kwargs):
+        self.epochs += 1
+        with torch.no_grad():
+            model.classifier.weight.mul_(1 / self.epochs)
+
+
+class Kept(Shrinking, ExportableState):
+    def state(self):
+        return {"args": {}, "attributes": {"epochs": self.epochs}}
+
+
+def kept_callback(trial):
+    fit(trial, [Kept()])
+
+
+def lost_callback(trial):
+    fit(trial, [Shrinking()])
+'''
+
+
+def check(folder: Path, text: str, function: str) -> ResumeCheck:
+    (folder / "looped.py").write_text(text)
+    job = Job(5, 0, Rung(0, 0), 3, {})
+    request = JobRequest(
+        study="s",
+        job=job,
+        objective=f"looped:{function}",
+        metric="loss",
+        required="none",
+        seed=7,
+        folder="",
+        pythonpath=(str(folder),),
+    )
+    return check_resume(request, folder / "check")
+
+
+EXACT = ["plain", "accumulated", "plateau", "kept_callback", "fresh_workers"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pytorch_lightning") is None, reason="extra 'lightning' is not installed")
+class TestLightning:
+    @pytest.mark.parametrize("function", [*EXACT, "averaged", "kept_data"])
+    def test_what_a_trial_saves_resumes_to_the_bit_without_a_warning(self, tmp_path, function):
+        found = check(tmp_path, LIGHTNING, function)
+        assert found.exact and not found.warnings, (found.resumed, found.causes)
+        assert {"module", "progress", "optimizer_0", "schedule_0"} <= set(found.tracked)
+
+    @pytest.mark.parametrize(
+        ("function", "named"),
+        [
+            ("lost_callback", "Shrinking.epochs changes"),
+            ("lost_attribute", "Carrying.factors (itertools cycle)"),
+            ("lost_hook", "Hooked.on_save_checkpoint is not called"),
+            ("persistent_workers", "train_dataloader (DataLoader) keeps its workers"),
+            ("own_generator", "train_dataloader (DataLoader) draws its order from a generator"),
+            ("lost_data", "Data.batches changes"),
+        ],
+    )
+    def test_what_a_trial_does_not_save_differs_and_is_named(self, tmp_path, function, named):
+        found = check(tmp_path, LIGHTNING, function)
+        assert not found.repeated and "module" in {difference.name for difference in found.resumed}
+        assert any(named in line for line in found.warnings), found.warnings
+        assert not found.by_target
+
+    def test_lightning_s_own_checkpoints_are_warned_of_and_change_nothing(self, tmp_path):
+        found = check(tmp_path, LIGHTNING, "own_files")
+        assert found.exact and [line.partition(":")[0] for line in found.warnings] == ["ModelCheckpoint"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="extra 'huggingface' is not installed")
+class TestHuggingFace:
+    @pytest.mark.parametrize("function", [*EXACT, "data_order"])
+    def test_what_a_trial_saves_resumes_to_the_bit_without_a_warning(self, tmp_path, function):
+        found = check(tmp_path, HUGGING_FACE, function)
+        assert found.exact and not found.warnings, (found.resumed, found.causes)
+        assert {"model", "optimizer", "schedule"} <= set(found.tracked)
+
+    @pytest.mark.parametrize(
+        ("function", "named"),
+        [
+            ("lost_callback", "Shrinking.epochs changes"),
+            ("persistent_workers", "train_dataloader (DataLoader) keeps its workers"),
+        ],
+    )
+    def test_what_a_trial_does_not_save_differs_and_is_named(self, tmp_path, function, named):
+        found = check(tmp_path, HUGGING_FACE, function)
+        assert not found.repeated and "model" in {difference.name for difference in found.resumed}
+        assert any(named in line for line in found.warnings), found.warnings
