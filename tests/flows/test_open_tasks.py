@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import distributed
 import psutil
 import pytest
 
@@ -228,3 +229,35 @@ class TestOnACluster:
         )
         assert cluster.run(2).outcome is Outcome.COMPLETED
         assert cluster.reports.empty()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_studies_take_turns_on_one_worker(tmp_path: Path) -> None:
+    """A task that stays open for one study's short jobs does not keep the other one waiting."""
+    with distributed.LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as shared:
+        where = {"kind": "address", "address": shared.scheduler_address}
+        executors: list[DaskExecutor] = []
+        try:
+            for name in ("one", "two"):
+                for part in ("checkpoints", "logs"):
+                    (tmp_path / name / part).mkdir(parents=True)
+                spec = make_spec(
+                    study=name, objective="tests.flows.objectives:good", pythonpath=[str(ROOT)], cluster=where
+                )
+                executors.append(DaskExecutor(spec, str(tmp_path / name)))
+                executors[-1].start()
+            studies = [_Cluster(executor) for executor in executors]
+            other: list[Report] = []
+            thread = threading.Thread(target=lambda: other.extend(studies[1].run(trial) for trial in range(3)))
+            thread.start()
+            trial = 0
+            while thread.is_alive() or trial < 3:  # one of them never lets its slot be idle
+                assert studies[0].run(trial).outcome is Outcome.COMPLETED
+                trial += 1
+            assert [(report.trial, report.outcome) for report in other] == [
+                (trial, Outcome.COMPLETED) for trial in range(3)
+            ]
+        finally:
+            for executor in executors:
+                executor.close()
