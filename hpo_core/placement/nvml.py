@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -126,9 +127,7 @@ def _devices_of(pynvml: Any, handle: Any, index: int) -> Iterator[Gpu]:
         return
     parent = _text(pynvml.nvmlDeviceGetUUID(handle))
     for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-        slice_handle = _optional(
-            pynvml, lambda number=number: pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
-        )
+        slice_handle = _optional(pynvml, partial(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number))
         if slice_handle is not None:
             yield _gpu(pynvml, slice_handle, index, parent=parent)
 

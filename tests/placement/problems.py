@@ -12,6 +12,7 @@ from hpo_core.placement.packing.policy import Assignment
 from hpo_core.placement.packing.room import Room, SharedDevice
 
 ARCHITECTURES = ("A100", "H100")
+GIB = 2**30
 
 
 def cluster(rng: random.Random, *, nodes: int = 3, ratios: Sequence[int] = (1000, 2500, 3000)) -> Room:
@@ -20,7 +21,7 @@ def cluster(rng: random.Random, *, nodes: int = 3, ratios: Sequence[int] = (1000
             name=f"gpu-{node}-{number}",
             node=f"node-{node}",
             architecture=rng.choice(ARCHITECTURES),
-            memory=rng.choice([16, 40, 80]),
+            memory=rng.choice([16, 40, 80]) * GIB,
             oversubscribe=rng.choice(ratios),
         )
         for node in range(rng.randint(1, nodes))
@@ -32,7 +33,7 @@ def cluster(rng: random.Random, *, nodes: int = 3, ratios: Sequence[int] = (1000
 def waiting(rng: random.Random, count: int) -> list[WaitingJob]:
     jobs = []
     for key in range(count):
-        compute, memory, seconds = rng.randint(0, 1100), rng.randint(0, 50), float(rng.randint(1, 9))
+        compute, memory, seconds = rng.randint(0, 1100), rng.randint(0, 50) * GIB, float(rng.randint(1, 9))
         cores = 500 * rng.randint(0, 8)
         demand = {
             name: Need(compute=compute // scale, memory=memory, cores=cores, seconds=seconds / scale)

@@ -1,4 +1,4 @@
-"""The exact solution by CP-SAT against every assignment there is."""
+"""The exact solution against every assignment there is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpo_core.placement.packing.need import WaitingJob
 from hpo_core.placement.packing.room import Room
 from tests.placement.problems import assigned, check, cluster, waiting
 
-pytest.importorskip("ortools", reason="OR-tools comes with the extra 'exact'")
+pytest.importorskip("scipy", reason="SciPy comes with the extra 'samplers'")
 
 
 def by_trying_everything(jobs: list[WaitingJob], room: Room) -> int:
