@@ -32,7 +32,7 @@ from hpo_core.placement.packing.exact import Exact
 from hpo_core.placement.packing.fill import Fill
 from hpo_core.placement.packing.first_fit import FirstFit
 from hpo_core.placement.packing.need import WHOLE, Need, WaitingJob
-from hpo_core.placement.packing.policy import Assignment, PackingPolicy
+from hpo_core.placement.packing.packing_policy import Assignment, PackingPolicy
 from hpo_core.placement.packing.room import Room, SharedDevice
 from hpo_core.placement.packing.worst_fit import WorstFit
 

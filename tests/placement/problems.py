@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from hpo_core.placement.packing.need import Need, WaitingJob
-from hpo_core.placement.packing.policy import Assignment
+from hpo_core.placement.packing.packing_policy import Assignment
 from hpo_core.placement.packing.room import Room, SharedDevice
 
 ARCHITECTURES = ("A100", "H100")

@@ -13,7 +13,7 @@ from hpo_core.placement.packing.best_fit import BestFit
 from hpo_core.placement.packing.fill import Fill
 from hpo_core.placement.packing.first_fit import FirstFit
 from hpo_core.placement.packing.need import Need, WaitingJob
-from hpo_core.placement.packing.policy import PackingPolicy
+from hpo_core.placement.packing.packing_policy import PackingPolicy
 from hpo_core.placement.packing.reservations import WithReservations
 from hpo_core.placement.packing.room import Room, SharedDevice, why_nowhere
 from hpo_core.placement.packing.subset import TOLERANCE

@@ -9,7 +9,7 @@ import pytest
 
 from hpo_core.placement.packing.first_fit import FirstFit
 from hpo_core.placement.packing.need import WHOLE, Need, WaitingJob
-from hpo_core.placement.packing.policy import PackingPolicy
+from hpo_core.placement.packing.packing_policy import PackingPolicy
 from hpo_core.placement.packing.room import Room, SharedDevice
 from hpo_core.placement.packing.worst_fit import WorstFit
 from tests.placement.problems import cluster, waiting

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpo_core.model.errors import HpoError
 from hpo_core.placement.packing.need import WaitingJob
-from hpo_core.placement.packing.policy import Assignment
+from hpo_core.placement.packing.packing_policy import Assignment
 from hpo_core.placement.packing.room import Room
 
 MEMORY_UNIT = 2**20

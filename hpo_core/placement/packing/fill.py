@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hpo_core.placement.packing.need import Need, WaitingJob
-from hpo_core.placement.packing.policy import Assignment, by_run_time
+from hpo_core.placement.packing.packing_policy import Assignment, by_run_time
 from hpo_core.placement.packing.room import Room
 from hpo_core.placement.packing.subset import largest_subset
 

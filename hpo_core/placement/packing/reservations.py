@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from hpo_core.placement.packing.need import Need, WaitingJob
-from hpo_core.placement.packing.policy import Assignment, PackingPolicy
+from hpo_core.placement.packing.packing_policy import Assignment, PackingPolicy
 from hpo_core.placement.packing.room import Room
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpo_core.placement.packing.need import WHOLE, WaitingJob
-from hpo_core.placement.packing.policy import Assignment, by_run_time
+from hpo_core.placement.packing.packing_policy import Assignment, by_run_time
 from hpo_core.placement.packing.room import Room
 
 
