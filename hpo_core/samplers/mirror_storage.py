@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import Any
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
@@ -21,3 +22,9 @@ class MirrorStorage(optuna.storages.InMemoryStorage):
         trials = super().get_all_trials(study_id, deepcopy=False)
         shown = [self.view.get(trial.number, trial) for trial in trials]
         return [trial for trial in shown if states is None or trial.state in states]
+
+    def get_trial_system_attrs(self, trial_id: int) -> dict[str, Any]:
+        """Those of the shown trial: GPSampler of Optuna 4 reads the constraints here."""
+        stored: FrozenTrial = super().get_trial(trial_id)
+        shown = self.view.get(stored.number, stored)
+        return {**shown.system_attrs, **stored.system_attrs}
