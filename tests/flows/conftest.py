@@ -22,6 +22,11 @@ LIMIT = 600
 """Seconds for one command: a machine at a load of 40 needs minutes for what takes ten seconds."""
 
 
+def at_load(seconds: float) -> float:
+    """A bound that holds on an idle machine, longer by the share of a processor that is left at the load of now."""
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Environment that points at a Prefect server of our own."""
