@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -16,6 +16,9 @@ from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, StudyBusyError
 from hpo_core.model.trial import Params
 from hpo_core.security.untrusted_text import terminal_text
+
+if TYPE_CHECKING:
+    from hpo_core.execution.enqueue_requests import EnqueueRequest
 
 _ASK_SECONDS = 5.0
 """Between two looks whether the study is still driven."""
@@ -74,7 +77,23 @@ def _ask(home: Home, name: str, given: Params, skip_if_exists: bool, *, seconds:
     """Ask whoever drives it; enqueue it after all where that ended meanwhile."""
     from hpo_core.execution.enqueue_requests import EnqueueRequest
 
-    request = EnqueueRequest(home.study_folder(name), given, skip_if_exists=skip_if_exists)
+    folder = home.study_folder(name)
+    if not folder.is_dir():
+        raise HpoError(
+            f"Study {name!r} runs with another home folder than {home.folder}; nothing was enqueued. Give the one of "
+            "its controller with --home, or enqueue once it is interrupted."
+        )
+    request = EnqueueRequest(folder, given, skip_if_exists=skip_if_exists)
+    try:
+        _await(request, home, name, given, skip_if_exists=skip_if_exists, seconds=seconds)
+    except KeyboardInterrupt:  # whoever ends the command does not expect the configuration to come later
+        request.withdraw()
+        raise
+
+
+def _await(
+    request: EnqueueRequest, home: Home, name: str, given: Params, *, skip_if_exists: bool, seconds: float
+) -> None:
     end = time.monotonic() + seconds
     while not request.wait(max(0.0, min(_ASK_SECONDS, end - time.monotonic()))):
         late, ended = time.monotonic() >= end, not _is_driven(home, name)
@@ -88,7 +107,10 @@ def _ask(home: Home, name: str, given: Params, skip_if_exists: bool, *, seconds:
                 "Does its controller have another home folder, or another version? Then enqueue once it is interrupted."
             )
         if late:
-            raise HpoError(f"Study {name!r} took the request and did not answer; see `hpo show {name}`.")
+            raise HpoError(
+                f"Study {name!r} took the request and did not answer within {seconds:g} s. If `hpo show {name}` has no "
+                "such configuration, `hpo resume` enqueues it first."
+            )
 
 
 def _is_driven(home: Home, name: str) -> bool:

@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import re
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
-from hpo_core.model.errors import HpoError, JournalError, StorageError
+from hpo_core.model.errors import FencedError, HpoError, JournalError, StorageError
 from hpo_core.model.limits import FILE_BYTES
 from hpo_core.model.trial import Job, Params, Report
 from hpo_core.security.private_files import open_private, private_folder, write_private
 from hpo_core.study import Study
 
 _ASKED, _TAKEN, _REFUSED = ".asked", ".taken", ".refused"
+_NAME = re.compile("[0-9]{20}-[0-9a-f]{32}")
+"""Of a request: time and number. Files of other names are none; the name goes into the journal."""
 LOOK_SECONDS = 0.1
 """Between two looks of who asked."""
 
@@ -34,35 +39,54 @@ class EnqueueRequests:
     def __init__(self, study: Study, folder: Path) -> None:
         self._study = study
         self._folder = _folder_of(folder)
+        self._left: set[Path] = set()
+        """Refused, and could not be removed."""
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
         """Nothing: requests are looked for as time passes."""
 
     def on_tick(self) -> None:
         """Enqueue what was asked for, the oldest request first."""
-        for path in sorted(self._folder.glob(f"*{_ASKED}")):
-            with contextlib.suppress(FileNotFoundError):  # withdrawn
+        for path in self._requests(_ASKED):
+            with contextlib.suppress(OSError):  # withdrawn, or something that cannot be taken
                 path.rename(path.with_suffix(_TAKEN))
-        for path in sorted(self._folder.glob(f"*{_TAKEN}")):
+        for path in self._requests(_TAKEN):
+            refusal = self._enqueue(path)
             try:
-                self._enqueue(path)
-            except (JournalError, StorageError):
-                raise  # the study's own trouble; the next controller takes the request
-            except (HpoError, ValueError) as error:
-                write_private(path.with_suffix(_REFUSED), str(error).encode())
-            path.unlink(missing_ok=True)
+                if refusal:
+                    write_private(path.with_suffix(_REFUSED), refusal.encode(errors="backslashreplace"))
+                path.unlink(missing_ok=True)
+            except (OSError, StorageError) as error:  # a study does not end because of who asks something of it
+                self._left.add(path)
+                logging.getLogger(__name__).warning("Request %s cannot be answered or removed: %s", path, error)
 
     def close(self) -> None:
         """Nothing to release."""
 
-    def _enqueue(self, path: Path) -> None:
+    def _requests(self, suffix: str) -> list[Path]:
+        found = self._folder.glob(f"*{suffix}")
+        return sorted(path for path in found if _NAME.fullmatch(path.stem) and path not in self._left)
+
+    def _enqueue(self, path: Path) -> str:
+        """Returns why the request is refused; empty: it is in the journal."""
         if path.stem in self._study.state.requests:
-            return
-        with open_private(path, "rb") as file:
-            asked = json.loads(file.read(FILE_BYTES))
-        if not isinstance(asked, dict) or not isinstance(asked.get("params"), dict):
-            raise HpoError(f"Study {self._study.name!r}: a request to enqueue holds no parameters.")
-        self._study.enqueue(asked["params"], skip_if_exists=bool(asked.get("skip_if_exists")), request=path.stem)
+            return ""
+        try:
+            asked = _read(path)
+            self._study.enqueue(asked["params"], skip_if_exists=bool(asked.get("skip_if_exists")), request=path.stem)
+        except (FencedError, JournalError):
+            raise  # the study's own trouble; the next controller takes the request
+        except (HpoError, OSError, ValueError, RecursionError) as error:
+            return str(error)
+        return ""
+
+
+def _read(path: Path) -> dict[str, Any]:
+    with open_private(path, "rb") as file:
+        asked = json.loads(file.read(FILE_BYTES))
+    if not isinstance(asked, dict) or not isinstance(asked.get("params"), dict):
+        raise HpoError(f"Request {path.name} to enqueue holds no parameters.")
+    return asked
 
 
 def _folder_of(study_folder: Path) -> Path:

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -23,8 +24,11 @@ from hpo_core.home import Home
 from hpo_core.tracking.run_location import ProjectionPlace
 from hpo_flows.home_ui.report_index import KEPT, ReportIndex
 from hpo_flows.home_ui.running_ui import mlflow_page, ui_lock
+from hpo_flows.liveness.shown_runs import KILLED, OWN_SERVER, SHOWN_RUNS
+from hpo_flows.prefect_api.shared_server import SharedServer
 from tests.cli.test_console import played
 from tests.flows.conftest import LIMIT
+from tests.flows.prefect_api import ask
 from tests.methods import spec_of
 
 PATIENCE = 300
@@ -173,3 +177,33 @@ def test_all_is_private_and_ends_with_the_command(
     process.wait(timeout=PATIENCE)
     _, alive = psutil.wait_procs(servers, timeout=PATIENCE)
     assert alive == []
+
+
+@pytest.mark.slow
+def test_runs_whose_process_was_killed_are_crashed_when_it_starts(tmp_path: Path) -> None:
+    server = SharedServer(tmp_path / "prefect", start_timeout=PATIENCE)
+    server.start()
+    server.wait()
+    run = ask(server.client_settings(), "flow_runs/", {"flow_id": made_flow(server), "state": {"type": "RUNNING"}})
+    server.close()
+    folder = tmp_path / SHOWN_RUNS
+    folder.mkdir()
+    note = folder / f"{run['id']}.{socket.gethostname()}"
+    note.write_text(OWN_SERVER)  # nobody locks it
+    process = started(tmp_path)
+    try:
+        said = until_ready(process)
+        assert any("process was killed, Crashed in Prefect now: 1." in line for line in said), said
+        server.start()
+        server.wait()
+        state = ask(server.client_settings(), f"flow_runs/{run['id']}")["state"]
+        assert state["type"] == "CRASHED" and state["message"] == KILLED
+        assert not note.exists()
+    finally:
+        server.close()
+        process.terminate()
+        process.wait(timeout=PATIENCE)
+
+
+def made_flow(server: SharedServer) -> str:
+    return str(ask(server.client_settings(), "flows/", {"name": "tune"})["id"])

@@ -21,7 +21,7 @@ from hpo_core.home import Home
 from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.replay.audit import audit
-from tests.flows.conftest import LIMIT
+from tests.flows.conftest import LIMIT, at_load
 from tests.methods import judge
 
 ROOT = Path(__file__).parents[2]
@@ -136,7 +136,7 @@ def test_controller_killed_at_random_moments(tmp_path: Path, kills: int) -> None
         left += psutil.Process(process.pid).children(recursive=True)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    _, alive = psutil.wait_procs(left, timeout=LIMIT)
+    _, alive = psutil.wait_procs(left, timeout=at_load(20))
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE], "orphans outlive their controller"
     real.finish()
     assert calm.wait(LIMIT) == 0

@@ -18,7 +18,7 @@ import pytest
 
 from hpo_core.model.events import AttemptFailed, JobGranted
 from tests.faults.test_real_study import ROOT, Real, descendants
-from tests.flows.conftest import LIMIT
+from tests.flows.conftest import LIMIT, at_load
 
 RANDOM = {"method": "random", "configs": 16, "max_resource": 9}
 ENDLESS = {"method": "random", "configs": 4, "max_resource": 20_000}
@@ -68,8 +68,8 @@ def all_below(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
 
-def assert_gone(processes: list[psutil.Process], seconds: float = LIMIT) -> None:
-    _, alive = psutil.wait_procs(processes, timeout=seconds)
+def assert_gone(processes: list[psutil.Process], seconds: float = 30) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=at_load(seconds))
     left = [p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
     assert not left, [(p.pid, p.status(), p.cmdline()) for p in left]
 
@@ -201,7 +201,7 @@ def test_sigterm_ends_a_study_whose_processes_are_stopped(make: Callable[..., Re
         stopped.suspend()
     time.sleep(1.5)  # the driver has looked at its cluster meanwhile
     process.send_signal(signal.SIGTERM)
-    process.wait(LIMIT)
+    process.wait(at_load(120))
     assert_gone(below)
     journal = real.home.open_journal()
     from hpo_core import Study
@@ -275,7 +275,7 @@ def test_a_scheduler_that_does_not_answer_ends_the_study(
     time.sleep(1.5)
     if told == "sigterm":
         process.send_signal(signal.SIGTERM)
-    assert process.wait(LIMIT) != 0
+    assert process.wait(at_load(150)) != 0
     if told == "nothing":
         assert "has not answered for 5 s" in real.log.read_text()
 
@@ -300,7 +300,7 @@ def test_a_silent_worker_of_an_address_is_not_used_until_its_next_heartbeat(
     worker.resume()
     eventually(cluster.trains, process, real)  # it is given jobs again
     process.send_signal(signal.SIGTERM)
-    process.wait(LIMIT)
+    process.wait(at_load(120))
     assert worker.is_running() and cluster.workers[1].is_running()
     assert outcomes(real)["lost"] == 1, messages(real)
     os.kill(worker.pid, 0)
@@ -318,5 +318,5 @@ def test_sigterm_ends_a_start_that_hangs(make: Callable[..., Real]) -> None:
     assert process.poll() is None
     below = all_below(process)
     process.send_signal(signal.SIGTERM)
-    process.wait(LIMIT)
+    process.wait(at_load(120))
     assert_gone(below)

@@ -22,6 +22,11 @@ LIMIT = 600
 """Seconds for one command: a machine at a load of 40 needs minutes for what takes ten seconds."""
 
 
+def at_load(seconds: float) -> float:
+    """A bound that holds on an idle machine, longer by the share of a processor that is left at the load of now."""
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 @pytest.fixture(scope="session")
 def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Environment that points at a Prefect server of our own."""
@@ -134,3 +139,17 @@ def wait_for_entries(
             raise AssertionError(process.communicate())
         time.sleep(0.1)
     raise AssertionError(f"{study} made no {count} entries in {seconds:g} s")
+
+
+def server_file(hpo: Runner, process: subprocess.Popen[str], seconds: float = LIMIT) -> Path:
+    """Names the Prefect server of the home, whose process has begun: a study trains before that."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for file in (hpo.home / "prefect").glob("server-*.json"):
+            with contextlib.suppress(FileNotFoundError):
+                if file.with_suffix(".lock").read_text().isdigit():
+                    return file
+        if process.poll() is not None:
+            raise AssertionError(process.communicate())
+        time.sleep(0.1)
+    raise AssertionError(f"no Prefect server in {hpo.home} after {seconds:g} s")

@@ -7,10 +7,10 @@ import json
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
-CLIENT = "hpo-tests"
 _TRIES = 60
 """Of a request that a busy server refuses (503: SQLite is locked for the moment); Prefect's clients ask again, too."""
 
@@ -24,9 +24,10 @@ def ask(
     if auth := environment.get("PREFECT_API_AUTH_STRING"):
         headers["Authorization"] = "Basic " + base64.b64encode(auth.encode()).decode()
     if body is not None or method not in (None, "GET"):
-        token = _answer(urllib.request.Request(f"{url}/csrf-token?client={CLIENT}", headers=headers), timeout, 422)
+        client = uuid.uuid4()  # a name that two share: each token of the one ends the other's
+        token = _answer(urllib.request.Request(f"{url}/csrf-token?client={client}", headers=headers), timeout, 422)
         if token is not None:
-            headers |= {"Prefect-Csrf-Token": token["token"], "Prefect-Csrf-Client": CLIENT}
+            headers |= {"Prefect-Csrf-Token": token["token"], "Prefect-Csrf-Client": str(client)}
     data = None if body is None else json.dumps(body).encode()
     return _answer(urllib.request.Request(f"{url}/{path}", data=data, headers=headers, method=method), timeout)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from hpo_flows.prefect_api.shared_server import SharedServer
-from tests.flows.conftest import LIMIT, Runner, wait_for_entries
+from hpo_flows.study_run.prefect_process import WAIT_SECONDS
+from tests.flows.conftest import LIMIT, Runner, at_load, wait_for_entries
 from tests.flows.prefect_api import ask
 
 pytestmark = pytest.mark.slow
@@ -40,12 +41,18 @@ def test_a_study_outlives_the_prefect_server(server: SharedServer, tmp_path: Pat
         time.sleep(0.2)
     server.close()
     gate.unlink()
+    deadline = time.monotonic() + LIMIT
+    while process.poll() is None and hpo.json("status", "toy")["status"] != "finished":
+        assert time.monotonic() < deadline
+    finished = time.monotonic()
     try:
         out, err = process.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
         raise
+    took = time.monotonic() - finished
+    assert took < WAIT_SECONDS + at_load(15), f"the process ended {took:.0f} s after its study"
     assert process.returncode == 0, out + err
     assert "toy finished: 60 trials, 60 jobs" in out
     assert "The Prefect server does not answer" in err

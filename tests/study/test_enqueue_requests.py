@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from hpo_core import MemoryJournal, Study
 from hpo_core.execution.enqueue_requests import EnqueueRequest, EnqueueRequests
 from hpo_core.home import Home
 from hpo_core.journal.codec import decode_entry, encode_entry
-from hpo_core.model.errors import HpoError
+from hpo_core.journal.protocol import Owner
+from hpo_core.model.errors import FencedError, HpoError
 from hpo_core.model.events import ConfigurationEnqueued
 from hpo_core.replay.audit import audit
 from hpo_flows.command import app
@@ -84,6 +87,53 @@ def test_what_cannot_be_enqueued_is_refused_with_the_reason(tmp_path: Path) -> N
     file.write_text("[[[")
     requests.on_tick()
     assert not enqueued(study) and [path.suffix for path in (tmp_path / "requests").iterdir()] == [".refused"]
+
+
+_GARBAGE = {
+    "deep": lambda path: path.write_text('{"params":' + "[" * 200_000),
+    "folder": lambda path: path.mkdir(),
+    "link": lambda path: path.symlink_to("/etc/passwd"),
+    "pipe": os.mkfifo,
+    "huge": lambda path: path.write_bytes(b'{"params":{"x":0.5,"y":"' + b"x" * 2**21 + b'"}}'),
+    "unreadable": lambda path: path.write_bytes(b"\xff\xfe"),
+}
+
+
+@pytest.mark.parametrize("garbage", _GARBAGE)
+def test_no_request_ends_the_study(tmp_path: Path, garbage: str) -> None:
+    study = fresh(make_spec(), MemoryJournal(), World(5))
+    good = EnqueueRequest(tmp_path, {"x": 0.5})
+    folder = tmp_path / "requests"
+    for suffix in (".asked", ".taken"):
+        _GARBAGE[garbage](folder / f"{1:020d}-{uuid.uuid4().hex}{suffix}")  # older than the good one
+    requests = EnqueueRequests(study, tmp_path)
+    for _ in range(2):
+        requests.on_tick()
+    assert [event.params for event in enqueued(study)] == [{"x": 0.5}] and good.wait(0)
+    assert len(list(folder.glob("*.refused"))) == 2
+
+
+def test_a_file_of_another_name_is_no_request(tmp_path: Path) -> None:
+    study = fresh(make_spec(), MemoryJournal(), World(5))
+    (tmp_path / "requests").mkdir(mode=0o700)
+    names = [b"...asked", b".asked", b"a\nb.asked", b"\xff\xfe.asked"]
+    for name in names:
+        (tmp_path / "requests" / os.fsdecode(name)).write_text('{"params":{"x":0.5}}')
+    EnqueueRequests(study, tmp_path).on_tick()
+    assert not enqueued(study) and len(list((tmp_path / "requests").iterdir())) == len(names)
+
+
+def test_a_controller_that_lost_the_study_leaves_requests_to_the_next(tmp_path: Path) -> None:
+    study = fresh(make_spec(), MemoryJournal(), World(5))
+    EnqueueRequest(tmp_path, {"x": 0.125})
+    lost = Study.open(study.name, study.journal, reading=True)
+    lost.epoch = study.epoch
+    study.journal.claim(study.name, Owner("next", 1, 0.0), 0.0, force=True)
+    with pytest.raises(FencedError):
+        EnqueueRequests(lost, tmp_path).on_tick()
+    following = Study.open(study.name, study.journal)
+    EnqueueRequests(following, tmp_path).on_tick()
+    assert [event.params for event in enqueued(study)] == [{"x": 0.125}]
 
 
 def test_a_request_can_be_withdrawn_until_it_is_taken(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from hpo_core.report.local_server import LocalServer
 from hpo_core.security.private_files import open_private
 from hpo_flows.home_ui.report_index import ReportIndex
 from hpo_flows.home_ui.running_ui import said_by, ui_lock
-from hpo_flows.prefect_api.connection import configured_api
+from hpo_flows.liveness.shown_runs import OWN_SERVER, SHOWN_RUNS, any_killed, report_killed_runs
+from hpo_flows.prefect_api.connection import configured_api, prepare_environment
 from hpo_flows.prefect_api.shared_server import SharedServer
 
 Say = Callable[[str], None]
@@ -76,6 +77,7 @@ def _start(home: Home, stack: ExitStack, say: Say, *, with_password: bool) -> It
     mlflow = stack.enter_context(_mlflow(home, with_password=with_password))
     if prefect is not None:
         prefect.wait(say)
+        _end_killed_runs(home, prefect, say)
         word = prefect.auth if with_password else f"see auth in {prefect.secrets_file}"
         yield f"Prefect: {prefect.url} (password {word})"
     elif api is not None:
@@ -89,6 +91,24 @@ def _start(home: Home, stack: ExitStack, say: Say, *, with_password: bool) -> It
         with open_private(place, "wb") as file:
             file.write(reports.url.encode())
         yield f"Reports: see {place}"
+
+
+def _end_killed_runs(home: Home, server: SharedServer, say: Say) -> None:
+    """Runs whose process was killed look as if they went on; Prefect is imported only where there are such runs."""
+    folder = home.folder / SHOWN_RUNS
+    if not any_killed(folder, OWN_SERVER):
+        return
+    prepare_environment(server.folder)
+    from prefect.client.orchestration import SyncPrefectClient
+
+    try:
+        with SyncPrefectClient(server.api_url, auth_string=server.auth) as client:
+            crashed = report_killed_runs(client, folder, OWN_SERVER)
+    except Exception as error:  # pages are served all the same, and the next command reports them
+        say(f"Flow runs whose process was killed may still look Running ({type(error).__name__}: {error}).")
+        return
+    if crashed:
+        say(f"Flow runs whose process was killed, Crashed in Prefect now: {len(crashed):,}.")
 
 
 @contextmanager

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas import OrchestrationResult
 
+SHOWN_RUNS = "shown-runs"
+"""Folder of a home."""
+OWN_SERVER = "of this home"
+"""The Prefect server of the home, which has another address each time."""
 KILLED = "The process that showed this study was killed; whether the study went on, `hpo status` says."
 _NEEDED_BY = "the process that shows a study in Prefect"
 _PAGE = 200
@@ -63,6 +67,11 @@ def report_killed_runs(client: SyncPrefectClient, folder: Path, server: str) -> 
             crashed.append(run)
         path.unlink(missing_ok=True)
     return crashed
+
+
+def any_killed(folder: Path, server: str) -> bool:
+    """Whether there is something to report."""
+    return next(_killed(folder, server), None) is not None
 
 
 def _killed(folder: Path, server: str) -> Iterator[tuple[Path, UUID]]:

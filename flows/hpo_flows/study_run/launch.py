@@ -33,6 +33,7 @@ from hpo_core.views.summary import summarize
 from hpo_core.views.trained_further import extension_of
 from hpo_flows.early_interrupt import raise_at_interrupt
 from hpo_flows.home_ui.running_ui import mlflow_page
+from hpo_flows.liveness.shown_runs import SHOWN_RUNS
 from hpo_flows.prefect_api.connection import (
     check_access,
     check_api,
@@ -107,7 +108,7 @@ def launch(
                     action=action,
                     start=study.seq,
                     server_folder=folder,
-                    runs_folder=str(home.make_folder("shown-runs")),
+                    runs_folder=str(home.make_folder(SHOWN_RUNS)),
                     start_timeout=timeout,
                 )
                 try:

@@ -33,7 +33,7 @@ from hpo_core.model.trial import Outcome, Report
 from hpo_core.security.credentials import without_credentials
 from hpo_core.security.masking import mask_logs, masked
 from hpo_core.study import Study
-from hpo_flows.liveness.shown_runs import ShownRun, report_killed_runs
+from hpo_flows.liveness.shown_runs import OWN_SERVER, ShownRun, report_killed_runs
 from hpo_flows.prefect_api.connection import PrefectServerError, configured_api, point_prefect_at
 from hpo_flows.prefect_api.shared_server import SharedServer
 from hpo_flows.study_run.prefect_process import Ending, Shown
@@ -258,8 +258,8 @@ def main(given: str) -> int:
 
 
 def which_server(shown: Shown) -> str:
-    """Tells Prefect servers apart; that of a home has another address each time."""
-    return "of this home" if shown.server_folder else without_credentials(configured_api() or "")
+    """Tells Prefect servers apart."""
+    return OWN_SERVER if shown.server_folder else without_credentials(configured_api() or "")
 
 
 def _main(shown: Shown, controller: Controller, server: SharedServer | None) -> int:
