@@ -51,7 +51,10 @@ def spread(values: Sequence[Metrics], name: str) -> float | None:
     found = [one[name] for one in values if name in one]
     if len(found) < 2 or not all(map(math.isfinite, found)):
         return None
-    return statistics.stdev(found)
+    try:
+        return statistics.stdev(found)
+    except OverflowError:
+        return math.inf
 
 
 def best_repeat(values: Sequence[Metrics], objective: tuple[str, int], constraints: Sequence[str] = ()) -> int:

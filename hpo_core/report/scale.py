@@ -9,7 +9,7 @@ from typing import Any
 
 from hpo_core.report.style import axis
 from hpo_core.views.formatting import number
-from hpo_core.views.spread import quantile
+from hpo_core.views.spread import quantile, spans_decades
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,7 @@ def scale(values: Iterable[float | None], *, maximize: bool) -> Scale:
     if not finite:
         return Scale(False, 0.0, 1.0, False)
     low, high = finite[0], finite[-1]
-    share = maximize and high <= 1  # an accuracy is read near 1, where a logarithm has no room
-    log = low > 0 and high / low > 100 and not share
+    log = spans_decades(low, high, maximize=maximize)
     place = math.log10 if log else float
     if maximize:
         kept = quantile(finite, 0.05)

@@ -12,7 +12,7 @@ from hpo_core.security.untrusted_text import terminal_text
 
 _LONGEST_KEY = 250
 _LONGEST_PARAM = 6000
-_LONGEST_TAG = 5000  # 8000 in MLflow's own store; older servers and other ones take 5000
+LONGEST_TAG = 5000  # 8000 in MLflow's own store; older servers and other ones take 5000
 _FORBIDDEN = re.compile(r"[^\w/. \-]")
 
 
@@ -43,7 +43,7 @@ def param_value(value: Any) -> str:
 
 def tag_value(value: Any) -> str:
     """A tag's value as text."""
-    return _cut(terminal_text(str(value), lines=True), _LONGEST_TAG)
+    return _cut(terminal_text(str(value), lines=True), LONGEST_TAG)
 
 
 def milliseconds(seconds: float) -> int:

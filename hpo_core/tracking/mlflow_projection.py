@@ -76,6 +76,8 @@ class MlflowProjection:
         self._parent: KnownRun | None = None
         self._trials: dict[int, KnownRun] = {}
         self._noted = ""
+        self._view = ""
+        """Columns and charts that the experiment holds, as far as is known."""
         self._looked_up = False
         self._anew = False
         """A rebuild is under way: deleted runs do not count."""
@@ -241,6 +243,7 @@ class MlflowProjection:
         self._store = None
         self._parent = None
         self._trials = {}
+        self._view = ""
         self._looked_up = False
         self._muted = False
 
@@ -335,7 +338,10 @@ class MlflowProjection:
         store.set_status(parent, status, None if status == "RUNNING" else fold.time)
         if self._cursor is None or self._cursor < 0:
             store.log(parent, params=study_params(fold.spec))
-            store.tag_experiment(table_tag(identity(fold)), trial_table(fold.spec, identity(fold)))
+        view = trial_table(fold.spec, identity(fold), fold.logarithmic)
+        if view != self._view:
+            store.tag_experiment(table_tag(identity(fold)), view)
+            self._view = view
         tags = self._changed_tags(parent, word)
         self._write_tables(store, parent)
         store.log(parent, points=fold.points, tags={**tags, CURSOR: str(fold.next_seq - 1), DIGEST: self._chain.hex()})
@@ -348,8 +354,11 @@ class MlflowProjection:
         best_run = self._trials.get(best.trial) if best is not None else None
         weights = f"runs:/{parent.run_id}/{BEST_FOLDER}" if parent.tags.get(WEIGHTS_TAG) else ""
         loading = loading_words(model=parent.tags.get(MODEL_TAG, ""), folder=weights)
-        table = "" if self._store is None else table_link(identity(fold), self._store.experiment_id)
-        tags = study_tags(fold, word, None if best_run is None else best_run.run_id, loading=loading, table=table)
+        links = {}
+        if self._store is not None:
+            of, experiment = identity(fold), self._store.experiment_id
+            links = {"table": table_link(of, experiment), "charts": table_link(of, experiment, charts=True)}
+        tags = study_tags(fold, word, None if best_run is None else best_run.run_id, loading=loading, **links)
         return {key: value for key, value in tags.items() if parent.tags.get(key) != value}
 
     def _note_place(self, store: RunStore, *, compare: bool = False) -> None:

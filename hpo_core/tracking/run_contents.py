@@ -87,12 +87,12 @@ def study_params(spec: StudySpec) -> dict[str, str]:
     return shown
 
 
-def description(fold: TrackedStudy, status: str, *, loading: str = "", table: str = "") -> str:
+def description(fold: TrackedStudy, status: str, *, loading: str = "", table: str = "", charts: str = "") -> str:
     """Markdown above a study's run: what it searches, its best, and where to look next."""
     spec, state = fold.spec, fold.state
     created = datetime.fromtimestamp(fold.created, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     metrics = ", ".join(f"{markdown_code(metric.name)} ({metric.mode})" for metric in spec.objectives)
-    trials = f"; [all trials in a table, best first]({table})" if table else ""
+    trials = f"; [all trials in a table, best first]({table}), [charts]({charts})" if table else ""
     lines = [f"**Study {spec.study}** ({status}), created {created}{trials}", ""]
     best = state.incumbent
     if best is not None and len(spec.objectives) == 1:

@@ -20,6 +20,9 @@ CURSOR = "hpo.projected_seq"
 DIGEST = "hpo.projected_digest"
 """Digest of the journal up to the cursor: it tells an older journal that was put back and went on otherwise."""
 
+_COLORS = {"front": "#d9480f", "dominated": "#adb5bd"}
+"""By place on the Pareto front: MLflow draws each run in a colour of its own, among which no front is seen."""
+
 
 class _Trial(NamedTuple):
     """What the tags of a trial's run are read from."""
@@ -50,6 +53,7 @@ TRIAL_TAGS: dict[str, Callable[[_Trial], object]] = {
     "hpo.feasible": lambda trial: _feasible(trial),
     "hpo.violation": lambda trial: trial.record.all_results[-1].total_violation if trial.record.infeasible else None,
     "hpo.pareto": lambda trial: _pareto(trial.fold, trial.record),
+    "mlflow.runColor": lambda trial: _COLORS.get(_pareto(trial.fold, trial.record) or ""),
     "hpo.stopped": lambda trial: trial.record.stopped and trial.fold.names.stop_line(trial.record.stopped),
     "hpo.trained_further": lambda trial: trial.record.further[-1].resource if trial.record.further else None,
     "hpo.abandoned": lambda trial: trial.record.abandoned and trial.record.abandoned.reason,
@@ -125,19 +129,20 @@ def _feasible(trial: _Trial) -> str | None:
 
 
 def study_tags(
-    fold: TrackedStudy, status: str, best_run: str | None, *, loading: str = "", table: str = ""
+    fold: TrackedStudy, status: str, best_run: str | None, *, loading: str = "", table: str = "", charts: str = ""
 ) -> dict[str, str]:
     """Tags of the study's run that change as it goes on.
 
     Args:
         loading: how the best model is loaded, for the description.
         table: link to the table of its trials.
+        charts: link to their charts.
     """
     summary = summarize(fold.study)
     values: dict[str, object] = {
         **source_tags(fold.spec),
         "hpo.status": status,
-        "mlflow.note.content": description(fold, status, loading=loading, table=table),
+        "mlflow.note.content": description(fold, status, loading=loading, table=table, charts=charts),
         "hpo.best_run": best_run,
     }
     values |= {key: value_of(summary) for key, value_of in STUDY_TAGS.items()}

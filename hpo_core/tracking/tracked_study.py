@@ -37,6 +37,7 @@ from hpo_core.study import Study
 from hpo_core.views.promotions import Promotion, Promotions
 from hpo_core.views.repeat_spread import repeat_spread
 from hpo_core.views.rung_names import Place, RungNames
+from hpo_core.views.spread import spans_decades
 
 TRAINED_TO = "trained_to"
 """Metric of a trial's run: the units of training behind its latest result."""
@@ -105,6 +106,8 @@ class TrackedStudy:
         """(trial, resource) of the members of the front, where there are several objectives."""
         self._best: dict[int, float] = {}
         """Smallest loss so far in each objective but the first."""
+        self._spans: dict[str, tuple[float, float]] = {}
+        """Smallest and largest finite value so far of each metric of trials."""
 
     @property
     def study(self) -> Study:
@@ -139,6 +142,12 @@ class TrackedStudy:
         """How the study's rungs are called."""
         assert self._names is not None
         return self._names
+
+    @property
+    def logarithmic(self) -> list[str]:
+        """Objectives whose values so far belong on a logarithmic axis."""
+        known = [(metric, self._spans[metric.name]) for metric in self.spec.objectives if metric.name in self._spans]
+        return [metric.name for metric, span in known if spans_decades(*span, maximize=metric.mode == "max")]
 
     def _rung_key(self, place: Place, base: int) -> str:
         """Name of a rung in metrics.
@@ -352,4 +361,7 @@ class TrackedStudy:
             # MLflow stores an infinity as 1.8e308, which ruins every axis; NaN sorts last and is skipped there.
             notes.nonfinite = f"{point.key} = {point.value} at {point.step}"
             point = point._replace(value=math.nan)
+        if not math.isnan(point.value):
+            low, high = self._spans.get(point.key, (point.value, point.value))
+            self._spans[point.key] = min(low, point.value), max(high, point.value)
         notes.points.append(point)

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from tests.deployed.deployment_server import Deployed, deployed
-from tests.flows.conftest import Runner, wait_for_entries
+from tests.deployed.test_home_ui import status_of
+from tests.flows.conftest import LIMIT, Runner, server_file, wait_for_entries
 
 __all__ = ["deployed"]
 
@@ -73,11 +74,11 @@ def page_inside(page: Any, prefect_api: dict[str, str]) -> Any:
 def test_log_in_at_the_server_that_a_study_started(ui: str, page: Any, pictures: Path, tmp_path: Path) -> None:
     """Logging in, the run's page, and its tables, which the UI asks for with POST and so with a CSRF token."""
     hpo = Runner(tmp_path, {})
-    process = hpo.start("tune", hpo.study("slow", search={"method": "random", "configs": 400, "max_resource": 2}))
+    process = hpo.start("tune", hpo.study("slow", search={"method": "random", "configs": 4000, "max_resource": 2}))
     try:
         wait_for_entries(hpo, "toy", 4, process)
-        (file,) = (hpo.home / "prefect").glob("server-*.json")
-        known = json.loads(file.read_text())
+        known = json.loads(server_file(hpo, process).read_text())
+        assert status_of(f"{known['url']}/api/health") == 200
         refused: list[str] = []
         page.on("response", lambda answer: refused.append(answer.url) if answer.status in (401, 403) else None)
         page.goto(f"{known['url']}{ui}/runs")
@@ -98,7 +99,7 @@ def test_log_in_at_the_server_that_a_study_started(ui: str, page: Any, pictures:
         assert refused == []
     finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=120)
+        process.communicate(timeout=LIMIT)
 
 
 def form_of(deployed: Deployed, flow: str) -> str:

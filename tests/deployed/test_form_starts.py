@@ -195,7 +195,7 @@ def test_a_form_that_begins_with_a_study_is_started_as_it_stands(
     assert not changed, {key: (spec[key], wanted[key]) for key in changed}
     page_inside.goto(address(deployed, f"{kind.path}/runs/flow-run/{run}"))
     page_inside.get_by_text("best loss").first.wait_for()
-    page_inside.wait_for_timeout(3000)
+    page_inside.wait_for_timeout(10_000)  # a busy machine draws the timeline of the newer UI late
     page_inside.screenshot(path=pictures / f"run-{name}.png")
     wanted = {"artifacts": {"flow_run_id": {"any_": [run]}, "key": {"any_": [f"{name}-study"]}}, "limit": 1}
     (artifact,) = deployed.api("artifacts/filter", wanted)

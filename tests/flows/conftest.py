@@ -139,3 +139,17 @@ def wait_for_entries(
             raise AssertionError(process.communicate())
         time.sleep(0.1)
     raise AssertionError(f"{study} made no {count} entries in {seconds:g} s")
+
+
+def server_file(hpo: Runner, process: subprocess.Popen[str], seconds: float = LIMIT) -> Path:
+    """Names the Prefect server of the home, whose process has begun: a study trains before that."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for file in (hpo.home / "prefect").glob("server-*.json"):
+            with contextlib.suppress(FileNotFoundError):
+                if file.with_suffix(".lock").read_text().isdigit():
+                    return file
+        if process.poll() is not None:
+            raise AssertionError(process.communicate())
+        time.sleep(0.1)
+    raise AssertionError(f"no Prefect server in {hpo.home} after {seconds:g} s")

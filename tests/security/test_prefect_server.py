@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import json
 import os
 import socket
 import stat
 import subprocess
+import time
+import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +22,7 @@ from websockets.sync.client import connect
 
 from hpo_flows.prefect_api.connection import PrefectServerError
 from hpo_flows.prefect_api.shared_server import SharedServer
-from tests.flows.conftest import Runner, wait_for_entries
+from tests.flows.conftest import Runner, server_file, wait_for_entries
 from tests.flows.prefect_api import ask
 
 pytestmark = pytest.mark.timeout(600)
@@ -191,14 +194,28 @@ def test_a_linked_server_file_is_refused(name: str, tmp_path: Path) -> None:
     assert key.read_text() == "do not touch"
 
 
+def wait_for_run(server: dict[str, str]) -> None:
+    """A study that ends before its flow run is there does not say where the server is."""
+    environment = {"PREFECT_API_URL": f"{server['url']}/api", "PREFECT_API_AUTH_STRING": server["auth"]}
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError):  # it is starting
+            if ask(environment, "flow_runs/filter", {}):
+                return
+        time.sleep(0.2)
+    raise AssertionError(f"no flow run after {PATIENCE:g} s")
+
+
 def test_the_password_is_only_in_its_file(tmp_path: Path) -> None:
     hpo = Runner(tmp_path, {})
-    process = hpo.start(
-        "tune", hpo.study("slow", tracking={}, search={"method": "random", "configs": 30, "max_resource": 2})
-    )
+    gate = tmp_path / "gate"
+    gate.write_text("8")
+    search = {"method": "random", "configs": 24, "max_resource": 2}
+    process = hpo.start("tune", hpo.study("held", tracking={}, search=search, constants={"gate": str(gate)}))
     try:
         wait_for_entries(hpo, "toy", 4, process, PATIENCE)
-        (file,) = (hpo.home / "prefect").glob("server-*.json")
+        file = server_file(hpo, process, PATIENCE)
+        wait_for_run(json.loads(file.read_text()))
         word = json.loads(file.read_text())["auth"].partition(":")[2]
         assert len(word) >= 32 and stat.S_IMODE(file.stat().st_mode) == 0o600
         encoded = base64.b64encode(f"hpo:{word}".encode()).decode()
@@ -213,6 +230,7 @@ def test_the_password_is_only_in_its_file(tmp_path: Path) -> None:
             except psutil.NoSuchProcess:  # a trainer that ended
                 continue
     finally:
+        gate.unlink()
         try:
             out, err = process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:

@@ -206,6 +206,7 @@ def test_means_are_exact_and_what_is_missing_is_left_out() -> None:
     curves = [[Point(1, {"a": 1.0}), Point(2, {"a": 2.0})], [Point(2, {"a": 4.0, "b": 1.0}), Point(3, {"a": 0.0})]]
     assert mean_curve(curves) == (Point(2, {"a": 3.0}),)
     assert spread([{"a": 1.0}], "a") is None and spread([{"a": 1.0}, {"a": float("nan")}], "a") is None
+    assert spread([{"a": 1.7e308}, {"a": -1.7e308}], "a") == float("inf"), "no page ends for a large value"
     values = [{"a": 1.0, "c": 0.5}, {"a": 2.0, "c": -1.0}, {"a": 3.0, "c": -1.0}]
     assert best_repeat(values, ("a", 1)) == 0 and best_repeat(values, ("a", 1), ["c"]) == 1
     assert best_repeat(values, ("a", -1), ["c"]) == 2

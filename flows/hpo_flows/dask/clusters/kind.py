@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
 import importlib
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import distributed
+from distributed.deploy import spec
 
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.spec import ClusterSettings
@@ -87,6 +92,7 @@ class ClusterKind(ABC, Generic[Settings]):
         Raises:
             ClusterError: it cannot be started.
         """
+        _end_quietly()
         try:
             self.cluster = self.create()
         except RuntimeError as error:  # Dask's own: a worker died while it came up, or took too long
@@ -143,6 +149,23 @@ class ClusterKind(ABC, Generic[Settings]):
             logging.getLogger(__name__).debug("closing the cluster: %s: %s", type(error).__name__, error)
             self.cluster.shutdown_on_close = False  # tried; not again when the interpreter ends
         self.cluster = None
+
+
+@functools.cache
+def _end_quietly() -> None:
+    """Let Dask's end of clusters at the interpreter's end say nothing.
+
+    It closes a cluster again whose start Ctrl-C interrupted, and fails where that one is ending already.
+    """
+    close_clusters = getattr(spec, "close_clusters", None)
+    if close_clusters is not None:
+        atexit.unregister(close_clusters)
+        atexit.register(_without_errors, close_clusters)
+
+
+def _without_errors(close_clusters: Callable[[], None]) -> None:
+    with contextlib.suppress(Exception):
+        close_clusters()
 
 
 def scheduler_options(dashboard: bool) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Several jobs on one device: needs, what is left, and the policies that choose."""

@@ -1,0 +1,131 @@
+"""What is left on the devices of a cluster, for one decision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from hpo_core.placement.packing.need import WHOLE, Demand, Need
+
+
+class SharedDevice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A device that several jobs share: a GPU, a slice of one, or the processors of a computer.
+
+    Raises:
+        ValueError: ``memory`` is negative, or ``oversubscribe`` below 1 or not finite.
+    """
+
+    name: str
+    node: str
+    """The computer whose cores its jobs use."""
+    architecture: str
+    """Such as ``A100``: demands are told apart by it."""
+    memory: int
+    """Bytes that jobs may use (D_nm)."""
+    oversubscribe: int = WHOLE
+    """Oversubscription ratio in permille (r_nm): 3000 lets jobs claim three times the device's compute.
+
+    It scales compute alone (Section III, equation 2).
+    """
+
+    def __post_init__(self) -> None:
+        if self.memory < 0:
+            raise ValueError(f"Device {self.name!r}: memory = {self.memory} must be 0 or more.")
+        if self.oversubscribe < WHOLE:
+            raise ValueError(f"Device {self.name!r}: oversubscribe = {self.oversubscribe / WHOLE:g} must be 1 or more.")
+
+
+class Room:
+    """Compute, memory and cores that no job holds. Policies get a copy and take from it as they choose.
+
+    Args:
+        devices: in the cluster's order: node by node.
+        cores: by node, thousandths of CPU cores; a node that is not named has as many as anyone asks for.
+
+    >>> gpu = SharedDevice(name="gpu-0", node="a", architecture="A100", memory=80)
+    >>> room = Room([gpu], {"a": 4000})
+    >>> need = Need(compute=600, memory=30, cores=1000)
+    >>> room.take(need, 0)
+    >>> room.fits(need, 0), room.compute, room.memory, room.cores
+    (False, [400], [50], [3000])
+    """
+
+    __slots__ = ("compute", "cores", "devices", "memory", "node_of")
+
+    def __init__(self, devices: Sequence[SharedDevice], cores: Mapping[str, int] | None = None) -> None:
+        nodes = list(dict.fromkeys(device.node for device in devices))
+        self.devices = tuple(devices)
+        self.node_of = [nodes.index(device.node) for device in devices]
+        """By device: place of its node in :attr:`cores`."""
+        self.compute = [device.oversubscribe for device in devices]
+        """By device: permille of its compute, scaled by its oversubscription ratio."""
+        self.memory = [device.memory for device in devices]
+        unlimited = 2**62
+        self.cores = [(cores or {}).get(node, unlimited) for node in nodes]
+        """By node; the devices of a node share them (equation 4)."""
+
+    def copy(self) -> Room:
+        """The same room, to take from."""
+        other = Room.__new__(Room)
+        other.devices, other.node_of = self.devices, self.node_of
+        other.compute, other.memory, other.cores = self.compute[:], self.memory[:], self.cores[:]
+        return other
+
+    def fits(self, need: Need, place: int) -> bool:
+        """Whether the device at ``place`` has room for ``need`` (constraints 1 to 3 of Algorithms 1 and 2)."""
+        return (
+            self.compute[place] >= need.compute
+            and self.memory[place] >= need.memory
+            and self.cores[self.node_of[place]] >= need.cores
+        )
+
+    def take(self, need: Need, place: int) -> None:
+        """A job with this need begins on the device at ``place``."""
+        self.compute[place] -= need.compute
+        self.memory[place] -= need.memory
+        self.cores[self.node_of[place]] -= need.cores
+
+    def give_back(self, need: Need, place: int) -> None:
+        """A job with this need ended on the device at ``place``."""
+        self.compute[place] += need.compute
+        self.memory[place] += need.memory
+        self.cores[self.node_of[place]] += need.cores
+
+
+def why_nowhere(demand: Demand, empty: Room) -> str | None:
+    """Why a job fits on no device even when nothing else runs; None where it fits.
+
+    Args:
+        demand: what the job needs.
+        empty: the whole cluster, nothing placed.
+
+    >>> gpu = SharedDevice(name="gpu-0", node="a", architecture="A100", memory=40_000_000_000)
+    >>> why_nowhere({"A100": Need(memory=60_000_000_000)}, Room([gpu]))
+    'gpu-0 (A100): memory 60.0 GB of 40.0 GB'
+    >>> why_nowhere({"H100": Need()}, Room([gpu]))
+    'gpu-0 (A100): no demand is known for A100'
+    """
+    reasons = []
+    for place, device in enumerate(empty.devices):
+        need = demand.get(device.architecture)
+        where = f"{device.name} ({device.architecture})"
+        if need is None:
+            reasons.append(f"{where}: no demand is known for {device.architecture}")
+        elif empty.fits(need, place):
+            return None
+        else:
+            reasons.append(f"{where}: {', '.join(_too_much(need, empty, place))}")
+    return "; ".join(reasons) or "there is no device"
+
+
+def _too_much(need: Need, empty: Room, place: int) -> list[str]:
+    cores = empty.cores[empty.node_of[place]]
+    found = []
+    if need.compute > empty.compute[place]:
+        found.append(f"compute {need.compute / 10:g} % of {empty.compute[place] / 10:g} %")
+    if need.memory > empty.memory[place]:
+        found.append(f"memory {need.memory / 1e9:.1f} GB of {empty.memory[place] / 1e9:.1f} GB")
+    if need.cores > cores:
+        found.append(f"cores {need.cores / WHOLE:g} of {cores / WHOLE:g}")
+    return found

@@ -1,0 +1,131 @@
+"""What is read of cards, through the real nvidia-ml-py and a stand-in for the driver's library."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_core.placement.nvml import architecture
+from tests.nvml_stub.cards import GIB, Cards, build
+
+READ = """
+import json, msgspec
+from hpo_core.placement.nvml import NoNvmlError, read_gpus
+try:
+    print(msgspec.json.encode(read_gpus()).decode())
+except NoNvmlError as error:
+    print(json.dumps({"error": str(error)}))
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def cards(tmp_path: Path) -> Cards:
+    return Cards(tmp_path / "cards")
+
+
+def read(cards: Cards, library: Path) -> Any:
+    """In a process of its own: nvidia-ml-py loads the library once and for all."""
+    pytest.importorskip("pynvml", reason="nvidia-ml-py comes with the extra 'gpu'")
+    done = subprocess.run(
+        [sys.executable, "-c", READ], env=cards.environment(library), capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_cards_of_two_kinds_with_their_processes(cards: Cards, library: Path) -> None:
+    cards.put("GPU-a", kept=GIB)
+    cards.put("GPU-b", name="NVIDIA H100 80GB HBM3", memory=94 * GIB)
+    cards.hold(os.getpid(), "GPU-a", 20 * GIB, percent=37)
+    cards.hold(2**22 + 1, "GPU-b", GIB)  # no such process: its memory is free again
+    one, other = read(cards, library)["gpus"]
+    assert one == {
+        "uuid": "GPU-a",
+        "index": 0,
+        "name": "NVIDIA A100-SXM4-80GB",
+        "memory": 80 * GIB,
+        "memory_free": 59 * GIB,
+        "utilization": 0.37,
+        "processes": [[os.getpid(), 20 * GIB]],
+        "parent": "",
+    }
+    assert (other["uuid"], other["memory_free"], other["processes"]) == ("GPU-b", 94 * GIB, [])
+
+
+def test_a_card_with_slices_is_its_slices(cards: Cards, library: Path) -> None:
+    cards.put("GPU-a")
+    cards.put_slice("GPU-a", "MIG-1", name="NVIDIA A100-SXM4-80GB MIG 3g.40gb", memory=40 * GIB)
+    cards.put_slice("GPU-a", "MIG-2", name="NVIDIA A100-SXM4-80GB MIG 1g.10gb", memory=10 * GIB)
+    cards.put("GPU-b")
+    found = read(cards, library)["gpus"]
+    assert [(gpu["uuid"], gpu["parent"], gpu["index"]) for gpu in found] == [
+        ("MIG-1", "GPU-a", 0),
+        ("MIG-2", "GPU-a", 0),
+        ("GPU-b", "", 1),
+    ]
+    assert found[0]["utilization"] is None
+
+
+@pytest.mark.parametrize(("state", "reason"), [("lost", "GPU is lost"), ("silent", "Unknown Error")])
+def test_a_lost_card_is_named_and_the_others_are_read(cards: Cards, library: Path, state: str, reason: str) -> None:
+    cards.put("GPU-a", state=state)
+    cards.put("GPU-b")
+    found = read(cards, library)
+    assert [gpu["uuid"] for gpu in found["gpus"]] == ["GPU-b"]
+    assert found["lost"] == [{"index": 0, "reason": reason}]
+
+
+def test_what_a_driver_does_not_tell_is_none(cards: Cards, library: Path) -> None:
+    cards.put("GPU-a", state="mute")
+    (gpu,) = read(cards, library)["gpus"]
+    assert (gpu["utilization"], gpu["processes"], gpu["memory_free"]) == (None, None, 80 * GIB)
+
+
+def test_no_card_at_all(cards: Cards, library: Path) -> None:
+    assert read(cards, library) == {"gpus": [], "lost": []}
+
+
+def test_without_a_driver_the_error_says_what_to_look_at(cards: Cards, library: Path) -> None:
+    cards.set_driver_absent()
+    assert "NVML says 'Driver Not Loaded'" in read(cards, library)["error"]
+    assert "nvidia-smi" in read(cards, library)["error"]
+
+
+def test_a_library_that_cannot_be_loaded(cards: Cards, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "libnvidia-ml.so.1").write_text("of another architecture")
+    assert "cannot be asked for their memory" in read(cards, broken)["error"]
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("NVIDIA A100 80GB PCIe", "A100"),
+        ("NVIDIA A100-SXM4-40GB", "A100"),
+        ("NVIDIA H100 NVL", "H100"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA GH200 480GB", "GH200"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA RTX A6000", "RTX A6000"),
+        ("NVIDIA GeForce RTX 4090", "GeForce RTX 4090"),
+        ("Tesla P100-PCIE-16GB", "P100"),
+        ("Quadro RTX 8000", "RTX 8000"),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "H100-1g.10gb"),
+        ("NVIDIA", "NVIDIA"),
+        ("", ""),
+    ],
+)
+def test_architectures(name: str, short: str) -> None:
+    assert architecture(name) == short

@@ -1,0 +1,173 @@
+"""What holds of every packing policy."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpo_core.placement.packing.best_fit import BestFit
+from hpo_core.placement.packing.fill import Fill
+from hpo_core.placement.packing.first_fit import FirstFit
+from hpo_core.placement.packing.need import Need, WaitingJob
+from hpo_core.placement.packing.packing_policy import PackingPolicy
+from hpo_core.placement.packing.reservations import WithReservations
+from hpo_core.placement.packing.room import Room, SharedDevice, why_nowhere
+from hpo_core.placement.packing.subset import TOLERANCE
+from hpo_core.placement.packing.worst_fit import WorstFit
+from tests.placement.problems import assigned, check, cluster, problems, waiting
+
+POLICIES: dict[str, PackingPolicy] = {
+    "first-fit": FirstFit(decreasing=False),
+    "first-fit-decreasing": FirstFit(decreasing=True),
+    "worst-fit": WorstFit(decreasing=False),
+    "worst-fit-decreasing": WorstFit(decreasing=True),
+    "best-fit": BestFit(),
+    "fill": Fill(),
+}
+each_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+
+
+@each_policy
+@given(problem=problems())
+@settings(max_examples=60, deadline=None)
+def test_limits_hold_and_a_job_is_placed_once(policy: PackingPolicy, problem: tuple[list[WaitingJob], Room]) -> None:
+    jobs, room = problem
+    before = room.copy()
+    chosen = policy.choose(jobs, room)
+    check(jobs, room, chosen)
+    assert (room.compute, room.memory, room.cores) == (before.compute, before.memory, before.cores), "room is unchanged"
+    assert policy.choose(jobs, room) == chosen, "the same again"
+
+
+@each_policy
+@given(problem=problems())
+@settings(max_examples=60, deadline=None)
+def test_no_job_that_fits_is_left_beside_idle_room(
+    policy: PackingPolicy, problem: tuple[list[WaitingJob], Room]
+) -> None:
+    jobs, room = problem
+    left = room.copy()
+    begun = set()
+    for chosen, place in policy.choose(jobs, room):
+        left.take(jobs[chosen].demand[room.devices[place].architecture], place)
+        begun.add(chosen)
+    for number, job in enumerate(jobs):
+        if number not in begun:
+            for place, device in enumerate(room.devices):
+                need = job.demand.get(device.architecture)
+                assert need is None or not left.fits(need, place), f"job {number} fits on {device.name}"
+
+
+def best_on_one_device(jobs: list[WaitingJob], room: Room) -> int:
+    """By trying every subset."""
+    needs = [job.demand["A100"] for job in jobs]
+    return max(
+        sum(need.compute for need in subset)
+        for count in range(len(needs) + 1)
+        for subset in itertools.combinations(needs, count)
+        if sum(need.compute for need in subset) <= room.compute[0]
+        and sum(need.memory for need in subset) <= room.memory[0]
+        and sum(need.cores for need in subset) <= room.cores[0]
+    )
+
+
+@pytest.mark.parametrize("binding", ["compute", "memory", "cores"])
+def test_fill_leaves_no_more_idle_on_one_device_than_any_subset(binding: str) -> None:
+    for seed in range(60):
+        rng = random.Random(seed)
+        jobs = [
+            WaitingJob(
+                key,
+                {
+                    "A100": Need(
+                        compute=rng.randint(100, 500),
+                        memory=rng.randint(10, 40) if binding == "memory" else 1,
+                        cores=1000 * rng.randint(1, 4) if binding == "cores" else 0,
+                        seconds=float(rng.randint(1, 9)),
+                    )
+                },
+            )
+            for key in range(10)
+        ]
+        room = Room([SharedDevice(name="gpu", node="a", architecture="A100", memory=80)], {"a": 6000})
+        chosen = Fill().choose(jobs, room)
+        check(jobs, room, chosen)
+        assert assigned(jobs, room, chosen) >= best_on_one_device(jobs, room) - TOLERANCE, f"seed {seed}"
+
+
+def test_fill_begins_the_longest_of_equal_jobs() -> None:
+    jobs = [WaitingJob(key, {"A100": Need(compute=500, seconds=float(key))}) for key in range(6)]
+    room = Room([SharedDevice(name="gpu", node="a", architecture="A100", memory=80)])
+    assert sorted(job for job, _ in Fill().choose(jobs, room)) == [4, 5]
+
+
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=30, deadline=None)
+def test_every_job_that_fits_somewhere_begins_in_the_end(seed: int) -> None:
+    """Younger jobs keep coming, as in a long search; reservations see the ones through that policies pass over."""
+    rng = random.Random(seed)
+    empty = cluster(rng)
+    policy = WithReservations(rng.choice(list(POLICIES.values())), empty, patience=8)
+    room, coming = empty.copy(), waiting(rng, 300)
+    jobs = coming[:10]
+    running: list[tuple[int, int, Need, int]] = []
+    first = {job.key for job in jobs if why_nowhere(job.demand, empty) is None}
+    nexts = iter(coming[10:])
+    for step in range(600):
+        chosen = policy.choose(jobs, room)
+        check(jobs, room, chosen)
+        for begins, place in chosen:
+            need = jobs[begins].demand[room.devices[place].architecture]
+            room.take(need, place)
+            running.append((step + rng.randint(1, 5), len(running), need, place))
+        begun = {jobs[begins].key for begins, _ in chosen}
+        jobs = [job for job in jobs if job.key not in begun]
+        if not first & {job.key for job in jobs}:
+            return
+        jobs += itertools.islice(nexts, 2)
+        for end in [end for end in running if end[0] <= step]:
+            running.remove(end)
+            room.give_back(end[2], end[3])
+    raise AssertionError(f"jobs {first & {job.key for job in jobs}} never began")
+
+
+def small_ones_keep_coming(patience: int) -> int | None:
+    """The decision at which a job that needs a whole device begins, while two small ones a decision keep coming."""
+    empty = Room([SharedDevice(name="gpu", node="a", architecture="A100", memory=80)])
+    policy = WithReservations(FirstFit(decreasing=False), empty, patience=patience)
+    room = empty.copy()
+    small = Need(compute=300)
+    room.take(small, 0)
+    running = [small]
+    jobs = [WaitingJob("big", {"A100": Need(compute=1000)})]
+    for decision in range(100):
+        jobs.append(WaitingJob(decision, {"A100": small}))
+        chosen = {jobs[job].key for job, _ in policy.choose(jobs, room)}
+        if "big" in chosen:
+            return decision
+        jobs = [job for job in jobs if job.key not in chosen]
+        for _ in chosen:
+            room.take(small, 0)
+            running.append(small)
+        if len(running) > 1 or "big" in policy.reserved:
+            room.give_back(running.pop(), 0)
+    return None
+
+
+def test_a_job_that_needs_a_whole_device_waits_for_patience_and_what_runs() -> None:
+    assert small_ones_keep_coming(patience=10**6) is None, "without a reservation it waits for ever"
+    assert small_ones_keep_coming(patience=5) == 6
+
+
+def test_a_job_that_fits_nowhere_is_named_and_blocks_nobody() -> None:
+    empty = Room([SharedDevice(name="gpu", node="a", architecture="A100", memory=80)], {"a": 4000})
+    policy = WithReservations(Fill(), empty, patience=1)
+    huge = WaitingJob("huge", {"A100": Need(memory=81, cores=5000)})
+    assert why_nowhere(huge.demand, empty) == "gpu (A100): memory 0.0 GB of 0.0 GB, cores 5 of 4"
+    for key in range(20):
+        assert [job for job, _ in policy.choose([huge, WaitingJob(key, {"A100": Need(compute=900)})], empty)] == [1]
+    assert policy.reserved == {}

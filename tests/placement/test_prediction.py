@@ -1,0 +1,81 @@
+"""Amounts predicted from a history: what they cover, and where nothing is said."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpo_core.placement.packing import prediction
+from hpo_core.placement.packing.prediction import predict
+
+
+def drawn(rng: random.Random, noise: float) -> tuple[dict[str, Any], float]:
+    parameters: dict[str, Any] = {
+        "width": rng.choice([64, 128, 256, 512, 1024]),
+        "batch_size": rng.choice([16, 32, 64, 128]),
+        "optimizer": rng.choice(["sgd", "adam"]),
+    }
+    weights = parameters["width"] ** 1.5 * (3 if parameters["optimizer"] == "adam" else 2)
+    return parameters, weights * parameters["batch_size"] ** 0.5 * rng.lognormvariate(0.0, noise)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.4])
+def test_the_safe_amount_covers_the_share_it_promises(noise: float) -> None:
+    covered, excess = [], []
+    for seed in range(40):
+        rng = random.Random(seed)
+        past = [drawn(rng, noise) for _ in range(40)]
+        for _ in range(10):
+            parameters, amount = drawn(rng, noise)
+            found = predict(past, parameters)
+            if found is not None:
+                covered.append(amount <= found.safe * (1 + 1e-9))
+                excess.append(found.safe / amount)
+    assert len(covered) > 300
+    assert sum(covered) / len(covered) >= 0.90
+    assert sorted(excess)[len(excess) // 2] < 1.3 * math.exp(1.65 * noise), "and no more than that needs"
+
+
+def test_parameters_that_explain_nothing_cost_nothing() -> None:
+    rng = random.Random(0)
+    past = [({"width": rng.choice([64, 128, 256])}, rng.lognormvariate(0.0, 0.3)) for _ in range(200)]
+    found = [predict(past, {"width": width}) for width in (64, 128, 256)]
+    assert len({prediction.expected for prediction in found if prediction}) == 1
+
+
+def test_each_residual_is_that_of_a_fit_without_it() -> None:
+    rng = random.Random(1)
+    past = [drawn(rng, 0.3) for _ in range(15)]
+    rows = [*(parameters for parameters, _ in past), past[0][0]]
+    logs = np.log([amount for _, amount in past])
+    table = prediction._features(rows)
+    design = np.hstack([np.ones((len(rows), 1)), table])
+    _, residuals = prediction._from_others(design, logs)
+    for left_out in range(len(past)):
+        others = [row for row in range(len(past)) if row != left_out]
+        expected, _ = prediction._from_others(design[[*others, left_out]], logs[others])
+        assert residuals[left_out] == pytest.approx(logs[left_out] - expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [{"width": 2048, "optimizer": "sgd"}, {"width": 64, "optimizer": "lion"}, {"width": 64, "depth": 3}],
+    ids=["beyond the range", "a choice never seen", "a parameter never seen"],
+)
+def test_nothing_is_said_outside_of_what_was_measured(parameters: dict[str, Any]) -> None:
+    past = [({"width": width, "optimizer": "sgd"}, float(width)) for width in (64, 128, 256, 512) * 3]
+    assert predict(past, {"width": 100, "optimizer": "sgd"}) is not None
+    assert predict(past, parameters) is None
+    assert predict(past[:7], {"width": 100, "optimizer": "sgd"}) is None, "too few"
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    past = [({"width": 64}, 0.0)] * 9
+    with pytest.raises(ValueError, match="above 0"):
+        predict(past, {"width": 64})
+    with pytest.raises(ValueError, match=r"quantile = 1.5"):
+        predict([({"width": 64}, 1.0)] * 9, {"width": 64}, quantile=1.5)
