@@ -78,8 +78,8 @@ def accumulated(trial):
 
 class Plateau(Net):
     def configure_optimizers(self):
-        optimizer = torch.optim.SGD(self.layers.parameters(), lr=0.5)
-        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.3)
+        optimizer = torch.optim.SGD(self.layers.parameters(), lr=0.05)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.3, threshold=0.5)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val_loss"}}
 
 
