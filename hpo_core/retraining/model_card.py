@@ -133,7 +133,10 @@ class Decision(msgspec.Struct, frozen=True):
             values = ", ".join(f"{loss * self.sign:.5g}" for loss in losses)
             lines.append(f"| {markdown_text(label)} | {fmean(losses) * self.sign:.5g} | {values} |")
         served = self.challenger.repeats[self.challenger.serving]
-        params = ", ".join(markdown_text(f"{name} = {value}") for name, value in served.params.items())
+        params = ", ".join(
+            markdown_text(f"{name} = {value:.4g}" if isinstance(value, float) else f"{name} = {value}")
+            for name, value in served.params.items()
+        )
         lines += ["", f"Challenger: study `{self.challenger.study}`, trial {served.trial} serves; {params}."]
         return "\n".join(lines)
 

@@ -64,7 +64,7 @@ def test_a_champion_over_many_data_sets(hpo: Runner, dask_cluster: str) -> None:
 
     assert "these data are broken" in found["broken"]["error"]
     assert found["broken"]["studies"] == similar["studies"], "the evaluation failed before anything was trained"
-    assert "repeat 1 has no finite result" in found["fragile"]["error"]
+    assert "repeat 1 has no finite, feasible result" in found["fragile"]["error"]
 
     crashed, drifted = found["crashed"], found["drifted"]
     assert "MLflow went away" in crashed["error"]
@@ -101,7 +101,7 @@ def test_a_champion_over_many_data_sets(hpo: Runner, dask_cluster: str) -> None:
     statuses = Counter(run.info.status for run in client.search_runs([experiment.experiment_id]))
     assert statuses["RUNNING"] == 0 and statuses["FINISHED"] == len(versions), statuses
     files = {item.path for item in client.list_artifacts(drifted["mlflow_run"], "model")}
-    assert files == {"model/model.json", *(f"model/repeat-{k}.safetensors" for k in range(3))}
+    assert files == {"model/model.json", "model/params.json", *(f"model/repeat-{k}.safetensors" for k in range(3))}
 
     shown = [item for item in api(hpo, "artifacts/filter", {"limit": 200}) if item["key"] == "line-decision"]
     texts = [item["data"] for item in shown]
