@@ -28,10 +28,10 @@ import os, subprocess, sys, time
 command, stay = sys.argv[2:], sys.argv[1]
 follower = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 if stay == "heir" and os.fork() == 0:  # a process that outlives the controller and holds the pipe
-    os.write(1, b"heir %d\n" % os.getpid())  # one write each: both speak at once
+    os.write(1, b"heir %d\\n" % os.getpid())  # one write each: both speak at once
     time.sleep(600)
     os._exit(0)
-os.write(1, b"follower %d\n" % follower.pid)
+os.write(1, b"follower %d\\n" % follower.pid)
 time.sleep(600)
 """
 
