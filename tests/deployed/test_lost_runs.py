@@ -54,6 +54,7 @@ def left_behind(client: SyncPrefectClient, folder: Path, server: str = HERE) -> 
     return run
 
 
+@pytest.mark.slow
 def test_a_run_whose_process_was_killed_is_crashed_with_its_task_runs(
     client: SyncPrefectClient, tmp_path: Path
 ) -> None:

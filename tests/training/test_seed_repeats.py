@@ -260,6 +260,7 @@ def test_a_repeat_that_fails_or_diverges_ends_the_job(tmp_path: Path, x: float, 
     assert "repeat 0 goes on in trial-00004\n" in log and "repeat 2 goes on" not in log
 
 
+@pytest.mark.slow
 def test_the_time_limit_holds_for_all_repeats_of_an_attempt_together(tmp_path: Path) -> None:
     trainer = Trainer("tests.training.test_seed_repeats:slow")
     try:
