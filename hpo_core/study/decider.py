@@ -199,6 +199,7 @@ class Decider:
             curve=curve,
             violation=violation,
             repeats=report.repeats,
+            usage=report.usage,
         )
 
     def _losses(self, metrics: Metrics) -> tuple[float | None, tuple[float, ...]]:
