@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.inventory import ONE_SLOT, Demand, Inventory
+from hpo_core.model.devices.inventory import ONE_SLOT, Demand, Inventory
+from hpo_core.model.devices.usage import UsageField
 from hpo_core.model.stage import Further, Stage
 from hpo_core.model.trial import Checkpoint, Metrics, Outcome, Params, Report
-from hpo_core.model.usage import UsageField
 
 FORMAT = 3
 

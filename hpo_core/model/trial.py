@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.inventory import ONE_SLOT, Demand
+from hpo_core.model.devices.inventory import ONE_SLOT, Demand
+from hpo_core.model.devices.usage import UsageField
 from hpo_core.model.stage import Stage
-from hpo_core.model.usage import UsageField
 
 Params = dict[str, Any]
 """Name to value; values are float, int, str, bool or None. Inactive conditional parameters are absent."""

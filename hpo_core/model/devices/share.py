@@ -27,5 +27,5 @@ class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
     @property
     def amounts(self) -> tuple[int, int, int]:
-        """(compute, memory, cores), as :class:`~hpo_core.model.usage.Usage` keeps them."""
+        """(compute, memory, cores), as :class:`~hpo_core.model.devices.usage.Usage` keeps them."""
         return self.compute, self.memory, self.cores
