@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from hpo_core.execution.executor import Executor, OnReport
-from hpo_core.model.inventory import Slot
+from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.trial import Job
 
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from hpo_core.model.inventory import Inventory, Slot
+from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.trial import Job, Report
 
 OnReport = Callable[[Job, Report], None]

@@ -10,7 +10,7 @@ from typing import Any
 
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.requests import JobRequests
-from hpo_core.model.inventory import Inventory, Slot
+from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.spec import StudySpec
 from hpo_core.training.child.attempt import run_attempt

@@ -11,8 +11,8 @@ from hpo_core.checkpoints.paths import checkpoint_path
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.faults import NO_FAULTS, Faults
 from hpo_core.execution.virtual_workers import Worker, make_workers
+from hpo_core.model.devices.inventory import Device, Inventory, Slot
 from hpo_core.model.errors import HpoError
-from hpo_core.model.inventory import Device, Inventory, Slot
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Point, Report
 
 _END, _JOIN, _LEAVE = range(3)

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.inventory import ONE_SLOT, Demand, Inventory
+from hpo_core.model.devices.inventory import ONE_SLOT, Demand, Inventory
+from hpo_core.model.devices.usage import UsageField
 from hpo_core.model.stage import Further, Stage
 from hpo_core.model.trial import Checkpoint, Metrics, Outcome, Params, Report
 
@@ -207,6 +208,8 @@ class JobCompleted(_JobFact, frozen=True):
     """Total violation of the study's constraints, 0 where all are satisfied; not set where there are none."""
     repeats: tuple[Metrics, ...] | msgspec.UnsetType = msgspec.UNSET
     """Metrics of each seed repeat, of which ``metrics`` are the means; not set where there is one."""
+    usage: UsageField = msgspec.UNSET
+    """What the attempt used of its machine; not set where nothing was measured."""
 
     @property
     def infeasible(self) -> bool:
@@ -228,6 +231,8 @@ class AttemptFailed(_JobFact, frozen=True):
     worker: str = ""
     started: float = 0.0
     ended: float = 0.0
+    usage: UsageField = msgspec.UNSET
+    """As in :class:`JobCompleted`."""
 
 
 class CheckpointCondemned(_Fact, frozen=True):

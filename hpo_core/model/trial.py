@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.inventory import ONE_SLOT, Demand
+from hpo_core.model.devices.inventory import ONE_SLOT, Demand
+from hpo_core.model.devices.usage import UsageField
 from hpo_core.model.stage import Stage
 
 Params = dict[str, Any]
@@ -129,6 +130,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the training loop changed that its checkpoint does not hold, with the cure; unset: nothing was found."""
     repeats: tuple[Metrics, ...] | msgspec.UnsetType = msgspec.UNSET
     """Metrics of each seed repeat, where the study has several; ``metrics`` are then their means."""
+    usage: UsageField = msgspec.UNSET
+    """What the attempt used of its machine; not set where nothing was measured."""
 
 
 CURVE_POINTS = 64

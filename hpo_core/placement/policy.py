@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from hpo_core.model.inventory import Slot
+from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.trial import Job
 from hpo_core.placement.slots import Slots
 
@@ -24,7 +24,7 @@ class PlacementPolicy(Protocol):
 class OneJobPerSlot:
     """Every job takes one free slot: the oldest job the first slot in the inventory's order.
 
-    >>> from hpo_core.model.inventory import Inventory
+    >>> from hpo_core.model.devices.inventory import Inventory
     >>> from hpo_core.model.stage import Rung
     >>> slots = Slots()
     >>> slots.update(Inventory.of(1, "worker-0"))

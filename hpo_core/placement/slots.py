@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from hpo_core.model.inventory import EMPTY, Inventory, Slot
+from hpo_core.model.devices.inventory import EMPTY, Inventory, Slot
 
 JobKey = tuple[int, int]
 """(trial, attempt)."""

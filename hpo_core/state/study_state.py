@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from hpo_core.model.devices.inventory import EMPTY, Inventory
 from hpo_core.model.events import (
     AttemptFailed,
     CapacityChanged,
@@ -35,7 +36,6 @@ from hpo_core.model.events import (
     TrialExtensionEnded,
     TrialStopped,
 )
-from hpo_core.model.inventory import EMPTY, Inventory
 from hpo_core.model.pareto_front import add_to_front
 from hpo_core.model.stage import Further, Generation, Rung, Stage
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Params

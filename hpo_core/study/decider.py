@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from hpo_core.checkpoints.retention import LiveCheckpoints
+from hpo_core.model.devices.inventory import EMPTY
 from hpo_core.model.events import (
     AbandonRequested,
     AttemptFailed,
@@ -38,7 +39,6 @@ from hpo_core.model.events import (
     TrialExtended,
 )
 from hpo_core.model.feasibility import total_violation
-from hpo_core.model.inventory import EMPTY
 from hpo_core.model.stage import Further
 from hpo_core.model.trial import Metrics, Outcome, Report
 from hpo_core.search.method import SearchMethod
@@ -199,6 +199,7 @@ class Decider:
             curve=curve,
             violation=violation,
             repeats=report.repeats,
+            usage=report.usage,
         )
 
     def _losses(self, metrics: Metrics) -> tuple[float | None, tuple[float, ...]]:

@@ -40,6 +40,7 @@ class FailureRules:
             worker=report.worker,
             started=report.started,
             ended=report.ended,
+            usage=report.usage,
         )
         if report.outcome is Outcome.CHECKPOINT_BAD and grant.checkpoint is not None:
             yield CheckpointCondemned(self._state.owner_of(grant.trial, grant.checkpoint), grant.checkpoint.resource)

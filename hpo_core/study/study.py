@@ -24,6 +24,7 @@ from hpo_core.checkpoints.retention import LiveCheckpoints
 from hpo_core.journal.damage import damaged_entry
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.journal.protocol import Journal
+from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.errors import HpoError, JournalError, SpecError
 from hpo_core.model.events import (
     AbandonRequested,
@@ -44,7 +45,6 @@ from hpo_core.model.events import (
     TrainingRequested,
     concerns_search,
 )
-from hpo_core.model.inventory import Inventory
 from hpo_core.model.stage import Further
 from hpo_core.model.trial import Checkpoint, Job, Report
 from hpo_core.samplers.recorded_params import RecordedSampler

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from hpo_core.checkpoints import paths
+from hpo_core.model.devices.share import Share
 from hpo_core.model.trial import Checkpoint, Job, Report
 
 
@@ -55,6 +56,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that writing or reading one checkpoint may take; ``stall_timeout`` does not count them."""
     threads: int | None = None
     """Threads to compute with; None: as the worker's environment says, or 1."""
+    share: Share | None = None
+    """The part of a device that the attempt may use; None: whatever its worker has."""
     log_limit: int | None = None
     """Bytes of the attempt's log."""
     grace: float = 5.0

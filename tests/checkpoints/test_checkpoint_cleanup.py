@@ -16,7 +16,7 @@ from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.loop import Loop, Takeover
 from hpo_core.journal.protocol import Owner
-from hpo_core.model.inventory import Inventory, Slot
+from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job
 from tests.conftest import completed, failed, make_spec

@@ -15,7 +15,7 @@ import distributed
 import psutil
 import pytest
 
-from hpo_core.model.inventory import Slot
+from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.training.request import JobRequest, decode_report, encode_request

@@ -15,8 +15,8 @@ from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.loop import Loop, Takeover
 from hpo_core.journal.sql import current_owner
+from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.events import AttemptFailed, JobCompleted, StudyHalted
-from hpo_core.model.inventory import Inventory, Slot
 from hpo_core.simulation import Simulation, VirtualClock
 from tests.conftest import completed, failed, make_spec
 

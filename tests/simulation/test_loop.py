@@ -17,8 +17,8 @@ from hpo_core.execution.loop import Loop, Takeover
 from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.journal.protocol import Owner
+from hpo_core.model.devices.inventory import Device, Inventory
 from hpo_core.model.errors import HpoError
-from hpo_core.model.inventory import Device, Inventory
 from hpo_core.model.trial import Report
 from hpo_core.placement import Slots
 from hpo_core.spec import StudySpec

@@ -21,7 +21,7 @@ import dask
 
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.requests import JobRequests
-from hpo_core.model.inventory import Inventory, Slot
+from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.trial import Job, Outcome
 from hpo_core.spec import StudySpec
 from hpo_flows.dask.cancellation import Cancellation

@@ -25,7 +25,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Crashed, Failed
 
 from hpo_core.execution.executor import Executor, OnReport
-from hpo_core.model.inventory import Slot
+from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.stage import FURTHER, Further, Generation, Rung
 from hpo_core.model.trial import RESULTS, Job, Outcome, Report
 from hpo_core.security.untrusted_text import terminal_text

@@ -1,0 +1,35 @@
+"""Usage: what an attempt took of its machine, measured while it trained."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What one attempt used: its whole process tree, from its start to its end.
+
+    Whatever could not be measured is left at its default: an attempt that was lost measured nothing.
+    """
+
+    memory: int = 0
+    """Peak of its resident memory, in bytes: anonymous and shared memory, not the files that it maps."""
+    cores: float = 0.0
+    """CPU cores it kept busy: seconds of processor time per second."""
+    startup_seconds: float = 0.0
+    """From its start to its first unit of training."""
+    unit_seconds: float = 0.0
+    """Per unit of training, without start-up and checkpoints."""
+    device_memory: int | None = None
+    """Peak of its memory on its GPU, in bytes; None: it had none, or the driver does not say."""
+    compute: float | None = None
+    """Mean share of its GPU's time in which its kernels ran, 0 to 1; None: it had none, or the driver does not say."""
+    architecture: str = ""
+    """Of its device, such as ``A100`` or ``CPU``; empty where it was not placed on a device."""
+    device: str = ""
+    """Name of the device that it was placed on."""
+    share: tuple[int, int, int] | None = None
+    """(compute in permille, memory in bytes, cores in thousandths) that it was given of the device; None: all of it."""
+
+
+UsageField = Usage | msgspec.UnsetType
+"""As a field of a report or an event: not set, and left out of the journal, where nothing was measured."""
