@@ -8,13 +8,13 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from hpo_core.model.devices.amount_expression import AmountExpression
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import some
 from hpo_core.model.space.listed import ListedParameter
 from hpo_core.model.space.number import NumberParameter
 from hpo_core.model.space.parameter import ParameterType
 from hpo_core.model.space.search_space import SearchSpace
-from hpo_core.placement.packing.amount_expression import AmountExpression
 
 PARTS = ("memory", "compute", "cores", "unit_seconds")
 _MOST = {"memory": 2.0**62, "compute": 100.0, "cores": 1e6, "unit_seconds": 1e10}
