@@ -112,11 +112,11 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     report: str
 
 
-def print_run_result(result: RunResult, *, extendable: bool, folder: str, as_json: bool) -> None:
+def print_run_result(result: RunResult, *, following: str, folder: str, as_json: bool) -> None:
     """The end of a run: JSON for programs, or a summary for people.
 
     Args:
-        extendable: whether further configurations can be asked for.
+        following: the command to type next (:func:`~hpo_core.views.next_command.next_command`).
         folder: of the study, where the logs lie.
     """
     if as_json:
@@ -146,12 +146,9 @@ def print_run_result(result: RunResult, *, extendable: bool, folder: str, as_jso
     for title, target in (("checkpoint", result.checkpoint), ("MLflow", result.mlflow), ("report", result.report)):
         if target:
             out.print(Text(f"  {title:<11} {target}"), soft_wrap=True)
-    name = result.study
-    if result.status != "finished":
-        more = f"hpo resume {name}"
-    else:
-        more = f"hpo extend {name} --configs 30" if extendable else "hpo list"
-    out.print(Text(f"  next        {more}   (also: hpo show {name}, hpo audit {name})"), soft_wrap=True)
+    commands = (f"hpo show {result.study}", f"hpo audit {result.study}")
+    others = ", ".join(command for command in commands if command != following)
+    out.print(Text(f"  next        {following}   (also: {others})"), soft_wrap=True)
 
 
 def print_status(home: Home, name: str, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,8 @@ def print_trial(home: Home, name: str, trial: int, *, at: int | None, as_json: b
     if failed:
         last = failed[-1]
         out.print(Text(f"\nattempt {last.attempt} ended ({last.outcome}) with:", style="bold"))
-        out.print(Text(terminal_text(last.detail.strip("\n"), lines=True)), soft_wrap=True)
+        detail = terminal_text(last.detail.strip("\n"), lines=True)
+        out.print(Text(textwrap.indent(detail, "  ")), soft_wrap=True)  # a line of it must not look like one of ours
         out.print()
     for path in logs:
         missing = "" if path.exists() else " (not on this machine)"

@@ -28,6 +28,7 @@ from hpo_core.spec.clusters import (
     LocalCudaClusterSpec,
     SlurmClusterSpec,
 )
+from hpo_core.spec.packing import DemandSpec, PackingSpec
 from hpo_core.spec.sections import (
     DEFAULT_RETRIES,
     CheckpointSpec,
@@ -56,6 +57,7 @@ __all__ = [
     "CheckpointSpec",
     "Cluster",
     "ClusterSettings",
+    "DemandSpec",
     "GridSearch",
     "HyperbandSearch",
     "JournalSpec",
@@ -63,6 +65,7 @@ __all__ = [
     "LocalClusterSpec",
     "LocalCudaClusterSpec",
     "MetricSpec",
+    "PackingSpec",
     "PashaSearch",
     "PastTrial",
     "PbtSearch",

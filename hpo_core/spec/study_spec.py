@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from hpo_core.model.errors import SpecError
 from hpo_core.model.nested_names import flat_space, flattened
@@ -20,6 +20,7 @@ from hpo_core.search.registry import Search
 from hpo_core.spec.beginning import check_given
 from hpo_core.spec.clusters import Cluster, LocalClusterSpec
 from hpo_core.spec.older_settings import with_later_settings
+from hpo_core.spec.packing import PackingSpec, check_packing, read_packing
 from hpo_core.spec.plain_data import check_plain
 from hpo_core.spec.sections import (
     CheckpointSpec,
@@ -89,6 +90,11 @@ class StudySpec(Part):
         "ranked by the mean of each metric; its spread is shown. A job costs so many times as much.",
     )
     cluster: Cluster = LocalClusterSpec()
+    packing: Annotated[PackingSpec | None, BeforeValidator(read_packing)] = Field(
+        default=None,
+        description="Several jobs at once on one device, by what they were measured to need; true: with all defaults. "
+        "null: one job on each slot of the cluster.",
+    )
     training: TrainingSpec = TrainingSpec()
     stop: StopSpec = StopSpec()
     checkpoints: CheckpointSpec = CheckpointSpec()
@@ -127,6 +133,7 @@ class StudySpec(Part):
             check_sizes(self)
             self.search.check_reach()
             check_threads(self)
+            check_packing(self)
         space = self.search_space()
         if self.metrics and self.metrics[0] != self.metric:
             raise ValueError(

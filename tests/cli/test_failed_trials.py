@@ -55,7 +55,7 @@ def test_status_says_why_trials_failed(tmp_path: Path) -> None:
 def test_story_of_a_trial_has_traceback_and_log_without_control_characters(tmp_path: Path) -> None:
     half_failed(tmp_path)
     text = hpo(tmp_path, "show", "world", "--trial", "0")
-    assert "Traceback (most recent call last):\n  File train.py\nValueError: bad \\x1b[2J x\n" in text
+    assert "  Traceback (most recent call last):\n    File train.py\n  ValueError: bad \\x1b[2J x\n" in text
     assert "\x1b" not in text
     assert f"log: {tmp_path}/studies/world/logs/trial-00000-attempt-0.log\n" in text
     good = hpo(tmp_path, "show", "world", "--trial", "1")

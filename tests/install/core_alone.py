@@ -12,8 +12,8 @@ import sys
 from importlib.abc import MetaPathFinder
 from typing import Any
 
-OPTIONAL = {"hpo_core.integrations.lightning", "hpo_core.integrations.huggingface"}
-"""They wrap packages of extras of their own, and say so when imported."""
+OPTIONAL = {"hpo_core.integrations.lightning", "hpo_core.integrations.huggingface", "hpo_core.testing"}
+"""They need packages of extras of their own, or pytest, and say so."""
 
 
 class Blocked(MetaPathFinder):

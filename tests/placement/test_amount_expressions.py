@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from hpo_core.model.devices.amount_expression import AmountExpression
 from hpo_core.model.errors import SpecError
-from hpo_core.placement.packing.amount_expression import AmountExpression
 
 
 @pytest.mark.parametrize(

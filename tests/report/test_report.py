@@ -24,9 +24,10 @@ from hpo_core.report.scale import log_ticks, round_ticks, scale
 from hpo_core.report.study.importance import importances
 from hpo_core.report.study.series import Series, read_series
 from hpo_core.report.study.study_page import figures, render
-from hpo_core.report.study.tables import failure_rows, key_numbers, next_command
+from hpo_core.report.study.tables import failure_rows, key_numbers
 from hpo_core.report.study.trials_by_rung import rung_table
 from hpo_core.report.style import Figure
+from hpo_core.views.next_command import next_command
 
 SPACE: dict[str, Any] = {
     "learning_rate": {"type": "float", "low": 1e-5, "high": 1.0, "log": True},
@@ -253,7 +254,7 @@ def test_candidates_are_told_apart_while_it_runs() -> None:
     world.study.stop("enough for today")
     series, _ = told(world)
     assert [row[1] for row in rung_table(series)] == [rung.waiting for rung in world.study.method.rungs()]
-    assert next_command(series) == "hpo resume digits-mlp"
+    assert next_command(series.study) == "hpo resume digits-mlp"
     assert "enough for today" in render(series) and ">halted<" in render(series)
 
 

@@ -15,9 +15,10 @@ from hpo_core.report.population.population_fitness import population_fitness
 from hpo_core.report.population.schedule_figure import schedules
 from hpo_core.report.study.series import Series, read_series
 from hpo_core.report.study.study_page import figures
-from hpo_core.report.study.tables import key_numbers, next_command
+from hpo_core.report.study.tables import key_numbers
 from hpo_core.report.style import Figure
 from hpo_core.views.lineage import read_lineage
+from hpo_core.views.next_command import next_command
 from tests.report.test_report import SPACE, World, written
 
 PBT: dict[str, Any] = {"method": "pbt", "population": 8, "generations": 6, "steps_per_generation": 2}
@@ -38,7 +39,7 @@ def test_generations_instead_of_rungs(played: Series) -> None:
     assert [figure.key for figure in figures(played)][:4] == ["incumbent", "population", "schedules", "lineage"]
     assert not {"ladder", "rungs", "curves", "panels", "parallel"} & {figure.key for figure in figures(played)}
     assert [label for label, _, _ in key_numbers(played) if label == "saving"] == []
-    assert next_command(played) == "hpo extend evolved --configs 8"
+    assert next_command(played.study) == "hpo extend evolved --configs 8"
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])

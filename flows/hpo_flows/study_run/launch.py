@@ -29,6 +29,7 @@ from hpo_core.spec.threads import oversubscription
 from hpo_core.study import Study
 from hpo_core.tracking.run_location import read_place
 from hpo_core.views.failure_reasons import failures_of
+from hpo_core.views.next_command import next_command
 from hpo_core.views.summary import summarize
 from hpo_core.views.trained_further import extension_of
 from hpo_flows.early_interrupt import raise_at_interrupt
@@ -222,7 +223,7 @@ def _finish(session: Session, summary: Summary, as_json: bool) -> None:
         checkpoint=None if known.checkpoint is None else summary.links.get("Checkpoint", known.checkpoint),
         report=summary.report,
     )
-    print_run_result(result, extendable=known.extendable, folder=str(session.folder), as_json=as_json)
+    print_run_result(result, following=next_command(study), folder=str(session.folder), as_json=as_json)
     if further is not None:
         if not further.reached:
             raise HpoError(further.words)

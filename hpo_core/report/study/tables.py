@@ -14,6 +14,7 @@ from hpo_core.report.style import text
 from hpo_core.search.search_settings import Progress
 from hpo_core.spec import notices
 from hpo_core.views.formatting import duration, number, plural
+from hpo_core.views.next_command import next_command
 from hpo_core.views.repeat_spread import spread_of
 from hpo_core.views.rung_names import halt_words
 from hpo_core.views.summary import exhausted_words
@@ -26,16 +27,6 @@ def status(series: Series) -> str:
     """``finished``, ``halted``, ``running`` or ``open`` (nothing runs, more is wanted)."""
     found = series.study.status
     return "running" if found == "open" and series.study.state.running else found
-
-
-def next_command(series: Series) -> str:
-    """What a person would type now."""
-    name = series.study.name
-    found = status(series)
-    if found == "finished" and series.study.spec.search.record() is None:
-        more = series.study.spec.search.outline().population or max(1, len(series.trials))
-        return f"hpo extend {name} --configs {more}"
-    return f"hpo show {name}" if found in ("running", "finished") else f"hpo resume {name}"
 
 
 def key_numbers(series: Series) -> list[tuple[str, str, str]]:
@@ -120,7 +111,7 @@ def head(series: Series, links: Mapping[str, str]) -> str:
     return (
         f'<header><h1>{escape(study.name)} <span class="pill {found}">{found}</span></h1>'
         f'<p class="about">{text(" · ".join(about), 300)}</p>{note}{_links(links)}'
-        f'<p class="next">Next: <code>{escape(next_command(series))}</code></p></header>'
+        f'<p class="next">Next: <code>{escape(next_command(study))}</code></p></header>'
         f'<section class="tiles">{tiles}</section>'
     )
 

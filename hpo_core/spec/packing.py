@@ -1,0 +1,212 @@
+"""``packing``: several jobs share a device by what they need of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from hpo_core.model.devices.amount_expression import AmountExpression
+from hpo_core.model.errors import SpecError
+from hpo_core.model.settings import Part
+from hpo_core.model.trial import Outcome
+
+if TYPE_CHECKING:
+    from hpo_core.spec.study_spec import StudySpec
+
+Policy = Literal[
+    "fill",
+    "first_fit",
+    "first_fit_decreasing",
+    "worst_fit",
+    "worst_fit_decreasing",
+    "best_fit",
+    "exact",
+]
+DEFAULT = "default"
+"""The key that stands for all architectures that are not named."""
+MOST_OVERSUBSCRIBED = 100.0
+
+
+class DemandSpec(Part):
+    """What one job needs, as far as a person says it; the rest is measured.
+
+    Each is a number or an expression of parameters (``2GB + 40MB * batch_size``), which is parsed and never evaluated
+    as code.
+    """
+
+    memory: str | float | None = Field(
+        default=None,
+        description="Peak memory: of its GPU, or of the computer where jobs share processors. Such as 6GB, or "
+        "2GB + 40MB * batch_size.",
+    )
+    compute: str | float | None = Field(
+        default=None, description="Percent of the device's compute while it runs; needs no oversubscription above 100."
+    )
+    cores: str | float | None = Field(default=None, description="CPU cores that it keeps busy.")
+
+    def expressions(self) -> dict[str, AmountExpression]:
+        """What is stated, by name.
+
+        Raises:
+            SpecError: a text is no expression.
+        """
+        stated = {"memory": self.memory, "compute": self.compute, "cores": self.cores}
+        return {
+            name: AmountExpression(text, where=f"packing.demand.{name}")
+            for name, text in stated.items()
+            if text is not None
+        }
+
+    @model_validator(mode="after")
+    def _check(self) -> DemandSpec:
+        try:
+            for name, expression in self.expressions().items():
+                if not expression.names and expression.value({}) <= 0:
+                    raise ValueError(f"{name} = {expression.text!r} must be above 0; leave it out to have it measured")
+        except SpecError as error:
+            raise ValueError(str(error)) from None
+        return self
+
+
+class PackingSpec(Part):
+    """Several jobs at once on one device, by what they were measured to need (HyperSack, Section III).
+
+    Devices are the GPUs that the workers see, or the processors and the memory of each computer. A job whose need is
+    not known gets a part of a device, and is measured there.
+    """
+
+    policy: Policy = Field(
+        default="fill",
+        description="Which waiting jobs begin, and where. fill: the subset that leaves least of a device idle; the "
+        "four of HyperSack; best_fit; exact: the best solution of each decision, for small cases.",
+    )
+    devices: Literal["auto", "gpu", "cpu"] = Field(
+        default="auto",
+        description="What jobs share: GPUs, or processors and memory of computers; auto: GPUs where a worker sees any.",
+    )
+    by: list[str] | None = Field(
+        default=None,
+        min_length=1,
+        description="Parameters that decide what a job needs; null: all but those that are drawn as plain floats.",
+    )
+    demand: DemandSpec = DemandSpec()
+    oversubscribe: dict[str, float] = Field(
+        default_factory=dict,
+        description="How many times a device's compute jobs may claim together, by architecture: "
+        "{default: 1.0, A100: 3}. It scales compute alone.",
+    )
+    memory: dict[str, str | int] = Field(
+        default_factory=dict,
+        description="Most memory of one device that jobs use together, by architecture: {CPU: 8GB, default: 20GB}; "
+        "left out: all that others leave free, but for a reserve.",
+    )
+    safety: float = Field(
+        default=0.95,
+        gt=0.5,
+        lt=1,
+        description="Share of past measurements that a predicted memory demand would have covered.",
+    )
+    profiles: int = Field(
+        default=4, ge=1, le=64, description="Jobs of unknown need on one device at once: each gets such a part of it."
+    )
+    most: int = Field(default=16, ge=1, le=256, description="Most jobs on one device at once.")
+    look_ahead: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000,
+        description="Jobs granted beyond those that run, for the policy to choose from; null: one for each device, or "
+        "eight where the search never waits for results (random, grid).",
+    )
+    patience: int = Field(
+        default=32,
+        ge=1,
+        le=100_000,
+        description="How often a waiting job may be overtaken by younger ones before a device is kept free for it.",
+    )
+
+    @field_validator("oversubscribe")
+    @classmethod
+    def _check_ratios(cls, ratios: dict[str, float]) -> dict[str, float]:
+        for name, ratio in ratios.items():
+            if not 1 <= ratio <= MOST_OVERSUBSCRIBED:
+                raise ValueError(f"oversubscribe.{name} = {ratio:g} must be from 1 to {MOST_OVERSUBSCRIBED:g}")
+        return ratios
+
+    @field_validator("memory")
+    @classmethod
+    def _check_memory(cls, memory: dict[str, str | int]) -> dict[str, str | int]:
+        for name, amount in memory.items():
+            if _bytes(amount, f"packing.memory.{name}") < 1_000_000:
+                raise ValueError(f"memory.{name} = {amount!r} must be 1MB or more; write an amount such as 8GB")
+        return memory
+
+    def ratio(self, architecture: str) -> float:
+        """The oversubscription ratio of an architecture."""
+        return self.oversubscribe.get(architecture, self.oversubscribe.get(DEFAULT, 1.0))
+
+    def memory_limit(self, architecture: str) -> int | None:
+        """Bytes of one device that jobs may use together; None: whatever is free."""
+        amount = self.memory.get(architecture, self.memory.get(DEFAULT))
+        return None if amount is None else _bytes(amount, "packing.memory")
+
+
+def _bytes(amount: str | int, where: str) -> int:
+    """Bytes of an amount without parameters.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        expression = AmountExpression(amount, where=where)
+        if not expression.names:
+            return int(expression.value({}))
+    except SpecError as error:
+        raise ValueError(str(error)) from None
+    raise ValueError(f"{where} = {amount!r} must be an amount such as 8GB, without parameters")
+
+
+def read_packing(given: Any) -> Any:
+    """``packing: true`` stands for all defaults, ``false`` for none."""
+    return {} if given is True else None if given is False else given
+
+
+def decisive_parameters(spec: StudySpec) -> tuple[str, ...]:
+    """Parameters by which demands are told apart: ``packing.by``, or all but those drawn as plain floats."""
+    if spec.packing is not None and spec.packing.by is not None:
+        return tuple(spec.packing.by)
+    return tuple(name for name, parameter in spec.space.items() if not _is_plain_float(parameter))
+
+
+def _is_plain_float(parameter: Any) -> bool:
+    """Whether hardly two trials have one value: a learning rate, not a width."""
+    return parameter.type in ("float", "normal", "lognormal") and getattr(parameter, "step", None) is None
+
+
+def check_packing(spec: StudySpec) -> None:
+    """Refuse what the rest of a study does not fit.
+
+    Raises:
+        ValueError: place, value, rule and cure.
+    """
+    packing = spec.packing
+    if packing is None:
+        return
+    known: Mapping[str, Any] = {**spec.space, **spec.constants}
+    for name in packing.by or ():
+        if name not in spec.space:
+            raise ValueError(
+                f"packing.by names {name!r}, which is no parameter of the space ({', '.join(spec.space)}); drop it"
+            )
+    for name, expression in packing.demand.expressions().items():
+        if unknown := sorted(expression.names - set(known)):
+            raise ValueError(
+                f"packing.demand.{name} = {expression.text!r} reads {', '.join(unknown)}, which is neither a parameter "
+                "nor a constant of the study; correct the name"
+            )
+    if spec.training.allowed(Outcome.OUT_OF_MEMORY) == 0:
+        raise ValueError(
+            "training.retries.out_of_memory = 0, but with packing a job that ran out of memory beside others is tried "
+            "again alone; leave it at 1"
+        )
