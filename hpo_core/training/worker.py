@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Sequence
+from typing import Any
 
 from hpo_core.training.request import decode_request, encode_report
 from hpo_core.training.trainer_pool import TrainerPool
@@ -38,6 +39,11 @@ def cancel_study(folder: str) -> int:
 def heartbeats() -> dict[str, int]:
     """For every attempt that runs here, a number that grows while its trainer's thread goes on."""
     return _pool.heartbeats()
+
+
+def usages() -> dict[str, dict[str, Any]]:
+    """For every attempt that runs here and whose profile is complete, what it has used so far, as plain data."""
+    return _pool.usages()
 
 
 def prepare_worker(objective: str, pythonpath: Sequence[str] = (), threads: int | None = None) -> None:
