@@ -77,6 +77,11 @@ class TrainerPool:
                 for (folder, trial, attempt), trainer in self._running.items()
             }
 
+    def processes(self) -> list[int]:
+        """Process ids of the attempts that run."""
+        with self._lock:
+            return [trainer.child for trainer in self._running.values() if trainer.child]
+
     def prepare(self, objective: str, pythonpath: tuple[str, ...], threads: int | None = None) -> None:
         """Replace the idle trainers of an objective by one that has imported it afresh.
 
