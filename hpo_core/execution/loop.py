@@ -82,7 +82,7 @@ class Loop:
         self.study = study
         self._executor = executor
         self._dispatcher = dispatcher or DirectDispatcher(executor)
-        self._placer: Placer = placer or Slots()
+        self._placer: Placer = Slots() if placer is None else placer
         self._checkpoints = checkpoints
         self._observers = observers
         self._takeover = takeover

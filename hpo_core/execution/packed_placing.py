@@ -61,13 +61,14 @@ def _learn(study: Study, spec: StudySpec, estimates: Estimates) -> None:
         params = {**spec.constants, **trial.params}
         for result in trial.results:
             if isinstance(result.usage, Usage):
-                estimates.learn(params, result.usage, result.ended)
+                estimates.learn(params, result.usage, at=result.ended)
         for failure in trial.failures:
             usage = failure.usage
             if failure.outcome is Outcome.OUT_OF_MEMORY and isinstance(usage, Usage) and usage.share is not None:
-                used = max(usage.memory if usage.device_memory is None else usage.device_memory, 0)
-                had = usage.share[1]
-                estimates.raise_after_out_of_memory(params, usage.architecture, had=had, at=failure.ended, measured=used)
+                used = usage.memory if usage.device_memory is None else usage.device_memory
+                estimates.raise_after_out_of_memory(
+                    params, usage.architecture, had=usage.share[1], at=failure.ended, measured=used
+                )
 
 
 class MeasurementWriter:

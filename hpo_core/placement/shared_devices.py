@@ -259,7 +259,7 @@ class SharedDevices:
         measured = (usage.device_memory if share.gpu else usage.memory) or 0
         if held.is_guess and measured and not share.alone:
             params = self._parameters(held.job)
-            self.estimates.learn(params, usage, 0.0, share.architecture)
+            self.estimates.learn(params, usage, at=0.0, architecture=share.architecture)
             self.estimates.profile_ends(params, share.architecture)
             device = next((one for one in self._empty.devices if one.name == held.slot.name), None)
             if device is not None:
@@ -281,7 +281,7 @@ class SharedDevices:
         )
         report = msgspec.structs.replace(report, usage=usage)
         params = self._parameters(held.job)
-        self.estimates.learn(params, usage, report.ended, share.architecture)
+        self.estimates.learn(params, usage, at=report.ended, architecture=share.architecture)
         if self._is_collateral(report, share, usage):
             self._blameless[report.trial] = self._blameless.get(report.trial, 0) + 1
             return msgspec.structs.replace(

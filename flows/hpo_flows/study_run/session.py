@@ -35,11 +35,11 @@ from hpo_core.model.errors import (
     StudyNotFoundError,
 )
 from hpo_core.model.events import StudyExtended
+from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.replay.past_results import with_past
 from hpo_core.samplers.registry import OURS
 from hpo_core.security.private_files import open_private
 from hpo_core.security.untrusted_text import terminal_text
-from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
