@@ -4,7 +4,7 @@ All policy is in ``hpo_core.retraining``; its effects are in ``hpo_flows.retrain
 repeated. So the flow can be started any number of times for the same data, also after a crash.
 """
 
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from prefect import flow, tags
@@ -27,10 +27,16 @@ from hpo_flows.retraining.model_lock import RetrainingBusyError, only_retraining
 __all__ = ["Rules", "retrain"]
 
 
+def run_name(model: str, scheduled: datetime, run: str) -> str:
+    """Model, time as it was scheduled, and the end of the run's id: ``retrain-digits-20261122-0300-9f3a``.
+
+    Runs of one minute differ by the id, as its end shows: ids of newer Prefects begin with the time.
+    """
+    return f"retrain-{model}-{scheduled.astimezone(UTC):%Y%m%d-%H%M}-{run[-4:]}"
+
+
 def _run_name() -> str:
-    """Model and time of the run, as it was scheduled: ``retrain-digits-20261122-0300``."""
-    begun = flow_run.scheduled_start_time
-    return f"retrain-{flow_run.parameters['model']}-{begun.astimezone(UTC):%Y%m%d-%H%M}"
+    return run_name(flow_run.parameters["model"], flow_run.scheduled_start_time, flow_run.id)
 
 
 @flow(name="retrain", flow_run_name=_run_name, persist_result=False)

@@ -23,6 +23,7 @@ import sqlalchemy as sa
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.journal.protocol import Owner, StudyInfo
 from hpo_core.journal.read_only import is_read_only, reading_side
+from hpo_core.journal.sql_measurements import SqlMeasurements
 from hpo_core.journal.unknown_study import unknown_study
 from hpo_core.model.errors import (
     FencedError,
@@ -161,6 +162,8 @@ class SqlJournal:
                 sa.event.listen(self._engine, "connect", self._prepare_sqlite)
                 sa.event.listen(self._engine, "begin", _begin_immediate)
             self._reader = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+            self.measurements = SqlMeasurements(self._engine, self._reader, self._translated)
+            """What jobs needed, see :mod:`hpo_core.journal.measurements`."""
             self._set_up()
 
     def _set_up(self) -> None:

@@ -11,6 +11,7 @@ import msgspec
 from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.retraining.challenger_test import Verdict
 from hpo_core.retraining.drift import Drift
+from hpo_core.retraining.example_noise import Scores
 from hpo_core.security.untrusted_text import markdown_code, markdown_text
 
 
@@ -58,10 +59,11 @@ class ModelCard(msgspec.Struct, frozen=True):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A challenger: its card, with losses on the new data, and the branch that made it."""
+    """A challenger: its card, with losses on the new data, those of the examples, and the branch that made it."""
 
     branch: str
     card: ModelCard
+    scores: tuple[Scores, ...]
 
     @property
     def mean(self) -> float:

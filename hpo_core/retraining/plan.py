@@ -9,6 +9,7 @@ import msgspec
 
 from hpo_core.retraining.challenger_test import promotion_test
 from hpo_core.retraining.drift import Drift
+from hpo_core.retraining.example_noise import ExampleNoise
 
 Branch = Literal["retrain", "tune"]
 
@@ -27,26 +28,29 @@ def branch_after_drift_check(drift: Drift) -> Step:
     return Step("retrain", "the champion's parameters are trained again on the new data")
 
 
-def is_good_enough(champion: Sequence[float], retrained: Sequence[float], *, level: float = 0.05) -> bool:
+def is_good_enough(
+    champion: Sequence[float], retrained: Sequence[float], *, noise: ExampleNoise | None = None, level: float = 0.05
+) -> bool:
     """Whether the champion's parameters, trained again, are as good as the champion itself on the same data.
 
-    They are unless they are significantly worse (one-sided Welch test of the losses over seeds). The champion's losses
-    on its own data say nothing here: data of another day are harder or easier for every model, and harder ones would
-    begin a search each time.
+    They are unless they are significantly worse (one-sided Welch test over seeds and examples, as in
+    :func:`~hpo_core.retraining.challenger_test.promotion_test`). The champion's losses on its own data say nothing
+    here: data of another day are harder or easier for every model, and harder ones would begin a search each time.
 
     Args:
         champion: losses of the champion's repeats on the new data.
         retrained: losses of the same parameters, trained and evaluated on the new data.
+        noise: of the draw of the examples, where it is known.
         level: significance level.
     """
-    return not promotion_test(retrained, champion, level=level).wins
+    return not promotion_test(retrained, champion, noise=noise, level=level).wins
 
 
 def branch_after_retraining(
-    champion: Sequence[float], retrained: Sequence[float], *, level: float = 0.05
+    champion: Sequence[float], retrained: Sequence[float], *, noise: ExampleNoise | None = None, level: float = 0.05
 ) -> Step | None:
     """Tune after a retraining that was not good enough; None where it was."""
-    if is_good_enough(champion, retrained, level=level):
+    if is_good_enough(champion, retrained, noise=noise, level=level):
         return None
     return Step(
         "tune",

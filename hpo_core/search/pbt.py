@@ -20,11 +20,9 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from functools import cmp_to_key
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-import msgspec
 from pydantic import Field
 
 from hpo_core.model import limits
@@ -39,12 +37,10 @@ from hpo_core.model.events import (
     TrialStopped,
 )
 from hpo_core.model.limit_checks import at_most
-from hpo_core.model.rng import Stream
 from hpo_core.model.space import ParameterType, SearchSpace
-from hpo_core.model.trial import Params
 from hpo_core.search.method import DONE, WAIT, Action, Reproduce, RungStatus, Sample, SearchMethod
 from hpo_core.search.population.explore import Explorer
-from hpo_core.search.population.fitness import Fitness, by_dominance, by_priority, has_gaps, ranked
+from hpo_core.search.population.parents import Parents, Session
 from hpo_core.search.search_settings import Outline, Progress, Resource, SearchContext, SearchSettings
 
 
@@ -163,36 +159,13 @@ class PbtSearch(SearchSettings):
             parameter.check_bounds(name, bounds)
 
 
-class Session(msgspec.Struct, gc=False):
-    """What the evolution knows of one trial."""
-
-    params: Params
-    parent: int | None
-    member: int
-    generation: int = 0
-    resource: int = 0
-    """Units behind it at its end, its ancestors' included."""
-    fitness: Fitness = None
-    violation: float = 0.0
-    """Of the study's constraints, in total."""
-    ended: bool = False
-    initiated: bool = False
-
-
 class Pbt(SearchMethod):
     """A population, asked which member trains next and from whose weights.
 
-    ``selection`` says how the parent is found:
-
-    - ``tournament``: the opponent is drawn from the trials of the last ``opponents_from`` generations up to the
-      initiator's own (``opponents: past``), of its own alone (``same``), or of later ones too (``any``; 4.8 compares
-      the three); where nothing tells the two apart the initiator stays. The child's parameters are explored.
-    - ``truncation``: an initiator among the worst ``truncation`` of the members' latest trials, at least one, goes on
-      from one of as many best ones, explored; the others go on as they are.
-
-    A trial that diverged or was abandoned initiates too, and always loses. Where its opponents are all like it, the
-    fittest trial up to its generation that still has its checkpoint is the parent, and where there is none the
-    member begins anew.
+    ``selection`` says how the parent is found (:class:`~hpo_core.search.population.parents.Parents`). Opponents come
+    from the last ``opponents_from`` generations up to the initiator's own (``opponents: past``), from its own alone
+    (``same``), or from later ones too (``any``; 4.8 compares the three). A trial that diverged or was abandoned
+    initiates, too; where no trial can be its child's parent, the member begins anew.
 
     Checkpoints go (``ruled_out``) once every trial up to some generation has initiated: those of generations that no
     later initiator may meet. ``keep_last`` keeps them.
@@ -200,21 +173,24 @@ class Pbt(SearchMethod):
 
     def __init__(self, settings: PbtSearch, space: SearchSpace, seed: int) -> None:
         self.settings = settings
-        self._seed = seed
         self._explorer = settings.explorer(space, seed)
-        self._compare = by_priority if settings.fitness == "priority" else by_dominance
         self.sessions: list[Session] = []
+        self._parents = Parents(
+            self.sessions,
+            seed=seed,
+            selection=settings.selection,
+            truncation=settings.truncation,
+            fitness=settings.fitness,
+            rules=settings.rules,
+        )
         self._by_generation = settings.reproduction == "generation" and not settings.barrier
         self.total = settings.population * settings.generations
         self.running: set[int] = set()
         self._waiting: dict[int, list[int]] = {}  # per generation, ended trials that have not initiated: a heap
         self._created: list[int] = []  # per generation
-        self._good: list[list[int]] = []  # per generation, ended trials with a fitness, in the order they ended
         self._ended: list[int] = []  # per generation, how many ended
-        self._latest: dict[int, int] = {}  # per member, its latest ended trial
         self._pending: list[int] = []  # per generation, trials that have not initiated
         self._oldest = 0  # generation of the oldest trial that has not initiated
-        self._kept_from = 0  # generations below it can be no parents any more
         self.ruled_out: list[int] = []
 
     def next_action(self) -> Action:
@@ -236,8 +212,8 @@ class Pbt(SearchMethod):
             return self._created[generation] >= self.settings.population
         if self._count(self._created, generation + 1) >= self._size(generation + 1):
             return False
-        met = self.settings.rules == 1 or any(number != trial for pool in self._pools(generation) for number in pool)
         reach = self._reach(generation)
+        met = self.settings.rules == 1 or self._parents.has_opponents(reach, trial)
         return met or not any(self.sessions[number].generation in reach for number in self.running)
 
     def _reach(self, generation: int) -> range:
@@ -245,11 +221,6 @@ class Pbt(SearchMethod):
         oldest = generation + 1 - self.settings.opponents_from if self.settings.opponents != "same" else generation
         newest = len(self._created) - 1 if self.settings.opponents == "any" else generation
         return range(max(0, oldest), newest + 1)
-
-    def _pools(self, generation: int) -> list[list[int]]:
-        """Whom a trial of a generation can meet, itself included."""
-        reach = self._reach(generation)
-        return self._good[reach.start : reach.stop]
 
     @staticmethod
     def _count(counts: list[int], generation: int) -> int:
@@ -289,9 +260,7 @@ class Pbt(SearchMethod):
 
     def _reproduction(self, initiator: int, child: int) -> Action:
         own = self.sessions[initiator]
-        opponent, parent, explored = self._tournament(initiator, child)
-        if self.settings.selection == "truncation":
-            opponent, parent, explored = self._truncation(initiator, child)
+        opponent, parent, explored = self._parents.choose(initiator, child, self._reach(own.generation))
         steps = self.settings.steps_per_generation
         if parent is None:
             return Reproduce(
@@ -304,16 +273,6 @@ class Pbt(SearchMethod):
             initiator, opponent, parent, member=own.member, generation=own.generation + 1, target=target, params=params
         )
 
-    def _tournament(self, initiator: int, child: int) -> tuple[int | None, int | None, bool]:
-        """(opponent, parent, whether the child explores)."""
-        own = self.sessions[initiator]
-        others = [number for pool in self._pools(own.generation) for number in pool if number != initiator]
-        if others:
-            opponent = Stream(self._seed, "opponent", child).choice(others)
-            wins = self._compare_trials(initiator, opponent) <= 0
-            return opponent, initiator if wins else opponent, True
-        return None, initiator if own.fitness is not None else self._fallback(own.generation), True
-
     def _rule_out(self) -> None:
         """Rule out generations that no later initiator may meet."""
         if self.settings.keep_last:
@@ -321,51 +280,7 @@ class Pbt(SearchMethod):
         while not self._pending[self._oldest]:
             self._oldest += 1
         window = max(2, self.settings.opponents_from)  # truncation may go on from any member's latest trial
-        for generation in range(self._kept_from, max(self._kept_from, self._oldest + 1 - window)):
-            self.ruled_out += self._good[generation] if generation < len(self._good) else []
-            self._kept_from = generation + 1
-
-    def _fallback(self, generation: int) -> int | None:
-        """The fittest trial up to this generation that still has its checkpoint; None where none has a fitness."""
-        found = [number for pool in self._good[self._kept_from : generation + 1] for number in pool]
-        if self.settings.rules == 1:
-            return min(found, key=cmp_to_key(self._order), default=None)
-        return next(iter(self._ranked(found)), None)
-
-    def _ranked(self, trials: Iterable[int]) -> list[int]:
-        """The fittest first."""
-        found = list(trials)
-        unordered = self.settings.rules > 1 and any(has_gaps(self.sessions[number].fitness) for number in found)
-        if unordered or self.settings.fitness == "pareto":
-            return ranked({number: number for number in found}, self._compare_trials)
-        return sorted(found, key=cmp_to_key(self._order))
-
-    def _order(self, one: int, other: int) -> int:
-        """Fitter first, then the lower number."""
-        return self._compare_trials(one, other) or (one > other) - (one < other)
-
-    def _compare_trials(self, one: int, other: int) -> int:
-        """-1 where ``one`` is fitter, 1 where ``other`` is; among trials with a fitness the smaller violation first."""
-        a, b = self.sessions[one], self.sessions[other]
-        if a.violation != b.violation and a.fitness is not None and b.fitness is not None:
-            return -1 if a.violation < b.violation else 1
-        return self._compare(a.fitness, b.fitness)
-
-    def _truncation(self, initiator: int, child: int) -> tuple[int | None, int | None, bool]:
-        members = self._ranked(self._latest.values())
-        own = self.sessions[initiator]
-        cut = int(len(members) * self.settings.truncation)
-        if not cut and len(members) > 1 and self.settings.rules > 1:
-            cut = 1
-        best = [number for number in members[: max(1, cut)] if self.sessions[number].fitness is not None]
-        place = members.index(initiator) if initiator in members else len(members)
-        if own.fitness is not None and (place < len(members) - cut or not best):
-            return None, initiator, False
-        best = [number for number in best if number != initiator]
-        if not best:
-            return None, initiator if own.fitness is not None else self._fallback(own.generation), True
-        opponent = Stream(self._seed, "opponent", child).choice(best)
-        return opponent, opponent, True
+        self.ruled_out += self._parents.drop_below(self._oldest + 1 - window)
 
     def early_stopping(self) -> list[int]:
         """Running trials to stop now: those ``stragglers`` or more generations behind the newest (3.4)."""
@@ -430,7 +345,7 @@ class Pbt(SearchMethod):
         """Abandon an ended trial: it is nobody's parent any more, and loses where it has yet to initiate."""
         session = self.sessions[trial]
         if session.fitness is not None:
-            self._good[session.generation].remove(trial)
+            self._parents.withdraw(trial)
             session.fitness = None
         self.ruled_out.append(trial)
 
@@ -439,12 +354,8 @@ class Pbt(SearchMethod):
         session.ended = True
         self.running.discard(trial)
         heapq.heappush(self._waiting.setdefault(session.generation, []), trial)
-        while len(self._good) <= session.generation:
-            self._good.append([])
         self._count_up(self._ended, session.generation)
-        if session.fitness is not None:
-            self._good[session.generation].append(trial)
-        self._latest[session.member] = trial
+        self._parents.add(trial)
 
     @staticmethod
     def _count_up(counts: list[int], generation: int) -> None:

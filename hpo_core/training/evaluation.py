@@ -68,6 +68,12 @@ class Evaluation(msgspec.Struct, frozen=True):
     metrics: Metrics
     losses: tuple[float, ...]
     """Per example, ascending; what the drift check compares. Empty where the function returned none."""
+    in_order: tuple[float, ...] = ()
+    """Per example, as the function returned them; of more than MAX_LOSSES, this many, evenly spaced."""
+    examples: int = 0
+    """Number of losses that the function returned."""
+    mean: float = 0.0
+    """Of them all."""
 
 
 class _Response(msgspec.Struct, frozen=True):
@@ -85,7 +91,7 @@ class EvaluationHandle(TrialHandle):
             trial.track(model=model)          # weights are loaded; what is not tracked is left alone
             losses = loss_of_each(model, load(trial.params["data"]))
             trial.report(val_loss=losses.mean())
-            return losses                     # one per example, for the drift check
+            return losses                     # one per example, in one order for all models
     """
 
     def track(self, **objects: Any) -> None:
@@ -211,7 +217,7 @@ def _evaluate(function: Any, request: EvaluationRequest, model: TrainedModel) ->
     )
     _seed_all(model.seed)
     losses = function(handle)
-    return Evaluation(handle.reported(request.metric), _losses_per_example(losses))
+    return _evaluation(handle.reported(request.metric), losses)
 
 
 def _seed_all(seed: int) -> None:
@@ -223,21 +229,26 @@ def _seed_all(seed: int) -> None:
         torch.manual_seed(seed)
 
 
-def _losses_per_example(losses: Any) -> tuple[float, ...]:
+def _evaluation(metrics: Metrics, losses: Any) -> Evaluation:
     if losses is None:
-        return ()
+        return Evaluation(metrics, ())
     if hasattr(losses, "detach"):
         losses = losses.detach().cpu()
     import numpy
 
-    ordered = numpy.sort(numpy.asarray(losses, dtype=float).ravel())
-    if not numpy.isfinite(ordered).all():
+    found = numpy.asarray(losses, dtype=float).ravel()
+    if not numpy.isfinite(found).all():
         raise ObjectiveError(
             "The evaluation function returned losses per example that are not all finite. Clip them, or leave them out."
         )
-    if len(ordered) > MAX_LOSSES:
-        ordered = ordered[numpy.linspace(0, len(ordered) - 1, MAX_LOSSES).round().astype(int)]
-    return tuple(float(value) for value in ordered)
+    kept = numpy.linspace(0, len(found) - 1, min(len(found), MAX_LOSSES)).round().astype(int)
+    return Evaluation(
+        metrics,
+        tuple(numpy.sort(found)[kept].tolist()),
+        in_order=tuple(found[kept].tolist()),
+        examples=len(found),
+        mean=float(found.mean()) if len(found) else 0.0,
+    )
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -177,7 +177,7 @@ def test_a_champion_is_kept_and_searches_are_compared(deployed: Deployed) -> Non
     def decision(**parameters: Any) -> tuple[str, str]:
         """The run's artifact, and what the list of runs says."""
         ended = deployed.completed("retrain", **asked | parameters)
-        assert re.fullmatch(r"retrain-line-20\d{6}-\d{4}", ended["name"])
+        assert re.fullmatch(rf"retrain-line-20\d{{6}}-\d{{4}}-{ended['id'][-4:]}", ended["name"])
         shown = deployed.artifacts(ended["id"])
         return str(shown.get("line-decision", "")), ended["state"]["message"]
 
@@ -187,6 +187,7 @@ def test_a_champion_is_kept_and_searches_are_compared(deployed: Deployed) -> Non
     begun = [deployed.start("retrain", **asked, data="drifted.json") for _ in range(3)]
     ended = [deployed.ended(run) for run in begun]
     assert {run["state_type"] for run in ended} == {"COMPLETED"}, [run["state"] for run in ended]
+    assert len({run["name"] for run in ended}) == 3, "also those of one minute"
     (did,) = [run for run in ended if "became champion" in run["state"]["message"]]
     assert "version 3 became champion in place of version 1: loss " in did["state"]["message"]
     assert "the challenger became champion" in deployed.artifacts(did["id"])["line-decision"]

@@ -49,22 +49,25 @@ def test_parameters_that_explain_nothing_cost_nothing() -> None:
 
 def test_each_residual_is_that_of_a_fit_without_it() -> None:
     rng = random.Random(1)
-    past = [drawn(rng, 0.3) for _ in range(15)]
-    rows = [*(parameters for parameters, _ in past), past[0][0]]
-    logs = np.log([amount for _, amount in past])
-    table = prediction._features(rows)
-    design = np.hstack([np.ones((len(rows), 1)), table])
+    generator = np.random.default_rng(1)
+    logs = np.array([rng.gauss(0.0, 1.0) for _ in range(15)])
+    design = np.hstack([np.ones((15, 1)), generator.standard_normal((15, 3))])
     _, residuals = prediction._from_others(design, logs)
-    for left_out in range(len(past)):
-        others = [row for row in range(len(past)) if row != left_out]
-        expected, _ = prediction._from_others(design[[*others, left_out]], logs[others])
-        assert residuals[left_out] == pytest.approx(logs[left_out] - expected, abs=1e-9)
+    for left_out in range(15):
+        others = [row for row in range(15) if row != left_out]
+        weights, _ = prediction._from_others(design[others], logs[others])
+        assert residuals[left_out] == pytest.approx(logs[left_out] - design[left_out] @ weights, abs=1e-9)
 
 
 @pytest.mark.parametrize(
     "parameters",
-    [{"width": 2048, "optimizer": "sgd"}, {"width": 64, "optimizer": "lion"}, {"width": 64, "depth": 3}],
-    ids=["beyond the range", "a choice never seen", "a parameter never seen"],
+    [
+        {"width": 2048, "optimizer": "sgd"},
+        {"width": 64, "optimizer": "lion"},
+        {"width": 64, "optimizer": "sgd", "depth": 3},
+        {"optimizer": "sgd"},
+    ],
+    ids=["beyond the range", "a choice never seen", "a parameter never seen", "a parameter is missing"],
 )
 def test_nothing_is_said_outside_of_what_was_measured(parameters: dict[str, Any]) -> None:
     past = [({"width": width, "optimizer": "sgd"}, float(width)) for width in (64, 128, 256, 512) * 3]

@@ -221,7 +221,7 @@ def decision(**changes: object) -> Decision:
 def test_a_decision_has_a_text_and_a_picture() -> None:
     made = decision()
     words = made.markdown()
-    assert "became champion" in words and "one-sided Welch test p = " in words and "Kolmogorov" in words
+    assert "became champion" in words and "one-sided Welch test over seeds, p = " in words and "Kolmogorov" in words
     assert "| challenger, &lt;b&gt;tuned | 0.85 | 0.8, 0.9 |" in words, "in the user's metric, not as losses"
     root = ElementTree.fromstring(picture(made))
     dots = [node for node in root.iter() if node.tag.endswith("circle")]

@@ -25,6 +25,7 @@ from hpo_core.report.decision_picture import picture
 from hpo_core.retraining.challenger_test import promotion_test
 from hpo_core.retraining.data_fingerprint import fingerprint
 from hpo_core.retraining.drift import MIN_EXAMPLES, check_drift
+from hpo_core.retraining.example_noise import example_noise
 from hpo_core.retraining.model_card import Candidate, Decision, ModelCard
 from hpo_core.retraining.model_registry import DATA as DATA_TAG
 from hpo_core.retraining.model_registry import SPOILED, ModelRegistry
@@ -33,7 +34,7 @@ from hpo_core.retraining.repeated_studies import DATA, tuning_spec
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import KnownRun
 from hpo_flows.deployed.permissions import Permissions
-from hpo_flows.retraining.challengers import Challengers, Rules
+from hpo_flows.retraining.challengers import Challengers, Rules, scores_of
 from hpo_flows.study_run.prefect_artifacts import artifact_key
 
 
@@ -134,7 +135,7 @@ class Retraining:
         spec = self.challengers.repeats_of(name, trial, repeats, own or None)
         run = registry.begin(key, f"first champion of {self.model}", own)
         with self._failing(registry, run):
-            card = self.challengers.trained(
+            card, _ = self.challengers.trained(
                 repeats, spec, (self.challengers.search_behind(name),), data=own, content=content
             )
             registry.upload(run, card, self.home.study_folder(repeats), spec, self.home.import_folders(spec))
@@ -151,7 +152,8 @@ class Retraining:
         with tempfile.TemporaryDirectory(prefix="hpo-champion-") as folder:
             card = self._seen_by(registry.download(version, Path(folder)), version, Path(folder))
             found = self.challengers.evaluated(f"champion-version-{version}", card, Path(folder), data)
-        now = [result.metrics[card.metric] * card.sign for result in found]
+        seen = scores_of(card, found)
+        now = [one.loss for one in seen]
         rules = self.rules
         drift = check_drift(
             card.reference, found[card.serving].losses, limit=rules.drift_limit, level=rules.drift_level
@@ -160,8 +162,10 @@ class Retraining:
         steps, challengers = [step.reason], []
         self.log.info("%s; %s", drift.words(), step.reason)
         if step.branch == "retrain":
-            challengers.append(self._retrained(card, data, content, key))
-            further = branch_after_retraining(now, challengers[0].card.losses, level=rules.level)
+            again = self._retrained(card, data, content, key)
+            challengers.append(again)
+            noise = example_noise(seen, again.scores)
+            further = branch_after_retraining(now, again.card.losses, noise=noise, level=rules.level)
             steps.append(further.reason if further else "trained again they are as good as the champion: no tuning")
             self.log.info(steps[-1])
         else:
@@ -170,7 +174,12 @@ class Retraining:
             challengers.append(self._tuned(card, data, content, key))
         best = min(challengers, key=lambda challenger: challenger.mean)
         verdict = promotion_test(
-            now, best.card.losses, margin=rules.margin, level=rules.level, challengers=len(challengers)
+            now,
+            best.card.losses,
+            noise=example_noise(seen, best.scores),
+            margin=rules.margin,
+            level=rules.level,
+            challengers=len(challengers),
         )
         if fingerprint(data) != content:
             registry.spoil(run)
@@ -225,7 +234,7 @@ class Retraining:
         name = f"{self.model}-{key}-again"
         spec = self.challengers.repeats_of(card.study, card.repeats[0].trial, name, data)
         return Candidate(
-            "trained again", self.challengers.trained(name, spec, card.searches, data=data, content=content)
+            "trained again", *self.challengers.trained(name, spec, card.searches, data=data, content=content)
         )
 
     def _tuned(self, card: ModelCard, data: str, content: str, key: str) -> Candidate:
@@ -240,7 +249,7 @@ class Retraining:
         repeats = f"{self.model}-{key}-best"
         best = self.challengers.repeats_of(name, found.best.trial, repeats, data)
         searches = (name, *card.searches)[:5]
-        return Candidate("tuned", self.challengers.trained(repeats, best, searches, data=data, content=content))
+        return Candidate("tuned", *self.challengers.trained(repeats, best, searches, data=data, content=content))
 
     # The effects.
 

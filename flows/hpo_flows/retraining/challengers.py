@@ -12,6 +12,7 @@ from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError, SpecError, StudyNotFoundError
 from hpo_core.retraining.drift import MIN_EXAMPLES
+from hpo_core.retraining.example_noise import Scores
 from hpo_core.retraining.model_card import ModelCard, Repeat, index_of_smallest
 from hpo_core.retraining.repeated_studies import DATA, repeats_spec, trials_of_repeats
 from hpo_core.spec import StudySpec
@@ -38,7 +39,12 @@ class Rules(BaseModel):
         "which on parameters are tuned again instead of trained again.",
     )
     drift_level: float = Field(default=0.01, gt=0, lt=1, description="Level of significance of the drift check.")
-    level: float = Field(default=0.05, gt=0, lt=1, description="Level of the one-sided Welch test of a challenger.")
+    level: float = Field(
+        default=0.05,
+        gt=0,
+        lt=1,
+        description="Level of the one-sided Welch test of a challenger, over seeds and examples.",
+    )
     margin: float = Field(default=0.0, ge=0, description="A gain up to it is not worth a change; unit: the metric's.")
     decay: float = Field(
         default=0.5, ge=0, le=1, description="Share of the newest search's results shown to a new one."
@@ -109,7 +115,9 @@ class Challengers:
             )
         return known
 
-    def trained(self, name: str, spec: StudySpec, searches: tuple[str, ...], *, data: str, content: str) -> ModelCard:
+    def trained(
+        self, name: str, spec: StudySpec, searches: tuple[str, ...], *, data: str, content: str
+    ) -> tuple[ModelCard, tuple[Scores, ...]]:
         """The card of a configuration after all of its repeats were trained and evaluated on ``data``."""
         study = self.study_at_end(name, spec)
         spec = study.spec
@@ -137,7 +145,8 @@ class Challengers:
             repeats=tuple(repeats),
             reference=(),
         )
-        return self.with_losses(card, self.evaluated(name, card, self.home.study_folder(name), None))
+        found = self.evaluated(name, card, self.home.study_folder(name), None)
+        return self.with_losses(card, found), scores_of(card, found)
 
     def with_losses(self, card: ModelCard, found: list[Evaluation]) -> ModelCard:
         """The card with what an evaluation on its own data came to."""
@@ -186,6 +195,14 @@ class Challengers:
                 break
             name, search = found.study, found.search
         return name
+
+
+def scores_of(card: ModelCard, found: list[Evaluation]) -> tuple[Scores, ...]:
+    """What an evaluation of a card's models came to, for the tests."""
+    return tuple(
+        Scores(one.metrics[card.metric] * card.sign, one.mean, examples=one.examples, losses=one.in_order)
+        for one in found
+    )
 
 
 def _has_ended(study: Study) -> bool:

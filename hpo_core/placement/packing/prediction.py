@@ -6,8 +6,9 @@ close to known ones: their need is predicted, with a margin that says how wrong 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 import numpy as np
@@ -28,10 +29,8 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     measurements: int
 
 
-def predict(
-    past: Sequence[tuple[Mapping[str, Any], float]], parameters: Mapping[str, Any], *, quantile: float = 0.95
-) -> Prediction | None:
-    """Predict an amount for ``parameters`` from measured ones.
+class Predictor:
+    """Predicts an amount from measured ones; made once, asked for many configurations.
 
     The logarithm of the amount is linear in the logarithms of positive numbers, in other numbers and in indicators of
     choices (ridge regression), or simply constant: whichever predicts the past better, each measurement from all
@@ -39,80 +38,109 @@ def predict(
 
     Args:
         past: (parameters, amount) of finished measurements; amounts above 0.
-        parameters: of the job to come.
         quantile: share of past measurements that the safe amount would have covered, between 0 and 1.
-
-    Returns:
-        None where there are fewer than :data:`FEWEST` measurements, or the job lies outside of what was measured: a
-        number beyond the range, or a choice never seen.
 
     Raises:
         ValueError: ``quantile`` is not between 0 and 1, or an amount is not positive.
+    """
+
+    def __init__(self, past: Sequence[tuple[Mapping[str, Any], float]], *, quantile: float = 0.95) -> None:
+        if not 0 < quantile < 1:
+            raise ValueError(f"prediction: quantile = {quantile} must lie between 0 and 1.")
+        amounts = np.array([amount for _, amount in past], dtype=float)
+        if not (np.isfinite(amounts) & (amounts > 0)).all():
+            raise ValueError("prediction: each measured amount must be finite and above 0.")
+        rows = [known for known, _ in past]
+        self._measurements = len(past)
+        if len(past) < FEWEST:
+            return
+        self._columns = [_Column(name, rows) for name in sorted({name for row in rows for name in row})]
+        table = np.array([self._features(row) for row in rows])
+        kept = table.std(axis=0) > 0
+        self._mean, self._std = np.where(kept, table.mean(axis=0), 0.0), np.where(kept, table.std(axis=0), np.inf)
+        logs, constant = np.log(amounts), np.ones((len(past), 1))
+        found = [(constant, *_from_others(constant, logs))]
+        if kept.any():
+            design = np.hstack([constant, (table - self._mean) / self._std])
+            found.append((design, *_from_others(design, logs)))
+        _, self._weights, residuals = min(found, key=lambda one: float(np.quantile(np.abs(one[2]), 0.9)))
+        self._margin = max(float(np.quantile(residuals, quantile, method="higher")), 0.0)
+
+    def predict(self, parameters: Mapping[str, Any]) -> Prediction | None:
+        """None where nothing is known.
+
+        That is where there are fewer than :data:`FEWEST` measurements, or the job lies outside of what was measured:
+        a number beyond the range, a choice or a parameter never seen, or one missing that all of them had.
+        """
+        if self._measurements < FEWEST:
+            return None
+        names = {column.name for column in self._columns}
+        if not names.issuperset(parameters) or not all(column.holds(parameters) for column in self._columns):
+            return None
+        features = (np.array(self._features(parameters)) - self._mean) / self._std
+        expected = float(self._weights @ np.concatenate([[1.0], features])[: len(self._weights)])
+        return Prediction(
+            expected=float(np.exp(expected)),
+            safe=float(np.exp(expected + self._margin)),
+            measurements=self._measurements,
+        )
+
+    def _features(self, row: Mapping[str, Any]) -> list[float]:
+        return [feature for column in self._columns for feature in column.features(row)]
+
+
+def predict(
+    past: Sequence[tuple[Mapping[str, Any], float]], parameters: Mapping[str, Any], *, quantile: float = 0.95
+) -> Prediction | None:
+    """Predict an amount for ``parameters`` from measured ones, see :class:`Predictor`.
 
     >>> past = [({"width": width}, 100.0 * width) for width in (8, 16, 32, 64, 128, 256, 512, 1024)]
     >>> found = predict(past, {"width": 100})
     >>> 9000 < found.expected < 11000 < found.safe, predict(past, {"width": 2048})
     (True, None)
     """
-    if not 0 < quantile < 1:
-        raise ValueError(f"prediction: quantile = {quantile} must lie between 0 and 1.")
-    if len(past) < FEWEST or not _is_inside([known for known, _ in past], parameters):
-        return None
-    amounts = np.array([amount for _, amount in past], dtype=float)
-    if not (np.isfinite(amounts) & (amounts > 0)).all():
-        raise ValueError("prediction: each measured amount must be finite and above 0.")
-    logs = np.log(amounts)
-    table = _features([*(known for known, _ in past), parameters])
-    candidates = [_from_others(np.ones((len(table), 1)), logs)]
-    if table.shape[1] > 0:
-        candidates.append(_from_others(np.hstack([np.ones((len(table), 1)), table]), logs))
-    expected, residuals = min(candidates, key=lambda found: float(np.quantile(np.abs(found[1]), 0.9)))
-    margin = max(float(np.quantile(residuals, quantile, method="higher")), 0.0)
-    return Prediction(expected=float(np.exp(expected)), safe=float(np.exp(expected + margin)), measurements=len(past))
+    return Predictor(past, quantile=quantile).predict(parameters)
 
 
-def _is_number(value: Any) -> bool:
+class _Column:
+    """One parameter as it was seen: a range of numbers, or choices; missing is a choice, too."""
+
+    def __init__(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        values = [row.get(name) for row in rows]
+        self.name = name
+        numbers = [float(value) for value in values if _is_number(value)]
+        self._range = (min(numbers), max(numbers)) if numbers else None
+        self._is_number = len(numbers) == len(values)
+        self._is_log = min(numbers, default=0) > 0
+        self._choices = sorted(set(map(repr, values)))
+
+    def holds(self, row: Mapping[str, Any]) -> bool:
+        """Whether a value lies within what was seen."""
+        value = row.get(self.name)
+        if self._range is not None and _is_number(value):
+            return self._range[0] <= value <= self._range[1]
+        return not self._is_number and repr(value) in self._choices
+
+    def features(self, row: Mapping[str, Any]) -> list[float]:
+        value = row.get(self.name)
+        if self._is_number:
+            return [math.log(value) if self._is_log else float(value)]  # type: ignore[arg-type]
+        return [float(repr(value) == choice) for choice in self._choices]
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_inside(past: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> bool:
-    for name, value in parameters.items():
-        known = [one[name] for one in past if name in one]
-        if not known:
-            return False
-        if _is_number(value) and all(map(_is_number, known)):
-            if not min(known) <= value <= max(known):
-                return False
-        elif value not in known:
-            return False
-    return True
-
-
-def _features(rows: Sequence[Mapping[str, Any]]) -> np.ndarray:
-    """Standardized columns, the same for all rows; those that do not vary are left out."""
-    columns = []
-    for name in sorted({name for row in rows for name in row}):
-        values = [row.get(name) for row in rows]
-        if all(map(_is_number, values)):
-            numbers = np.array(values, dtype=float)
-            columns.append(np.log(numbers) if (numbers > 0).all() else numbers)
-        else:
-            texts = np.array([repr(value) for value in values])
-            columns += [(texts == choice).astype(float) for choice in sorted(set(texts))]
-    kept = [(column - column.mean()) / column.std() for column in columns if column.std() > 0]
-    return np.array(kept).T if kept else np.empty((len(rows), 0))
-
-
-def _from_others(design: np.ndarray, logs: np.ndarray) -> tuple[float, np.ndarray]:
-    """The last row's prediction, and the residual of each other row as predicted from the rest.
+def _from_others(design: np.ndarray, logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The weights, and the residual of each row as predicted from the rest.
 
     Leaving one out of a ridge regression needs no second fit: its residual is the residual of the whole fit, divided
     by one minus its leverage.
     """
-    known = design[:-1]
     penalty = RIDGE * np.eye(design.shape[1])
     penalty[0, 0] = 0.0
-    solved = np.linalg.solve(known.T @ known + penalty, known.T)
+    solved = np.linalg.solve(design.T @ design + penalty, design.T)
     weights = solved @ logs
-    leverage = np.einsum("ij,ji->i", known, solved)
-    return float(design[-1] @ weights), (logs - known @ weights) / np.maximum(1.0 - leverage, 1e-9)
+    leverage = np.einsum("ij,ji->i", design, solved)
+    return weights, (logs - design @ weights) / np.maximum(1.0 - leverage, 1e-9)

@@ -1,0 +1,122 @@
+"""Measurement: what one attempt needed, kept for later studies of the same objective."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import msgspec
+
+LONGEST_VALUE = 200
+"""Characters of one parameter's JSON; a longer one is kept as its digest."""
+LONGEST_KEY = 8_000
+"""Characters of all its parameters as JSON; longer ones are kept as one digest."""
+_NAMES = {"objective": 500, "code": 64, "architecture": 100, "study": 100}
+"""Most characters of each text."""
+_MOST = {
+    "memory": 2**62,
+    "device_memory": 2**62,
+    "out_of_memory": 2**62,
+    "compute": 1.0,
+    "cores": 1e6,
+    "startup_seconds": 1e10,
+    "unit_seconds": 1e10,
+    "measured_at": 1e11,
+}
+
+
+def is_cpu(architecture: str) -> bool:
+    """Whether jobs share processors there, not a GPU: ``CPU``, or a name that begins so.
+
+    >>> is_cpu("CPU"), is_cpu("CPU-x86"), is_cpu("A100")
+    (True, True, False)
+    """
+    return architecture.upper().startswith("CPU")
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What one attempt with these parameters needed on one architecture.
+
+    Raises:
+        ValueError: a figure is negative, absurd or not finite, or a text too long.
+    """
+
+    objective: str
+    """``module:function``."""
+    code: str
+    """Digest of its source."""
+    architecture: str
+    params: dict[str, Any]
+    """The parameters that decide what it needs, no others."""
+    memory: int = 0
+    """Peak of its resident memory, in bytes; 0: not measured."""
+    device_memory: int | None = None
+    """Peak of its memory on its GPU, in bytes."""
+    compute: float | None = None
+    """Mean share of its GPU's time, 0 to 1."""
+    cores: float = 0.0
+    """CPU cores it kept busy."""
+    startup_seconds: float = 0.0
+    unit_seconds: float = 0.0
+    """Per unit of training; 0: it trained none, because it ran out of memory."""
+    out_of_memory: int = 0
+    """Bytes that it had when it ran out of memory; 0: it did not."""
+    study: str = ""
+    measured_at: float = 0.0
+    """Seconds since the epoch."""
+
+    def __post_init__(self) -> None:
+        for name, most in _NAMES.items():
+            text = getattr(self, name)
+            if len(text) > most:
+                raise ValueError(f"measurement: {name} has {len(text):,} characters, and may have {most}.")
+        for name, largest in _MOST.items():
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= largest:
+                raise ValueError(f"measurement: {name} = {value!r} must lie between 0 and {largest:g}.")
+        if len(self.key) > LONGEST_KEY:
+            raise ValueError(f"measurement: params has {len(self.key):,} characters, and may have {LONGEST_KEY:,}.")
+
+    @property
+    def peak(self) -> int:
+        """Bytes of the memory that its device shares out; 0 where that was not measured."""
+        return self.memory if is_cpu(self.architecture) else self.device_memory or 0
+
+    @property
+    def key(self) -> str:
+        """Equal for equal parameters."""
+        return key_of(self.params)
+
+    @property
+    def identity(self) -> str:
+        """Digest of all of it: the same measurement, told twice, is one."""
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
+
+
+def key_of(params: Mapping[str, Any]) -> str:
+    """Parameters as a text that is equal for equal ones.
+
+    >>> key_of({"width": 64, "optimizer": "adam"})
+    '{"optimizer":"adam","width":64}'
+    """
+    return msgspec.json.encode(params, order="sorted").decode()
+
+
+def deciding_values(params: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """The values of these names, as far as they are there; a long one as its digest.
+
+    >>> deciding_values({"width": 64, "lr": 0.1}, ("width", "depth"))
+    {'width': 64}
+    """
+    found = {}
+    for name in sorted(names):
+        if name in params:
+            try:
+                encoded = msgspec.json.encode(params[name], order="sorted")
+            except (TypeError, OverflowError, ValueError):  # an integer beyond 64 bits, or no JSON at all
+                encoded = msgspec.json.encode(repr(params[name]))
+            is_long = len(encoded) > LONGEST_VALUE
+            found[name] = f"sha256:{hashlib.sha256(encoded).hexdigest()}" if is_long else msgspec.json.decode(encoded)
+    key = key_of(found)
+    return found if len(key) <= LONGEST_KEY else {"sha256": hashlib.sha256(key.encode()).hexdigest()}

@@ -1,0 +1,259 @@
+"""What a job will need: stated, measured before, predicted from others, or a share to profile it on.
+
+HyperSack (Section IV): known models are taken from the history, the others are profiled first, each once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from hpo_core.model.devices.measurement import Measurement, deciding_values, is_cpu, key_of
+from hpo_core.model.devices.usage import Usage
+from hpo_core.placement.demands.known_need import Figures, KnownNeed, KnownNeeds
+from hpo_core.placement.demands.stated import StatedDemand
+from hpo_core.placement.packing.need import WHOLE, Need
+from hpo_core.placement.packing.room import SharedDevice
+
+Source = Literal["stated", "measured", "predicted", "profile"]
+
+ALLOWANCE = 1.05
+"""A known key gets so many times the largest memory that was measured."""
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job will need, and how that is known."""
+
+    need: Need
+    source: Source
+    """``profile``: nothing is known of this key, and it gets a share on which it is measured."""
+    measurements: int = 0
+    """That it rests on."""
+    guessed: tuple[str, ...] = ()
+    """Of ``memory``, ``compute`` and ``cores``, those that are the share of a profile."""
+
+
+class Estimates:
+    """Estimates for the jobs of one study, which learn from each attempt.
+
+    Args:
+        objective: ``module:function``.
+        code: digest of its source.
+        study: its name, for what is learned.
+        by: the parameters that decide what a job needs.
+        stated: what a user says; it wins over what is measured, part by part.
+        quantile: share of past configurations that a predicted memory would have covered.
+        profiles: jobs that are profiled on one device at once; each gets that part of it.
+        past: measurements of this objective and source, by earlier studies.
+
+    Raises:
+        ValueError: ``profiles`` is below 1, or ``quantile`` not between 0 and 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        objective: str,
+        code: str,
+        study: str,
+        by: tuple[str, ...],
+        stated: StatedDemand | None = None,
+        quantile: float = 0.95,
+        profiles: int = 4,
+        past: Iterable[Measurement] = (),
+    ) -> None:
+        if profiles < 1:
+            raise ValueError(f"estimates: profiles = {profiles} must be 1 or more.")
+        if not 0 < quantile < 1:
+            raise ValueError(f"estimates: quantile = {quantile} must lie between 0 and 1.")
+        self._objective = objective
+        self._code = code
+        self._study = study
+        self._by = by
+        self._stated = stated or StatedDemand()
+        self._profiles = profiles
+        self._known = KnownNeeds(quantile)
+        self._seen: set[str] = set()
+        self._new: list[Measurement] = []
+        self._profiling: Counter[tuple[str, str]] = Counter()
+        for one in past:
+            if (one.objective, one.code) == (objective, code):
+                self._take(one)
+        self._new.clear()
+
+    def key(self, params: Mapping[str, Any]) -> str:
+        """Equal for jobs with the same need."""
+        return key_of(deciding_values(params, self._by))
+
+    def is_known(self, params: Mapping[str, Any], architecture: str) -> bool:
+        """Whether a job of this key was measured on this architecture."""
+        known = self._known.find(architecture, self.key(params))
+        return known is not None and known.measurements > 0
+
+    def of(
+        self,
+        params: Mapping[str, Any],
+        *,
+        units: int,
+        device: SharedDevice,
+        node_cores: int,
+        devices_on_node: int = 1,
+    ) -> Estimate:
+        """What a job needs on a device.
+
+        What is guessed (the allowance, a prediction, a profile's share, twice what ran out of memory) is never more
+        than the whole device, so that the job can at least run there alone. What was measured or is stated can be.
+
+        Args:
+            params: its parameters and the study's constants.
+            units: of training.
+            node_cores: CPU cores of the device's node, in thousandths.
+            devices_on_node: over which they are spread.
+
+        Raises:
+            SpecError: what is stated has no value for these parameters.
+        """
+        values = deciding_values(params, self._by)
+        known = self._known.find(device.architecture, key_of(values)) or KnownNeed(values)
+        source: Source = "measured"
+        figures, rests_on = known.figures, known.measurements
+        if not known.measurements:
+            figures = self._known.predicted(device.architecture, values)
+            source = "profile" if figures.memory is None else "predicted"
+            rests_on = 0 if figures.memory is None else self._known.measurements(device.architecture)
+        stated = {part: self._stated.value(part, params) for part in self._stated.parts}
+        guesses = {
+            "memory": device.memory // self._profiles,
+            "compute": WHOLE // self._profiles,
+            "cores": node_cores // (devices_on_node * self._profiles),
+        }
+        found = {
+            "memory": _memory(stated.get("memory"), figures.memory, known.measurements > 0, device.memory),
+            "cores": _whole(stated.get("cores"), figures.cores, node_cores),
+            "compute": _compute(stated, figures, device, node_cores),
+        }
+        amounts = {part: max(guesses[part], 1) if value is None else value for part, value in found.items()}
+        amounts["memory"] = max(amounts["memory"], known.memory_after_failure(device.memory))
+        return Estimate(
+            need=Need(**amounts, seconds=self._seconds(stated.get("unit_seconds"), figures, device, units)),
+            source="stated" if "memory" in stated else source,
+            measurements=rests_on,
+            guessed=tuple(part for part in guesses if found[part] is None),
+        )
+
+    def _seconds(self, stated: float | None, figures: Figures, device: SharedDevice, units: int) -> float:
+        """Of start-up and units; in the mean of all keys where nothing else is known."""
+        startup, unit = figures.startup_seconds, figures.unit_seconds
+        if startup is None or unit is None:
+            startup, unit = self._known.mean_seconds(device.architecture)
+        return startup + units * (unit if stated is None else stated)
+
+    def learn(self, params: Mapping[str, Any], usage: Usage, *, at: float, architecture: str | None = None) -> bool:
+        """Take up what an attempt used. It counts at once.
+
+        Args:
+            params: its parameters and the study's constants.
+            at: time of the entry that records it, so that the same attempt learned again adds nothing.
+            architecture: where it ran; default: as its usage says, or ``CPU`` where it had no device.
+
+        Returns:
+            Whether it says anything: an attempt that trained no unit has not shown what it needs.
+        """
+        where = architecture or usage.architecture or ("CPU" if usage.device_memory is None else "")
+        if not where or not usage.unit_seconds > 0:
+            return False
+        try:
+            return self._take(self._measurement(params, usage, where, at=at))
+        except ValueError:  # a figure that no computer has
+            return False
+
+    def raise_after_out_of_memory(
+        self, params: Mapping[str, Any], architecture: str, *, had: int, at: float, measured: int = 0
+    ) -> None:
+        """A job ran out of memory: its key gets twice as much, or what was measured if that is more.
+
+        It holds over a stated memory, too, and until a job of the key ended well with at least what failed.
+
+        Args:
+            had: bytes of its share.
+            at: as of :meth:`learn`.
+            measured: bytes at its peak.
+        """
+        seen = max(measured, 0)
+        usage = Usage(memory=seen) if is_cpu(architecture) else Usage(device_memory=seen)
+        self._take(self._measurement(params, usage, architecture, at=at, out_of_memory=max(had, 1)))
+
+    def _measurement(
+        self, params: Mapping[str, Any], usage: Usage, architecture: str, *, at: float, out_of_memory: int = 0
+    ) -> Measurement:
+        return Measurement(
+            objective=self._objective,
+            code=self._code,
+            architecture=architecture,
+            params=deciding_values(params, self._by),
+            memory=usage.memory,
+            device_memory=usage.device_memory,
+            compute=None if usage.compute is None else min(usage.compute, 1.0),
+            cores=usage.cores,
+            startup_seconds=usage.startup_seconds,
+            unit_seconds=usage.unit_seconds,
+            out_of_memory=out_of_memory,
+            study=self._study,
+            measured_at=at,
+        )
+
+    def _take(self, one: Measurement) -> bool:
+        if one.identity in self._seen:
+            return False
+        self._seen.add(one.identity)
+        self._new.append(one)
+        values = deciding_values(one.params, self._by)  # another study may have named other parameters
+        self._known.add(one.architecture, key_of(values), values, one)
+        return True
+
+    def new_measurements(self) -> list[Measurement]:
+        """What was learned since the last call, to be kept for later studies."""
+        found, self._new = self._new, []
+        return found
+
+    def profile_begins(self, params: Mapping[str, Any], architecture: str) -> None:
+        """A job begins on the share of a profile."""
+        self._profiling[architecture, self.key(params)] += 1
+
+    def profile_ends(self, params: Mapping[str, Any], architecture: str) -> None:
+        """It ended, or learned already what it needs."""
+        self._profiling[architecture, self.key(params)] -= 1
+
+    def is_profiling(self, params: Mapping[str, Any], architecture: str) -> bool:
+        """Whether a job of the same key is being profiled: another one would learn nothing new."""
+        return self._profiling[architecture, self.key(params)] > 0
+
+
+def _memory(stated: float | None, figure: float | None, is_measured: bool, capacity: int) -> int | None:
+    if stated is not None:
+        return math.ceil(stated)
+    if figure is None:
+        return None
+    if is_measured:
+        return max(min(math.ceil(ALLOWANCE * figure), capacity), math.ceil(figure))
+    return min(math.ceil(figure), capacity)
+
+
+def _compute(stated: Mapping[str, float | None], figures: Figures, device: SharedDevice, node_cores: int) -> int | None:
+    """Permille of the device; of processors the part of the node's cores."""
+    percent, share = stated.get("compute"), figures.compute
+    if is_cpu(device.architecture):
+        cores = figures.cores if stated.get("cores") is None else stated["cores"]
+        share = None if cores is None else cores * WHOLE / max(node_cores, 1)
+    return _whole(None if percent is None else percent / 100, share, WHOLE)
+
+
+def _whole(stated: float | None, measured: float | None, most: int) -> int | None:
+    """In thousandths, at least 1; what was measured is at most all there is."""
+    if stated is not None:
+        return max(math.ceil(stated * WHOLE - 1e-9), 1)
+    return None if measured is None else max(min(math.ceil(measured * WHOLE - 1e-9), most), 1)

@@ -1,0 +1,171 @@
+"""Who is the parent: whom an ended trial meets, and which of the two is fitter (Li et al. 2019, 3.4; ASHA A.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cmp_to_key
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from hpo_core.model.rng import Stream
+from hpo_core.model.trial import Params
+from hpo_core.search.population.fitness import Fitness, by_dominance, by_priority, has_gaps, ranked
+
+
+class Session(msgspec.Struct, gc=False):
+    """What the evolution knows of one trial."""
+
+    params: Params
+    parent: int | None
+    member: int
+    generation: int = 0
+    resource: int = 0
+    """Units behind it at its end, its ancestors' included."""
+    fitness: Fitness = None
+    violation: float = 0.0
+    """Of the study's constraints, in total."""
+    ended: bool = False
+    initiated: bool = False
+
+
+class Pairing(NamedTuple):
+    """Whom an initiator met, and what follows for its child."""
+
+    opponent: int | None
+    parent: int | None
+    """None: the member begins anew."""
+    explored: bool
+    """Whether the child's parameters change."""
+
+
+class Parents:
+    """Chooses the parent of each child among the ended trials.
+
+    - ``tournament``: the opponent is drawn from the generations that it may come from; where nothing tells the two
+      apart the initiator stays. The child's parameters are explored.
+    - ``truncation``: an initiator among the worst ``truncation`` of the members' latest trials, at least one, goes on
+      from one of as many best ones, explored; the others go on as they are.
+
+    A trial that diverged or was abandoned always loses. Where its opponents are all like it, the fittest trial up to
+    its generation that still has its checkpoint is the parent.
+
+    Args:
+        sessions: all trials by number; this reads them, and changes none.
+        seed: of the draws of opponents.
+        selection: which of the two rules.
+        truncation: share of the members.
+        fitness: how fitness by several metrics compares.
+        rules: version of the rules of change.
+    """
+
+    def __init__(
+        self,
+        sessions: list[Session],
+        *,
+        seed: int,
+        selection: Literal["tournament", "truncation"],
+        truncation: float,
+        fitness: Literal["priority", "pareto"],
+        rules: int,
+    ) -> None:
+        self._sessions = sessions
+        self._seed = seed
+        self._choose = self._tournament if selection == "tournament" else self._truncation
+        self._share = truncation
+        self._rules = rules
+        self._pareto = fitness == "pareto"
+        self._compare = by_dominance if self._pareto else by_priority
+        self._good: list[list[int]] = []  # per generation, ended trials with a fitness, in the order they ended
+        self._latest: dict[int, int] = {}  # per member, its latest ended trial
+        self._kept_from = 0  # generations below it can be no parents any more
+
+    def add(self, trial: int) -> None:
+        """Count a trial that ended."""
+        session = self._sessions[trial]
+        while len(self._good) <= session.generation:
+            self._good.append([])
+        if session.fitness is not None:
+            self._good[session.generation].append(trial)
+        self._latest[session.member] = trial
+
+    def withdraw(self, trial: int) -> None:
+        """Forget an ended trial that has a fitness; call it before that is taken away."""
+        self._good[self._sessions[trial].generation].remove(trial)
+
+    def drop_below(self, generation: int) -> list[int]:
+        """Trials of generations below this one can be no parents any more; returns those that could so far."""
+        dropped: list[int] = []
+        for below in range(self._kept_from, max(self._kept_from, generation)):
+            dropped += self._good[below] if below < len(self._good) else []
+            self._kept_from = below + 1
+        return dropped
+
+    def has_opponents(self, reach: range, trial: int) -> bool:
+        """Whether a trial has somebody to meet in these generations."""
+        return any(number != trial for pool in self._pools(reach) for number in pool)
+
+    def choose(self, initiator: int, child: int, reach: range) -> Pairing:
+        """The parent of the child that a trial initiates.
+
+        Args:
+            reach: generations that opponents may come from.
+        """
+        return self._choose(initiator, child, reach)
+
+    def _pools(self, reach: range) -> list[list[int]]:
+        return self._good[reach.start : reach.stop]
+
+    def _tournament(self, initiator: int, child: int, reach: range) -> Pairing:
+        others = [number for pool in self._pools(reach) for number in pool if number != initiator]
+        if not others:
+            return self._alone(initiator)
+        opponent = Stream(self._seed, "opponent", child).choice(others)
+        wins = self._compare_trials(initiator, opponent) <= 0
+        return Pairing(opponent, initiator if wins else opponent, True)
+
+    def _truncation(self, initiator: int, child: int, reach: range) -> Pairing:
+        members = self._ranked(self._latest.values())
+        own = self._sessions[initiator]
+        cut = int(len(members) * self._share)
+        if not cut and len(members) > 1 and self._rules > 1:
+            cut = 1
+        best = [number for number in members[: max(1, cut)] if self._sessions[number].fitness is not None]
+        place = members.index(initiator) if initiator in members else len(members)
+        if own.fitness is not None and (place < len(members) - cut or not best):
+            return Pairing(None, initiator, False)
+        best = [number for number in best if number != initiator]
+        if not best:
+            return self._alone(initiator)
+        opponent = Stream(self._seed, "opponent", child).choice(best)
+        return Pairing(opponent, opponent, True)
+
+    def _alone(self, initiator: int) -> Pairing:
+        own = self._sessions[initiator]
+        return Pairing(None, initiator if own.fitness is not None else self._fallback(own.generation), True)
+
+    def _fallback(self, generation: int) -> int | None:
+        """The fittest trial up to this generation that still has its checkpoint; None where none has a fitness."""
+        found = [number for pool in self._good[self._kept_from : generation + 1] for number in pool]
+        if self._rules == 1:
+            return min(found, key=cmp_to_key(self._order), default=None)
+        return next(iter(self._ranked(found)), None)
+
+    def _ranked(self, trials: Iterable[int]) -> list[int]:
+        """The fittest first."""
+        found = list(trials)
+        unordered = self._rules > 1 and any(has_gaps(self._sessions[number].fitness) for number in found)
+        if unordered or self._pareto:
+            return ranked({number: number for number in found}, self._compare_trials)
+        return sorted(found, key=cmp_to_key(self._order))
+
+    def _order(self, one: int, other: int) -> int:
+        """Fitter first, then the lower number."""
+        return self._compare_trials(one, other) or (one > other) - (one < other)
+
+    def _compare_trials(self, one: int, other: int) -> int:
+        """-1 where ``one`` is fitter, 1 where ``other`` is; among trials with a fitness the smaller violation first."""
+        a, b = self._sessions[one], self._sessions[other]
+        if a.violation != b.violation and a.fitness is not None and b.fitness is not None:
+            return -1 if a.violation < b.violation else 1
+        return self._compare(a.fitness, b.fitness)

@@ -1,0 +1,111 @@
+"""What decides a job's need, what a user states of it, and which source it was measured of."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_core.model.errors import SpecError
+from hpo_core.model.space import SearchSpace
+from hpo_core.placement.demands import StatedDemand, deciding_parameters, objective_digest
+from tests.conftest import make_spec
+
+
+def space_of(**parameters: Any) -> SearchSpace:
+    return make_spec(space=parameters).search_space()
+
+
+SPACE = space_of(
+    lr={"type": "float", "low": 1e-4, "high": 0.1, "log": True},
+    noise={"type": "normal", "mean": 0.0, "std": 1.0},
+    dropout={"type": "ordinal", "choices": [0.1, 0.2]},
+    width={"type": "int", "low": 8, "high": 64},
+    batch={"type": "ordinal", "choices": [16, 32, 128]},
+    optimizer={"type": "categorical", "choices": ["sgd", "adam"]},
+    depth={"type": "int", "low": 1, "high": 4, "when": {"optimizer": "adam"}},
+)
+CONSTANTS = {"data": "train.npz", "decay": 0.1, "heads": 4}
+
+
+def test_all_that_are_no_plain_floats_decide_unless_they_are_named() -> None:
+    found = deciding_parameters(SPACE, CONSTANTS)
+    assert found == ("width", "batch", "optimizer", "depth", "data", "heads")
+    assert deciding_parameters(SPACE, CONSTANTS, ["lr", "heads"]) == ("lr", "heads")
+    assert deciding_parameters(SPACE, CONSTANTS, []) == ()
+
+
+@pytest.mark.parametrize(
+    ("by", "said"),
+    [
+        (["widht"], "packing.by: 'widht' is no parameter of the space and no constant; did you mean 'width'?"),
+        (["zz"], "there are lr, noise"),
+        (["width", "width"], "twice"),
+    ],
+)
+def test_names_that_decide_nothing_are_refused(by: list[str], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        deciding_parameters(SPACE, CONSTANTS, by)
+
+
+def test_a_demand_may_read_what_each_configuration_has() -> None:
+    stated = StatedDemand.read({"memory": "1GB + 10MB * width * heads", "cores": "max(1, batch / 32)"})
+    stated.check(SPACE, CONSTANTS)
+    assert stated.parts == ("memory", "cores")
+    params = {"width": 10, "heads": 4, "batch": 64}
+    assert (stated.value("memory", params), stated.value("cores", params)) == (1.4e9, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("demand", "said"),
+    [
+        ({"memroy": "6GB"}, r"packing.demand: unknown part 'memroy'; did you mean 'memory'\?"),
+        ({"compute": 300}, "packing.demand.compute = '300' gives 300 percent of the device; at most 100"),
+        ({"memory": "-1GB"}, "must be 0 or more"),
+        ({"cores": "__import__('os')"}, "none of what an expression may hold"),
+        ({"memory": "1GB * widht"}, r"'widht' is no parameter of the space and no constant; did you mean 'width'\?"),
+        ({"memory": "1GB * depth"}, "depth takes part only under a condition"),
+        ({"memory": "1GB * optimizer"}, "optimizer is categorical with values that are no numbers"),
+        ({"memory": "1GB * data"}, "'data' is 'train.npz', which is no number"),
+        ({"memory": "1GB * (32 - width)"}, "must be 0 or more"),
+        ({"memory": "1GB / (width - 8)"}, "cannot be reckoned"),
+        ({"compute": "batch"}, "gives 128 percent"),
+    ],
+)
+def test_a_demand_that_some_configuration_cannot_have_is_refused(demand: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        StatedDemand.read(demand).check(SPACE, CONSTANTS)
+
+
+def test_the_digest_follows_the_source_and_imports_nothing(tmp_path: Path) -> None:
+    package = tmp_path / "lab_of_digests" / "inner"
+    package.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").write_text("raise SystemExit('imported')\n")
+    file = package / "train.py"
+    file.write_text("raise SystemExit('imported')\n")
+    path, name = [str(tmp_path)], "lab_of_digests.inner.train:fit"
+    first = objective_digest(name, path)
+    assert objective_digest(name, path) == first
+    assert objective_digest("lab_of_digests.inner.train:Fit", path) != first, "another function of the same file"
+    file.write_text("raise SystemExit('edited')\n")
+    edited = objective_digest(name, path)
+    assert edited != first
+    assert objective_digest(name) == objective_digest(name, ["/nowhere"]) != edited, "not found: of the name alone"
+    file.write_text("raise SystemExit('imported')\n")
+    assert objective_digest(name, path) == first
+    assert not [module for module in sys.modules if module.startswith("lab_of_digests")]
+
+
+@pytest.mark.parametrize(
+    "name", ["", ":", "a..b:c", "sys:exit", "math:sqrt", "no_such_module:f", "tests:f.g", "\ud800:f"]
+)
+def test_the_digest_of_what_has_no_file_is_that_of_the_name(name: str) -> None:
+    assert len(objective_digest(name)) == 64
+
+
+def test_a_folder_of_the_study_comes_before_installed_packages(tmp_path: Path) -> None:
+    (tmp_path / "statistics.py").write_text("def mean(): ...\n")
+    assert objective_digest("statistics:mean", [str(tmp_path)]) != objective_digest("statistics:mean")

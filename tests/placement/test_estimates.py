@@ -1,0 +1,247 @@
+"""What a job will need: each rule against a judge of its own, and laws."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpo_core.model.devices.measurement import Measurement
+from hpo_core.model.devices.usage import Usage
+from hpo_core.model.errors import SpecError
+from hpo_core.placement.demands import Estimate, Estimates, StatedDemand
+from hpo_core.placement.packing.prediction import predict
+from hpo_core.placement.packing.room import SharedDevice
+
+GB = 10**9
+A100 = SharedDevice(name="gpu-0", node="a", architecture="A100", memory=40 * GB)
+CPU = SharedDevice(name="a", node="a", architecture="CPU", memory=64 * GB)
+NODE_CORES = 32_000
+
+
+def estimates(*past: Measurement, **given: Any) -> Estimates:
+    settings: dict[str, Any] = {"objective": "m:f", "code": "c", "study": "s", "by": ("width", "batch")}
+    return Estimates(**settings | given, past=past)
+
+
+def on_gpu(memory: int | None, compute: float | None = 0.3, cores: float = 2.0, unit: float = 1.0) -> Usage:
+    return Usage(
+        memory=GB,
+        cores=cores,
+        startup_seconds=10.0,
+        unit_seconds=unit,
+        device_memory=memory,
+        compute=compute,
+        architecture="A100",
+    )
+
+
+def ask(found: Estimates, params: dict[str, Any], device: SharedDevice = A100, units: int = 1) -> Estimate:
+    return found.of(params, units=units, device=device, node_cores=NODE_CORES, devices_on_node=2)
+
+
+def test_an_unknown_job_gets_the_share_of_a_profile() -> None:
+    found = ask(estimates(), {"width": 64, "lr": 0.1})
+    assert (found.source, found.measurements, found.guessed) == ("profile", 0, ("memory", "compute", "cores"))
+    assert (found.need.memory, found.need.compute, found.need.cores) == (10 * GB, 250, 4000)
+    assert ask(estimates(profiles=2), {}).need.memory == 20 * GB
+
+
+def test_a_measured_job_is_known_at_once_whatever_its_learning_rate() -> None:
+    known = estimates()
+    assert known.learn({"width": 64, "lr": 0.1}, on_gpu(3 * GB), at=1.0)
+    assert known.learn({"width": 64, "lr": 0.2}, on_gpu(2 * GB, compute=0.5, cores=4.0, unit=3.0), at=2.0)
+    found = ask(known, {"width": 64, "lr": 0.7}, units=5)
+    assert (found.source, found.measurements, found.guessed) == ("measured", 2, ())
+    assert found.need.memory == 3_150_000_000, "the largest, and 5 %"
+    assert (found.need.compute, found.need.cores) == (400, 3000), "means"
+    assert found.need.seconds == 10.0 + 5 * 2.0
+    assert ask(known, {"width": 65}).source == "profile"
+    assert ask(known, {"width": 64}, CPU).source == "profile", "another architecture"
+
+
+def test_on_processors_memory_is_resident_and_compute_the_part_of_the_cores() -> None:
+    known = estimates()
+    known.learn({"width": 64}, Usage(memory=2 * GB, cores=8.0, unit_seconds=1.0), at=0.0)
+    found = ask(known, {"width": 64}, CPU)
+    assert (found.source, found.guessed) == ("measured", ())
+    assert (found.need.memory, found.need.cores, found.need.compute) == (2_100_000_000, 8000, 250)
+
+
+def test_where_the_driver_is_silent_the_share_of_a_profile_stands_in_and_is_named() -> None:
+    known = estimates()
+    known.learn({"width": 64}, on_gpu(None, compute=None), at=0.0)
+    found = ask(known, {"width": 64})
+    assert (found.source, found.guessed) == ("measured", ("memory", "compute"))
+    assert (found.need.memory, found.need.compute, found.need.cores) == (10 * GB, 250, 2000)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nearby_jobs_are_predicted_with_the_margin_for_memory_alone(seed: int) -> None:
+    rng = random.Random(seed)
+    known = estimates()
+    judge: dict[str, list[tuple[dict[str, Any], float]]] = {"memory": [], "compute": [], "cores": [], "unit": []}
+    for at in range(20):
+        params = {"width": 64 * 2 ** rng.randrange(5) + at, "batch": rng.choice([16, 64])}
+        memory = round(GB * params["width"] ** 0.5 / 8 * rng.lognormvariate(0, 0.2))
+        compute, cores, unit = rng.uniform(0.1, 0.9), rng.uniform(1, 9), params["width"] * rng.uniform(0.9, 1.1)
+        known.learn(params, on_gpu(memory, compute=compute, cores=cores, unit=unit), at=float(at))
+        for part, amount in (("memory", memory), ("compute", compute), ("cores", cores), ("unit", unit)):
+            judge[part].append((params, amount))
+    params = {"width": 300, "batch": 64}
+    told = {part: predict(past, params, quantile=0.95) for part, past in judge.items()}
+    found = ask(known, params, units=2)
+    assert (found.source, found.measurements, found.guessed) == ("predicted", 20, ())
+    assert all(told.values())
+    assert found.need.memory == math.ceil(told["memory"].safe)  # type: ignore[union-attr]
+    assert found.need.compute == math.ceil(1000 * told["compute"].expected)  # type: ignore[union-attr]
+    assert found.need.cores == math.ceil(1000 * told["cores"].expected)  # type: ignore[union-attr]
+    assert found.need.seconds == pytest.approx(10.0 + 2 * told["unit"].expected)  # type: ignore[union-attr]
+    outside = ask(known, {"width": 9999, "batch": 64}, units=2)
+    assert outside.source == "profile"
+    mean = sum(amount for _, amount in judge["unit"]) / 20
+    assert outside.need.seconds == pytest.approx(10.0 + 2 * mean), "in the mean of all, so that it is ordered"
+
+
+def test_one_key_measured_often_predicts_no_other_one() -> None:
+    known = estimates()
+    for at in range(30):
+        known.learn({"width": 64}, on_gpu(3 * GB), at=float(at))
+    assert ask(known, {"width": 65}).source == "profile"
+
+
+def test_a_guess_never_asks_for_more_than_the_device() -> None:
+    known = estimates()
+    known.learn({"width": 64}, on_gpu(39 * GB), at=0.0)
+    assert ask(known, {"width": 64}).need.memory == 40 * GB
+    known.raise_after_out_of_memory({"width": 1}, "A100", had=30 * GB, at=0.0)
+    assert ask(known, {"width": 1}).need.memory == 40 * GB
+    small = SharedDevice(name="gpu-1", node="a", architecture="A100", memory=20 * GB)
+    assert ask(known, {"width": 64}, small).need.memory == 39 * GB, "what was measured does not fit there"
+    assert ask(known, {"width": 1}, small).need.memory == 30 * GB, "what failed does not fit there"
+
+
+def test_after_out_of_memory_it_gets_twice_as_much_until_a_success_says_what_it_needs() -> None:
+    known, key = estimates(), {"width": 64}
+    known.learn(key, on_gpu(3 * GB), at=0.0)
+    known.raise_after_out_of_memory(key, "A100", had=4 * GB, at=1.0)
+    assert ask(known, key).need.memory == 8 * GB
+    assert ask(known, {"width": 65}).need.memory == 10 * GB, "other keys are not blamed"
+    known.raise_after_out_of_memory(key, "A100", had=5 * GB, measured=12 * GB, at=2.0)
+    assert ask(known, key).need.memory == 12 * GB, "what was measured is more than twice what it had"
+    known.learn(key, on_gpu(4 * GB), at=3.0)
+    assert ask(known, key).need.memory == 12 * GB, "less than what failed proves nothing"
+    known.learn(key, on_gpu(6 * GB), at=4.0)
+    assert ask(known, key).need.memory == 6_300_000_000
+
+
+def test_what_is_stated_wins_part_by_part() -> None:
+    stated = StatedDemand.read({"memory": "2GB + 10MB * batch", "compute": 30, "unit_seconds": 7})
+    known = estimates(stated=stated)
+    params = {"width": 64, "batch": 100}
+    found = ask(known, params, units=3)
+    assert (found.source, found.guessed) == ("stated", ("cores",))
+    assert (found.need.memory, found.need.compute, found.need.cores) == (3 * GB, 300, 4000)
+    assert found.need.seconds == 21.0
+    known.learn(params, on_gpu(30 * GB, compute=0.9), at=0.0)
+    found = ask(known, params, units=3)
+    assert (found.need.memory, found.need.compute, found.need.cores) == (3 * GB, 300, 2000)
+    assert found.need.seconds == 31.0
+    known.raise_after_out_of_memory(params, "A100", had=31 * GB, at=1.0)
+    assert ask(known, params).need.memory == 40 * GB, "running out of memory says more than a statement"
+
+
+def test_stated_cores_are_the_compute_of_processors() -> None:
+    found = ask(estimates(stated=StatedDemand.read({"cores": 8})), {"width": 1}, CPU)
+    assert (found.need.cores, found.need.compute, found.guessed) == (8000, 250, ("memory",))
+
+
+def test_attempts_that_trained_nothing_or_measured_nonsense_teach_nothing() -> None:
+    known, key = estimates(), {"width": 64}
+    assert not known.learn(key, Usage(), at=0.0)
+    assert not known.learn(key, Usage(memory=GB, startup_seconds=3.0), at=0.0)
+    assert not known.learn(key, Usage(memory=-5, unit_seconds=1.0), at=0.0)
+    assert not known.learn(key, Usage(memory=GB, cores=math.nan, unit_seconds=1.0), at=0.0)
+    assert ask(known, key, CPU).source == "profile"
+    assert known.new_measurements() == []
+
+
+def test_what_a_study_learned_is_the_past_of_the_next_one() -> None:
+    first, key = estimates(), {"width": 64, "batch": 16, "lr": 0.3}
+    first.learn(key, on_gpu(3 * GB), at=5.0)
+    first.raise_after_out_of_memory(key, "A100", had=4 * GB, at=6.0)
+    kept = first.new_measurements()
+    assert first.new_measurements() == []
+    assert [one.params for one in kept] == [{"batch": 16, "width": 64}] * 2, "what does not decide is not kept"
+    second = estimates(*kept, study="t")
+    assert ask(second, key) == ask(first, key)
+    assert second.new_measurements() == []
+    assert ask(estimates(*kept, code="edited"), key).source == "profile"
+    resumed = estimates(*kept)
+    resumed.learn(key, on_gpu(3 * GB), at=5.0)
+    resumed.raise_after_out_of_memory(key, "A100", had=4 * GB, at=6.0)
+    assert resumed.new_measurements() == [], "learned again from the journal, nothing is counted twice"
+    assert ask(resumed, key) == ask(first, key)
+
+
+def test_each_key_is_profiled_once_at_a_time() -> None:
+    known, key = estimates(), {"width": 64, "lr": 0.1}
+    known.profile_begins(key, "A100")
+    assert known.is_profiling(key | {"lr": 0.2}, "A100")
+    assert not known.is_profiling(key, "H100")
+    assert not known.is_profiling({"width": 65}, "A100")
+    known.profile_ends(key, "A100")
+    assert not known.is_profiling(key, "A100")
+
+
+@pytest.mark.parametrize("wrong", [{"profiles": 0}, {"quantile": 1.0}, {"quantile": 0.0}])
+def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        estimates(**wrong)
+
+
+def test_a_stated_amount_without_a_value_is_named() -> None:
+    known = estimates(stated=StatedDemand.read({"memory": "1GB * depth"}))
+    with pytest.raises(SpecError, match=r"packing.demand.memory = '1GB \* depth'.*'depth' is not in the configuration"):
+        ask(known, {"width": 1})
+
+
+WIDTHS = st.sampled_from([8, 16, 32, 64])
+ATTEMPTS = st.lists(
+    st.tuples(WIDTHS, st.integers(1, 80 * GB), st.booleans()), min_size=1, max_size=25
+)  # width, bytes, whether it ran out of them
+
+
+def learned(attempts: list[tuple[int, int, bool]]) -> Estimates:
+    known = estimates()
+    for at, (width, memory, failed) in enumerate(attempts):
+        if failed:
+            known.raise_after_out_of_memory({"width": width}, "A100", had=memory, at=float(at))
+        else:
+            known.learn({"width": width}, on_gpu(memory), at=float(at))
+    return known
+
+
+@settings(max_examples=60, deadline=None)
+@given(ATTEMPTS, st.randoms(use_true_random=False))
+def test_laws_of_memory(attempts: list[tuple[int, int, bool]], rng: random.Random) -> None:
+    known = learned(attempts)
+    other = attempts[:]
+    rng.shuffle(other)
+    shuffled = learned(other)
+    for width in {width for width, _, _ in attempts}:
+        found = ask(known, {"width": width})
+        successes = [memory for one, memory, failed in attempts if one == width and not failed]
+        failures = [memory for one, memory, failed in attempts if one == width and failed]
+        assert found.need.memory >= max(successes + failures), "neither below a measured one nor below what failed"
+        assert (found.source == "measured") == bool(successes)
+        assert ask(shuffled, {"width": width}).need.memory == found.need.memory, "in any order"
+        if failures and max(failures) > max(successes, default=0):
+            assert found.need.memory >= min(2 * max(failures), A100.memory)
+    grown = learned([*attempts, *attempts[:3]])
+    for width in {width for width, _, failed in attempts if not failed}:
+        assert ask(grown, {"width": width}).source == "measured", "more measurements never make it unknown"
