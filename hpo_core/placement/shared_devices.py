@@ -281,7 +281,8 @@ class SharedDevices:
         )
         report = msgspec.structs.replace(report, usage=usage)
         params = self._parameters(held.job)
-        self.estimates.learn(params, usage, at=report.ended, architecture=share.architecture)
+        if report.outcome is not Outcome.OUT_OF_MEMORY:  # what it used then is not what it needs
+            self.estimates.learn(params, usage, at=report.ended, architecture=share.architecture)
         if self._is_collateral(report, share, usage):
             self._blameless[report.trial] = self._blameless.get(report.trial, 0) + 1
             return msgspec.structs.replace(

@@ -156,12 +156,12 @@ def test_one_that_dies_whoever_is_beside_it_is_blamed_in_the_end() -> None:
     outcomes = []
     for attempt in range(5):
         at = 100.0 * attempt
-        guilty, victim = placer.place([job(100 + attempt, width=1), job(1, attempt, width=2)])
+        placed = placer.place([job(100 + attempt, width=10 + attempt), job(1, attempt, width=2)])
+        victim, guilty = sorted(placed, key=lambda placement: placement[0].trial)
         placer.judge(ended(guilty, Outcome.OUT_OF_MEMORY, memory=39 * GB, at=at))
         outcomes.append(placer.judge(ended(victim, Outcome.CRASHED, memory=GB, at=at)).outcome)
         placer.release(guilty[0].key)
         placer.release(victim[0].key)
-        placer.estimates = placer.estimates
     assert outcomes.count(Outcome.PREEMPTED) == 3 and outcomes[-1] is Outcome.CRASHED
 
 
@@ -172,7 +172,7 @@ def test_a_job_that_fits_nowhere_is_refused_with_the_reason_and_blocks_nobody() 
     assert (report.trial, report.outcome) == (0, Outcome.OUT_OF_MEMORY)
     assert "memory 100.0 GB of 40.0 GB" in report.message and "80.0 GB" in report.message
     assert "packing.demand" in report.message
-    assert names(placer.place(jobs[1:])) == [(1, "GPU-b"), (2, "GPU-b")] or len(placer.place(jobs[1:])) == 0
+    assert sorted(names(placer.place(jobs[1:]))) == [(1, "GPU-b"), (2, "GPU-a")]
     assert devices_for(stated={"memory": "1GB * width"}).refused(jobs) == [], "no device yet: it waits"
     used = devices_for(gpu(free=1), stated={"memory": "5GB"})
     assert used.refused(jobs) == [] and used.place(jobs) == [], "it will fit when others have gone"
@@ -184,7 +184,8 @@ def test_a_running_one_that_was_measured_makes_room_for_others() -> None:
     assert len(placed) == 4
     seen = Usage(device_memory=GB, compute=0.05, cores=0.1, unit_seconds=1.0)
     placer.update(placer.inventory, {placed[0][0].key: seen})
-    assert len(placer.place([job(trial, width=8) for trial in range(20, 40)])) > 4
+    placed += (later := placer.place([job(trial, width=8) for trial in range(20, 40)]))
+    assert len(later) == 4, "three of 250 permille and one of 50 leave 200"
     grown = Usage(device_memory=39 * GB, compute=0.05, cores=0.1, unit_seconds=1.0)
     placer.update(placer.inventory, {placed[0][0].key: grown})
     assert placer.place([job(50, width=8)]) == [], "it holds what it was seen to use"
