@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Sequence
+from typing import Any
 
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.training.request import decode_request, encode_report
@@ -58,6 +59,11 @@ def share_devices(kind: str) -> str:
         Why no GPU can be seen; empty where one can, or none was asked for.
     """
     return watch_devices(kind, _pool.processes)
+
+
+def usages() -> dict[str, dict[str, Any]]:
+    """For every attempt that runs here and whose profile is complete, what it has used so far, as plain data."""
+    return _pool.usages()
 
 
 def prepare_worker(objective: str, pythonpath: Sequence[str] = (), threads: int | None = None) -> None:
