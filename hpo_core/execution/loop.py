@@ -220,7 +220,7 @@ class Loop:
         return changed
 
     def _notice_capacity(self) -> None:
-        self._placer.update(self._executor.inventory())
+        self._placer.update(self._executor.inventory(), self._executor.usages())
         self._waiting += self.study.set_capacity(self._placer.capacity())
 
     def _act(self) -> None:

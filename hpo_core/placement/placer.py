@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from hpo_core.model.devices.inventory import Inventory, Slot
+from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import Job, Report
 
 Placement = tuple[Job, Slot]
@@ -22,8 +23,12 @@ class Placer(Protocol):
         """The devices that are there now."""
         ...
 
-    def update(self, inventory: Inventory) -> None:
-        """These devices are there now. Jobs keep what they hold until they are released."""
+    def update(self, inventory: Inventory, usages: Mapping[JobKey, Usage] = {}) -> None:
+        """These devices are there now. Jobs keep what they hold until they are released.
+
+        Args:
+            usages: what running attempts were seen to use so far.
+        """
         ...
 
     def capacity(self) -> Inventory:

@@ -88,9 +88,8 @@ class SharedDevices:
 
     # Devices.
 
-    def update(self, inventory: Inventory, usages: Mapping[JobKey, Usage] | None = None) -> None:
-        """These devices are there now, and this is what running attempts were seen to use so far."""
-        for key, usage in (usages or {}).items():
+    def update(self, inventory: Inventory, usages: Mapping[JobKey, Usage] = {}) -> None:
+        for key, usage in usages.items():
             self._seen(key, usage)
         if inventory != self._inventory:
             self._inventory = inventory

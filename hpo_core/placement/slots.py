@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hpo_core.model.devices.inventory import EMPTY, Inventory, Slot
+from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import Job, Report
 from hpo_core.placement.placer import JobKey, Placement
 
@@ -45,7 +46,7 @@ class Slots:
         """Slots that jobs hold."""
         return len(self._held)
 
-    def update(self, inventory: Inventory) -> None:
+    def update(self, inventory: Inventory, usages: Mapping[JobKey, Usage] = {}) -> None:
         """The devices that are there now. Names tell devices apart."""
         if inventory == self.inventory:
             return

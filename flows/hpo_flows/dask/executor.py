@@ -14,7 +14,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import dask
@@ -22,6 +22,7 @@ import dask
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.requests import JobRequests
 from hpo_core.model.devices.inventory import Inventory, Slot
+from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.spec import StudySpec
 from hpo_flows.dask.cancellation import Cancellation
@@ -172,6 +173,10 @@ class DaskExecutor:
         if self._spec.packing is None:
             return Inventory.of(count, "dask")
         return shared_inventory(self._watch.devices(), self._spec.packing.most)
+
+    def usages(self) -> Mapping[tuple[int, int], Usage]:
+        """What running attempts that share devices were seen to use so far."""
+        return {} if self._watch is None or self._spec.packing is None else self._watch.usages()
 
     def now(self) -> float:
         """Of this machine's monotonic clock."""

@@ -16,6 +16,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
+
+from hpo_core.model.devices.usage import Usage
 from hpo_core.training.child.heartbeat_timer import HeartbeatTimer
 
 ASK_SECONDS = 1.0
@@ -26,6 +29,8 @@ METRIC = "hpo_beats"
 
 DEVICES = "hpo_devices"
 """Name under which they send :func:`hpo_core.training.visible_devices.seen_devices`, where jobs share devices."""
+USAGES = "hpo_usages"
+"""Name under which they then send :func:`hpo_core.training.worker.usages`."""
 
 
 class WorkerFacts(NamedTuple):
@@ -40,6 +45,8 @@ class WorkerFacts(NamedTuple):
     heartbeats: dict[str, int]
     devices: dict[str, dict[str, Any]]
     """That its jobs share, by name; empty before it was asked for them."""
+    usages: dict[str, dict[str, Any]]
+    """Likewise: by attempt that runs there and was measured."""
 
 
 @dataclass
@@ -119,6 +126,17 @@ class ClusterWatch:
     def devices(self) -> dict[str, dict[str, dict[str, Any]]]:
         """By address of a worker that is not out: what its jobs can share, by name."""
         return {address: worker.facts.devices for address, worker in list(self._workers.items()) if not worker.out}
+
+    def usages(self) -> dict[tuple[int, int], Usage]:
+        """By (trial, attempt) of the study that runs and was measured: what it used so far."""
+        found = {}
+        for worker in list(self._workers.values()):
+            for name, usage in worker.facts.usages.items():
+                folder, trial, attempt = name.rsplit("/", 2)
+                if folder == self._folder:
+                    key = int(trial.removeprefix("trial-")), int(attempt.removeprefix("attempt-"))
+                    found[key] = msgspec.convert(usage, Usage)
+        return found
 
     def slots(self) -> int:
         """Threads of the workers that are not out."""
@@ -232,6 +250,7 @@ def facts_of_workers(prefix: str, dask_scheduler: Any = None) -> dict[str, tuple
             [task.key for task in worker.executing if task in worker.processing and str(task.key).startswith(prefix)],
             dict(worker.metrics.get(METRIC, {})),
             {name: dict(facts) for name, facts in worker.metrics.get(DEVICES, {}).items()},
+            {name: dict(usage) for name, usage in worker.metrics.get(USAGES, {}).items()},
         )
         for worker in dask_scheduler.workers.values()
     }

@@ -20,8 +20,9 @@ from hpo_core.training.worker import (
     lost_report,
     prepare_worker,
     share_devices,
+    usages,
 )
-from hpo_flows.dask.monitor import DEVICES, METRIC
+from hpo_flows.dask.monitor import DEVICES, METRIC, USAGES
 from hpo_flows.dask.open_tasks import close_open_tasks, train_in_turn
 
 
@@ -73,6 +74,7 @@ async def share_devices_of_worker(kind: str, dask_worker: distributed.Worker) ->
     """Send with each heartbeat what this worker's jobs can share; returns why no GPU can be seen, or nothing."""
     problem = await asyncio.to_thread(share_devices, kind)
     dask_worker.metrics[DEVICES] = lambda _: dict(seen_devices())
+    dask_worker.metrics[USAGES] = lambda _: usages()
     await dask_worker.heartbeat()
     return problem
 
