@@ -80,6 +80,11 @@ class TrainerPool:
                 for (folder, trial, attempt), trainer in self._running.items()
             }
 
+    def processes(self) -> list[int]:
+        """Process ids of the attempts that run."""
+        with self._lock:
+            return [trainer.child for trainer in self._running.values() if trainer.child]
+
     def usages(self) -> dict[str, dict[str, Any]]:
         """``FOLDER/trial-T/attempt-A`` of every running attempt whose profile is complete, and its usage so far.
 

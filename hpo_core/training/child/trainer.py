@@ -93,6 +93,11 @@ class Trainer:
         self.heartbeats = 0
         """Grows every few seconds while ``run`` is active; a constant value means that its thread hangs."""
 
+    @property
+    def child(self) -> int:
+        """Process id of the attempt that runs; 0: none does."""
+        return self._child_group
+
     def prepare(self) -> None:
         """Start the zygote and import the objective, unless a running zygote has done so.
 
