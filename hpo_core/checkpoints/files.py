@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 from collections.abc import Sequence
@@ -159,7 +160,7 @@ def verify(path: Path, checkpoint: Checkpoint, folder: Path) -> None:
         ) from error
 
 
-def refuse_other_content(file: IO[bytes], checkpoint: Checkpoint, name: str, cure: str) -> None:
+def refuse_other_content(file: io.BufferedReader, checkpoint: Checkpoint, name: str, cure: str) -> None:
     """Compare the digest of what an open file holds with the checkpoint's.
 
     Args:
