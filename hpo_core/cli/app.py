@@ -22,6 +22,7 @@ from hpo_core.cli.checking import check
 from hpo_core.cli.debugging import try_trial
 from hpo_core.cli.enqueue import enqueue
 from hpo_core.cli.extras import missing_package
+from hpo_core.cli.history import history
 from hpo_core.cli.output import err
 from hpo_core.cli.planning import simulate_study, space
 from hpo_core.cli.results import compare, import_study, project, report, schedule
@@ -46,6 +47,7 @@ CORE_COMMANDS: dict[str, Callable[..., None]] = {
     "compare": compare,
     "project": project,
     "import": import_study,
+    "history": history,
 }
 """By name; ``hpo --help`` lists them in this order."""
 

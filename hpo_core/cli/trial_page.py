@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from rich.text import Text
 
 from hpo_core.checkpoints.paths import log_path
 from hpo_core.cli.output import out, print_json
 from hpo_core.home import Home
+from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import AttemptReported, Entry
 from hpo_core.model.trial import RESULTS, Report
@@ -73,5 +75,6 @@ def _plain(report: Report, folder: Path) -> dict[str, Any]:
         "outcome": report.outcome.value,
         "message": report.message,
         "detail": report.detail,
+        "usage": msgspec.to_builtins(report.usage) if isinstance(report.usage, Usage) else None,
         "log": str(folder / log_path(report.trial, report.attempt)),
     }

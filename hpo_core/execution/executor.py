@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from hpo_core.model.devices.inventory import Inventory, Slot
+from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import Job, Report
 
 OnReport = Callable[[Job, Report], None]
@@ -62,6 +63,10 @@ class Executor(Protocol):
 
     def inventory(self) -> Inventory:
         """What jobs can run on now."""
+        ...
+
+    def usages(self) -> Mapping[tuple[int, int], Usage]:
+        """By (trial, attempt) that runs: what it was seen to use so far, where jobs share devices; else nothing."""
         ...
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:

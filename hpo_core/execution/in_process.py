@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.requests import JobRequests
 from hpo_core.model.devices.inventory import Inventory, Slot
+from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.spec import StudySpec
 from hpo_core.training.child.attempt import run_attempt
@@ -47,6 +48,10 @@ class InProcessExecutor:
     def inventory(self) -> Inventory:
         """One slot."""
         return Inventory.of(1, "in-process")
+
+    def usages(self) -> Mapping[tuple[int, int], Usage]:
+        """Nothing: each job has its slot."""
+        return {}
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Train it at the next :meth:`wait`."""

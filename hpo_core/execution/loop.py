@@ -22,7 +22,7 @@ from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.model.errors import HpoError
 from hpo_core.model.trial import Job, Outcome, Report
-from hpo_core.placement import OneJobPerSlot, PlacementPolicy, Slots
+from hpo_core.placement import Placement, Placer, Slots
 from hpo_core.study import Study
 
 RENEW_SECONDS = 10.0
@@ -62,7 +62,7 @@ class Loop:
         study: opened with the journal's current epoch.
         executor: where jobs run, and whose clock tells the time.
         dispatcher: how jobs get there; default: directly.
-        policy: which job gets which slot.
+        placer: which waiting job begins, and where; default: each takes a free slot.
         checkpoints: removes files that nothing can need any more; None: there are none.
         observers: called after every report, and as time passes.
         takeover: for a study with an owner; None: a study of this process alone, as in tests and simulations.
@@ -74,7 +74,7 @@ class Loop:
         executor: Executor,
         *,
         dispatcher: Dispatcher | None = None,
-        policy: PlacementPolicy | None = None,
+        placer: Placer | None = None,
         checkpoints: CheckpointCleanup | None = None,
         observers: Sequence[Observer] = (),
         takeover: Takeover | None = None,
@@ -82,13 +82,12 @@ class Loop:
         self.study = study
         self._executor = executor
         self._dispatcher = dispatcher or DirectDispatcher(executor)
-        self._policy = policy or OneJobPerSlot()
+        self._placer: Placer = Slots() if placer is None else placer
         self._checkpoints = checkpoints
         self._observers = observers
         self._takeover = takeover
         self._is_taken_over = takeover is None
         self._inbox = Inbox()
-        self._slots = Slots()
         self._waiting: list[Job] = []
         """Granted and without a slot, the oldest first."""
         self._under_way: set[tuple[int, int]] = set()
@@ -181,11 +180,12 @@ class Loop:
     def _tell(self, report: Report) -> None:
         if report.outcome is Outcome.LOST:  # else its job would be granted again for a worker that went with it
             self._notice_capacity()
-        granted = self.study.tell_report(report)
         key = report.trial, report.attempt
+        report = self._placer.judge(report)
+        granted = self.study.tell_report(report)
         self._under_way.discard(key)
         self._withdrawn.discard(key)
-        self._slots.release(key)
+        self._placer.release(key)
         if self._checkpoints is not None:
             self._checkpoints.remove_rest_of(report)
         if granted:
@@ -204,12 +204,12 @@ class Loop:
             Whether the inventory changed, or there is work where there was none.
         """
         self._next_poll = self._executor.now() + self._executor.poll_seconds
-        inventory = self._slots.inventory
+        inventory = self._placer.inventory
         before = set(self._under_way) if look_for_work else set()
         self._waiting += self.study.tick()
         self._notice_capacity()
         self._act()
-        changed = self._slots.inventory is not inventory
+        changed = self._placer.inventory is not inventory
         if look_for_work and not changed:
             changed = len(self._inbox) > 0 or not self._under_way <= before
         for observer in self._observers:
@@ -220,9 +220,8 @@ class Loop:
         return changed
 
     def _notice_capacity(self) -> None:
-        inventory = self._executor.inventory()
-        self._slots.update(inventory)
-        self._waiting += self.study.set_capacity(inventory)
+        self._placer.update(self._executor.inventory(), self._executor.usages())
+        self._waiting += self.study.set_capacity(self._placer.capacity())
 
     def _act(self) -> None:
         """Remove checkpoints that nothing needs, cancel what the study does not want, place what it wants.
@@ -257,22 +256,39 @@ class Loop:
             self._executor.cancel(begun)
 
     def _place(self) -> None:
-        placements = self._policy.place(self._waiting, self._slots)
+        """Place what can be placed; where jobs share devices, that decides for how many more the study may grant."""
+        while self._waiting:
+            for report in self._placer.refused(self._waiting):
+                self._refuse(report)
+            self._dispatch(self._placer.place(self._waiting))
+            capacity = self._placer.capacity()
+            granted = [] if capacity == self.study.state.inventory else self.study.set_capacity(capacity)
+            if not granted:
+                return
+            self._waiting += granted
+
+    def _refuse(self, report: Report) -> None:
+        key = report.trial, report.attempt
+        self._waiting = [job for job in self._waiting if job.key != key]
+        self._withdrawn.add(key)
+        self._inbox.put(report)
+
+    def _dispatch(self, placements: Sequence[Placement]) -> None:
         if len(placements) == len(self._waiting):
             self._waiting = []
         else:
             placed = {job.key for job, _ in placements}
             self._waiting = [job for job in self._waiting if job.key not in placed]
         on_report = self._on_report
-        for job, slot in placements:
+        for number, (job, slot) in enumerate(placements):
             key = job.trial, job.attempt
-            self._slots.take(key, slot)
             self._under_way.add(key)
             try:
                 self._dispatcher.dispatch(job, slot, on_report)
             except Exception:  # nobody will report it, and another run may start it
                 self._under_way.discard(key)
-                self._slots.release(key)
+                for left, _ in placements[number:]:
+                    self._placer.release(left.key)
                 raise
 
     def _on_report(self, _: Job, report: Report) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpo_core.model.devices.share import Share
 from hpo_core.model.errors import HpoError
 from hpo_core.model.trial import Job
 from hpo_core.placement.cores import available_cores
@@ -29,12 +30,17 @@ class JobRequests:
         self.threads = threads_of(spec, available_cores())
         self._space = spec.plain()["space"] if spec.style == "optuna" else {}
 
-    def of(self, job: Job) -> JobRequest:
-        """All that one attempt needs to know."""
+    def of(self, job: Job, share: Share | None = None) -> JobRequest:
+        """All that one attempt needs to know.
+
+        Args:
+            share: the part of a device that it was placed on; None: its worker is all its own.
+        """
         spec = self._spec
         return JobRequest(
             study=spec.study,
             job=job,
+            share=share,
             objective=self.objective,
             metric=spec.metric.name,
             more_metrics=tuple(metric.name for metric in spec.objectives[1:]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hpo_core.checkpoints.paths import checkpoint_path
@@ -12,6 +12,7 @@ from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.faults import NO_FAULTS, Faults
 from hpo_core.execution.virtual_workers import Worker, make_workers
 from hpo_core.model.devices.inventory import Device, Inventory, Slot
+from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import HpoError
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Point, Report
 
@@ -120,6 +121,10 @@ class VirtualExecutor:
         if self._inventory is None:
             self._inventory = Inventory(tuple(self._devices[number] for number in sorted(self._present)))
         return self._inventory
+
+    def usages(self) -> Mapping[tuple[int, int], Usage]:
+        """Nothing: each job has its slot."""
+        return {}
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         number = self._numbers[slot.name]

@@ -62,7 +62,9 @@ class SqlMeasurements:
             bodies = connection.execute(query).scalars().all()
         found = [_decoded(body) for body in bodies]
         if damaged := found.count(None):
-            log.warning("%d measurements in the history are damaged and left out; `hpo history forget` drops", damaged)
+            log.warning(
+                "%d measurements in the history are damaged and left out; forget all to be rid of them", damaged
+            )
         return [one for one in found if one is not None]
 
     def add(self, found: Sequence[Measurement]) -> int:
@@ -74,10 +76,12 @@ class SqlMeasurements:
             with self._writing() as connection:
                 return _insert(connection, rows)
 
-    def forget(self, found: Collection[Measurement]) -> int:
+    def forget(self, found: Collection[Measurement] | None) -> int:
         with self._translated("written"):
             self._make_table()
             with self._writing() as connection:
+                if found is None:
+                    return connection.execute(_table.delete()).rowcount
                 return _delete(connection, [one.identity for one in found])
 
     @contextmanager

@@ -79,10 +79,8 @@ def architecture(name: str) -> str:
     return f"{short}-{found[1]}" if found else short or name
 
 
-def read_gpus() -> GpuReading:
-    """Look at every GPU once. A GPU that does not answer is among the lost; the others are read all the same.
-
-    GPUs with slices are listed by their slices, for no job can use such a GPU whole.
+def open_nvml() -> Any:
+    """The module pynvml, initialized; each call needs a ``nvmlShutdown`` of its own.
 
     Raises:
         NoNvmlError: nvidia-ml-py is not installed, or the driver cannot be asked.
@@ -101,6 +99,18 @@ def read_gpus() -> GpuReading:
             f"GPUs cannot be asked for their memory: NVML says {_said(error)!r}. On a computer with an NVIDIA card, "
             "see that nvidia-smi works for this user (in a container: that it was started with its GPUs)."
         ) from None
+    return pynvml
+
+
+def read_gpus() -> GpuReading:
+    """Look at every GPU once. A GPU that does not answer is among the lost; the others are read all the same.
+
+    GPUs with slices are listed by their slices, for no job can use such a GPU whole.
+
+    Raises:
+        NoNvmlError: nvidia-ml-py is not installed, or the driver cannot be asked.
+    """
+    pynvml = open_nvml()
     try:
         return _read(pynvml)
     finally:
@@ -121,23 +131,23 @@ def _read(pynvml: Any) -> GpuReading:
 
 def _devices_of(pynvml: Any, handle: Any, index: int) -> Iterator[Gpu]:
     """The GPU itself, or its slices."""
-    mode = _optional(pynvml, lambda: pynvml.nvmlDeviceGetMigMode(handle))
+    mode = optional(pynvml, lambda: pynvml.nvmlDeviceGetMigMode(handle))
     if not mode or not mode[0]:
         yield _gpu(pynvml, handle, index, parent="")
         return
     parent = _text(pynvml.nvmlDeviceGetUUID(handle))
     for number in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-        slice_handle = _optional(pynvml, partial(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number))
+        slice_handle = optional(pynvml, partial(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number))
         if slice_handle is not None:
             yield _gpu(pynvml, slice_handle, index, parent=parent)
 
 
 def _gpu(pynvml: Any, handle: Any, index: int, *, parent: str) -> Gpu:
-    memory = _optional(pynvml, lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2))
+    memory = optional(pynvml, lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2))
     if memory is None:  # drivers before 510
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    rates = _optional(pynvml, lambda: pynvml.nvmlDeviceGetUtilizationRates(handle))
-    processes = _optional(pynvml, lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    rates = optional(pynvml, lambda: pynvml.nvmlDeviceGetUtilizationRates(handle))
+    processes = optional(pynvml, lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
     return Gpu(
         uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
         index=index,
@@ -152,7 +162,7 @@ def _gpu(pynvml: Any, handle: Any, index: int, *, parent: str) -> Gpu:
     )
 
 
-def _optional(pynvml: Any, ask: Callable[[], T]) -> T | None:
+def optional(pynvml: Any, ask: Callable[[], T]) -> T | None:
     """What some cards and drivers do not tell; None then. A lost GPU is another matter.
 
     Raises:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Mapping, Sequence
 
 from hpo_core.model.devices.inventory import EMPTY, Inventory, Slot
-
-JobKey = tuple[int, int]
-"""(trial, attempt)."""
+from hpo_core.model.devices.usage import Usage
+from hpo_core.model.trial import Job, Report
+from hpo_core.placement.placer import JobKey, Placement
 
 
 class Slots:
-    """Slots of the devices that are there now, in the inventory's order.
+    """One job on each slot: the oldest job gets the first free slot in the inventory's order.
 
     A device that leaves takes its slots along; a job that holds one of them keeps it until it is released.
 
@@ -25,6 +26,10 @@ class Slots:
     >>> slots.release((7, 0))
     >>> len(slots.free(3))
     2
+    >>> from hpo_core.model.stage import Rung
+    >>> jobs = [Job(trial, 0, Rung(0, 0), 1, {}) for trial in (4, 5, 6)]
+    >>> [(job.trial, slot.number) for job, slot in slots.place(jobs)]
+    [(4, 0), (5, 1)]
     """
 
     def __init__(self) -> None:
@@ -41,7 +46,7 @@ class Slots:
         """Slots that jobs hold."""
         return len(self._held)
 
-    def update(self, inventory: Inventory) -> None:
+    def update(self, inventory: Inventory, usages: Mapping[JobKey, Usage] = {}) -> None:
         """The devices that are there now. Names tell devices apart."""
         if inventory == self.inventory:
             return
@@ -55,6 +60,21 @@ class Slots:
             for number in range(device.slots)
             if (device.name, number) not in held
         ]  # in order, so it is a heap
+
+    def capacity(self) -> Inventory:
+        return self.inventory
+
+    def place(self, jobs: Sequence[Job]) -> list[Placement]:
+        placements = list(zip(jobs, self.free(len(jobs)), strict=False))
+        for job, slot in placements:
+            self.take((job.trial, job.attempt), slot)
+        return placements
+
+    def judge(self, report: Report) -> Report:
+        return report
+
+    def refused(self, jobs: Sequence[Job]) -> list[Report]:
+        return []
 
     def free(self, most: int) -> list[Slot]:
         """At most ``most`` free slots, the first ones in order. They stay free until taken."""

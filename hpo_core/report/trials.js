@@ -143,7 +143,7 @@ function showTrial(jump) {
       : element('p', {className: 'caption', textContent: `Not in this page, to keep it small: hpo show ${data.trials.study} --trial ${number}`}));
   const parts = [element('div', {className: 'grid'}, left, right)];
   if (attempts.length) {
-    const names = ['attempt', 'to', 'outcome', 'begins after', 'took', 'worker'];
+    const names = ['attempt', 'to', 'outcome', 'begins after', 'took', 'worker', 'used'];
     parts.push(element('h3', {textContent: 'Attempts'}), element('table', {className: 'stack'},
       element('thead', {}, element('tr', {}, ...names.map(name => element('th', {textContent: name})))),
       element('tbody', {}, ...attempts.map(cells => element('tr', {}, ...cells.map((cell, at) => {

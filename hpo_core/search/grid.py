@@ -61,7 +61,7 @@ class GridSearch(SearchSettings):
         return Straight(configs, self.max_resource, limit=total + first, queue_counts=False)
 
     def outline(self) -> Outline:
-        return Outline(max_resource=self.max_resource, own_configurations=True)
+        return Outline(max_resource=self.max_resource, own_configurations=True, independent=True)
 
     def sampled(self) -> int | None:
         return None

@@ -43,7 +43,7 @@ class RandomSearch(SearchSettings):
         return Straight(self.configs, self.max_resource)
 
     def outline(self) -> Outline:
-        return Outline(max_resource=self.max_resource, endless=self.configs is None)
+        return Outline(max_resource=self.max_resource, endless=self.configs is None, independent=True)
 
     def check_sizes(self, space: Mapping[str, ParameterType]) -> None:
         check_configs(self.configs)

@@ -53,6 +53,8 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     """Members of a population, whose trials go on from each other's weights with changed parameters; None: none."""
     members: bool = False
     """Whether each trial belongs to a member of a population, also in a record of one."""
+    independent: bool = False
+    """Whether no job waits for the result of another: the search itself decides nothing by results."""
     own_configurations: bool = False
     """Whether the method says itself which configurations are tried, so that no sampler is asked."""
 

@@ -45,6 +45,9 @@ class DemandSpec(Part):
         default=None, description="Percent of the device's compute while it runs; needs no oversubscription above 100."
     )
     cores: str | float | None = Field(default=None, description="CPU cores that it keeps busy.")
+    unit_seconds: str | float | None = Field(
+        default=None, description="Seconds per unit of training: policies begin the longest jobs first."
+    )
 
     def expressions(self) -> dict[str, AmountExpression]:
         """What is stated, by name.
@@ -52,12 +55,11 @@ class DemandSpec(Part):
         Raises:
             SpecError: a text is no expression.
         """
-        stated = {"memory": self.memory, "compute": self.compute, "cores": self.cores}
-        return {
-            name: AmountExpression(text, where=f"packing.demand.{name}")
-            for name, text in stated.items()
-            if text is not None
-        }
+        return {name: AmountExpression(text, where=f"packing.demand.{name}") for name, text in self.stated().items()}
+
+    def stated(self) -> dict[str, str | float]:
+        """What is said, by name."""
+        return self.model_dump(exclude_none=True)
 
     @model_validator(mode="after")
     def _check(self) -> DemandSpec:
@@ -170,18 +172,6 @@ def _bytes(amount: str | int, where: str) -> int:
 def read_packing(given: Any) -> Any:
     """``packing: true`` stands for all defaults, ``false`` for none."""
     return {} if given is True else None if given is False else given
-
-
-def decisive_parameters(spec: StudySpec) -> tuple[str, ...]:
-    """Parameters by which demands are told apart: ``packing.by``, or all but those drawn as plain floats."""
-    if spec.packing is not None and spec.packing.by is not None:
-        return tuple(spec.packing.by)
-    return tuple(name for name, parameter in spec.space.items() if not _is_plain_float(parameter))
-
-
-def _is_plain_float(parameter: Any) -> bool:
-    """Whether hardly two trials have one value: a learning rate, not a width."""
-    return parameter.type in ("float", "normal", "lognormal") and getattr(parameter, "step", None) is None
 
 
 def check_packing(spec: StudySpec) -> None:

@@ -8,6 +8,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
+from hpo_core.model.devices.usage import Usage
 from hpo_core.security.untrusted_text import terminal_text
 
 _LONGEST_KEY = 250
@@ -53,3 +54,21 @@ def milliseconds(seconds: float) -> int:
 
 def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 4] + " ..."
+
+
+def usage_metrics(usage: Usage) -> dict[str, float]:
+    """What an attempt used, named as MLflow names its own system metrics, where it has one.
+
+    >>> usage_metrics(Usage(memory=212_000_000, cores=1.5, compute=0.25))
+    {'system/system_memory_usage_megabytes': 212.0, 'system/cpu_utilization_percentage': 150.0, \
+'system/gpu_0_utilization_percentage': 25.0}
+    """
+    known = {
+        "system/system_memory_usage_megabytes": usage.memory / 1e6,
+        "system/cpu_utilization_percentage": usage.cores * 100,
+        "system/gpu_0_memory_usage_megabytes": None if usage.device_memory is None else usage.device_memory / 1e6,
+        "system/gpu_0_utilization_percentage": None if usage.compute is None else usage.compute * 100,
+        "system/startup_seconds": usage.startup_seconds,
+        "system/seconds_per_unit": usage.unit_seconds,
+    }
+    return {key: value for key, value in known.items() if value}

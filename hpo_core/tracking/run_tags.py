@@ -47,6 +47,7 @@ TRIAL_TAGS: dict[str, Callable[[_Trial], object]] = {
     "hpo.initiator": lambda trial: _in_population(trial, None, "initiator"),
     "hpo.opponent": lambda trial: _in_population(trial, None, "opponent"),
     "hpo.worker": lambda trial: trial.notes.worker,
+    "hpo.device": lambda trial: trial.notes.device,
     "hpo.outcome": lambda trial: trial.notes.outcome,
     "hpo.failure": lambda trial: trial.notes.failure,
     "hpo.nonfinite": lambda trial: trial.notes.nonfinite,

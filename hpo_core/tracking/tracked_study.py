@@ -34,10 +34,12 @@ from hpo_core.samplers.recorded_params import RecordedSampler
 from hpo_core.spec import StudySpec
 from hpo_core.state import Incumbent, StudyState
 from hpo_core.study import Study
+from hpo_core.tracking.mlflow_names import usage_metrics
 from hpo_core.views.promotions import Promotion, Promotions
 from hpo_core.views.repeat_spread import repeat_spread
 from hpo_core.views.rung_names import Place, RungNames
 from hpo_core.views.spread import spans_decades
+from hpo_core.views.usage_words import usage_of
 
 TRAINED_TO = "trained_to"
 """Metric of a trial's run: the units of training behind its latest result."""
@@ -67,6 +69,8 @@ class TrialNotes(msgspec.Struct):
 
     created: float
     worker: str = ""
+    device: str = ""
+    """Of the latest attempt that was placed on one."""
     outcome: str = ""
     """Of the latest attempt that ended."""
     failure: str = ""
@@ -297,6 +301,7 @@ class TrackedStudy:
             for name, value in trial.params.items():
                 if isinstance(value, int | float) and not isinstance(value, bool):
                     self._point(notes, MetricPoint(f"param_{name}", float(value), notes.ended, event.resource))
+        self._used(notes, event, notes.ended, event.resource)
         if event.rung != FURTHER:
             self._count(event, trial.results[0].resource)
 
@@ -312,11 +317,23 @@ class TrackedStudy:
             if key not in event.metrics:  # what the user reports goes before
                 self._point(notes, MetricPoint(key, value, notes.ended or 0.0, event.resource))
 
+    def _used(self, notes: TrialNotes, event: JobCompleted | AttemptFailed, at: float, step: int) -> None:
+        """What the attempt used, under the names of MLflow's own system metrics as far as it has them."""
+        if (usage := usage_of(event)) is None:
+            return
+        if usage.device:
+            notes.device = f"{usage.device} ({usage.architecture})" if usage.architecture else usage.device
+        reported = event.metrics if isinstance(event, JobCompleted) else {}
+        for key, value in usage_metrics(usage).items():
+            if key not in reported:  # what the user reports goes before
+                self._point(notes, MetricPoint(key, value, at, step))
+
     def _failed(self, event: AttemptFailed) -> None:
         self.touched[event.trial] = None
         notes = self.trials[event.trial]
         notes.worker = event.worker or notes.worker
         notes.outcome = str(event.outcome)
+        self._used(notes, event, event.ended or self.time, event.target)
         message = f": {event.message}" if event.message else ""
         notes.failure = f"attempt {event.attempt} to {event.target}: {event.outcome}{message}"
 

@@ -201,6 +201,16 @@ class TrialHandle:
         if self._progress is not None:
             self._progress.step(self.resource)
 
+    def iteration(self) -> None:
+        """Count one iteration (a minibatch) that has ended; ten of them are the profile of a job.
+
+        Call it at the end of each minibatch. Where jobs are packed by measured memory (``packing`` of the study), a
+        job whose demand is unknown is then measured after ten iterations; without it, after its first unit. Costs
+        less than a microsecond.
+        """
+        if self._progress is not None:
+            self._progress.figures.iteration()
+
     def warn(self, *lines: str) -> None:
         """Say what makes a resume inexact: in the attempt's log, its report, and the terminal of the study."""
         for line in lines:
@@ -272,11 +282,14 @@ class TrialHandle:
             )
 
     def _loop(self) -> Iterator[int]:
+        if self._progress is not None:
+            self._progress.figures.begin_units()
         for index in range(self.resource, self.target):
             yield index
             self.resource = index + 1
             if self._progress is not None:
                 self._progress.step(self.resource)
+                self._progress.figures.end_unit()
         self._save()
         self._phase = _Phase.DONE
 

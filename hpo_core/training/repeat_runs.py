@@ -19,6 +19,7 @@ from hpo_core.model.seed_repeats import best_repeat, mean_curve, mean_metrics, s
 from hpo_core.model.trial import UNRESTORED_LINES, Checkpoint, Outcome, Report
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.request import JobRequest
+from hpo_core.training.resources.merging import usage_of_repeats
 
 
 def run_repeats(run: Callable[[JobRequest], Report], request: JobRequest) -> Report:
@@ -55,7 +56,7 @@ def run_repeats(run: Callable[[JobRequest], Report], request: JobRequest) -> Rep
     elif any(part != checkpoint for part in parts):
         merged = run(msgspec.structs.replace(request, parts=tuple(parts), best=best, elapsed=time.monotonic() - began))
         if merged.outcome is not Outcome.COMPLETED:
-            return msgspec.structs.replace(merged, started=reports[0].started)
+            return msgspec.structs.replace(merged, started=reports[0].started, usage=usage_of_repeats(reports))
         checkpoint = merged.checkpoint
     warnings = tuple(dict.fromkeys(line for report in reports for line in report.warnings or ()))
     if all((report.metrics, report.curve) == (reports[0].metrics, reports[0].curve) for report in reports):
@@ -70,6 +71,7 @@ def run_repeats(run: Callable[[JobRequest], Report], request: JobRequest) -> Rep
         unrestored=unrestored[:UNRESTORED_LINES],
         warnings=warnings or msgspec.UNSET,
         repeats=tuple(metrics),
+        usage=usage_of_repeats(reports),
     )
 
 
@@ -83,7 +85,9 @@ def _ended_early(reports: Sequence[Report], request: JobRequest) -> Report:
     """The last report, which is no completed one, with the number of its repeat; the parts written so far go."""
     last = reports[-1]
     message = f"{last.message} (repeat {len(reports) - 1} of {request.repeats}, counted from 0)".lstrip()
-    return msgspec.structs.replace(last, message=message, checkpoint=None, started=reports[0].started)
+    return msgspec.structs.replace(
+        last, message=message, checkpoint=None, started=reports[0].started, usage=usage_of_repeats(reports)
+    )
 
 
 def merge_attempt(request: JobRequest, progress: SharedProgress | None = None) -> Report:

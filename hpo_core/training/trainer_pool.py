@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from typing import Any
+
+import msgspec
 
 from hpo_core.model.trial import Report
 from hpo_core.training.child.trainer import Trainer
@@ -76,6 +79,25 @@ class TrainerPool:
                 f"{folder}/trial-{trial}/attempt-{attempt}": trainer.heartbeats
                 for (folder, trial, attempt), trainer in self._running.items()
             }
+
+    def processes(self) -> list[int]:
+        """Process ids of the attempts that run."""
+        with self._lock:
+            return [trainer.child for trainer in self._running.values() if trainer.child]
+
+    def usages(self) -> dict[str, dict[str, Any]]:
+        """``FOLDER/trial-T/attempt-A`` of every running attempt whose profile is complete, and its usage so far.
+
+        The usage is plain data: ``msgspec.convert(data, Usage)`` is the inverse.
+        """
+        with self._lock:
+            running = list(self._running.items())
+        found = {attempt: trainer.usage for attempt, trainer in running}
+        return {
+            f"{folder}/trial-{trial}/attempt-{attempt}": msgspec.to_builtins(usage)
+            for (folder, trial, attempt), usage in found.items()
+            if usage is not None
+        }
 
     def prepare(self, objective: str, pythonpath: tuple[str, ...], threads: int | None = None) -> None:
         """Replace the idle trainers of an objective by one that has imported it afresh.

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Sequence
+from typing import Any
 
+from hpo_core.model.trial import Outcome, Report
 from hpo_core.training.request import decode_request, encode_report
 from hpo_core.training.trainer_pool import TrainerPool
+from hpo_core.training.visible_devices import watch_devices
 
 _pool = TrainerPool()
 """The one pool of this process: tasks of all studies that the worker serves share it."""
@@ -16,6 +19,12 @@ atexit.register(_pool.close_all)
 def train_job(request_bytes: bytes) -> bytes:
     """Run one encoded JobRequest in a child process and return the encoded Report."""
     return encode_report(_pool.run(decode_request(request_bytes)))
+
+
+def lost_report(request_bytes: bytes, message: str) -> bytes:
+    """The encoded Report of a job that nobody trained."""
+    job = decode_request(request_bytes).job
+    return encode_report(Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message=message))
 
 
 def cancel_job(trial: int, attempt: int, folder: str | None = None) -> bool:
@@ -38,6 +47,23 @@ def cancel_study(folder: str) -> int:
 def heartbeats() -> dict[str, int]:
     """For every attempt that runs here, a number that grows while its trainer's thread goes on."""
     return _pool.heartbeats()
+
+
+def share_devices(kind: str) -> str:
+    """Look at the devices of this computer from now on, for jobs to share them (:mod:`visible_devices`).
+
+    Args:
+        kind: ``gpu``, ``cpu`` or ``auto``.
+
+    Returns:
+        Why no GPU can be seen; empty where one can, or none was asked for.
+    """
+    return watch_devices(kind, _pool.processes)
+
+
+def usages() -> dict[str, dict[str, Any]]:
+    """For every attempt that runs here and whose profile is complete, what it has used so far, as plain data."""
+    return _pool.usages()
 
 
 def prepare_worker(objective: str, pythonpath: Sequence[str] = (), threads: int | None = None) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hpo_core.model.events import AttemptReported, Entry, JobCompleted
+from hpo_core.model.events import AttemptFailed, AttemptReported, Entry, JobCompleted
 from hpo_core.model.stage import FURTHER
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState
 from hpo_core.views.repeat_spread import repeat_spread
 from hpo_core.views.rung_names import RungNames
+from hpo_core.views.usage_words import usage_words
 
 
 def violated(spec: StudySpec, result: JobCompleted) -> str:
@@ -25,6 +26,11 @@ def _spread(spec: StudySpec, result: JobCompleted) -> str:
     return "" if found is None else f", {spec.metric.name} {found.words}"
 
 
+def _used(event: JobCompleted | AttemptFailed) -> str:
+    words = usage_words(event.usage)
+    return f"; used {words}" if words else ""
+
+
 def trial_story(state: StudyState, number: int) -> list[str]:
     """What happened to a trial, one line each."""
     assert state.spec is not None
@@ -34,10 +40,10 @@ def trial_story(state: StudyState, number: int) -> list[str]:
         lines.append("its configuration, or a part of it, was given by a person (start_with, enqueue)")
     lines += [
         f"{'' if r.rung == FURTHER else 'reached '}{names.label(r.bracket, r.rung)} ({r.resource} units) in "
-        f"attempt {r.attempt}: loss {r.loss}{_spread(state.spec, r)}{violated(state.spec, r)}"
+        f"attempt {r.attempt}: loss {r.loss}{_spread(state.spec, r)}{violated(state.spec, r)}{_used(r)}"
         for r in trial.all_results
     ]
-    lines += [f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}" for f in trial.failures]
+    lines += [f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}{_used(f)}" for f in trial.failures]
     lines += [
         f"its checkpoint at {r.resource} units was removed to stay within the study's budget for checkpoints "
         f"(chance of promotion {r.chance:.2g})"

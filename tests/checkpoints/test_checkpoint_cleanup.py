@@ -17,6 +17,7 @@ from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.loop import Loop, Takeover
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.devices.inventory import Inventory, Slot
+from hpo_core.model.devices.usage import Usage
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job
 from tests.conftest import completed, failed, make_spec
@@ -37,6 +38,9 @@ class Here:
 
     def inventory(self) -> Inventory:
         return Inventory.of(3)
+
+    def usages(self) -> dict[tuple[int, int], Usage]:
+        return {}
 
     poll_seconds = 1.0
 

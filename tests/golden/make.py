@@ -13,6 +13,7 @@ import msgspec
 
 from hpo_core import Job, MemoryJournal, Outcome, Study
 from hpo_core.journal.codec import encode_entry
+from hpo_core.model.devices.usage import Usage
 from hpo_core.model.events import FORMAT
 from hpo_core.model.seed_repeats import mean_metrics
 from hpo_core.model.trial import Checkpoint
@@ -187,6 +188,29 @@ def asked() -> Study:
     return study
 
 
+def used() -> Study:
+    """A study whose attempts, failed ones included, say what they used: on GPUs, on a CPU, or nothing."""
+    world = World(37, failures=0.1, nans=0.05)
+    study = fresh(make_spec(study="golden"), MemoryJournal(), world)
+    gpu = {"architecture": "A100", "device": "GPU-5d4e", "share": (300, 6 * 10**9, 2000)}
+    running = study.set_capacity(3)
+    while running:
+        job = running.pop(0)
+        memory = 10**8 + int(10**8 * float(job.params["x"]))
+        usage = Usage(memory=memory, cores=0.875, startup_seconds=0.25, unit_seconds=0.5)
+        if job.trial % 3 == 1:
+            usage = msgspec.structs.replace(usage, device_memory=memory * 20, compute=0.28, **gpu)
+        elif job.trial % 3 == 2:
+            usage = msgspec.structs.replace(usage, device="node-1", architecture="CPU")
+        report = world.report(job)
+        if job.trial == 4 and job.attempt == 0:
+            report = failed(job, Outcome.OUT_OF_MEMORY, "The attempt took 9,000 MB of memory")
+        running += study.tell_report(
+            report if report.outcome is Outcome.LOST else msgspec.structs.replace(report, usage=usage)
+        )
+    return study
+
+
 METHODS = [
     "asha-brackets", "asha-shared", "asha-endless", "stopping-brackets", "sha", "hyperband", "pasha", "pbt",
     "pbt-truncation", "random", "grid-drawn", "pareto-asha-brackets",
@@ -205,6 +229,7 @@ def studies() -> dict[str, Study]:
         "constrained": constrained(),
         "repeated": repeated(),
         "asked": asked(),
+        "used": used(),
     }
     for name in METHODS:
         world = World(12, failures=0.05, nans=0.05)
@@ -239,6 +264,8 @@ def summary(study: Study) -> dict[str, object]:
 
 def main() -> None:
     for name, study in studies().items():
+        if (FOLDER / f"{name}-format-{FORMAT}.jsonl").exists():  # never edited
+            continue
         lines = [encode_entry(entry) + "\n" for entry in study.journal.entries("golden")]
         (FOLDER / f"{name}-format-{FORMAT}.jsonl").write_text("".join(lines))
         (FOLDER / f"{name}-format-{FORMAT}.json").write_text(json.dumps(summary(study), indent=1) + "\n")

@@ -10,8 +10,9 @@ import pytest
 
 from hpo_core import MemoryJournal, Study
 from hpo_core.journal.codec import decode_entry, encode_entry
+from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import JournalError
-from hpo_core.model.events import FORMAT, Event, Stimulus, StudyRequested
+from hpo_core.model.events import FORMAT, AttemptFailed, Event, JobCompleted, Stimulus, StudyRequested
 from hpo_core.model.stage import Stage
 from hpo_core.replay.audit import audit
 from tests.golden.make import FOLDER, METHODS, studies, summary
@@ -49,6 +50,16 @@ def test_every_kind_of_fact_is_in_them() -> None:
             stimuli.add(type(entry.stimulus))
     assert events == set(get_args(Event))
     assert {kind.__name__ for kind in set(get_args(Stimulus)) - stimuli} <= {"JobAsked"}
+
+
+def test_what_attempts_used_is_read_back() -> None:
+    lines = (FOLDER / "used-format-3.jsonl").read_text().splitlines()
+    facts = [event for line in lines for event in decode_entry(line).events if getattr(event, "usage", None)]
+    used = {type(event): event.usage for event in facts if isinstance(event, JobCompleted | AttemptFailed)}
+    assert used.keys() == {JobCompleted, AttemptFailed}
+    shares = {event.usage.share for event in facts if isinstance(event, JobCompleted) and event.usage}
+    assert shares == {None, (300, 6 * 10**9, 2000)}
+    assert all(isinstance(usage, Usage) and usage.memory > 10**8 for usage in used.values())
 
 
 def test_newer_formats_and_damage_are_refused_with_the_cure() -> None:

@@ -16,6 +16,7 @@ from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.loop import Loop, Takeover
 from hpo_core.journal.sql import current_owner
 from hpo_core.model.devices.inventory import Inventory, Slot
+from hpo_core.model.devices.usage import Usage
 from hpo_core.model.events import AttemptFailed, JobCompleted, StudyHalted
 from hpo_core.simulation import Simulation, VirtualClock
 from tests.conftest import completed, failed, make_spec
@@ -42,6 +43,9 @@ class InProcess:
 
     def inventory(self) -> Inventory:
         return Inventory.of(3)
+
+    def usages(self) -> dict[tuple[int, int], Usage]:
+        return {}
 
     poll_seconds = 1.0
 

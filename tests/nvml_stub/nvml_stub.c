@@ -7,6 +7,7 @@
  *                   state: ok, lost, silent (every query is "unknown error"), mute (optional queries unsupported)
  *   mig             one slice a line: UUID of its card <tab> UUID <tab> name <tab> bytes of memory
  *   processes/PID   UUID <tab> bytes <tab> percent of the card's compute; counts while the process PID lives
+ *   foreign         a number: added to process ids, as a container sees those of the host
  *   driver          any text: the driver is not loaded
  *   init            a number: what nvmlInit returns
  */
@@ -16,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/types.h>
+#include <time.h>
 
 #define SUCCESS 0
 #define INVALID_ARGUMENT 2
@@ -51,6 +53,12 @@ typedef struct {
     unsigned long long used;
     unsigned int gpu_instance, compute_instance;
 } Process;
+
+typedef struct {
+    unsigned int pid;
+    unsigned long long time;
+    unsigned int sm, memory, encoder, decoder;
+} Sample;
 
 static FILE *open_state(const char *name) {
     char path[4096];
@@ -106,13 +114,22 @@ static int find(void *handle, Card *found) {
     return SUCCESS;
 }
 
-static int read_processes(const char *uuid, Process *processes, unsigned int *percent) {
+static unsigned int read_number(const char *name) {
+    FILE *file = open_state(name);
+    unsigned int number = 0;
+    if (file == NULL) return 0;
+    if (fscanf(file, "%u", &number) != 1) number = 0;
+    fclose(file);
+    return number;
+}
+
+static int read_shares(const char *uuid, Process *processes, unsigned int *shares) {
     char path[4096];
     const char *folder = getenv("NVML_STUB");
     struct dirent *entry;
     int count = 0;
+    unsigned int foreign = read_number("foreign");
     DIR *open_folder;
-    *percent = 0;
     if (folder == NULL) return 0;
     snprintf(path, sizeof path, "%s/processes", folder);
     open_folder = opendir(path);
@@ -128,15 +145,23 @@ static int read_processes(const char *uuid, Process *processes, unsigned int *pe
         file = fopen(name, "r");
         if (file == NULL) continue;
         if (fscanf(file, "%95[^\t]\t%llu\t%u", on, &used, &share) == 3 && strcmp(on, uuid) == 0) {
-            processes[count].pid = (unsigned int)pid;
+            processes[count].pid = (unsigned int)pid + foreign;
             processes[count].used = used;
             processes[count].gpu_instance = processes[count].compute_instance = 0xFFFFFFFF;
-            *percent += share;
+            shares[count] = share;
             count++;
         }
         fclose(file);
     }
     closedir(open_folder);
+    return count;
+}
+
+static int read_processes(const char *uuid, Process *processes, unsigned int *percent) {
+    unsigned int shares[256];
+    int count = read_shares(uuid, processes, shares);
+    *percent = 0;
+    for (int n = 0; n < count; n++) *percent += shares[n];
     return count;
 }
 
@@ -268,6 +293,33 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned int *count, P
     if (into == NULL || room < (unsigned int)found) return INSUFFICIENT_SIZE;
     memcpy(into, processes, sizeof(Process) * (size_t)found);
     return SUCCESS;
+}
+
+int nvmlDeviceGetProcessUtilization(void *handle, Sample *samples, unsigned int *room, unsigned long long seen) {
+    Card card;
+    Process processes[256];
+    struct timespec now;
+    unsigned int shares[256], busy = 0;
+    int count, result = find(handle, &card);
+    (void)seen; /* each call is later than the last */
+    if (result != SUCCESS) return result;
+    if (card.card[0] != '\0' || strcmp(card.state, "mute") == 0) return NOT_SUPPORTED;
+    count = read_shares(card.uuid, processes, shares);
+    clock_gettime(CLOCK_REALTIME, &now);
+    for (int n = 0; n < count; n++) {
+        if (shares[n] == 0) continue; /* the real one names those that did something */
+        if (samples != NULL && busy < *room) {
+            memset(&samples[busy], 0, sizeof(Sample));
+            samples[busy].pid = processes[n].pid;
+            samples[busy].sm = shares[n];
+            samples[busy].time = (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
+        }
+        busy++;
+    }
+    if (busy == 0) return NOT_FOUND;
+    result = samples == NULL || busy > *room ? INSUFFICIENT_SIZE : SUCCESS;
+    *room = busy;
+    return result;
 }
 
 int nvmlDeviceGetMigMode(void *handle, unsigned int *now, unsigned int *pending) {

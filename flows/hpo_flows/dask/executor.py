@@ -14,7 +14,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import dask
@@ -22,15 +22,23 @@ import dask
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.requests import JobRequests
 from hpo_core.model.devices.inventory import Inventory, Slot
-from hpo_core.model.trial import Job, Outcome
+from hpo_core.model.devices.usage import Usage
+from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.spec import StudySpec
 from hpo_flows.dask.cancellation import Cancellation
 from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, ClusterError
 from hpo_flows.dask.connection import CALL_SECONDS, Connection
+from hpo_flows.dask.device_inventory import shared_inventory, workers_of
 from hpo_flows.dask.job_tasks import JobTasks
 from hpo_flows.dask.monitor import ClusterWatch, facts_of_workers
-from hpo_flows.dask.on_worker import cancel_attempts_of, close_all_children, close_idle_children, forbid_repeats
+from hpo_flows.dask.on_worker import (
+    cancel_attempts_of,
+    close_all_children,
+    close_idle_children,
+    forbid_repeats,
+    share_devices_of_worker,
+)
 from hpo_flows.dask.start_up import IMPORT_SECONDS, StartUp
 
 _DASK_SETTINGS = {
@@ -67,6 +75,7 @@ class DaskExecutor:
         self._restore: Any = None
         self._abandoned = threading.Event()
         self._replacing: set[asyncio.Task[None]] = set()
+        self._said_no_gpu = False
 
     # Start.
 
@@ -93,6 +102,8 @@ class DaskExecutor:
         connection.run_on_scheduler(forbid_repeats)
         start_up = StartUp(self._kind, connection, watch=watch, abandoned=self._abandoned)
         start_up.wait_for_workers()
+        if self._spec.packing is not None:
+            start_up.wait_for_devices(self._spec.packing)
         start_up.prepare_workers(requests.objective, tuple(self._spec.pythonpath), requests.threads)
 
     def _new_watch(self, connection: Connection) -> ClusterWatch:
@@ -107,6 +118,7 @@ class DaskExecutor:
             on_out=self._worker_is_out,
             on_overdue=self._ran_too_long,
             on_back=self._forget_study_on,
+            on_new=None if self._spec.packing is None else self._share_devices_of,
         )
 
     def abandon_start(self) -> None:
@@ -143,6 +155,8 @@ class DaskExecutor:
     def inventory(self) -> Inventory:
         """The cluster as one device: a slot for each thread of the workers that give a sign of life.
 
+        Where jobs share devices (``packing``): those that these workers see.
+
         Raises:
             ClusterError: the scheduler is gone, or does not answer.
         """
@@ -156,7 +170,13 @@ class DaskExecutor:
             )
         count = self._watch.slots()
         self._kind.keep_size(count)
-        return Inventory.of(count, "dask")
+        if self._spec.packing is None:
+            return Inventory.of(count, "dask")
+        return shared_inventory(self._watch.devices(), self._spec.packing.most)
+
+    def usages(self) -> Mapping[tuple[int, int], Usage]:
+        """What running attempts that share devices were seen to use so far."""
+        return {} if self._watch is None or self._spec.packing is None else self._watch.usages()
 
     def now(self) -> float:
         """Of this machine's monotonic clock."""
@@ -170,11 +190,19 @@ class DaskExecutor:
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Start a job; ``on_report`` is called from another thread with its report, whatever happens.
 
-        ``slot`` says no more than that one is free: Dask picks the worker.
+        ``slot`` says no more than that one is free: Dask picks the worker. A share of a device is another matter.
         """
         self._connected.check()
-        assert self._tasks is not None
-        self._tasks.submit(job, on_report)
+        assert self._tasks is not None and self._watch is not None
+        if slot.share is None:
+            self._tasks.submit(job, on_report)
+            return
+        workers = workers_of(self._watch.devices(), slot.name)
+        if workers:
+            self._tasks.submit(job, on_report, share=slot.share, workers=workers)
+        else:
+            message = f"no Dask worker sees {slot.name} any more"
+            on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message=message))
 
     def cancel_all(self) -> None:
         """End every running attempt: SIGTERM, grace, SIGKILL in its worker."""
@@ -210,6 +238,14 @@ class DaskExecutor:
     async def _forget_study_on(self, address: str) -> None:
         """End what a worker trains that is heard again: it was lost meanwhile."""
         await self._connected.client.run(cancel_attempts_of, self._folder, workers=[address])
+
+    async def _share_devices_of(self, address: str) -> None:
+        packing = self._spec.packing
+        assert packing is not None
+        said = await self._connected.client.run(share_devices_of_worker, packing.devices, workers=[address])
+        if (problem := said.get(address)) and (packing.devices == "gpu" or not self._said_no_gpu):
+            self._said_no_gpu = True
+            logging.getLogger(__name__).info("%s: %s", address, problem)
 
     # End.
 

@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 import threading
 import uuid
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +21,7 @@ from distributed.scheduler import KilledWorker
 
 from hpo_core.execution.executor import OnReport
 from hpo_core.execution.requests import JobRequests
+from hpo_core.model.devices.share import Share
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.security.masking import masked_report
 from hpo_core.training.request import decode_report, encode_request
@@ -34,6 +37,8 @@ class _Submission(NamedTuple):
     job: Job
     request: bytes
     on_report: OnReport
+    workers: tuple[str, ...] | None
+    """Those that may run it, as they see its device; None: any."""
 
 
 @dataclass
@@ -44,7 +49,7 @@ class _Task:
     submission: _Submission | None
     """The job that was sent to it and not reported; None: it is open."""
     address: str = ""
-    """Of its worker, once it is open."""
+    """Of its worker, once it is open, or from the start where the job was placed on a device."""
     future: Any = None
 
 
@@ -80,9 +85,17 @@ class JobTasks:
     def _topic(self) -> str:
         return f"{self._study}/{self._id}"
 
-    def submit(self, job: Job, on_report: OnReport) -> None:
-        """Start a job; ``on_report`` is called once, from another thread, with its report."""
-        submission = _Submission(job, encode_request(self._requests.of(job)), on_report)
+    def submit(
+        self, job: Job, on_report: OnReport, *, share: Share | None = None, workers: Sequence[str] | None = None
+    ) -> None:
+        """Start a job; ``on_report`` is called once, from another thread, with its report.
+
+        Args:
+            share: the part of a device that it may use.
+            workers: addresses of those that see the device; None: any worker will do.
+        """
+        request = encode_request(self._requests.of(job, share))
+        submission = _Submission(job, request, on_report, None if workers is None else tuple(workers))
         task = self._take_open(submission)
         if task is None:
             self._start(submission)
@@ -103,6 +116,8 @@ class JobTasks:
 
     def _take_open(self, submission: _Submission) -> _Task | None:
         well = self._watch.well()
+        if submission.workers is not None:
+            well = [address for address in well if address in submission.workers]
         with self._lock:
             key = next((key for key, task in self._open.items() if task.address in well), None)
             if key is None:
@@ -112,11 +127,12 @@ class JobTasks:
             return task
 
     def _start(self, submission: _Submission) -> None:
-        """Submit a Dask task. Which worker runs it, Dask decides."""
+        """Submit a Dask task. Which worker runs it, Dask decides, but for a job that was placed on a device."""
         job = submission.job
         key = f"{self._study}/trial-{job.trial:05d}/attempt-{job.attempt}/{self._id}"
         avoided = bool(self._watch.out())
-        task = _Task(key, submission)
+        workers = (self._watch.well() if avoided else None) if submission.workers is None else [self._least(submission)]
+        task = _Task(key, submission, workers[0] if submission.workers and workers else "")
         with self._lock:
             self._tasks[key] = task
         try:
@@ -125,17 +141,25 @@ class JobTasks:
                 submission.request,
                 key,
                 self._topic,
+                submission.workers,
                 key=key,
                 pure=False,
                 retries=0,
-                workers=self._watch.well() if avoided else None,
-                allow_other_workers=avoided,  # a worker that went meanwhile must not keep the job waiting for it
+                workers=workers,
+                allow_other_workers=workers is not None,  # one that went meanwhile must not keep the job waiting for it
             )
         except BaseException:
             with self._lock:
                 self._forget(key)
             raise
         task.future.add_done_callback(self._task_ended)
+
+    def _least(self, submission: _Submission) -> str:
+        """Of the workers that see the device, the one that trains least of ours."""
+        assert submission.workers
+        with self._lock:
+            busy = Counter(task.address for task in self._tasks.values())
+        return min(submission.workers, key=lambda address: (busy[address], address))
 
     def _forget(self, key: str) -> _Task | None:
         self._open.pop(key, None)

@@ -12,16 +12,25 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
+
+from hpo_core.model.devices.usage import Usage
 from hpo_core.training.child.heartbeat_timer import HeartbeatTimer
 
 ASK_SECONDS = 1.0
 ANSWER_SECONDS = 10.0
 METRIC = "hpo_beats"
 """Name under which workers send :func:`hpo_core.training.worker.heartbeats` with each heartbeat."""
+
+
+DEVICES = "hpo_devices"
+"""Name under which they send :func:`hpo_core.training.visible_devices.seen_devices`, where jobs share devices."""
+USAGES = "hpo_usages"
+"""Name under which they then send :func:`hpo_core.training.worker.usages`."""
 
 
 class WorkerFacts(NamedTuple):
@@ -34,6 +43,10 @@ class WorkerFacts(NamedTuple):
     executing: list[str]
     """Those of them that a thread of it runs."""
     heartbeats: dict[str, int]
+    devices: dict[str, dict[str, Any]]
+    """That its jobs share, by name; empty before it was asked for them."""
+    usages: dict[str, dict[str, Any]]
+    """Likewise: by attempt that runs there and was measured."""
 
 
 @dataclass
@@ -45,6 +58,8 @@ class _Worker:
     out: str = ""
     """Why it is out; empty: it is well."""
     coming_back: bool = False
+    greeted: bool = False
+    """Whether it was asked what it has to be asked when it joins."""
 
 
 class ClusterWatch:
@@ -58,6 +73,7 @@ class ClusterWatch:
         on_out: called with (address, our keys there, why) when a worker goes out.
         on_overdue: called with (address, key, seconds) for a task that runs too long; its worker goes out next.
         on_back: awaited with the address of a worker that is heard again, before it counts again.
+        on_new: awaited with the address of a worker that joined; None: nothing is to be done there.
     """
 
     def __init__(
@@ -71,12 +87,14 @@ class ClusterWatch:
         on_out: Callable[[str, list[str], str], None],
         on_overdue: Callable[[str, str, float], None],
         on_back: Callable[[str], Awaitable[None]],
+        on_new: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         self._client = client
         self._prefix, self._folder = prefix, folder
         self._timeout, self._limit = timeout, limit
         self._longest = min(5.0, timeout / 4)
         self._on_out, self._on_overdue, self._on_back = on_out, on_overdue, on_back
+        self._on_new = on_new
         self._workers: dict[str, _Worker] = {}
         self._running: dict[str, HeartbeatTimer] = {}
         self._scheduler = HeartbeatTimer(self._longest)
@@ -104,6 +122,21 @@ class ClusterWatch:
     def out(self) -> list[str]:
         """Addresses of the others."""
         return [address for address, worker in list(self._workers.items()) if worker.out]
+
+    def devices(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """By address of a worker that is not out: what its jobs can share, by name."""
+        return {address: worker.facts.devices for address, worker in list(self._workers.items()) if not worker.out}
+
+    def usages(self) -> dict[tuple[int, int], Usage]:
+        """By (trial, attempt) of the study that runs and was measured: what it used so far."""
+        found = {}
+        for worker in list(self._workers.values()):
+            for name, usage in worker.facts.usages.items():
+                folder, trial, attempt = name.rsplit("/", 2)
+                if folder == self._folder:
+                    key = int(trial.removeprefix("trial-")), int(attempt.removeprefix("attempt-"))
+                    found[key] = msgspec.convert(usage, Usage)
+        return found
 
     def slots(self) -> int:
         """Threads of the workers that are not out."""
@@ -144,15 +177,28 @@ class ClusterWatch:
             worker = self._workers.get(address)
             if worker is None:
                 worker = self._workers[address] = _Worker(facts, HeartbeatTimer(self._longest))
+            if self._on_new is not None and not worker.greeted:
+                worker.greeted = True
+                self._later(self._greet(address, worker, self._on_new))
             why = self._why_out(worker, facts, count)
             worker.facts = facts
             if why and not worker.out:
                 self._put_out(address, worker, why)
             elif worker.out and not why and not worker.coming_back:
                 worker.coming_back = True
-                task = asyncio.ensure_future(self._bring_back(address, worker))
-                self._returns.add(task)
-                task.add_done_callback(self._returns.discard)
+                self._later(self._bring_back(address, worker))
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._returns.add(task)
+        task.add_done_callback(self._returns.discard)
+
+    async def _greet(self, address: str, worker: _Worker, on_new: Callable[[str], Awaitable[None]]) -> None:
+        try:
+            await asyncio.wait_for(on_new(address), self._timeout)
+        except Exception as error:
+            worker.greeted = False  # asked again the next time
+            logging.getLogger(__name__).debug("%s: %s: %s", address, type(error).__name__, error)
 
     def _why_out(self, worker: _Worker, facts: WorkerFacts, count: bool) -> str:
         """Why the worker must count as gone; empty where it is well."""
@@ -203,6 +249,8 @@ def facts_of_workers(prefix: str, dask_scheduler: Any = None) -> dict[str, tuple
             [task.key for task in worker.processing if str(task.key).startswith(prefix)],
             [task.key for task in worker.executing if task in worker.processing and str(task.key).startswith(prefix)],
             dict(worker.metrics.get(METRIC, {})),
+            {name: dict(facts) for name, facts in worker.metrics.get(DEVICES, {}).items()},
+            {name: dict(usage) for name, usage in worker.metrics.get(USAGES, {}).items()},
         )
         for worker in dask_scheduler.workers.values()
     }

@@ -10,23 +10,36 @@ from typing import Any
 
 import distributed
 
+from hpo_core.training.visible_devices import seen_devices
 from hpo_core.training.worker import (
     cancel_job,
     cancel_study,
     close_all,
     close_idle,
     heartbeats,
+    lost_report,
     prepare_worker,
+    share_devices,
+    usages,
 )
-from hpo_flows.dask.monitor import METRIC
+from hpo_flows.dask.monitor import DEVICES, METRIC, USAGES
 from hpo_flows.dask.open_tasks import close_open_tasks, train_in_turn
 
 
-def train(request: bytes, key: str, topic: str) -> tuple[bytes, str]:
-    """Train a job, and short ones that follow; the answer is small, whatever was trained."""
+def train(request: bytes, key: str, topic: str, workers: tuple[str, ...] | None = None) -> tuple[bytes, str]:
+    """Train a job, and short ones that follow; the answer is small, whatever was trained.
+
+    Args:
+        workers: addresses of those that see the device that the job was placed on; None: it was placed on none. The
+            job's thread then leaves the worker's pool: how many jobs a worker runs is the placement's to say.
+    """
     worker = distributed.get_worker()
     worker.metrics[METRIC] = lambda _: heartbeats()  # goes out with each heartbeat
     address = worker.address
+    if workers is not None:
+        if address not in workers:
+            return lost_report(request, "its Dask worker went before the job reached it"), ""
+        distributed.secede()  # type: ignore[no-untyped-call]
     return train_in_turn(request, key, lambda report: worker.log_event(topic, (key, address, report))), address
 
 
@@ -55,6 +68,15 @@ async def close_idle_children(objective: str, pythonpath: tuple[str, ...]) -> No
 async def prepare(objective: str, pythonpath: tuple[str, ...], threads: int | None = None) -> None:
     """Import the objective, which may take minutes."""
     await asyncio.to_thread(prepare_worker, objective, pythonpath, threads)
+
+
+async def share_devices_of_worker(kind: str, dask_worker: distributed.Worker) -> str:
+    """Send with each heartbeat what this worker's jobs can share; returns why no GPU can be seen, or nothing."""
+    problem = await asyncio.to_thread(share_devices, kind)
+    dask_worker.metrics[DEVICES] = lambda _: dict(seen_devices())
+    dask_worker.metrics[USAGES] = lambda _: usages()
+    await dask_worker.heartbeat()
+    return problem
 
 
 def forbid_repeats(dask_scheduler: Any = None) -> None:

@@ -9,11 +9,14 @@ import time
 from typing import Any
 
 from hpo_core.model.errors import HpoError
+from hpo_core.spec import PackingSpec
 from hpo_flows.dask.clusters.kind import ClusterError, ClusterKind
 from hpo_flows.dask.connection import Connection
 from hpo_flows.dask.monitor import ClusterWatch
 from hpo_flows.dask.on_worker import prepare
 
+DEVICE_SECONDS = 60.0
+"""A driver may take long for its first answer."""
 IMPORT_SECONDS = 720.0
 """An import may take 600 s (``Trainer``), and its process then has to be ended."""
 
@@ -51,6 +54,27 @@ class StartUp:
                 if self._watch.slots() == 0:
                     raise self._kind.no_workers(seconds)
                 return
+            time.sleep(0.05)
+
+    def wait_for_devices(self, packing: PackingSpec) -> None:
+        """Return when a worker sees a device that jobs can share.
+
+        Raises:
+            ClusterError: none does.
+        """
+        deadline = time.monotonic() + DEVICE_SECONDS
+        while not any(self._watch.devices().values()):
+            self._stop_if_abandoned()
+            if time.monotonic() >= deadline:
+                cure = (
+                    "See that nvidia-smi works where the workers run, that nvidia-ml-py is installed there "
+                    "(pip install 'hpo-core[gpu]') and that CUDA_VISIBLE_DEVICES names a GPU; or share processors "
+                    "(packing.devices: cpu), or drop packing."
+                )
+                raise ClusterError(
+                    f"packing.devices = {packing.devices!r}: no worker saw a device that jobs can share in "
+                    f"{DEVICE_SECONDS:.0f} s. {cure}"
+                )
             time.sleep(0.05)
 
     def prepare_workers(self, objective: str, pythonpath: tuple[str, ...], threads: int | None) -> None:

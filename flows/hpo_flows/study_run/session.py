@@ -21,6 +21,7 @@ from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.dispatch import Dispatcher
 from hpo_core.execution.enqueue_requests import EnqueueRequests
 from hpo_core.execution.loop import Loop, Observer, Takeover
+from hpo_core.execution.packed_placing import MeasurementWriter, placer_of
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
@@ -34,6 +35,7 @@ from hpo_core.model.errors import (
     StudyNotFoundError,
 )
 from hpo_core.model.events import StudyExtended
+from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.replay.past_results import with_past
 from hpo_core.samplers.registry import OURS
 from hpo_core.security.private_files import open_private
@@ -234,10 +236,14 @@ class Session:
         observers.append(ClusterNews(self._tell_news))
         observers.append(EnqueueRequests(study, self.folder))
         dispatcher = make_dispatcher(study, self.executor)
+        placer = placer_of(study)
+        if isinstance(placer, SharedDevices):
+            observers.append(MeasurementWriter(study, placer))
         loop = Loop(
             study,
             self.executor,
             dispatcher=dispatcher,
+            placer=placer,
             checkpoints=CheckpointCleanup(study, self.folder),
             observers=observers,
             takeover=Takeover(owner=self.owner, extend=self._extend, train=self.train),

@@ -6,12 +6,30 @@ from typing import NamedTuple
 
 import msgspec
 
+from hpo_core.model.devices.share import Share
+
 
 class Demand(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What a job needs. Every job needs one slot, so there is nothing to say yet."""
 
 
 ONE_SLOT = Demand()
+
+
+class Capacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What there is of a device that several jobs share."""
+
+    node: str
+    """The computer it is in, whose cores its jobs use."""
+    architecture: str
+    """Such as ``A100``, or ``CPU``: demands are told apart by it."""
+    memory: int
+    """Bytes in all."""
+    free: int
+    """Bytes of them that jobs of this study may use together now: what others use is left out."""
+    cores: int
+    """CPU cores of the node, in thousandths."""
+    gpu: bool = False
 
 
 class Device(msgspec.Struct, frozen=True, gc=False):
@@ -24,6 +42,8 @@ class Device(msgspec.Struct, frozen=True, gc=False):
     name: str
     slots: int = 1
     """Jobs that can run here at once."""
+    capacity: Capacity | msgspec.UnsetType = msgspec.UNSET
+    """For a device that jobs share by what they need; not set where each job takes a slot."""
 
     def __post_init__(self) -> None:
         if self.slots < 0:
@@ -62,3 +82,5 @@ class Slot(NamedTuple):
     """From 0 on that device."""
     name: str
     """Name of the device."""
+    share: Share | None = None
+    """The part of the device that comes with it; None: whatever is there."""

@@ -24,6 +24,7 @@ _MOST = {
     "unit_seconds": 1e10,
     "measured_at": 1e11,
 }
+_FLOATS = {"compute", "cores", "startup_seconds", "unit_seconds", "measured_at"}
 
 
 def is_cpu(architecture: str) -> bool:
@@ -91,7 +92,15 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     @property
     def identity(self) -> str:
         """Digest of all of it: the same measurement, told twice, is one."""
-        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
+        told = {}
+        for name, default in _DEFAULTS.items():
+            value = getattr(self, name)
+            if value != default:  # not by omit_defaults, which asks whether it is the same object
+                told[name] = float(value) if name in _FLOATS and value is not None else value
+        return hashlib.sha256(msgspec.json.encode(told, order="sorted")).hexdigest()
+
+
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Measurement)}
 
 
 def key_of(params: Mapping[str, Any]) -> str:

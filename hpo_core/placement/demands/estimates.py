@@ -21,9 +21,6 @@ from hpo_core.placement.packing.room import SharedDevice
 
 Source = Literal["stated", "measured", "predicted", "profile"]
 
-ALLOWANCE = 1.05
-"""A known key gets so many times the largest memory that was measured."""
-
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """What a job will need, and how that is known."""
@@ -132,7 +129,7 @@ class Estimates:
             "cores": node_cores // (devices_on_node * self._profiles),
         }
         found = {
-            "memory": _memory(stated.get("memory"), figures.memory, known.measurements > 0, device.memory),
+            "memory": self._memory(stated.get("memory"), figures, known, device),
             "cores": _whole(stated.get("cores"), figures.cores, node_cores),
             "compute": _compute(stated, figures, device, node_cores),
         }
@@ -144,6 +141,16 @@ class Estimates:
             measurements=rests_on,
             guessed=tuple(part for part in guesses if found[part] is None),
         )
+
+    def _memory(self, stated: float | None, figures: Figures, known: KnownNeed, device: SharedDevice) -> int | None:
+        if stated is not None:
+            return math.ceil(stated)
+        if figures.memory is None:
+            return None
+        if not known.measurements:
+            return min(math.ceil(figures.memory), device.memory)
+        wanted = math.ceil(self._known.next_memory(device.architecture, known))
+        return max(min(wanted, device.memory), math.ceil(figures.memory))
 
     def _seconds(self, stated: float | None, figures: Figures, device: SharedDevice, units: int) -> float:
         """Of start-up and units; in the mean of all keys where nothing else is known."""
@@ -231,16 +238,6 @@ class Estimates:
     def is_profiling(self, params: Mapping[str, Any], architecture: str) -> bool:
         """Whether a job of the same key is being profiled: another one would learn nothing new."""
         return self._profiling[architecture, self.key(params)] > 0
-
-
-def _memory(stated: float | None, figure: float | None, is_measured: bool, capacity: int) -> int | None:
-    if stated is not None:
-        return math.ceil(stated)
-    if figure is None:
-        return None
-    if is_measured:
-        return max(min(math.ceil(ALLOWANCE * figure), capacity), math.ceil(figure))
-    return min(math.ceil(figure), capacity)
 
 
 def _compute(stated: Mapping[str, float | None], figures: Figures, device: SharedDevice, node_cores: int) -> int | None:

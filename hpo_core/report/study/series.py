@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import JournalError
 from hpo_core.model.events import (
     AttemptFailed,
@@ -37,6 +38,7 @@ from hpo_core.samplers.recorded_params import RecordedSampler
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
 from hpo_core.views.lineage import Lineage
+from hpo_core.views.usage_words import usage_of
 
 Turn = CeilingRaised | StudyExtended | StudyHalted | StudyReopened | TrialExtended | TrialExtensionEnded
 
@@ -60,6 +62,8 @@ class Span:
     """The metric it reached, None where there is none or it is not finite."""
     further: bool = False
     """Whether it trained beyond the search."""
+    usage: Usage | None = None
+    """What it used of its machine, where that was measured."""
 
 
 class Step(NamedTuple):
@@ -186,6 +190,7 @@ class _Ended:
     worker: str
     outcome: Outcome | None
     value: float | None
+    usage: Usage | None = None
 
 
 class _Reader:
@@ -264,7 +269,9 @@ class _Reader:
         start = min(max(self.active(event.started), granted), reported)
         end = self.active(event.ended)
         end = reported if end <= start else min(end, reported)
-        self.attempts.append(_Ended(grant, start, end, worker=event.worker, outcome=outcome, value=value))
+        self.attempts.append(
+            _Ended(grant, start, end, worker=event.worker, outcome=outcome, value=value, usage=usage_of(event))
+        )
 
     def series(self) -> Series:
         """The whole, once the last entry was taken in."""
@@ -301,6 +308,7 @@ class _Reader:
             outcome=attempt.outcome,
             value=attempt.value,
             further=grant.rung == FURTHER,
+            usage=attempt.usage,
         )
 
 

@@ -22,11 +22,14 @@ from hpo_core.views.formatting import duration, number
 from hpo_core.views.repeat_spread import repeat_spread
 from hpo_core.views.trial_state import trial_state
 from hpo_core.views.trial_story import trial_story
+from hpo_core.views.usage_words import largest_memory, usage_words
 
 CURVE_POINTS = 60
 """Of one trial."""
 CURVE_BYTES, STORY_BYTES, LOG_BYTES = 1_500_000, 1_500_000, 400_000
 """Of all trials together."""
+_USED = ["memory MB", "cores", "seconds per unit"]
+"""Columns of a study whose attempts were measured: the largest memory, the others of the latest attempt."""
 _SPREAD = ["std", "repeats"]
 """Columns of a study with seed repeats: standard deviation and single values behind the best."""
 LOGS = 300
@@ -57,6 +60,7 @@ def embedded_trials(series: Series, folder: Path | None = None) -> dict[str, Any
         "trained for",
         "attempts",
         "seconds",
+        *_USED * _is_measured(series),
     ]
     best = study.best
     values = [value for curve in series.curves.values() for value in curve.values()]
@@ -103,8 +107,22 @@ def _row(
         trial.resource,
         trial.attempts,
         round(math.fsum(span.end - span.start for span in spans), 1),
+        *_used_cells(spans) * _is_measured(series),
         *(_plain(trial.params.get(name)) for name in names),
     ]
+
+
+def _is_measured(series: Series) -> bool:
+    return any(span.usage is not None for span in series.spans)
+
+
+def _used_cells(spans: Sequence[Span]) -> list[Any]:
+    """What stands in the columns :data:`_USED`."""
+    usages = [span.usage for span in spans if span.usage is not None]
+    memory = largest_memory(usages)
+    if memory is None:
+        return [None] * len(_USED)
+    return [round(memory / 1e6, 1), usages[-1].cores, usages[-1].unit_seconds or None]
 
 
 def _spread_cells(series: Series, result: JobCompleted | None) -> list[Any]:
@@ -185,4 +203,5 @@ def _story(series: Series, trial: TrialRecord) -> list[str]:
 def _attempt(series: Series, span: Span) -> list[Any]:
     outcome = "running" if span.outcome is None else span.outcome.value
     length = duration(span.end - span.start)
-    return [span.attempt, series.levels[span.level], outcome, duration(span.start), length, span.worker]
+    used = usage_words(span.usage)
+    return [span.attempt, series.levels[span.level], outcome, duration(span.start), length, span.worker, used]

@@ -28,6 +28,7 @@ from hpo_core.training.optuna.trial_adapter import train_optuna_objective
 from hpo_core.training.random_state import seed_all
 from hpo_core.training.repeat_runs import merge_attempt, run_repeats
 from hpo_core.training.request import JobRequest
+from hpo_core.training.resources.share_limits import refused
 
 _OUT_OF_MEMORY = (
     "out of memory",
@@ -105,7 +106,10 @@ def run_attempt(
             raise
         if handle.save_error is not None:  # whatever the function made of it
             return failed(Outcome.STORAGE, str(handle.save_error), traceback_tail(error))
-        return failed(_outcome(error, request.folder), one_line_message(error), traceback_tail(error))
+        outcome, message = _outcome(error, request.folder), one_line_message(error)
+        if outcome is Outcome.OUT_OF_MEMORY and request.share is not None:
+            message += refused(request.share)
+        return failed(outcome, message, traceback_tail(error))
     judged = (*request.metrics, *request.constraints)
     bad = next((name for name in judged if name in metrics and not math.isfinite(metrics[name])), None)
     return Report(
@@ -153,7 +157,7 @@ def _is_full(folder: str) -> bool:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether host or GPU memory ran out, by whatever name the libraries call it."""
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
     if any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):
         return True

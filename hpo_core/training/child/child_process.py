@@ -22,6 +22,7 @@ from hpo_core.training.child.messages import Done, send
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.error_text import traceback_tail
 from hpo_core.training.request import JobRequest
+from hpo_core.training.resources.share_limits import apply_share
 
 _PR_SET_PDEATHSIG = 1
 _prctl = getattr(ctypes.CDLL(None), "prctl", None)  # looked up before the fork; Linux only
@@ -83,7 +84,11 @@ def _train_and_report(function: Callable[..., Any], request: JobRequest, progres
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     _restore_signals()
+    progress.figures.start()
+    if request.share is not None:
+        apply_share(request.share, request.threads)
     report = run_attempt(function, request, progress)
+    progress.figures.finish()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import Report
 from hpo_core.training.request import JobRequest
 
@@ -42,6 +43,20 @@ class Started(_Message, frozen=True):
     pid: int
 
 
+class Measured(_Message, frozen=True):
+    """Zygote to trainer: what the attempt that runs has used so far, once its profile is complete."""
+
+    usage: Usage
+
+
+class Limit(_Message, frozen=True):
+    """Trainer to zygote: end this attempt, which exceeds its share of a device."""
+
+    trial: int
+    attempt: int
+    message: str
+
+
 class Cancel(_Message, frozen=True):
     """Trainer to zygote: end this attempt, if it is running."""
 
@@ -74,7 +89,7 @@ class MalformedMessageError(ValueError):
     """Received bytes are no message: user code wrote to a descriptor of ours."""
 
 
-Message = Prepare | Ready | Run | Started | Cancel | Ping | Pong | Done
+Message = Prepare | Ready | Run | Started | Measured | Limit | Cancel | Ping | Pong | Done
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 

@@ -7,19 +7,25 @@ import math
 import os
 import signal
 import time
+from collections.abc import Container
 from pathlib import Path
 
 import msgspec
 
+from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.training.child.attempt_log import AttemptLog
 from hpo_core.training.child.exit_cause import oom_kill_count, outcome_of_exit
 from hpo_core.training.child.messages import Done, Inbox, MalformedMessageError
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.request import JobRequest
+from hpo_core.training.resources.meter import Meter
+from hpo_core.training.resources.share_limits import exceeded
 
 _READS_PER_TURN = 16
 """Reads of 64 KiB from one descriptor before the limits are checked again: a child may write for ever."""
+LIMIT_GRACE = 0.1
+"""Seconds in which a process that takes too much memory may write its stack to its log; it goes on taking."""
 _READS_TO_DRAIN = 256
 """Reads that empty any pipe, once nobody writes to it."""
 
@@ -27,11 +33,16 @@ _READS_TO_DRAIN = 256
 class RunningChild:
     """One child, from before its fork until it is reaped.
 
+    Args:
+        request: what it is to do.
+        progress: page shared with it.
+        helpers: other children of the zygote, which are not measured.
+
     Raises:
         StorageError: the attempt's log cannot be written.
     """
 
-    def __init__(self, request: JobRequest, progress: SharedProgress) -> None:
+    def __init__(self, request: JobRequest, progress: SharedProgress, helpers: Container[int] = ()) -> None:
         self.request = request
         self.log = AttemptLog(Path(request.folder) / request.log_path, request.log_limit)
         self._progress = progress
@@ -48,7 +59,9 @@ class RunningChild:
         self._kill_at: float | None = None
         self.pid = 0
         self.reaped = False
-        progress.begin(request.job.checkpoint.resource if request.job.checkpoint else 0)
+        self._start = request.job.checkpoint.resource if request.job.checkpoint else 0
+        progress.begin(self._start)
+        self._meter = Meter(request.share, progress.figures, helpers=helpers)
 
     def close(self) -> None:
         """Release descriptors and log; call it after the child was reaped."""
@@ -63,11 +76,11 @@ class RunningChild:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def stop(self, outcome: Outcome, message: str) -> None:
+    def stop(self, outcome: Outcome, message: str, *, grace: float | None = None) -> None:
         """Send SIGTERM now and SIGKILL after the grace period; the first call's reason counts."""
         if self._stop_reason is None and self._report is None:
             self._stop_reason = outcome, message
-            self._kill_at = time.monotonic() + self.request.grace
+            self._kill_at = time.monotonic() + (self.request.grace if grace is None else grace)
             if self.reaped:  # the number may be somebody else's by now
                 return
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -125,15 +138,17 @@ class RunningChild:
         self.read_output(_READS_TO_DRAIN)
         self.read_result(_READS_TO_DRAIN)
 
-    def next_deadline(self) -> float | None:
-        """Monotonic time by which :meth:`check_limits` must be called again; None: no limit is set."""
+    def next_deadline(self) -> float:
+        """Monotonic time by which :meth:`check_limits` must be called again."""
         if self._kill_at is not None:
             return self._kill_at
-        limits = [] if self.request.timeout is None else [self._started_monotonic + self.request.timeout]
+        limits = [self._meter.next_at]
+        if self.request.timeout is not None:
+            limits.append(self._started_monotonic + self.request.timeout)
         either = [limit for limit in (self.request.stall_timeout, self.request.storage_timeout) if limit is not None]
         if either:  # the child may switch from one to the other at any moment, without a message
             limits += [self._stall_deadline(), time.monotonic() + min(either) / 2]
-        return min(limits, default=None)
+        return min(limits)
 
     def _stall_deadline(self) -> float:
         _, when, storing = self._progress.read(self.request.job.target)
@@ -171,8 +186,39 @@ class RunningChild:
                 "is in its log. Raise the limit if steps take that long.",
             )
 
-    def final_report(self, code: int, status: int) -> Report:
-        """The report of a child that has ended: its own, or one made from its exit status."""
+    def measure(self) -> Usage | None:
+        """Look at its processes if it is time to; what is new, once its profile is complete.
+
+        A child whose memory exceeds its share is ended.
+        """
+        if self._kill_at is not None or time.monotonic() < self._meter.next_at:
+            return None
+        self._meter.sample()
+        limit, share = self._meter.limit, self.request.share
+        if limit is not None and share is not None and self._meter.memory > limit:
+            self.stop(Outcome.OUT_OF_MEMORY, exceeded(share, self._meter.memory), grace=LIMIT_GRACE)
+        return self._meter.news(self._units())
+
+    def _units(self) -> int:
+        return self._progress.read(self.request.job.target)[0] - self._start
+
+    def _usage(self, cpu: float) -> Usage:
+        units = self._units()
+        if self._report is not None and self._report.outcome in RESULTS:
+            units = self.request.job.target - self._start
+        return self._meter.usage(time.monotonic(), cpu=cpu, units=units)
+
+    def final_report(self, code: int, status: int, cpu: float = 0.0) -> Report:
+        """The report of a child that has ended: its own, or one made from its exit status; with what it used.
+
+        Args:
+            code: how it ended, as ``waitid`` says it.
+            status: its exit code or signal.
+            cpu: seconds of processor time that it took, with the processes that it waited for.
+        """
+        return msgspec.structs.replace(self._judged_report(code, status), usage=self._usage(cpu))
+
+    def _judged_report(self, code: int, status: int) -> Report:
         printed = self.log.tail()
         if self._report is not None and (self._stop_reason is None or self._report.outcome in RESULTS):
             if not self._report.detail:

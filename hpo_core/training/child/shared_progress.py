@@ -13,9 +13,13 @@ import struct
 import time
 from collections.abc import Iterator
 
+from hpo_core.training.resources.own_figures import OwnFigures
+
 _LAYOUT = struct.Struct("<qdq")
 _STORING = 0x53544F52494E47
 """Flag value that a stray write is unlikely to leave."""
+_FIGURES_AT = 64
+"""Byte of the page at which the child's own figures begin."""
 
 
 class SharedProgress:
@@ -23,12 +27,14 @@ class SharedProgress:
 
     def __init__(self) -> None:
         self._page = mmap.mmap(-1, mmap.PAGESIZE)
+        self.figures = OwnFigures(self._page, _FIGURES_AT)
         self._start_resource = 0
         self._start_time = 0.0
 
     def begin(self, resource: int) -> None:
         """Reset before a fork; called in the zygote."""
         self._start_resource, self._start_time = resource, time.monotonic()
+        self.figures.clear()
         self._write(resource, storing=False)
 
     def step(self, resource: int) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.security.credentials import without_private_settings
@@ -24,9 +25,23 @@ from hpo_core.spec.threads import VARIABLES
 from hpo_core.training.child.connection import Connection
 from hpo_core.training.child.descendants import TAG_VARIABLE, kill_tagged
 from hpo_core.training.child.heartbeat_timer import HeartbeatTimer
-from hpo_core.training.child.messages import Cancel, Done, Message, Ping, Pong, Prepare, Ready, Run, Started
+from hpo_core.training.child.messages import (
+    Cancel,
+    Done,
+    Limit,
+    Measured,
+    Message,
+    Ping,
+    Pong,
+    Prepare,
+    Ready,
+    Run,
+    Started,
+)
 from hpo_core.training.repeat_runs import run_repeats
 from hpo_core.training.request import JobRequest
+from hpo_core.training.resources.gpu_meter import GpuMeter
+from hpo_core.training.resources.share_limits import exceeded
 
 _ENVIRONMENT = {
     **dict.fromkeys(VARIABLES, "1"),  # a forked child deadlocks in a thread pool that the zygote had started
@@ -71,10 +86,17 @@ class Trainer:
         self._child_group = 0
         self._lock = threading.Lock()
         self._cancelled: tuple[int, int] | None = None
+        self._measured: Usage | None = None
+        self._gpu_meter: GpuMeter | None = None
         self._tag = uuid.uuid4().hex
         self.closed = False
         self.heartbeats = 0
         """Grows every few seconds while ``run`` is active; a constant value means that its thread hangs."""
+
+    @property
+    def child(self) -> int:
+        """Process id of the attempt that runs; 0: none does."""
+        return self._child_group
 
     def prepare(self) -> None:
         """Start the zygote and import the objective, unless a running zygote has done so.
@@ -154,6 +176,7 @@ class Trainer:
             # masked here, where the secrets are known; the child is not given them
             return masked_report(run_repeats(self._run, request))
         finally:
+            self._measured = None
             self._cancelled = None  # the next study may well have an attempt of the same number
 
     def _run(self, request: JobRequest) -> Report:
@@ -173,11 +196,20 @@ class Trainer:
             return _with_worker_name(_report_without_child(request, Outcome.LOST, message, started=started))
         attempt = (request.job.trial, request.job.attempt)
         self._child_group = 0
+        self._measured = None
         self._send(Run(request))
         if self._cancelled == attempt:
             self._send(Cancel(*attempt))
-        report, reason = self._wait_for_report(request)
+        try:
+            report, reason = self._wait_for_report(request)
+        finally:
+            measured, meter = self.usage, self._gpu_meter
+            self._gpu_meter = None
+            if meter is not None:
+                meter.close()
         if report is not None:
+            if meter is not None and isinstance(report.usage, Usage):
+                report = msgspec.structs.replace(report, usage=meter.with_gpu(report.usage))
             return _with_worker_name(report)
         self._kill_child_group()
         if self.closed:
@@ -188,7 +220,8 @@ class Trainer:
         reason = reason or f"The zygote process ended with {exit_text}"
         self._end_zygote()
         message = f"{reason}; it is started anew for the next job."
-        return _with_worker_name(_report_without_child(request, Outcome.LOST, message, started=started))
+        report = _report_without_child(request, Outcome.LOST, message, started=started)
+        return _with_worker_name(msgspec.structs.replace(report, usage=measured or msgspec.UNSET))
 
     def _wait_for_report(self, request: JobRequest) -> tuple[Report | None, str]:
         """The child's report; or None and why the zygote was killed (empty: it ended by itself)."""
@@ -214,6 +247,9 @@ class Trainer:
                 return message.report, ""
             if isinstance(message, Started):
                 self._child_group = message.pid
+                self._watch_gpu(request)
+            elif isinstance(message, Measured):
+                self._measured = message.usage
             elif isinstance(message, Pong):
                 if not message.ending:
                     since_stop.reset()
@@ -223,6 +259,22 @@ class Trainer:
             else:
                 break
         return None, ""
+
+    def _watch_gpu(self, request: JobRequest) -> None:
+        share, job, zygote = request.share, request.job, self._zygote
+        if share is None or not share.gpu or zygote is None:
+            return
+
+        def on_exceeded(memory: int) -> None:
+            self._send(Limit(job.trial, job.attempt, exceeded(share, memory)))
+
+        self._gpu_meter = GpuMeter(share, zygote.pid, on_exceeded)
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the attempt that runs has used so far; None until its profile is complete, and between attempts."""
+        measured, meter = self._measured, self._gpu_meter
+        return measured if measured is None or meter is None else meter.with_gpu(measured)
 
     def _kill_zygote(self) -> None:
         with self._lock:

@@ -29,7 +29,9 @@ from hpo_core.training.child.messages import (
     Cancel,
     Done,
     Inbox,
+    Limit,
     MalformedMessageError,
+    Measured,
     Ping,
     Pong,
     Prepare,
@@ -38,7 +40,7 @@ from hpo_core.training.child.messages import (
     Started,
     send,
 )
-from hpo_core.training.child.running_child import RunningChild
+from hpo_core.training.child.running_child import LIMIT_GRACE, RunningChild
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.objective import load_objective
 from hpo_core.training.random_state import capture_all, seed_all
@@ -74,12 +76,14 @@ class Zygote:
     def serve(self) -> NoReturn:
         """Answer the trainer until it goes away; then exit."""
         while True:
-            deadline = self._child.next_deadline() if self._child else None
+            deadline = None if self._child is None else self._child.next_deadline()
             timeout = None if deadline is None else min(max(0.0, deadline - time.monotonic()), _MAX_WAIT_SECONDS)
             for key, _ in self._selector.select(timeout):
                 key.data()
             if self._child is not None:
                 self._child.check_limits()
+                if (usage := self._child.measure()) is not None:
+                    self._send(Measured(usage))
 
     def _on_control(self) -> None:
         try:
@@ -99,9 +103,13 @@ class Zygote:
                 self._start(message.request)
             elif isinstance(message, Ping):
                 self._send(Pong(self._child is not None and self._child.ending))
-            elif isinstance(message, Cancel) and self._child is not None:
+            elif isinstance(message, Cancel | Limit) and self._child is not None:
                 job = self._child.request.job
-                if (job.trial, job.attempt) == (message.trial, message.attempt):
+                if (job.trial, job.attempt) != (message.trial, message.attempt):
+                    continue
+                if isinstance(message, Limit):
+                    self._child.stop(Outcome.OUT_OF_MEMORY, message.message, grace=LIMIT_GRACE)
+                else:
                     self._child.stop(Outcome.PREEMPTED, "The attempt was ended on purpose (cancel or shutdown).")
 
     def _prepare(self, message: Prepare) -> None:
@@ -123,7 +131,7 @@ class Zygote:
     def _start(self, request: JobRequest) -> None:
         assert self._function is not None and self._child is None
         try:
-            child = RunningChild(request, self._progress)
+            child = RunningChild(request, self._progress, self._objective_processes)
         except StorageError as error:
             self._send(Done(_storage_report(request, error)))
             return
@@ -166,7 +174,7 @@ class Zygote:
             reap({child.pid, *self._objective_processes})  # orphans that became our children and ended
             return
         child.kill()
-        os.waitpid(child.pid, 0)
+        spent = os.wait4(child.pid, 0)[2]
         child.reaped = True
         kill_children(self._objective_processes)
         child.drain()
@@ -174,11 +182,11 @@ class Zygote:
             with contextlib.suppress(KeyError):
                 self._selector.unregister(descriptor)
         self._child = None
-        done = Done(child.final_report(ended.si_code, ended.si_status))
+        done = Done(child.final_report(ended.si_code, ended.si_status, spent.ru_utime + spent.ru_stime))
         child.close()
         self._send(done)
 
-    def _send(self, message: Ready | Started | Pong | Done) -> None:
+    def _send(self, message: Ready | Started | Measured | Pong | Done) -> None:
         try:
             send(self._control, message)
         except (BrokenPipeError, ConnectionError):

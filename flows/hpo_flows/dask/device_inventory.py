@@ -1,0 +1,58 @@
+"""From what the workers see to the devices that jobs can share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hpo_core.model.devices.inventory import Capacity, Device, Inventory
+
+RESERVE = 0.05
+"""Share of a device's memory that is left to drivers, allocators and what comes and goes."""
+STEPS = 64
+"""Free memory is rounded down to such a part of the device: every heartbeat shows some other figure."""
+
+Seen = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""By address of a worker, by name of a device: what it sees (:mod:`hpo_core.training.visible_devices`)."""
+
+
+def shared_inventory(seen: Seen, most: int) -> Inventory:
+    """The devices that some worker sees, node by node; those that do not answer are left out.
+
+    Several workers may see one device. What none of them uses for attempts of ours is used by others.
+
+    Args:
+        most: jobs on one device at once.
+    """
+    first: dict[str, Mapping[str, Any]] = {}
+    own: dict[str, int] = {}
+    for address in sorted(seen):
+        for name, facts in seen[address].items():
+            if not facts.get("lost"):
+                first.setdefault(name, facts)
+                own[name] = own.get(name, 0) + int(facts["own"])
+    devices = [
+        Device(name, most, _capacity(first[name], own[name]))
+        for name in sorted(first, key=lambda name: (first[name]["node"], name))
+    ]
+    return Inventory(tuple(devices))
+
+
+def workers_of(seen: Seen, name: str) -> list[str]:
+    """Addresses of the workers that see a device."""
+    return [address for address in sorted(seen) if name in seen[address] and not seen[address][name].get("lost")]
+
+
+def _capacity(facts: Mapping[str, Any], own: int) -> Capacity:
+    total = int(facts["memory"])
+    step = max(1, total // STEPS)
+    others = max(0, int(facts["used"]) - own)
+    free = max(0, total - others - round(RESERVE * total)) // step * step
+    return Capacity(
+        node=str(facts["node"]),
+        architecture=str(facts["architecture"]),
+        memory=total,
+        free=free,
+        cores=int(facts["cores"]),
+        gpu=bool(facts["gpu"]),
+    )

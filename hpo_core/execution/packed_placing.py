@@ -1,0 +1,97 @@
+"""The placement that a study describes, with what is known of its jobs' needs."""
+
+from __future__ import annotations
+
+import time
+
+from hpo_core.journal.measurements import QuietMeasurements, measurements_of
+from hpo_core.model.devices.usage import Usage
+from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.placement import Placer, Slots
+from hpo_core.placement.demands import Estimates, StatedDemand, deciding_parameters, objective_digest
+from hpo_core.placement.packing.registry import POLICIES
+from hpo_core.placement.shared_devices import SharedDevices
+from hpo_core.spec import StudySpec, is_pure
+from hpo_core.study import Study
+
+WRITE_SECONDS = 10.0
+"""How often new measurements are written: each time costs the disk a transaction."""
+
+
+def placer_of(study: Study) -> Placer:
+    """One job on each slot; with ``packing``, several on a device by what they need."""
+    spec = study.spec
+    packing = spec.packing
+    if packing is None:
+        return Slots()
+    objective, code = spec.objective or "", ""
+    if spec.objective is not None:
+        code = objective_digest(spec.objective, spec.pythonpath)
+    estimates = Estimates(
+        objective=objective,
+        code=code,
+        study=spec.study,
+        by=deciding_parameters(spec.search_space(), spec.constants, packing.by),
+        stated=StatedDemand.read(packing.demand.stated()),
+        quantile=packing.safety,
+        profiles=packing.profiles,
+        past=QuietMeasurements(measurements_of(study.journal)).read(objective, code),
+    )
+    placer = SharedDevices(
+        packing,
+        POLICIES[packing.policy](),
+        estimates,
+        constants=spec.constants,
+        free_choice=spec.search.outline().independent and is_pure(spec),
+        alone=_alone(study),
+    )
+    _learn(study, spec, estimates)
+    return placer
+
+
+def _alone(study: Study) -> list[int]:
+    """Trials that ran out of memory and have not been tried again."""
+    last = ((trial.number, trial.failures[-1]) for trial in study.state.trials if trial.failures)
+    return [number for number, failure in last if failure.outcome is Outcome.OUT_OF_MEMORY]
+
+
+def _learn(study: Study, spec: StudySpec, estimates: Estimates) -> None:
+    """What the study's own journal holds; the history has most of it, but not the last seconds before a crash."""
+    for trial in study.state.trials:
+        params = {**spec.constants, **trial.params}
+        for result in trial.results:
+            if isinstance(result.usage, Usage):
+                estimates.learn(params, result.usage, at=result.ended)
+        for failure in trial.failures:
+            usage = failure.usage
+            if failure.outcome is Outcome.OUT_OF_MEMORY and isinstance(usage, Usage) and usage.share is not None:
+                used = usage.memory if usage.device_memory is None else usage.device_memory
+                estimates.raise_after_out_of_memory(
+                    params, usage.architecture, had=usage.share[1], at=failure.ended, measured=used
+                )
+
+
+class MeasurementWriter:
+    """Writes what a study measured into the history, for this study's next controller and for other studies."""
+
+    def __init__(self, study: Study, placer: SharedDevices) -> None:
+        self._estimates = placer.estimates
+        self._history = QuietMeasurements(measurements_of(study.journal))
+        self._next = time.monotonic() + WRITE_SECONDS
+
+    def on_report(self, report: Report, granted: list[Job]) -> None:
+        """Nothing: measurements are written together."""
+
+    def on_tick(self) -> None:
+        """Write what is new, every few seconds."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + WRITE_SECONDS
+            self._write()
+
+    def close(self) -> None:
+        """Write the rest."""
+        self._write()
+
+    def _write(self) -> None:
+        if found := self._estimates.new_measurements():
+            self._history.add(found)

@@ -1,0 +1,23 @@
+"""The packing policies by name: to add one is to add a file and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hpo_core.placement.packing.best_fit import BestFit
+from hpo_core.placement.packing.exact import Exact
+from hpo_core.placement.packing.fill import Fill
+from hpo_core.placement.packing.first_fit import FirstFit
+from hpo_core.placement.packing.packing_policy import PackingPolicy
+from hpo_core.placement.packing.worst_fit import WorstFit
+
+POLICIES: dict[str, Callable[[], PackingPolicy]] = {
+    "fill": Fill,
+    "first_fit": lambda: FirstFit(decreasing=False),
+    "first_fit_decreasing": lambda: FirstFit(decreasing=True),
+    "worst_fit": lambda: WorstFit(decreasing=False),
+    "worst_fit_decreasing": lambda: WorstFit(decreasing=True),
+    "best_fit": BestFit,
+    "exact": lambda: Exact(seconds=1.0),
+}
+"""By the name that ``packing.policy`` gives."""

@@ -1,0 +1,322 @@
+"""SharedDevices: several jobs on one device, by what each needs of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from hpo_core.model.devices.inventory import EMPTY, Capacity, Device, Inventory, Slot
+from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.usage import Usage
+from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.placement.demands import Estimate, Estimates
+from hpo_core.placement.packing.need import WHOLE, Need, WaitingJob
+from hpo_core.placement.packing.packing_policy import PackingPolicy
+from hpo_core.placement.packing.reservations import WithReservations
+from hpo_core.placement.packing.room import Room, SharedDevice, why_nowhere
+from hpo_core.placement.placer import JobKey, Placement
+from hpo_core.spec import PackingSpec
+
+BLAME_SECONDS = 1.0
+"""Attempts that die on a device within this time of one that ran out of memory there are not to blame."""
+MOST_BLAMELESS = 3
+"""How often that is said of one trial: one that dies whoever is beside it must not be trained for ever."""
+_MAY_BE_COLLATERAL = {Outcome.CRASHED, Outcome.ERROR, Outcome.OUT_OF_MEMORY}
+
+
+class _Held(msgspec.Struct, frozen=True):
+    """What a running job holds."""
+
+    job: Job
+    slot: Slot
+    need: Need
+    is_guess: bool
+    """Whether it was placed before its need was known."""
+
+
+class SharedDevices:
+    """Places jobs on shared devices with a packing policy (HyperSack, Section III).
+
+    A job whose attempt ran out of memory is placed alone the next time: no other job runs on its device meanwhile.
+
+    Args:
+        packing: settings of the study.
+        policy: chooses among the jobs that wait.
+        estimates: what each job will need.
+        constants: of the study; expressions of stated demands may read them.
+        free_choice: whether the search grants jobs without waiting for results, so that many may wait.
+        alone: trials whose last attempt ran out of memory, as the journal says.
+    """
+
+    def __init__(
+        self,
+        packing: PackingSpec,
+        policy: PackingPolicy,
+        estimates: Estimates,
+        *,
+        constants: Mapping[str, Any] = {},
+        free_choice: bool = False,
+        alone: Iterable[int] = (),
+    ) -> None:
+        self.estimates = estimates
+        self._packing = packing
+        self._constants = dict(constants)
+        self._ahead = packing.look_ahead or (8 if free_choice else 1)
+        self._ahead_is_total = packing.look_ahead is not None
+        self._inventory = EMPTY
+        self._capacities: dict[str, Capacity] = {}
+        """By device that is there."""
+        self._empty = self._whole = self._room = Room(())
+        self._policy = WithReservations(policy, self._empty, patience=packing.patience)
+        self._held: dict[JobKey, _Held] = {}
+        self._alone = set(alone)
+        self._blameless: dict[int, int] = {}
+        self._last_out_of_memory: dict[str, tuple[float, int]] = {}
+        """By device: when an attempt last ran out of memory there, and of which trial."""
+        self._granted = 0
+        """Jobs that the study was told it may have under way."""
+
+    @property
+    def inventory(self) -> Inventory:
+        return self._inventory
+
+    def __len__(self) -> int:
+        """Jobs that run."""
+        return len(self._held)
+
+    # Devices.
+
+    def update(self, inventory: Inventory, usages: Mapping[JobKey, Usage] = {}) -> None:
+        for key, usage in usages.items():
+            self._seen(key, usage)
+        if inventory != self._inventory:
+            self._inventory = inventory
+            self._capacities = {
+                device.name: device.capacity for device in inventory.devices if isinstance(device.capacity, Capacity)
+            }
+            self._empty = self._room_of(lambda capacity: capacity.free)
+            self._whole = self._room_of(lambda capacity: capacity.memory)
+            self._policy.resize(self._empty)
+        self._refill()
+        self._granted = self._wanted()
+
+    def _room_of(self, memory: Any) -> Room:
+        limit = self._packing.memory_limit
+        devices = [
+            SharedDevice(
+                name=name,
+                node=capacity.node,
+                architecture=capacity.architecture,
+                memory=min(memory(capacity), limit(capacity.architecture) or memory(capacity)),
+                oversubscribe=round(WHOLE * self._packing.ratio(capacity.architecture)),
+            )
+            for name, capacity in self._capacities.items()
+        ]
+        return Room(devices, {capacity.node: capacity.cores for capacity in self._capacities.values()})
+
+    def _refill(self) -> None:
+        """The room that running jobs leave."""
+        self._room = self._empty.copy()
+        places = {device.name: place for place, device in enumerate(self._empty.devices)}
+        for held in self._held.values():
+            if (place := places.get(held.slot.name)) is not None:
+                self._room.take(held.need, place)
+
+    def capacity(self) -> Inventory:
+        self._granted = max(self._granted, self._wanted())
+        count = len(self._capacities)
+        return Inventory.of(self._granted, f"{count} shared device{'' if count == 1 else 's'}")
+
+    def _wanted(self) -> int:
+        """The jobs that run, and a few to choose from. It falls with :meth:`update` alone, not after each job."""
+        if not self._capacities:
+            return 0
+        return len(self._held) + (self._ahead if self._ahead_is_total else self._ahead * len(self._capacities))
+
+    # Placing.
+
+    def place(self, jobs: Sequence[Job]) -> list[Placement]:
+        placements: list[Placement] = []
+        if not self._capacities:
+            return placements
+        first, later = self._unknown_once(jobs)
+        for some in (first, later):
+            if not some:
+                continue
+            waiting = [WaitingJob(job.key, self._demand(job)) for job in some]
+            for number, place in self._policy.choose(waiting, self._room):
+                job, device = some[number], self._empty.devices[place]
+                placements.append((job, self._take(job, waiting[number].demand[device.architecture], place)))
+        return placements
+
+    def _unknown_once(self, jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
+        """Jobs, those last of whose kind one is being measured: what it shows would tell their needs."""
+        first: list[Job] = []
+        later: list[Job] = []
+        begun: set[str] = set()
+        architectures = {capacity.architecture for capacity in self._capacities.values()}
+        for job in jobs:
+            params = self._parameters(job)
+            if all(self.estimates.is_known(params, name) for name in architectures):
+                first.append(job)
+                continue
+            key = self.estimates.key(params)
+            measured_now = key in begun or any(self.estimates.is_profiling(params, name) for name in architectures)
+            (later if measured_now else first).append(job)
+            begun.add(key)
+        return first, later
+
+    def _take(self, job: Job, need: Need, place: int) -> Slot:
+        device = self._empty.devices[place]
+        capacity = self._capacities[device.name]
+        used = {held.slot.number for held in self._held.values() if held.slot.name == device.name}
+        number = next(number for number in range(len(used) + 1) if number not in used)
+        estimate = self._estimate(job, device)
+        share = Share(
+            device=device.name,
+            architecture=device.architecture,
+            compute=need.compute,
+            memory=need.memory,
+            cores=need.cores,
+            capacity=device.memory,
+            gpu=capacity.gpu,
+            alone=job.trial in self._alone,
+        )
+        slot = Slot(place, number, device.name, share)
+        is_guess = estimate.source == "profile"
+        self._held[job.key] = _Held(job, slot, need, is_guess)
+        self._room.take(need, place)
+        if is_guess:
+            self.estimates.profile_begins(self._parameters(job), device.architecture)
+        return slot
+
+    def refused(self, jobs: Sequence[Job]) -> list[Report]:
+        """Reports for jobs that fit nowhere; what others use of a device now is not held against them."""
+        if not self._capacities:
+            return []
+        reports = []
+        for job in jobs:
+            why = why_nowhere(self._demand(job, whole=True), self._whole)
+            if why is not None:
+                message = (
+                    f"It fits on no device, even alone: {why}. State a smaller demand (packing.demand), raise "
+                    "packing.memory, or add a larger device."
+                )
+                outcome = Outcome.OUT_OF_MEMORY
+                reports.append(Report(trial=job.trial, attempt=job.attempt, outcome=outcome, message=message))
+        return reports
+
+    def release(self, job: JobKey) -> None:
+        held = self._held.pop(job, None)
+        if held is not None:
+            if held.is_guess:
+                self.estimates.profile_ends(self._parameters(held.job), self._architecture(held))
+            self._refill()
+
+    # Needs.
+
+    def _parameters(self, job: Job) -> dict[str, Any]:
+        return {**self._constants, **job.params}
+
+    def _demand(self, job: Job, *, whole: bool = False) -> dict[str, Need]:
+        """By architecture; ``whole``: as if others used nothing of the devices."""
+        largest: dict[str, SharedDevice] = {}
+        for device in (self._whole if whole else self._empty).devices:
+            known = largest.get(device.architecture)
+            if known is None or device.memory > known.memory:
+                largest[device.architecture] = device
+        return {name: self._need(job, device) for name, device in largest.items()}
+
+    def _need(self, job: Job, device: SharedDevice) -> Need:
+        need = self._estimate(job, device).need
+        least = -(-device.oversubscribe // self._packing.most)  # so at most so many jobs have room
+        compute = device.oversubscribe if job.trial in self._alone else max(need.compute, least)
+        return msgspec.structs.replace(need, compute=compute)
+
+    def _estimate(self, job: Job, device: SharedDevice) -> Estimate:
+        begun = job.checkpoint.resource if job.checkpoint is not None else 0
+        capacity = self._capacities[device.name]
+        beside = sum(other.node == capacity.node for other in self._capacities.values())
+        return self.estimates.of(
+            self._parameters(job),
+            units=job.target - begun,
+            device=device,
+            node_cores=capacity.cores,
+            devices_on_node=beside,
+        )
+
+    # What was seen.
+
+    def _seen(self, key: JobKey, usage: Usage) -> None:
+        """A running attempt was measured: it holds what it needs from now on, instead of what was guessed."""
+        held = self._held.get(key)
+        share = None if held is None else held.slot.share
+        if held is None or share is None:
+            return
+        measured = (usage.device_memory if share.gpu else usage.memory) or 0
+        if held.is_guess and measured and not share.alone:
+            params = self._parameters(held.job)
+            self.estimates.learn(params, usage, at=0.0, architecture=share.architecture)
+            self.estimates.profile_ends(params, share.architecture)
+            device = next((one for one in self._empty.devices if one.name == held.slot.name), None)
+            if device is not None:
+                need = self._need(held.job, device)
+                self._held[key] = msgspec.structs.replace(held, need=need, is_guess=False)
+        elif measured > held.need.memory:
+            need = msgspec.structs.replace(held.need, memory=measured)
+            self._held[key] = msgspec.structs.replace(held, need=need)
+
+    def judge(self, report: Report) -> Report:
+        """Learn from how an attempt ended; a neighbour of one that ran out of memory is not blamed."""
+        held = self._held.get((report.trial, report.attempt))
+        if held is None or held.slot.share is None:
+            return report
+        share = held.slot.share
+        measured = report.usage if isinstance(report.usage, Usage) else Usage()
+        usage = msgspec.structs.replace(
+            measured, device=share.device, architecture=share.architecture, share=share.amounts
+        )
+        report = msgspec.structs.replace(report, usage=usage)
+        params = self._parameters(held.job)
+        if report.outcome is not Outcome.OUT_OF_MEMORY:  # what it used then is not what it needs
+            self.estimates.learn(params, usage, at=report.ended, architecture=share.architecture)
+        if self._is_collateral(report, share, usage):
+            self._blameless[report.trial] = self._blameless.get(report.trial, 0) + 1
+            return msgspec.structs.replace(
+                report,
+                outcome=Outcome.PREEMPTED,
+                message=f"Another job on {share.device} ran out of memory in the same second, and this one ended "
+                f"with: {report.message}",
+            )
+        if report.outcome is Outcome.OUT_OF_MEMORY:
+            used = (usage.device_memory if share.gpu else usage.memory) or 0
+            self.estimates.raise_after_out_of_memory(
+                params, share.architecture, had=share.memory, at=report.ended, measured=used
+            )
+            self._alone.add(report.trial)
+            self._last_out_of_memory[share.device] = report.ended, report.trial
+        elif report.outcome in (Outcome.COMPLETED, Outcome.DIVERGED):
+            self._alone.discard(report.trial)
+        return report
+
+    def _is_collateral(self, report: Report, share: Share, usage: Usage) -> bool:
+        when, trial = self._last_out_of_memory.get(share.device, (float("-inf"), -1))
+        if report.outcome not in _MAY_BE_COLLATERAL or share.alone or trial == report.trial:
+            return False
+        if report.outcome is Outcome.ERROR and not (share.gpu and "CUDA" in report.message):
+            return False
+        within = ((usage.device_memory if share.gpu else usage.memory) or 0) <= share.memory
+        near = abs(report.ended - when) <= BLAME_SECONDS
+        return within and near and self._blameless.get(report.trial, 0) < MOST_BLAMELESS
+
+    @staticmethod
+    def _architecture(held: _Held) -> str:
+        assert held.slot.share is not None
+        return held.slot.share.architecture
+
+
+def shared(devices: Collection[tuple[str, Capacity]], most: int) -> Inventory:
+    """The inventory of these devices, each with at most ``most`` jobs at once."""
+    return Inventory(tuple(Device(name, most, capacity) for name, capacity in devices))

@@ -1,0 +1,146 @@
+"""Meter: measures one attempt from outside, in the zygote, while its child runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Container, Iterable
+
+from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.usage import Usage
+from hpo_core.training.resources.own_figures import FIRST_SECONDS, OwnFigures
+from hpo_core.training.resources.proc_files import pages, resident
+from hpo_core.training.resources.process_tree import ProcessTree
+
+MOST_SECONDS = 1.0
+"""Between two looks."""
+WATCHED_SECONDS = 0.25
+"""Between two looks at an attempt whose memory is limited."""
+_COST = 0.01
+"""Share of the time that may go into looking; large memory is looked at less often."""
+_SHORT_SECONDS = 0.1
+"""Training of less time than this says nothing about its cores; the whole attempt counts then."""
+TOLERANCE = 1.1
+"""An attempt may exceed its share of the memory by 10 % before it is ended."""
+
+
+class Meter:
+    """Samples the processes of one attempt; what it took is a :class:`~hpo_core.model.devices.usage.Usage`.
+
+    Memory: what the computer would have free again if the attempt ended. Anonymous and shared memory of its whole
+    process tree, in which a page that several processes share counts once. What the zygote holds as well does not
+    count, until the attempt writes to it. Where the kernel does not tell what is shared, the child's growth since its
+    fork counts, and the processes that it starts count whole.
+    """
+
+    def __init__(self, share: Share | None, figures: OwnFigures, *, helpers: Container[int] = ()) -> None:
+        """Call it right before the fork.
+
+        Args:
+            share: what the attempt was given; None: its worker.
+            figures: what the child tells.
+            helpers: children of the zygote that are not the attempt's.
+        """
+        self.next_at = time.monotonic() + FIRST_SECONDS
+        self.memory = 0
+        """Peak of what was seen so far."""
+        self._share = share
+        self._figures = figures
+        self._tree = ProcessTree(os.getpid(), helpers)
+        self._started = time.monotonic()
+        self._interval = FIRST_SECONDS
+        self._exact_at = 0.0
+        self._cpu = 0.0
+        self._measured: Usage | None = None
+
+    @property
+    def limit(self) -> int | None:
+        """Bytes of the computer's memory beyond which the attempt is ended; None: no limit."""
+        share = self._share
+        if share is None or share.gpu:
+            return None
+        return int(TOLERANCE * (share.capacity if share.alone else share.memory))
+
+    def sample(self) -> None:
+        """Look at all processes of the attempt once, and say when to look again."""
+        now, began = time.monotonic(), time.thread_time()  # the time in which others ran is no cost
+        processes = self._tree.descendants()
+        self._cpu = max(self._cpu, sum(one.cpu for one in processes.values()))
+        limit, listed = self.limit, time.thread_time()
+        if now >= self._exact_at or (limit is not None and self._upper(processes) > limit):
+            self.memory = max(self.memory, self._memory(processes))
+            self._exact_at = now + (time.thread_time() - listed) / _COST
+        self._interval = min(1.5 * self._interval, MOST_SECONDS if limit is None else WATCHED_SECONDS)
+        self.next_at = now + max(self._interval, (listed - began) / _COST)
+
+    def news(self, units: int) -> Usage | None:
+        """What is known of a running attempt, if its profile is complete and this is more than was said before."""
+        self._figures.read()
+        if not self._figures.profiled:
+            return None
+        usage, before = self.usage(time.monotonic(), units=units), self._measured
+        if before is not None and not _is_more(usage, before):
+            return None
+        self._measured = usage
+        return usage
+
+    def usage(self, now: float, *, cpu: float = 0.0, units: int = 0) -> Usage:
+        """What the attempt used from its start until ``now`` (monotonic).
+
+        Args:
+            cpu: processor seconds of the child and of what it waited for, where it has ended.
+            units: how many it has done; where it has no loop over ``trial.steps()``, in all its time.
+        """
+        figures, share = self._figures, self._share
+        figures.read()
+        cpu = max(cpu, self._cpu)
+        seconds, spent = now - self._started, cpu
+        mark, spent_before = figures.mark
+        if mark and now - mark >= _SHORT_SECONDS and cpu > spent_before:
+            seconds, spent = now - mark, cpu - spent_before
+        trained = figures.unit_ended - figures.began if figures.began else now - self._started
+        return Usage(
+            memory=max(self.memory, figures.memory),
+            cores=round(min(spent / max(seconds, 1e-6), float(os.cpu_count() or 1)), 3),
+            startup_seconds=round(max(0.0, figures.began - self._started), 6) if figures.began else 0.0,
+            unit_seconds=round(max(0.0, trained) / units, 9) if units else 0.0,
+            device_memory=figures.device_memory or None,
+            architecture="" if share is None else share.architecture,
+            device="" if share is None else share.device,
+            share=None if share is None else share.amounts,
+        )
+
+    def _upper(self, processes: Iterable[int]) -> int:
+        """More than the attempt can hold, known at little cost: what processes share counts for each of them."""
+        held = 0
+        for pid in processes:
+            with contextlib.suppress(OSError, ValueError):  # it ended meanwhile
+                held += resident(pid)
+        return max(0, held - resident("self"))
+
+    def _memory(self, processes: Iterable[int]) -> int:
+        try:
+            own = pages("self")
+        except OSError:  # a kernel that has no such file
+            own = None
+        if own is None:
+            return self._upper(processes)
+        held = 0
+        for pid in processes:
+            try:
+                part = pages(pid)
+            except (OSError, ValueError):  # ended meanwhile, or another user's by now
+                continue
+            held += 0 if part is None else part.proportional
+        # what all others take of the zygote's pages is what the zygote's proportional size lacks
+        return max(0, held - (own.held - own.proportional))
+
+
+def _is_more(usage: Usage, before: Usage) -> bool:
+    """Whether a peak grew, or something became known."""
+    return (
+        usage.memory > before.memory
+        or (usage.device_memory or 0) > (before.device_memory or 0)
+        or bool(usage.unit_seconds) > bool(before.unit_seconds)
+    )

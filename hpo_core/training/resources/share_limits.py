@@ -1,0 +1,100 @@
+"""Keeps a child within its share of a device: what is set in it before user code runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import sys
+from typing import Any
+
+from hpo_core.model.devices.share import Share
+from hpo_core.spec.threads import VARIABLES
+from hpo_core.training.resources.proc_files import data_size
+
+
+def apply_share(share: Share, threads: int | None) -> None:
+    """Limit this process, and what it will start, to its share.
+
+    A GPU is chosen through the environment. That has no effect on a library that initialized CUDA while the
+    objective's module was imported, and such a library cannot use a GPU in a forked process anyway.
+
+    Args:
+        threads: to compute with, where the study says so; None: as many as the share has cores.
+    """
+    if share.gpu:
+        os.environ.update(gpu_environment(share))
+        _limit_torch(share)
+        return
+    if threads is None:
+        _limit_threads(max(1, share.cores // 1000))
+    _limit_data(share)
+
+
+def gpu_environment(share: Share) -> dict[str, str]:
+    """Variables that CUDA reads when it is first used. Those of MPS belong here, once a share says that it runs."""
+    return {"CUDA_VISIBLE_DEVICES": share.device}
+
+
+def _limit_torch(share: Share) -> None:
+    """Torch's allocator refuses what is beyond the share. Another library's allocator is not reached."""
+    torch: Any = sys.modules.get("torch")
+    cuda: Any = getattr(torch, "cuda", None)
+    if cuda is None:
+        return
+
+    def limit() -> None:
+        total = cuda.get_device_properties(0).total_memory
+        cuda.set_per_process_memory_fraction(min(1.0, (share.capacity if share.alone else share.memory) / total), 0)
+
+    # called when torch first uses CUDA: initializing it here would cost jobs that do not
+    cuda._lazy_call(limit)
+
+
+def _limit_threads(threads: int) -> None:
+    """Of torch, of loaded OpenMP and BLAS libraries (through threadpoolctl), and of programs that are started.
+
+    Not reached: a library that is loaded later and asks for the number of processors, not for its variable's value.
+    """
+    given = os.environ.get(VARIABLES[0], "")
+    os.environ.update(dict.fromkeys(VARIABLES, str(threads)))
+    if given == str(threads):  # what is loaded has read it already
+        return
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(threads)
+    with contextlib.suppress(ImportError):
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(threads)
+
+
+def _limit_data(share: Share) -> None:
+    """One process cannot get more private memory than jobs may use together, beyond what it inherited."""
+    most = data_size() + share.capacity
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    if hard != resource.RLIM_INFINITY:
+        most = min(most, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def exceeded(share: Share, memory: int) -> str:
+    """Why an attempt was ended that took more memory than it was given.
+
+    Args:
+        share: what it was given.
+        memory: bytes that it had taken.
+    """
+    given = share.capacity if share.alone else share.memory
+    whose = f"all that jobs may use of {share.device}" if share.alone else f"its share of {share.device}"
+    return (
+        f"The attempt took {memory / 1e6:,.0f} MB of memory, and {given / 1e6:,.0f} MB is {whose}; it was ended for "
+        "the sake of its neighbours. Use a smaller model or batch, or state its demand (packing.demand.memory)."
+    )
+
+
+def refused(share: Share) -> str:
+    """What to add to a library's words where memory was refused to an attempt."""
+    if share.gpu:
+        given = share.capacity if share.alone else share.memory
+        return f" (it may use {given / 1e6:,.0f} MB of {share.device})"
+    return f" (jobs on {share.device} may use {share.capacity / 1e6:,.0f} MB together)"

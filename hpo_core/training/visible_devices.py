@@ -1,0 +1,211 @@
+"""The devices that a worker's jobs can share, and how much of each others use; looked at again and again.
+
+Runs on the workers. A driver that does not answer must not keep a worker from its heartbeat, so a thread of its own
+looks; everybody else reads what it saw last.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from hpo_core.placement.cores import available_cores
+from hpo_core.placement.nvml import Gpu, NoNvmlError, read_gpus
+
+LOOK_SECONDS = 1.0
+CPU = "CPU"
+"""Architecture of a computer whose processors are shared."""
+_CGROUP = Path("/sys/fs/cgroup")
+
+Facts = dict[str, dict[str, Any]]
+"""By name of the device, as plain values: node, architecture, memory, used, own (bytes), cores, gpu, lost."""
+
+
+class DeviceWatch:
+    """Looks at the devices of this computer once a second, in a thread.
+
+    Args:
+        kind: ``gpu``, ``cpu``, or ``auto``: GPUs where this process sees any.
+        own: process ids of the attempts that run here; memory of theirs and their children's is not others'.
+    """
+
+    def __init__(self, kind: str, own: Callable[[], Collection[int]]) -> None:
+        self._kind = kind
+        self._own = own
+        self._idle: dict[str, int] = {}
+        """By GPU: bytes in use when last none of our attempts ran."""
+        self._seen: Facts = {}
+        self._ended = threading.Event()
+        self.problem = ""
+        """Why no GPU can be seen; empty: they can, or nobody asked."""
+
+    def start(self) -> None:
+        """Look once, then go on looking in a thread."""
+        self.look()
+        threading.Thread(target=self._go_on, name="hpo-devices", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._ended.set()
+
+    def facts(self) -> Facts:
+        """What was seen last."""
+        return self._seen
+
+    def _go_on(self) -> None:
+        while not self._ended.wait(LOOK_SECONDS):
+            self.look()
+
+    def look(self) -> None:
+        """Look now."""
+        own = _with_descendants(self._own())
+        found: Facts = {}
+        if self._kind != "cpu":
+            try:
+                found = self._gpus(own)
+            except NoNvmlError as error:
+                self.problem = str(error)
+                found = {name: facts | {"lost": True} for name, facts in self._seen.items() if facts["gpu"]}
+            else:
+                self.problem = ""
+        if not found and self._kind != "gpu":
+            found = {f"cpu:{socket.gethostname()}": computer(own)}
+        self._seen = found
+
+    def _gpus(self, own: Collection[int]) -> Facts:
+        reading = read_gpus()
+        wanted = visible(reading.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        cores = 1000 * available_cores()
+        found: Facts = {}
+        for gpu in wanted:
+            used = gpu.memory - gpu.memory_free
+            if not own:
+                self._idle[gpu.uuid] = used
+            found[gpu.uuid] = {
+                "node": socket.gethostname(),
+                "architecture": gpu.architecture,
+                "memory": gpu.memory,
+                "used": used,
+                "own": self._own_memory(gpu, used, own),
+                "cores": cores,
+                "gpu": True,
+            }
+        return found
+
+    def _own_memory(self, gpu: Gpu, used: int, own: Collection[int]) -> int:
+        """Bytes of our attempts on a GPU. A container sees foreign process ids; then what came since we were idle."""
+        listed = gpu.processes
+        told = listed is not None and all(memory is not None for _, memory in listed)
+        if listed and told and any(Path(f"/proc/{pid}").exists() for pid, _ in listed):
+            return sum(memory or 0 for pid, memory in listed if pid in own)
+        return max(0, used - self._idle.get(gpu.uuid, 0)) if own else 0
+
+
+def visible(gpus: Collection[Gpu], setting: str | None) -> list[Gpu]:
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` leaves: all without it, else by UUID (or its beginning) or number.
+
+    Numbers are the driver's (``nvidia-smi``), as with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``. As for CUDA, the first entry
+    that names no GPU ends the list.
+    """
+    if setting is None:
+        return list(gpus)
+    found: list[Gpu] = []
+    for word in setting.split(","):
+        name = word.strip()
+        match = [gpu for gpu in gpus if gpu.uuid.startswith(name) or (name.isdigit() and gpu.index == int(name))]
+        if not name or not match:
+            break
+        found += [gpu for gpu in match[: 1 if not name.isdigit() else None] if gpu not in found]
+    return found
+
+
+def computer(own: Collection[int]) -> dict[str, Any]:
+    """Processors and memory of this computer, or of the container that this process is in."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    total, available = (1024 * int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
+    used = total - available
+    limit = _number(_CGROUP / "memory.max")
+    if limit is not None and limit < total:
+        held = _number(_CGROUP / "memory.current") or 0
+        reclaimable = _reclaimable(_CGROUP / "memory.stat")
+        total, used = limit, max(0, held - reclaimable)
+    return {
+        "node": socket.gethostname(),
+        "architecture": CPU,
+        "memory": total,
+        "used": used,
+        "own": sum(map(_own_bytes, own)),
+        "cores": 1000 * available_cores(),
+        "gpu": False,
+    }
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # no control group, or "max"
+        return None
+
+
+def _reclaimable(path: Path) -> int:
+    try:
+        facts = dict(line.split() for line in path.read_text().splitlines())
+    except (OSError, ValueError):
+        return 0
+    return int(facts.get("inactive_file", 0))
+
+
+def _own_bytes(pid: int) -> int:
+    """Anonymous and shared memory of a process."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
+
+
+def _with_descendants(pids: Collection[int]) -> set[int]:
+    """These processes and all below them."""
+    if not pids:
+        return set()
+    below: dict[int, list[int]] = {}
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            try:
+                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, IndexError, ValueError):
+                continue
+            below.setdefault(parent, []).append(int(path.name))
+    found: set[int] = set()
+    waiting = list(pids)
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found:
+            found.add(pid)
+            waiting += below.get(pid, [])
+    return found
+
+
+_watch: DeviceWatch | None = None
+_starting = threading.Lock()
+
+
+def watch_devices(kind: str, own: Callable[[], Collection[int]]) -> str:
+    """Make this process look at its devices from now on; returns why no GPU can be seen, or nothing."""
+    global _watch
+    with _starting:
+        if _watch is None or _watch._kind != kind:
+            if _watch is not None:
+                _watch.stop()
+            _watch = DeviceWatch(kind, own)
+            _watch.start()
+        return _watch.problem
+
+
+def seen_devices() -> Mapping[str, dict[str, Any]]:
+    """What :func:`watch_devices` saw last; empty before."""
+    return {} if _watch is None else _watch.facts()

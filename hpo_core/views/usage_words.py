@@ -1,0 +1,54 @@
+"""What an attempt used of its machine, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hpo_core.model.devices.usage import Usage, UsageField
+from hpo_core.model.events import AttemptFailed, JobCompleted
+from hpo_core.views.formatting import duration
+
+
+def usage_of(event: JobCompleted | AttemptFailed) -> Usage | None:
+    """None where nothing was measured."""
+    return event.usage if isinstance(event.usage, Usage) else None
+
+
+def megabytes(amount: int) -> str:
+    """An amount of memory.
+
+    >>> megabytes(212_400_000), megabytes(6_442_450_944), megabytes(81_920)
+    ('212 MB', '6.44 GB', '0.0819 MB')
+    """
+    return f"{amount / 1e9:.3g} GB" if amount >= 10**9 else f"{amount / 1e6:.3g} MB"
+
+
+def usage_words(usage: UsageField | None) -> str:
+    """All that is known; empty where nothing is.
+
+    >>> usage_words(Usage(memory=212_400_000, cores=1.84, startup_seconds=0.61, unit_seconds=0.3))
+    '212 MB, 1.84 cores, start-up 0.61 s, 0.3 s a unit'
+    >>> usage_words(Usage(memory=10**9, device="GPU-5d", architecture="A100", device_memory=6 * 10**9, compute=0.28))
+    '1 GB; GPU-5d (A100): 6 GB, 28 % of its compute'
+    """
+    if not isinstance(usage, Usage):
+        return ""
+    parts = [
+        megabytes(usage.memory) if usage.memory else "",
+        f"{usage.cores:.3g} core{'' if usage.cores == 1 else 's'}" if usage.cores else "",
+        f"start-up {duration(usage.startup_seconds)}" if usage.startup_seconds else "",
+        f"{duration(usage.unit_seconds)} a unit" if usage.unit_seconds else "",
+    ]
+    of_device = [
+        megabytes(usage.device_memory) if usage.device_memory is not None else "",
+        f"{usage.compute:.0%} of its compute".replace("%", " %") if usage.compute is not None else "",
+    ]
+    words = ", ".join(filter(None, parts))
+    name = f"{usage.device} ({usage.architecture})" if usage.device else "GPU"
+    found = ", ".join(filter(None, of_device))
+    return f"{words}; {name}: {found}".removeprefix("; ") if found else words
+
+
+def largest_memory(usages: Iterable[Usage | None]) -> int | None:
+    """Peak memory of several attempts in bytes; None where none was measured."""
+    return max((usage.memory for usage in usages if usage is not None), default=None)

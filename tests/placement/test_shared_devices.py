@@ -1,0 +1,254 @@
+"""Jobs that share devices: what they hold, who waits, who is blamed when memory runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpo_core.model.devices.inventory import Capacity, Device, Inventory
+from hpo_core.model.devices.usage import Usage
+from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.placement.demands import Estimates, StatedDemand
+from hpo_core.placement.packing.registry import POLICIES
+from hpo_core.placement.placer import Placement
+from hpo_core.placement.shared_devices import SharedDevices
+from hpo_core.spec import PackingSpec
+
+GB = 1_000_000_000
+
+
+def gpu(
+    name: str = "GPU-a", *, memory: int = 40, free: int | None = None, node: str = "n1", kind: str = "A100"
+) -> Device:
+    free = memory if free is None else free
+    capacity = Capacity(node=node, architecture=kind, memory=memory * GB, free=free * GB, cores=16_000, gpu=True)
+    return Device(name, 16, capacity)
+
+
+def job(trial: int, attempt: int = 0, **params: Any) -> Job:
+    return Job(trial, attempt, Rung(0, 0), 3, params)
+
+
+def devices_for(
+    *devices: Device, packing: dict[str, Any] | None = None, stated: dict[str, Any] | None = None, **more: Any
+) -> SharedDevices:
+    spec = PackingSpec.model_validate(packing or {})
+    estimates = Estimates(
+        objective="m:f",
+        code="c",
+        study="s",
+        by=("width",),
+        stated=StatedDemand.read(stated or {}),
+        quantile=spec.safety,
+        profiles=spec.profiles,
+    )
+    placer = SharedDevices(spec, POLICIES[spec.policy](), estimates, **more)
+    placer.update(Inventory(devices))
+    return placer
+
+
+def names(placements: Iterable[Placement]) -> list[tuple[int, str]]:
+    return [(job.trial, slot.name) for job, slot in placements]
+
+
+def ended(
+    placement: Placement, outcome: Outcome, *, at: float = 100.0, memory: int | None = None, message: str = ""
+) -> Report:
+    job, _ = placement
+    usage = Usage(device_memory=memory, compute=0.2, cores=1.0, unit_seconds=1.0) if memory is not None else None
+    report = Report(trial=job.trial, attempt=job.attempt, outcome=outcome, started=90.0, ended=at, message=message)
+    if usage is None:
+        return report
+    return Report(
+        trial=job.trial, attempt=job.attempt, outcome=outcome, started=90.0, ended=at, message=message, usage=usage
+    )
+
+
+def test_a_quarter_of_a_device_until_it_is_measured_then_what_it_needs() -> None:
+    placer = devices_for(gpu())
+    placed = placer.place([job(trial, width=8) for trial in range(9)])
+    assert len(placed) == 4, "packing.profiles jobs of unknown need on one device"
+    share = placed[0][1].share
+    assert share is not None and (share.memory, share.compute, share.capacity) == (10 * GB, 250, 40 * GB)
+    placer.judge(ended(placed[0], Outcome.COMPLETED, memory=2 * GB))
+    placer.release(placed[0][0].key)
+    later = placer.place([job(trial, width=8) for trial in range(10, 30)])
+    assert all(slot.share is not None and slot.share.memory < 3 * GB for _, slot in later)
+    assert len({slot.number for _, slot in [*placed[1:], *later]}) == len(placed) - 1 + len(later), "each its own place"
+
+
+def test_the_study_may_grant_what_runs_and_a_few_more() -> None:
+    placer = devices_for(gpu(), gpu("GPU-b"), packing={"look_ahead": 3})
+    assert placer.capacity().slots == 3
+    placed = placer.place([job(trial, width=8) for trial in range(3)])
+    assert placer.capacity().slots == 6
+    placer.release(placed[0][0].key)
+    assert placer.capacity().slots == 6, "not after each job: each change is an entry of the journal"
+    placer.update(placer.inventory)
+    assert placer.capacity().slots == 5
+    placer.update(Inventory())
+    assert placer.capacity().slots == 0 and placer.place([job(9, width=8)]) == []
+
+
+def test_most_jobs_on_a_device() -> None:
+    placer = devices_for(gpu(), packing={"most": 5}, stated={"memory": "1MB", "compute": 0, "cores": 0})
+    assert len(placer.place([job(trial, width=8) for trial in range(30)])) == 5
+
+
+def test_oversubscription_scales_compute_alone() -> None:
+    stated = {"memory": "1GB", "compute": 50, "cores": 1}
+    jobs = [job(trial, width=8) for trial in range(30)]
+    assert len(devices_for(gpu(), stated=stated).place(jobs)) == 2
+    assert len(devices_for(gpu(), stated=stated, packing={"oversubscribe": {"A100": 3}}).place(jobs)) == 6
+    assert len(devices_for(gpu(memory=4), stated=stated, packing={"oversubscribe": {"default": 3}}).place(jobs)) == 4
+
+
+def test_what_others_use_is_left_alone_and_a_limit_holds() -> None:
+    stated = {"memory": "10GB", "compute": 1, "cores": 0}
+    jobs = [job(trial, width=8) for trial in range(9)]
+    assert len(devices_for(gpu(free=25), stated=stated).place(jobs)) == 2
+    assert len(devices_for(gpu(), stated=stated, packing={"memory": {"A100": "30GB"}}).place(jobs)) == 3
+    assert len(devices_for(gpu(), stated=stated, packing={"memory": {"default": "12GB"}}).place(jobs)) == 1
+
+
+def test_one_that_ran_out_of_memory_is_alone_the_next_time() -> None:
+    placer = devices_for(gpu())
+    placed = placer.place([job(trial, width=8) for trial in range(2)])
+    told = placer.judge(ended(placed[0], Outcome.OUT_OF_MEMORY, memory=11 * GB))
+    placer.release(placed[0][0].key)
+    assert told.outcome is Outcome.OUT_OF_MEMORY
+    assert placer.place([job(0, 1, width=8)]) == [], "the other one still runs there"
+    placer.judge(ended(placed[1], Outcome.COMPLETED, memory=GB, at=200.0))
+    placer.release(placed[1][0].key)
+    again = placer.place([job(0, 1, width=8), *[job(trial, width=9) for trial in range(5, 9)]])
+    assert [placed.trial for placed, _ in again] == [0]
+    share = again[0][1].share
+    assert share is not None and share.alone and share.memory >= 20 * GB
+    placer.judge(ended(again[0], Outcome.COMPLETED, memory=15 * GB, at=300.0))
+    placer.release(again[0][0].key)
+    assert len(placer.place([job(trial, width=9) for trial in range(5, 9)])) == 4
+
+
+def test_neighbours_that_die_in_the_same_second_are_not_to_blame() -> None:
+    placer = devices_for(gpu())
+    one, two, three, other = placer.place([job(trial, width=trial) for trial in range(4)])
+    assert placer.judge(ended(one, Outcome.OUT_OF_MEMORY, memory=12 * GB)).outcome is Outcome.OUT_OF_MEMORY
+    told = placer.judge(ended(two, Outcome.OUT_OF_MEMORY, memory=GB, at=100.4, message="CUDA out of memory"))
+    assert told.outcome is Outcome.PREEMPTED and "CUDA out of memory" in told.message and "GPU-a" in told.message
+    told = placer.judge(ended(three, Outcome.ERROR, memory=GB, at=100.5, message="CUDA error: launch failure"))
+    assert told.outcome is Outcome.PREEMPTED
+    told = placer.judge(ended(other, Outcome.ERROR, memory=GB, at=100.5, message="ValueError: x"))
+    assert told.outcome is Outcome.ERROR, "its own mistake"
+    for placement in (one, two, three, other):
+        placer.release(placement[0].key)
+    (late,) = placer.place([job(7, width=7)])
+    told = placer.judge(ended(late, Outcome.CRASHED, memory=GB, at=105.0))
+    assert told.outcome is Outcome.CRASHED, "seconds later"
+
+
+def test_one_that_dies_whoever_is_beside_it_is_blamed_in_the_end() -> None:
+    placer = devices_for(gpu())
+    outcomes = []
+    for attempt in range(5):
+        at = 100.0 * attempt
+        placed = placer.place([job(100 + attempt, width=10 + attempt), job(1, attempt, width=2)])
+        victim, guilty = sorted(placed, key=lambda placement: placement[0].trial)
+        placer.judge(ended(guilty, Outcome.OUT_OF_MEMORY, memory=39 * GB, at=at))
+        outcomes.append(placer.judge(ended(victim, Outcome.CRASHED, memory=GB, at=at)).outcome)
+        placer.release(guilty[0].key)
+        placer.release(victim[0].key)
+    assert outcomes.count(Outcome.PREEMPTED) == 3 and outcomes[-1] is Outcome.CRASHED
+
+
+def test_a_job_that_fits_nowhere_is_refused_with_the_reason_and_blocks_nobody() -> None:
+    placer = devices_for(gpu(), gpu("GPU-b", memory=80, kind="H100"), stated={"memory": "1GB * width", "compute": 10})
+    jobs = [job(0, width=100), job(1, width=50), job(2, width=3)]
+    (report,) = placer.refused(jobs)
+    assert (report.trial, report.outcome) == (0, Outcome.OUT_OF_MEMORY)
+    assert "memory 100.0 GB of 40.0 GB" in report.message and "80.0 GB" in report.message
+    assert "packing.demand" in report.message
+    assert sorted(names(placer.place(jobs[1:]))) == [(1, "GPU-b"), (2, "GPU-a")]
+    assert devices_for(stated={"memory": "1GB * width"}).refused(jobs) == [], "no device yet: it waits"
+    used = devices_for(gpu(free=1), stated={"memory": "5GB"})
+    assert used.refused(jobs) == [] and used.place(jobs) == [], "it will fit when others have gone"
+
+
+def test_a_running_one_that_was_measured_makes_room_for_others() -> None:
+    placer = devices_for(gpu(), packing={"most": 64})
+    placed = placer.place([job(trial, width=8) for trial in range(20)])
+    assert len(placed) == 4
+    seen = Usage(device_memory=GB, compute=0.05, cores=0.1, unit_seconds=1.0)
+    placer.update(placer.inventory, {placed[0][0].key: seen})
+    placed += (later := placer.place([job(trial, width=8) for trial in range(20, 40)]))
+    assert len(later) == 4, "three of 250 permille and one of 50 leave 200"
+    grown = Usage(device_memory=39 * GB, compute=0.05, cores=0.1, unit_seconds=1.0)
+    placer.update(placer.inventory, {placed[0][0].key: grown})
+    assert placer.place([job(50, width=8)]) == [], "it holds what it was seen to use"
+
+
+def test_a_device_that_leaves_takes_its_room_along() -> None:
+    placer = devices_for(gpu(), gpu("GPU-b"), stated={"memory": "30GB", "compute": 50})
+    placed = placer.place([job(0, width=8), job(1, width=8)])
+    assert {slot.name for _, slot in placed} == {"GPU-a", "GPU-b"}
+    placer.update(Inventory((gpu("GPU-b"),)))
+    assert placer.place([job(2, width=8)]) == []
+    for placement in placed:
+        placer.judge(ended(placement, Outcome.LOST))
+        placer.release(placement[0].key)
+    assert names(placer.place([job(3, width=8), job(4, width=8)])) == [(3, "GPU-b")]
+    placer.update(Inventory((gpu("GPU-b"), gpu("GPU-c"))))
+    assert names(placer.place([job(4, width=8)])) == [(4, "GPU-c")]
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("jobs"), st.lists(st.integers(1, 6), min_size=1, max_size=6)),
+        st.tuples(st.just("end"), st.integers(0, 30), st.sampled_from([Outcome.COMPLETED, Outcome.OUT_OF_MEMORY])),
+        st.tuples(st.just("devices"), st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 40)), max_size=3)),
+    ),
+    max_size=40,
+)
+
+
+@pytest.mark.parametrize("policy", ["fill", "first_fit", "worst_fit_decreasing", "best_fit"])
+@given(steps=steps)
+@settings(max_examples=40, deadline=None)
+def test_no_limit_is_exceeded_whatever_happens(policy: str, steps: list[tuple[Any, ...]]) -> None:
+    """A judge of its own: sums over the shares that jobs were given, against devices that were there then."""
+    there = {"a": 40}
+    placer = devices_for(gpu("a", memory=40), packing={"policy": policy, "most": 6})
+    running: dict[tuple[int, int], Placement] = {}
+    waiting: list[Job] = []
+    count = 0
+    for step in steps:
+        if step[0] == "jobs":
+            waiting += [job(count + number, width=width) for number, width in enumerate(step[1])]
+            count += len(step[1])
+        elif step[0] == "end" and running:
+            placement = running.pop(sorted(running)[step[1] % len(running)])
+            placer.judge(ended(placement, step[2], memory=(count % 7 + 1) * GB, at=10.0 * count))
+            placer.release(placement[0].key)
+        elif step[0] == "devices":
+            there = dict(step[1])
+            placer.update(Inventory(tuple(gpu(name, memory=40, free=free) for name, free in there.items())))
+        placements = placer.place(waiting)
+        begun = {placed.key for placed, _ in placements}
+        assert len(begun) == len(placements)
+        waiting = [one for one in waiting if one.key not in begun]
+        for placed, slot in placements:
+            assert placed.key not in running and slot.name in there
+            running[placed.key] = placed, slot
+        for name, free in there.items():
+            new = {slot.name for _, slot in placements}
+            shares = [slot.share for _, slot in running.values() if slot.name == name and slot.share is not None]
+            if name in new:
+                assert sum(share.memory for share in shares) <= free * GB
+                assert sum(share.compute for share in shares) <= 1000 and len(shares) <= 6
+                assert len(shares) == 1 or not any(share.alone for share in shares)
+        numbers = [(slot.name, slot.number) for _, slot in running.values()]
+        assert len(numbers) == len(set(numbers))

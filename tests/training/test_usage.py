@@ -1,0 +1,203 @@
+"""What an attempt used is measured, while it trains and at its end: real processes, known amounts."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.usage import Usage
+from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.training.request import JobRequest
+from hpo_core.training.resources.merging import usage_of_repeats
+from hpo_core.training.trainer_pool import TrainerPool
+
+HERE = str(Path(__file__).parent)
+OBJECTIVE = "usage_objectives:dispatch"
+MB = 1_000_000
+INHERITED = 80 * MB
+
+
+@dataclasses.dataclass
+class Bench:
+    pool: TrainerPool
+    folder: Path
+
+    def request(self, do: str, *, target: int = 1, attempt: int = 0, **options: Any) -> JobRequest:
+        limits = {name: options.pop(name) for name in ("share", "threads", "repeats", "metric") if name in options}
+        return JobRequest(
+            study="s",
+            job=Job(0, attempt, Rung(0, 0), target, {"do": do, **options}),
+            objective=OBJECTIVE,
+            seed=3,
+            folder=str(self.folder),
+            pythonpath=(HERE,),
+            timeout=120.0,
+            **{"metric": "loss", **limits},
+        )
+
+    def run(self, do: str, **options: Any) -> Report:
+        return self.pool.run(self.request(do, **options))
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[TrainerPool]:
+    pool = TrainerPool()
+    yield pool
+    pool.close_all()
+
+
+@pytest.fixture
+def bench(pool: TrainerPool, tmp_path: Path) -> Bench:
+    return Bench(pool, tmp_path)
+
+
+def cpu_share(memory: int, capacity: int, **changes: Any) -> Share:
+    given = {"device": "node", "architecture": "CPU", "compute": 1000, "cores": 1000, **changes}
+    return Share(memory=memory, capacity=capacity, **given)
+
+
+def test_memory_cores_startup_and_unit_are_what_the_child_did(bench: Bench) -> None:
+    report = bench.run("known", mb=150, startup=0.3, cpu=0.1, sleep=0.15, target=3)
+    assert report.outcome is Outcome.COMPLETED, report
+    usage, wall = report.usage, report.metrics["wall"]
+    assert isinstance(usage, Usage)
+    assert 148 * MB < usage.memory < 170 * MB
+    assert usage.startup_seconds >= 0.3
+    assert usage.unit_seconds == pytest.approx(wall / 3, rel=0.1)
+    assert usage.cores * wall == pytest.approx(0.3, abs=0.12)  # the start-up, which slept, is not in the mean
+    assert (usage.device_memory, usage.compute, usage.share, usage.device) == (None, None, None, "")
+
+
+def test_a_job_that_is_over_before_the_first_look_is_measured(bench: Bench) -> None:
+    for attempt in range(3):
+        report = bench.run("known", mb=60, attempt=attempt)
+    assert isinstance(report.usage, Usage)
+    assert 58 * MB < report.usage.memory < 58 * MB + INHERITED
+    assert report.usage.startup_seconds > 0 and report.usage.unit_seconds > 0
+
+
+def test_a_function_without_a_loop_has_no_startup_and_all_its_time_is_its_unit(bench: Bench) -> None:
+    usage = bench.run("without_loop", target=4).usage
+    assert isinstance(usage, Usage)
+    assert usage.startup_seconds == 0.0
+    assert usage.unit_seconds >= 0.05
+
+
+def test_memory_of_the_zygote_counts_once_it_is_written_to(bench: Bench) -> None:
+    only_read = bench.run("writes_what_it_inherited", write=False).usage
+    written = bench.run("writes_what_it_inherited", write=True, attempt=1).usage
+    assert isinstance(only_read, Usage) and isinstance(written, Usage)
+    assert only_read.memory < 20 * MB
+    assert INHERITED - 2 * MB < written.memory < INHERITED + 20 * MB
+
+
+def test_processes_that_it_starts_count(bench: Bench) -> None:
+    usage = bench.run("starts_processes", mb=50).usage
+    assert isinstance(usage, Usage)
+    assert 98 * MB < usage.memory < 130 * MB
+
+
+def test_a_killed_attempt_reports_what_it_used_until_then(bench: Bench) -> None:
+    report = bench.run("killed", mb=100)
+    assert report.outcome is Outcome.OUT_OF_MEMORY
+    assert isinstance(report.usage, Usage)
+    assert 98 * MB < report.usage.memory < 120 * MB
+
+
+def test_repeats_peaks_are_maxima_and_means_are_over_all_time(bench: Bench) -> None:
+    report = bench.run("known", mb=60, repeats=2)
+    assert report.outcome is Outcome.COMPLETED and isinstance(report.usage, Usage)
+    assert report.usage.memory > 58 * MB
+
+    def one(seconds: float, usage: Usage) -> Report:
+        return Report(trial=0, attempt=0, outcome=Outcome.COMPLETED, started=10.0, ended=10.0 + seconds, usage=usage)
+
+    merged = usage_of_repeats(
+        [
+            one(1.0, Usage(memory=5, cores=2.0, startup_seconds=0.5, unit_seconds=1.0, device_memory=7, compute=0.2)),
+            one(3.0, Usage(memory=9, cores=1.0, startup_seconds=0.25, unit_seconds=2.0, compute=0.6)),
+        ]
+    )
+    assert merged == Usage(
+        memory=9, cores=1.25, startup_seconds=0.75, unit_seconds=3.0, device_memory=7, compute=pytest.approx(0.5)
+    )
+
+
+@pytest.mark.parametrize("iterations", [10, 9])
+def test_a_running_attempt_tells_what_it_uses_once_its_profile_is_complete(bench: Bench, iterations: int) -> None:
+    file = bench.folder / "go"
+    request = bench.request("minibatches", mb=90, iterations=iterations, file=str(file))
+    reports: list[Report] = []
+    thread = threading.Thread(target=lambda: reports.append(bench.pool.run(request)))
+    thread.start()
+    name = f"{bench.folder}/trial-0/attempt-0"
+    until = time.monotonic() + (60 if iterations == 10 else 1.5)
+    while not (found := bench.pool.usages()) and time.monotonic() < until:
+        time.sleep(0.02)
+    file.touch()
+    thread.join(60)
+    assert reports[0].outcome is Outcome.COMPLETED
+    if iterations == 10:
+        usage = msgspec.convert(found[name], Usage)
+        assert 88 * MB < usage.memory < 110 * MB
+        assert usage.unit_seconds == 0.0  # no unit has ended yet
+    else:
+        assert not found
+    assert bench.pool.usages() == {}
+
+
+def test_an_attempt_within_its_share_is_not_ended(bench: Bench) -> None:
+    share = cpu_share(100 * MB, 400 * MB)
+    report = bench.run("grows", mb=90, share=share)
+    assert report.outcome is Outcome.COMPLETED, report.message
+    assert isinstance(report.usage, Usage)
+    assert (report.usage.share, report.usage.device, report.usage.architecture) == (share.amounts, "node", "CPU")
+
+
+def test_an_attempt_that_takes_more_than_its_share_is_ended(bench: Bench) -> None:
+    report = bench.run("grows", mb=3000, share=cpu_share(100 * MB, 2000 * MB))
+    assert report.outcome is Outcome.OUT_OF_MEMORY
+    assert "100 MB is its share of node" in report.message and "packing.demand.memory" in report.message
+    assert isinstance(report.usage, Usage)
+    assert 110 * MB < report.usage.memory < 1000 * MB
+
+
+def test_no_process_gets_more_than_jobs_may_use_together(bench: Bench) -> None:
+    report = bench.run("at_once", mb=500, share=cpu_share(100 * MB, 300 * MB))
+    assert report.outcome is Outcome.OUT_OF_MEMORY
+    assert "MemoryError" in report.message and "300 MB" in report.message
+    assert isinstance(report.usage, Usage) and report.usage.memory < 300 * MB
+
+
+def test_an_attempt_that_is_alone_may_use_all(bench: Bench) -> None:
+    report = bench.run("grows", mb=250, share=cpu_share(100 * MB, 300 * MB, alone=True))
+    assert report.outcome is Outcome.COMPLETED, report.message
+
+
+@pytest.mark.parametrize(("cores", "found"), [(3500, 3.0), (200, 1.0)])
+def test_threads_follow_from_the_cores_of_the_share(bench: Bench, cores: int, found: float) -> None:
+    pytest.importorskip("threadpoolctl")
+    report = bench.run("threads", share=cpu_share(1000 * MB, 30_000 * MB, cores=cores))
+    assert report.outcome is Outcome.COMPLETED, report
+    assert (report.metrics["omp"], report.metrics["blas"]) == (found, found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("threads", "found"), [(None, 3.0), (2, 2.0)])
+def test_threads_of_torch_follow_from_the_cores_unless_the_study_says_how_many(
+    bench: Bench, threads: Any, found: float
+) -> None:
+    pytest.importorskip("torch")
+    request = bench.request("threads", share=cpu_share(1000 * MB, 30_000 * MB, cores=3500), threads=threads)
+    report = bench.pool.run(msgspec.structs.replace(request, objective="usage_torch_objectives:dispatch"))
+    assert report.outcome is Outcome.COMPLETED, report
+    assert (report.metrics["omp"], report.metrics["torch"]) == (found, found)

@@ -1,0 +1,131 @@
+"""Training functions that take known amounts of memory and processor time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+MB = 1_000_000
+INHERITED = np.ones(80 * MB // 8)
+"""Made in the zygote; a child shares it until it writes."""
+
+
+def take(megabytes):
+    return np.ones(int(megabytes * MB) // 8)
+
+
+def burn(seconds):
+    """So much processor time, however busy the machine is."""
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+
+
+def hold(megabytes, ready, go):
+    taken = take(megabytes)
+    ready.set()
+    go.wait(60)
+    return taken
+
+
+def dispatch(trial):
+    globals()[trial.params["do"]](trial)
+
+
+def known(trial):
+    """A start-up, memory, processor time and units, all as the parameters say."""
+    time.sleep(trial.params.get("startup", 0.0))
+    kept = take(trial.params.get("mb", 0))
+    began = time.monotonic()
+    for _ in trial.steps():
+        burn(trial.params.get("cpu", 0.0))
+        time.sleep(trial.params.get("sleep", 0.0))
+    wall = time.monotonic() - began
+    trial.report(loss=float(kept.sum()), wall=wall)
+
+
+def without_loop(trial):
+    time.sleep(0.2)
+    trial.report(loss=0.0)
+
+
+def writes_what_it_inherited(trial):
+    for _ in trial.steps():
+        if trial.params["write"]:
+            INHERITED[:] += 1
+        time.sleep(0.5)
+    trial.report(loss=0.0)
+
+
+def starts_processes(trial):
+    context = get_context("fork")
+    go = context.Event()
+    for _ in trial.steps():
+        ready = [context.Event() for _ in range(2)]
+        workers = [context.Process(target=hold, args=(trial.params["mb"], one, go)) for one in ready]
+        for worker in workers:
+            worker.start()
+        for one in ready:
+            one.wait(60)
+        time.sleep(1.3)
+        go.set()
+        for worker in workers:
+            worker.join()
+    trial.report(loss=0.0)
+
+
+def grows(trial):
+    """Takes more and more, slowly enough to be seen."""
+    kept = []
+    for _ in trial.steps():
+        for _ in range(int(trial.params["mb"] / 10)):
+            kept.append(take(10))
+            time.sleep(0.02)
+    trial.report(loss=0.0)
+
+
+def at_once(trial):
+    for _ in trial.steps():
+        take(trial.params["mb"])
+    trial.report(loss=0.0)
+
+
+def killed(trial):
+    kept = take(trial.params["mb"])
+    time.sleep(0.4)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return kept
+
+
+def minibatches(trial):
+    """Counts iterations, then waits for a file; its one unit ends long after its profile."""
+    kept = take(trial.params["mb"])
+    for _ in trial.steps():
+        for _ in range(trial.params["iterations"]):
+            trial.iteration()
+        for _ in range(2000):
+            if Path(trial.params["file"]).exists():
+                break
+            time.sleep(0.02)
+    trial.report(loss=float(kept[0]))
+
+
+def threads(trial):
+    from threadpoolctl import threadpool_info
+
+    torch = sys.modules.get("torch")
+    for _ in trial.steps():
+        pass
+    pools = {pool["num_threads"] for pool in threadpool_info()}
+    trial.report(
+        loss=0.0,
+        blas=min(pools),
+        torch=torch.get_num_threads() if torch else 0,
+        omp=int(os.environ["OMP_NUM_THREADS"]),
+    )

@@ -1,0 +1,85 @@
+"""What attempts used is shown: the story of a trial, its section of the report, its run in MLflow."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hpo_core.cli.app import app
+from hpo_core.home import Home
+from hpo_core.journal.codec import decode_entry
+from hpo_core.model.events import Entry
+from hpo_core.report.study.series import read_series
+from hpo_core.report.trials.embedded_trials import embedded_trials
+from hpo_core.study import Study
+from hpo_core.tracking.run_tags import trial_tags
+from hpo_core.tracking.tracked_study import TrackedStudy
+from hpo_core.views.trial_story import trial_story
+from tests.golden.make import FOLDER
+
+
+@pytest.fixture(scope="module")
+def entries() -> list[Entry]:
+    return [decode_entry(line) for line in (FOLDER / "used-format-3.jsonl").read_text().splitlines()]
+
+
+def test_story_says_what_each_attempt_used(entries: list[Entry]) -> None:
+    state = Study.from_entries(entries).state
+    (reached,) = [line for line in trial_story(state, 4) if line.startswith("reached")]
+    assert reached.endswith(
+        "; used 194 MB, 0.875 cores, start-up 0.25 s, 0.5 s a unit; GPU-5d4e (A100): 3.89 GB, 28 % of its compute"
+    )
+    failures = [line for line in trial_story(state, 9) if "failed" in line]
+    lost, error = failures
+    assert "used" not in lost and "; used 1" in error  # a lost attempt measured nothing
+
+
+def test_report_has_columns_for_it_only_where_something_was_measured(entries: list[Entry]) -> None:
+    data = embedded_trials(read_series(entries))
+    assert data is not None
+    columns = data["columns"]
+    at = columns.index("memory MB")
+    assert columns[at : at + 3] == ["memory MB", "cores", "seconds per unit"]
+    assert columns[at - 1] == "seconds" and len(columns) - data["params"] == at + 3
+    assert {tuple(row[at + 1 : at + 3]) for row in data["rows"]} == {(0.875, 0.5)}
+    assert all(100 <= row[at] <= 200 for row in data["rows"])
+    assert all(len(row) == len(columns) for row in data["rows"])
+    assert any("GPU-5d4e" in attempt[-1] for found in data["details"].values() for attempt in found["attempts"])
+    older = [decode_entry(line) for line in (FOLDER / "asha-shared-format-3.jsonl").read_text().splitlines()]
+    plain = embedded_trials(read_series(older))
+    assert plain is not None and "cores" not in plain["columns"]
+
+
+def test_mlflow_gets_system_metrics_and_the_device(entries: list[Entry]) -> None:
+    fold = TrackedStudy()
+    for entry in entries:
+        fold.add(entry)
+    points = {point.key: point.value for point in fold.trials[4].points if point.key.startswith("system/")}
+    memory = points["system/system_memory_usage_megabytes"]
+    assert 100 < memory < 200
+    assert points == {
+        "system/system_memory_usage_megabytes": memory,
+        "system/cpu_utilization_percentage": 87.5,
+        "system/gpu_0_memory_usage_megabytes": pytest.approx(memory * 20),
+        "system/gpu_0_utilization_percentage": pytest.approx(28.0),
+        "system/startup_seconds": 0.25,
+        "system/seconds_per_unit": 0.5,
+    }
+    assert trial_tags(fold, 4, "run")["hpo.device"] == "GPU-5d4e (A100)"
+    assert "hpo.device" not in trial_tags(fold, 3, "run")
+
+
+def test_show_prints_it_and_gives_it_to_programs(entries: list[Entry], tmp_path: Path) -> None:
+    journal = Home(tmp_path).open_journal()
+    journal.create("golden", entries[0])
+    for entry in entries[1:]:
+        journal.append("golden", entry)
+    plain = CliRunner().invoke(app, ["show", "golden", "--trial", "4", "--home", str(tmp_path)])
+    assert plain.exit_code == 0 and "used" in plain.output, plain.output
+    found = CliRunner().invoke(app, ["show", "golden", "--trial", "4", "--json", "--home", str(tmp_path)])
+    used = [attempt["usage"] for attempt in json.loads(found.output)["attempts"]]
+    assert {one["architecture"] for one in used if one} == {"A100"}
+    assert used[0]["share"] == [300, 6_000_000_000, 2000]
