@@ -46,6 +46,7 @@ from hpo_core.training.objective import load_objective
 from hpo_core.training.random_state import capture_all, seed_all
 from hpo_core.training.request import JobRequest
 from hpo_core.training.resources.process_tree import ProcessTree
+from hpo_core.training.resources.share_limits import find_thread_pools
 
 _MAX_WAIT_SECONDS = 3600.0
 """Longest wait of one poll(): the user may set a limit whose milliseconds do not fit into its argument."""
@@ -138,6 +139,8 @@ class Zygote:
         except StorageError as error:
             self._send(Done(_storage_report(request, error)))
             return
+        if request.share is not None:
+            find_thread_pools(request.share, request.threads)
         parent = os.getpid()
         child.pid = os.fork()
         if child.pid == 0:
