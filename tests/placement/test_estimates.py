@@ -238,6 +238,27 @@ def test_what_a_study_learned_is_the_past_of_the_next_one() -> None:
     assert ask(resumed, key) == ask(first, key)
 
 
+def test_a_running_profile_counts_until_one_of_its_key_has_ended() -> None:
+    known, key = estimates(), {"width": 64}
+    known.learn({"width": 1}, on_gpu(GB, unit=7.0), at=1.0)
+    known.new_measurements()
+    assert not known.observe(key, on_gpu(None), architecture="A100"), "no memory was seen"
+    assert ask(known, key).source == "profile"
+    assert known.observe(key, on_gpu(2 * GB, compute=0.4, unit=0.0), architecture="A100")
+    assert ask(known, key).need.seconds == 17.0, "it has trained no whole unit: in the mean of all"
+    assert known.observe(key, on_gpu(GB, compute=0.2), architecture="A100")
+    found = ask(known, key)
+    assert known.is_known(key, "A100")
+    assert (found.source, found.measurements, found.guessed) == ("measured", 0, ())
+    assert (found.need.memory, found.need.compute) == (2_100_000_000, 200), "the peak, and the rest as seen last"
+    assert known.new_measurements() == []
+    known.learn(key, on_gpu(3 * GB, compute=0.6), at=5.0)
+    assert (ask(known, key).need.memory, ask(known, key).need.compute) == (3_150_000_000, 600)
+    known.observe(key, on_gpu(9 * GB), architecture="A100")
+    assert ask(known, key).need.memory == 3_150_000_000
+    assert [one.measured_at for one in known.new_measurements()] == [5.0]
+
+
 def test_each_key_is_profiled_once_at_a_time() -> None:
     known, key = estimates(), {"width": 64, "lr": 0.1}
     known.profile_begins(key, "A100")

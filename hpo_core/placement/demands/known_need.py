@@ -44,6 +44,8 @@ class KnownNeed:
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values
         self.measurements = 0
+        """Attempts that ended."""
+        self._running = Figures()
         self._memory = 0
         self._logs: list[float] = []
         self._failed = 0
@@ -65,12 +67,22 @@ class KnownNeed:
         for name in self._sums:
             self._sums[name] += getattr(one, name)
 
+    def observe(self, running: Figures) -> None:
+        """Take what a running attempt was seen to use; it counts until one has ended."""
+        memory = max(running.memory or 0, self._running.memory or 0) or None
+        self._running = running._replace(memory=memory)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether an attempt ended, or runs and was measured."""
+        return self.measurements > 0 or self._running != Figures()
+
     @property
     def figures(self) -> Figures:
         """As measured; nothing where it was not."""
         count = self.measurements
         if not count:
-            return Figures()
+            return self._running
         return Figures(
             memory=self._memory or None,
             compute=math.fsum(self._compute) / len(self._compute) if self._compute else None,
@@ -123,13 +135,17 @@ class KnownNeeds:
     def find(self, architecture: str, key: str) -> KnownNeed | None:
         return self._known.get(architecture, {}).get(key)
 
-    def add(self, architecture: str, key: str, values: Mapping[str, Any], one: Measurement) -> None:
-        """Add a measurement of the key with these values."""
-        self._counts[architecture] += 1
+    def of(self, architecture: str, key: str, values: Mapping[str, Any]) -> KnownNeed:
+        """Of the key with these values, to be added to."""
         keys = self._known.setdefault(architecture, {})
         if key not in keys:
             keys[key] = KnownNeed(values)
-        keys[key].add(one)
+        return keys[key]
+
+    def add(self, architecture: str, key: str, values: Mapping[str, Any], one: Measurement) -> None:
+        """Add a measurement of the key with these values."""
+        self._counts[architecture] += 1
+        self.of(architecture, key, values).add(one)
 
     def measurements(self, architecture: str) -> int:
         """On this architecture, of all keys."""
