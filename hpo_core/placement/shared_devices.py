@@ -259,9 +259,8 @@ class SharedDevices:
         if held is None or share is None:
             return
         measured = (usage.device_memory if share.gpu else usage.memory) or 0
-        if held.is_guess and measured and not share.alone:
-            params = self._parameters(held.job)
-            self.estimates.learn(params, usage, at=0.0, architecture=share.architecture)
+        params = self._parameters(held.job)
+        if held.is_guess and not share.alone and self.estimates.observe(params, usage, architecture=share.architecture):
             self.estimates.profile_ends(params, share.architecture)
             device = next((one for one in self._empty.devices if one.name == held.slot.name), None)
             if device is not None:
