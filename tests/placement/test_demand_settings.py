@@ -96,7 +96,26 @@ def test_the_digest_follows_the_source_and_imports_nothing(tmp_path: Path) -> No
     assert objective_digest(name) == objective_digest(name, ["/nowhere"]) != edited, "not found: of the name alone"
     file.write_text("raise SystemExit('imported')\n")
     assert objective_digest(name, path) == first
+    model = package / "model.py"
+    model.write_text("raise SystemExit('imported')\n")
+    assert objective_digest(name, path) == first, "nothing uses it"
+    file.write_text("from . import model\nraise SystemExit('imported')\n")
+    with_model = objective_digest(name, path)
+    model.write_text("raise SystemExit('larger')\n")
+    assert objective_digest(name, path) != with_model, "a model defined elsewhere decides, too"
     assert not [module for module in sys.modules if module.startswith("lab_of_digests")]
+
+
+def test_of_an_installed_package_it_is_the_module_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "optuna.samplers._grid:GridSampler"
+    first = objective_digest(name)
+    read = Path.read_bytes
+    opened: list[Path] = []
+    monkeypatch.setattr(Path, "read_bytes", lambda path: opened.append(path) or read(path))
+    assert objective_digest(name) == first
+    assert [path.name for path in opened] == ["_grid.py"]
+    monkeypatch.setattr(Path, "read_bytes", lambda path: b"edited")
+    assert objective_digest(name) != first
 
 
 @pytest.mark.parametrize(

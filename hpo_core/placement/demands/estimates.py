@@ -21,9 +21,6 @@ from hpo_core.placement.packing.room import SharedDevice
 
 Source = Literal["stated", "measured", "predicted", "profile"]
 
-ALLOWANCE = 1.05
-"""A known key gets so many times the largest memory that was measured."""
-
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """What a job will need, and how that is known."""
@@ -32,7 +29,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     source: Source
     """``profile``: nothing is known of this key, and it gets a share on which it is measured."""
     measurements: int = 0
-    """That it rests on."""
+    """Ended attempts that it rests on."""
     guessed: tuple[str, ...] = ()
     """Of ``memory``, ``compute`` and ``cores``, those that are the share of a profile."""
 
@@ -92,7 +89,7 @@ class Estimates:
     def is_known(self, params: Mapping[str, Any], architecture: str) -> bool:
         """Whether a job of this key was measured on this architecture."""
         known = self._known.find(architecture, self.key(params))
-        return known is not None and known.measurements > 0
+        return known is not None and known.is_known
 
     def of(
         self,
@@ -121,7 +118,7 @@ class Estimates:
         known = self._known.find(device.architecture, key_of(values)) or KnownNeed(values)
         source: Source = "measured"
         figures, rests_on = known.figures, known.measurements
-        if not known.measurements:
+        if not known.is_known:
             figures = self._known.predicted(device.architecture, values)
             source = "profile" if figures.memory is None else "predicted"
             rests_on = 0 if figures.memory is None else self._known.measurements(device.architecture)
@@ -132,7 +129,7 @@ class Estimates:
             "cores": node_cores // (devices_on_node * self._profiles),
         }
         found = {
-            "memory": _memory(stated.get("memory"), figures.memory, known.measurements > 0, device.memory),
+            "memory": self._memory(stated.get("memory"), figures, known, device),
             "cores": _whole(stated.get("cores"), figures.cores, node_cores),
             "compute": _compute(stated, figures, device, node_cores),
         }
@@ -144,6 +141,16 @@ class Estimates:
             measurements=rests_on,
             guessed=tuple(part for part in guesses if found[part] is None),
         )
+
+    def _memory(self, stated: float | None, figures: Figures, known: KnownNeed, device: SharedDevice) -> int | None:
+        if stated is not None:
+            return math.ceil(stated)
+        if figures.memory is None:
+            return None
+        if not known.is_known:
+            return min(math.ceil(figures.memory), device.memory)
+        wanted = math.ceil(self._known.next_memory(device.architecture, known))
+        return max(min(wanted, device.memory), math.ceil(figures.memory))
 
     def _seconds(self, stated: float | None, figures: Figures, device: SharedDevice, units: int) -> float:
         """Of start-up and units; in the mean of all keys where nothing else is known."""
@@ -170,6 +177,24 @@ class Estimates:
             return self._take(self._measurement(params, usage, where, at=at))
         except ValueError:  # a figure that no computer has
             return False
+
+    def observe(self, params: Mapping[str, Any], usage: Usage, *, architecture: str) -> bool:
+        """Take what a running attempt was seen to use, such as the first iterations of a profile.
+
+        It counts for jobs of its key until one has ended; it is not kept for later studies.
+
+        Returns:
+            Whether its memory is known.
+        """
+        try:
+            one = self._measurement(params, usage, architecture, at=0.0)
+        except ValueError:  # a figure that no computer has
+            return False
+        if not one.peak:
+            return False
+        known = self._known.of(architecture, one.key, one.params)
+        known.observe(Figures(one.peak, one.compute, one.cores, one.unit_seconds or None, one.startup_seconds))
+        return True
 
     def raise_after_out_of_memory(
         self, params: Mapping[str, Any], architecture: str, *, had: int, at: float, measured: int = 0
@@ -226,21 +251,12 @@ class Estimates:
 
     def profile_ends(self, params: Mapping[str, Any], architecture: str) -> None:
         """It ended, or learned already what it needs."""
-        self._profiling[architecture, self.key(params)] -= 1
+        found = architecture, self.key(params)
+        self._profiling[found] = max(self._profiling[found] - 1, 0)
 
     def is_profiling(self, params: Mapping[str, Any], architecture: str) -> bool:
         """Whether a job of the same key is being profiled: another one would learn nothing new."""
         return self._profiling[architecture, self.key(params)] > 0
-
-
-def _memory(stated: float | None, figure: float | None, is_measured: bool, capacity: int) -> int | None:
-    if stated is not None:
-        return math.ceil(stated)
-    if figure is None:
-        return None
-    if is_measured:
-        return max(min(math.ceil(ALLOWANCE * figure), capacity), math.ceil(figure))
-    return min(math.ceil(figure), capacity)
 
 
 def _compute(stated: Mapping[str, float | None], figures: Figures, device: SharedDevice, node_cores: int) -> int | None:
