@@ -99,12 +99,12 @@ class PackingSpec(Part):
     oversubscribe: dict[str, float] = Field(
         default_factory=dict,
         description="How many times a device's compute jobs may claim together, by architecture: "
-        "{default: 1.0, A100: 3}. It scales compute alone.",
+        "{default: 1.0, A100: 3}, or one number for all. It scales compute alone.",
     )
     memory: dict[str, str | int] = Field(
         default_factory=dict,
-        description="Most memory of one device that jobs use together, by architecture: {CPU: 8GB, default: 20GB}; "
-        "left out: all that others leave free, but for a reserve.",
+        description="Most memory of one device that jobs use together, by architecture: {CPU: 8GB, default: 20GB}, or "
+        "one amount for all; left out: all that others leave free, but for a reserve.",
     )
     safety: float = Field(
         default=0.95,
@@ -129,6 +129,12 @@ class PackingSpec(Part):
         le=100_000,
         description="How often a waiting job may be overtaken by younger ones before a device is kept free for it.",
     )
+
+    @field_validator("oversubscribe", "memory", mode="before")
+    @classmethod
+    def _for_all(cls, given: Any) -> Any:
+        """One amount or ratio alone holds for all architectures."""
+        return {DEFAULT: given} if isinstance(given, str | int | float) and not isinstance(given, bool) else given
 
     @field_validator("oversubscribe")
     @classmethod

@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import time
-from collections.abc import Container
 from pathlib import Path
 
 import msgspec
@@ -20,6 +19,7 @@ from hpo_core.training.child.messages import Done, Inbox, MalformedMessageError
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.request import JobRequest
 from hpo_core.training.resources.meter import Meter
+from hpo_core.training.resources.process_tree import ProcessTree
 from hpo_core.training.resources.share_limits import exceeded
 
 _READS_PER_TURN = 16
@@ -36,13 +36,13 @@ class RunningChild:
     Args:
         request: what it is to do.
         progress: page shared with it.
-        helpers: other children of the zygote, which are not measured.
+        tree: its processes, once it was forked.
 
     Raises:
         StorageError: the attempt's log cannot be written.
     """
 
-    def __init__(self, request: JobRequest, progress: SharedProgress, helpers: Container[int] = ()) -> None:
+    def __init__(self, request: JobRequest, progress: SharedProgress, tree: ProcessTree) -> None:
         self.request = request
         self.log = AttemptLog(Path(request.folder) / request.log_path, request.log_limit)
         self._progress = progress
@@ -61,7 +61,7 @@ class RunningChild:
         self.reaped = False
         self._start = request.job.checkpoint.resource if request.job.checkpoint else 0
         progress.begin(self._start)
-        self._meter = Meter(request.share, progress.figures, helpers=helpers)
+        self._meter = Meter(request.share, progress.figures, tree)
 
     def close(self) -> None:
         """Release descriptors and log; call it after the child was reaped."""
