@@ -281,9 +281,9 @@ def test_a_stated_amount_without_a_value_is_named() -> None:
         ask(known, {"width": 1})
 
 
-WIDTHS = st.sampled_from([8, 16, 32, 64])
+WIDTHS = st.sampled_from([2**power for power in range(10)])
 ATTEMPTS = st.lists(
-    st.tuples(WIDTHS, st.integers(1, 80 * GB), st.booleans()), min_size=1, max_size=25
+    st.tuples(WIDTHS, st.integers(1, 80 * GB), st.sampled_from([False, False, False, True])), min_size=1, max_size=60
 )  # width, bytes, whether it ran out of them
 
 
