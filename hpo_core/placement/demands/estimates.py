@@ -13,9 +13,9 @@ from typing import Any, Literal
 import msgspec
 
 from hpo_core.model.devices.measurement import Measurement, deciding_values, is_cpu, key_of
+from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.devices.usage import Usage
 from hpo_core.placement.demands.known_need import Figures, KnownNeed, KnownNeeds
-from hpo_core.placement.demands.stated import StatedDemand
 from hpo_core.placement.packing.need import WHOLE, Need
 from hpo_core.placement.packing.room import SharedDevice
 
