@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,22 @@ def test_a_demand_may_read_what_each_configuration_has() -> None:
 def test_a_demand_that_some_configuration_cannot_have_is_refused(demand: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         StatedDemand.read(demand).check(SPACE, CONSTANTS)
+
+
+@pytest.mark.parametrize(
+    ("packing", "said"),
+    [
+        ({"by": ["widht"]}, "packing.by: 'widht' is no parameter of the space and no constant"),
+        ({"demand": {"memory": "1GB * widht"}}, "'widht' is no parameter"),
+        ({"demand": {"memory": "1GB * (10 - width)"}}, "must be 0 or more"),
+        ({"demand": {"compute": 300}}, "gives 300 percent of the device; at most 100"),
+    ],
+)
+def test_a_new_study_refuses_them_before_it_starts(packing: dict[str, Any], said: str) -> None:
+    space = {"width": {"type": "int", "low": 8, "high": 64}}
+    make_spec(space=space, packing={"by": ["width"], "demand": {"memory": "1GB * width"}})
+    with pytest.raises(SpecError, match=re.escape(said)):
+        make_spec(space=space, packing=packing)
 
 
 def test_the_digest_follows_the_source_and_imports_nothing(tmp_path: Path) -> None:

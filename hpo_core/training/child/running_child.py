@@ -20,7 +20,7 @@ from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.request import JobRequest
 from hpo_core.training.resources.meter import Meter
 from hpo_core.training.resources.process_tree import ProcessTree
-from hpo_core.training.resources.share_limits import exceeded
+from hpo_core.training.resources.share_limits import exceeded, refused
 
 _READS_PER_TURN = 16
 """Reads of 64 KiB from one descriptor before the limits are checked again: a child may write for ever."""
@@ -228,7 +228,10 @@ class RunningChild:
         if self._stop_reason is not None:
             outcome, message = self._stop_reason
         else:
-            outcome, message = outcome_of_exit(code, status=status, oom_kills=oom_kill_count() - self._oom_kills)
+            oom_kills = oom_kill_count() - self._oom_kills
+            outcome, message = outcome_of_exit(code, status=status, oom_kills=oom_kills, printed=printed)
+            if outcome is Outcome.OUT_OF_MEMORY and self.request.share is not None:
+                message += refused(self.request.share)
         return Report(
             trial=self.request.job.trial,
             attempt=self.request.job.attempt,
