@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint docs setup lock lock-slow clean
+.PHONY: demo test test-slow lint docs pictures setup lock lock-slow clean
 
 setup: $(READY)
 
@@ -36,6 +36,9 @@ lint: $(READY)
 
 docs: $(READY)  ## the documentation site, in site/ (open site/index.html, or for its search: mkdocs serve)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+pictures: $(VENV)/.ready-for-all  ## the report's pictures in the documentation, anew (Chromium; two minutes)
+	$(BIN)/python docs/hooks/report_pictures.py
 
 lock:  ## pin what is installed now (the +cpu of a local torch build is no version others can install)
 	$(BIN)/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | sed 's/^\(torch==[0-9.]*\)+.*/\1/' > requirements.lock

@@ -30,6 +30,10 @@ def tune(
     repeats: Annotated[
         int | None, typer.Option("--repeats", help="Training seeds of each configuration, instead of the file's.")
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="KEY=VALUE: another setting of the file, as packing.policy=best_fit; repeatable."),
+    ] = None,
     start_with: Annotated[
         str | None,
         typer.Option("--start-with", help="Tried first: '{lr: 0.01}', a list, or a YAML or JSON file with them."),
@@ -49,7 +53,7 @@ def tune(
     from hpo_core.spec.overrides import split_change
     from hpo_core.spec.study_file import read_configurations
 
-    spec = load_spec(study_file)
+    spec = load_spec(study_file, settings or ())
     changes: dict[str, Any] = {}
     if name is not None:
         changes["study"] = name

@@ -29,6 +29,7 @@ from hpo_flows.deployed.form import (
     filled_in,
     with_changes,
 )
+from hpo_flows.deployed.form_packing import PackingSection
 from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method, given
 from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.deployed.plain_failures import failing_in_words
@@ -61,6 +62,7 @@ def tune(
     seed: Seed = 0,
     limits: LimitsSection = NOTHING,
     training: AttemptsSection = NOTHING,
+    packing: PackingSection = NOTHING,
     further: FurtherSection = NOTHING,
     experiment: str = "hpo",
     journal_retry_seconds: JournalRetry = 60.0,
@@ -83,6 +85,7 @@ def tune(
         seed: All draws and all training seeds follow from it.
         limits: Rules that end the study before its search does; `resume` goes on with it.
         training: Limits of one attempt, and when a trial is given up.
+        packing: Several jobs at once on one device, by what they need of it, instead of one job on each slot.
         further: What else a study file may say.
         experiment: MLflow experiment that holds the runs.
         journal_retry_seconds: How long a journal that cannot be reached is tried again before the study ends.
@@ -101,6 +104,7 @@ def tune(
         sampler=sampler,
         limits=limits,
         training=training,
+        packing=packing,
         further=further,
         experiment=experiment,
         journal_retry_seconds=journal_retry_seconds,
@@ -141,6 +145,7 @@ def _as_form(spec: StudySpec) -> dict[str, Any]:
         "sampler": spec.sampler.name,
         "limits": plain["stop"],
         "training": plain["training"],
+        **({} if plain["packing"] is None else {"packing": plain["packing"]}),
         "seed": spec.seed,
         "cluster": plain["cluster"],
         "experiment": spec.tracking.experiment,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 from collections.abc import Sequence
@@ -146,7 +147,7 @@ def verify(path: Path, checkpoint: Checkpoint, folder: Path) -> None:
             size = os.fstat(file.fileno()).st_size
             if size != checkpoint.size:
                 raise CheckpointError(f"Checkpoint {path} has {size} bytes, {checkpoint.size} were written. {cure}")
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            refuse_other_content(file, checkpoint, f"Checkpoint {path}", cure)
     except FileNotFoundError as error:
         if not folder.is_dir():
             raise StorageError(
@@ -157,10 +158,22 @@ def verify(path: Path, checkpoint: Checkpoint, folder: Path) -> None:
         raise StorageError(
             f"Checkpoint {path} cannot be read: {error.strerror or error}. Mend that, then resume the study."
         ) from error
+
+
+def refuse_other_content(file: io.BufferedReader, checkpoint: Checkpoint, name: str, cure: str) -> None:
+    """Compare the digest of what an open file holds with the checkpoint's.
+
+    Args:
+        name: of the file, for the error.
+        cure: what can be done, for the error.
+
+    Raises:
+        CheckpointError: it is not what was written.
+    """
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != checkpoint.digest:
         raise CheckpointError(
-            f"Checkpoint {path} is corrupt: its SHA-256 is {digest[:12]}..., {checkpoint.digest[:12]}... was "
-            "written. " + cure
+            f"{name} is corrupt: its SHA-256 is {digest[:12]}..., {checkpoint.digest[:12]}... was written. {cure}"
         )
 
 

@@ -24,6 +24,7 @@ from hpo_core.study import Study
 from hpo_core.views.failure_reasons import Failures, failure_lines, failures_of
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.front import FrontMember, front_rows
+from hpo_core.views.jobs.packing_words import packing_words
 from hpo_core.views.repeat_spread import spread_of
 from hpo_core.views.rung_names import RungNames, halt_words
 from hpo_core.views.rungs import BracketView, bracket_views, entry_levels, grouped_brackets, rung_rows
@@ -211,6 +212,7 @@ def _print_settings(study: Study, summary: StudySummary, created: float) -> None
         "repeats": f"{spec.repeats} training seeds for each configuration, ranked by their mean" * (spec.repeats > 1),
         "objective": spec.objective or "",
         "cluster": spec.cluster.title,
+        "packing": packing_words(spec.packing),
         "created": time.strftime("%Y-%m-%d %H:%M", time.localtime(created)),
         "resource": f"{summary.resource:,} units of training used",
         "stops at": ", ".join(study.rules.progress(study.state, time.time())),

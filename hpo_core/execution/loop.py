@@ -238,6 +238,7 @@ class Loop:
             self._cancel(sorted(self._under_way - wanted))
         if state.halted is not None:
             self._cancel(self.study.to_cancel())
+        self._cancel(self._placer.homeless())  # a device that is lost may hold its jobs for ever
         if self._waiting:
             self._place()
 

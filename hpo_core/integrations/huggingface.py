@@ -109,6 +109,9 @@ class TrialCallback(TrainerCallback):  # type: ignore[misc]
         if state.epoch is not None and round(state.epoch) > self._trial.resource:
             self._epochs.next()  # what follows the end of an epoch (evaluation, a schedule that looks at it) is done
 
+    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
+        self._trial.iteration()
+
     def on_epoch_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         if round(state.epoch) >= self._trial.target:
             control.should_training_stop = True

@@ -97,6 +97,9 @@ class TrialCallback(pl.Callback):  # type: ignore[misc]
         }
         trainer.should_stop = not self._epochs.begin(objects, owners=owners, loaders=loaders)
 
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self._trial.iteration()
+
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         self._epochs.report(trainer.callback_metrics)
         if trainer.current_epoch + 1 >= self._trial.target:

@@ -35,6 +35,10 @@ class Placer(Protocol):
         """What the study may grant jobs for now, as the journal records it."""
         ...
 
+    def homeless(self) -> list[JobKey]:
+        """Jobs that run on a device that is gone, where nobody else would notice."""
+        ...
+
     def place(self, jobs: Sequence[Job]) -> list[Placement]:
         """Slots for some or all of ``jobs`` (the oldest first), which hold them from now on; the others wait."""
         ...

@@ -135,6 +135,9 @@ class SharedDevices:
             return 0
         return len(self._held) + (self._ahead if self._ahead_is_total else self._ahead * len(self._capacities))
 
+    def homeless(self) -> list[JobKey]:
+        return [key for key, held in self._held.items() if held.slot.name not in self._capacities]
+
     # Placing.
 
     def place(self, jobs: Sequence[Job]) -> list[Placement]:
@@ -275,7 +278,10 @@ class SharedDevices:
         share = held.slot.share
         measured = report.usage if isinstance(report.usage, Usage) else Usage()
         usage = msgspec.structs.replace(
-            measured, device=share.device, architecture=share.architecture, share=share.amounts
+            measured,
+            device=share.device,
+            architecture=share.architecture,
+            share=(held.need.compute, held.need.memory, held.need.cores),  # smaller by now where it began as a guess
         )
         report = msgspec.structs.replace(report, usage=usage)
         params = self._parameters(held.job)

@@ -64,6 +64,9 @@ class Slots:
     def capacity(self) -> Inventory:
         return self.inventory
 
+    def homeless(self) -> list[JobKey]:
+        return []  # the executor reports them
+
     def place(self, jobs: Sequence[Job]) -> list[Placement]:
         placements = list(zip(jobs, self.free(len(jobs)), strict=False))
         for job, slot in placements:

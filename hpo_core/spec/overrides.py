@@ -67,12 +67,18 @@ def _without_derived(data: dict[str, Any], changed_keys: set[tuple[str, ...]]) -
 def _replaced(data: dict[str, Any], keys: tuple[str, ...], value: Any) -> dict[str, Any]:
     if len(keys) == 1:
         return data | {keys[0]: value}
-    inner = data.get(keys[0], {})
+    inner = data.get(keys[0])
+    if inner is None or (keys[0] in _SWITCHES and isinstance(inner, bool)):
+        inner = {}
     if not isinstance(inner, dict):
         raise SpecError(
             f"--set {'.'.join(keys)}: {keys[0]} is {shown(inner)}, which has no parts; change it as a whole."
         )
     return data | {keys[0]: _replaced(inner, keys[1:], value)}
+
+
+_SWITCHES = frozenset({"packing"})
+"""Sections for which ``true`` stands for all defaults; a setting of one that is off turns it on."""
 
 
 def settings_of(method: Any) -> set[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from hpo_core.model.devices.amount_expression import AmountExpression
+from hpo_core.model.devices.deciding_parameters import deciding_parameters
+from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.errors import SpecError
 from hpo_core.model.settings import Part
 from hpo_core.model.trial import Outcome
@@ -42,7 +43,7 @@ class DemandSpec(Part):
         "2GB + 40MB * batch_size.",
     )
     compute: str | float | None = Field(
-        default=None, description="Percent of the device's compute while it runs; needs no oversubscription above 100."
+        default=None, description="Percent of the device's compute while it runs, at most 100."
     )
     cores: str | float | None = Field(default=None, description="CPU cores that it keeps busy.")
     unit_seconds: str | float | None = Field(
@@ -91,18 +92,19 @@ class PackingSpec(Part):
     by: list[str] | None = Field(
         default=None,
         min_length=1,
-        description="Parameters that decide what a job needs; null: all but those that are drawn as plain floats.",
+        description="Parameters and constants that decide what a job needs; null: all that are no plain floats, as a "
+        "range or a list of them is.",
     )
     demand: DemandSpec = DemandSpec()
     oversubscribe: dict[str, float] = Field(
         default_factory=dict,
         description="How many times a device's compute jobs may claim together, by architecture: "
-        "{default: 1.0, A100: 3}. It scales compute alone.",
+        "{default: 1.0, A100: 3}, or one number for all. It scales compute alone.",
     )
     memory: dict[str, str | int] = Field(
         default_factory=dict,
-        description="Most memory of one device that jobs use together, by architecture: {CPU: 8GB, default: 20GB}; "
-        "left out: all that others leave free, but for a reserve.",
+        description="Most memory of one device that jobs use together, by architecture: {CPU: 8GB, default: 20GB}, or "
+        "one amount for all; left out: all that others leave free, but for a reserve.",
     )
     safety: float = Field(
         default=0.95,
@@ -127,6 +129,12 @@ class PackingSpec(Part):
         le=100_000,
         description="How often a waiting job may be overtaken by younger ones before a device is kept free for it.",
     )
+
+    @field_validator("oversubscribe", "memory", mode="before")
+    @classmethod
+    def _for_all(cls, given: Any) -> Any:
+        """One amount or ratio alone holds for all architectures."""
+        return {DEFAULT: given} if isinstance(given, str | int | float) and not isinstance(given, bool) else given
 
     @field_validator("oversubscribe")
     @classmethod
@@ -183,18 +191,12 @@ def check_packing(spec: StudySpec) -> None:
     packing = spec.packing
     if packing is None:
         return
-    known: Mapping[str, Any] = {**spec.space, **spec.constants}
-    for name in packing.by or ():
-        if name not in spec.space:
-            raise ValueError(
-                f"packing.by names {name!r}, which is no parameter of the space ({', '.join(spec.space)}); drop it"
-            )
-    for name, expression in packing.demand.expressions().items():
-        if unknown := sorted(expression.names - set(known)):
-            raise ValueError(
-                f"packing.demand.{name} = {expression.text!r} reads {', '.join(unknown)}, which is neither a parameter "
-                "nor a constant of the study; correct the name"
-            )
+    space = spec.search_space()
+    try:
+        deciding_parameters(space, spec.constants, packing.by)
+        StatedDemand.read(packing.demand.stated()).check(space, spec.constants)
+    except SpecError as error:
+        raise ValueError(str(error)) from None
     if spec.training.allowed(Outcome.OUT_OF_MEMORY) == 0:
         raise ValueError(
             "training.retries.out_of_memory = 0, but with packing a job that ran out of memory beside others is tried "

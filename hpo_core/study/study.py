@@ -27,22 +27,17 @@ from hpo_core.journal.protocol import Journal
 from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.errors import HpoError, JournalError, SpecError
 from hpo_core.model.events import (
-    AbandonRequested,
     AttemptReported,
     CapacityNoticed,
     ClockTicked,
-    ConfigurationRequested,
     ControllerStarted,
     Entry,
     Event,
-    ExtensionRequested,
     JobAsked,
     JobGranted,
     Stimulus,
-    StopRequested,
     StudyReopened,
     StudyRequested,
-    TrainingRequested,
     concerns_search,
 )
 from hpo_core.model.stage import Further
@@ -54,9 +49,9 @@ from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method, create_sampler
 from hpo_core.state import Incumbent, StudyState
 from hpo_core.study.decider import Decider
-from hpo_core.study.enqueueing import checked_configuration, is_known
-from hpo_core.study.further_training import check_training, recorded_training
+from hpo_core.study.further_training import recorded_training
 from hpo_core.study.job_grants import Grants
+from hpo_core.study.person_requests import PersonRequests
 from hpo_core.study.stop_rules import StopRules
 from hpo_core.study.told_results import told_report
 
@@ -66,7 +61,7 @@ def _plain(spec: Any) -> Any:
     return dict(spec) if isinstance(spec, Mapping) else spec
 
 
-class Study:
+class Study(PersonRequests):
     """One search. Create it with :meth:`create`, or open a recorded one with :meth:`open`.
 
     Driven by hand::
@@ -221,7 +216,7 @@ class Study:
         """Count the time until this stimulus; called before its events are applied."""
         self.rules.notice(stimulus, time, searching=not self.state.further_running)
 
-    # Stimuli.
+    # What a loop asks and tells; what a person asks for is in PersonRequests.
 
     def ask(self) -> Job | None:
         """One job to train, or None while there is nothing to do (or nothing more: see :attr:`finished`)."""
@@ -288,73 +283,6 @@ class Study:
         """
         return self._granted(self._take(ControllerStarted(controller, keep_halt)))
 
-    def extend(self, configs: int) -> list[Job]:
-        """Ask for so many more configurations."""
-        if configs < 1:
-            raise HpoError(f"extend(configs={configs}): give at least 1 further configuration.")
-        if refusal := self.refuse_extension():
-            raise HpoError(refusal)
-        return self._granted(self._take(ExtensionRequested(configs)))
-
-    def enqueue(
-        self, params: Mapping[str, Any], *, skip_if_exists: bool = False, request: str | None = None
-    ) -> list[Job]:
-        """Have a configuration tried next: the next one that the search samples, after those enqueued before.
-
-        It counts as one of the configurations of the study, but in a grid, which gets one more. Where the search has
-        sampled all it wants, the queue waits for :meth:`extend`.
-
-        Args:
-            params: values by name; those left out are the sampler's to add.
-            skip_if_exists: do nothing where a trial, or one in the queue, has these values already.
-            request: name of the request that another process made for it (``hpo enqueue``).
-
-        Returns:
-            Jobs granted in turn (see :meth:`set_capacity`).
-
-        Raises:
-            HpoError: the study takes no configurations (a rerun), or the space does not take these values.
-        """
-        if self.state.exhausted:
-            raise HpoError(f"{self.refuse_extension()}")
-        given = checked_configuration(self.spec, params)
-        if skip_if_exists and is_known(self.state, given):
-            return []
-        return self._granted(self._take(ConfigurationRequested(given, request or msgspec.UNSET)))
-
-    def refuse_extension(self) -> str | None:
-        """Why the study takes no more configurations; None: it takes them."""
-        if self.state.exhausted:
-            return (
-                f"Study {self.name!r}: {self.spec.sampler.name} has no further configurations; all "
-                f"{len(self.state.trials)} were tried. Start a new study with a larger space or another sampler."
-            )
-        return self.spec.search.refuse_extension(self.name, self.method)
-
-    def train_further(self, trial: int | None = None, to: int = 0) -> list[Job]:
-        """Train one trial on, beyond the search and its maximum resource, once that is finished or halted.
-
-        The job goes on from the trial's newest checkpoint; where none was kept, from the start. No search method
-        ranks its result and no stop rule counts it, but it can be the incumbent. A halted search stays halted.
-
-        Args:
-            trial: its number; None: the best trial.
-            to: units of training in all, those behind it included.
-
-        Raises:
-            HpoError: what :meth:`trial_to_train` says.
-        """
-        return self._granted(self._take(TrainingRequested(self.trial_to_train(trial, to), to)))
-
-    def trial_to_train(self, trial: int | None, to: int) -> int:
-        """The trial that :meth:`train_further` would train; records nothing.
-
-        Raises:
-            HpoError: there is no such trial, it has no finite result, it was trained so far already, or the search
-                is not over yet.
-        """
-        return check_training(self.state, self.name, trial, to, searching=self._grants.searching)
-
     def tick(self) -> list[Job]:
         """Check stop rules about time; records nothing unless one is due.
 
@@ -370,30 +298,6 @@ class Study:
         if not self.has_time_rule or self.state.halted is not None or self._grants.trains_further:
             return None
         return self.rules.seconds_left(self._clock())
-
-    def stop(self, reason: str) -> None:
-        """Grant no further jobs until the study is recovered or extended."""
-        self._take(StopRequested(reason))
-
-    def abandon(self, trial: int) -> None:
-        """Give a trial up, whether it runs, waits to be tried again, or stands at a rung.
-
-        Grants nothing by itself; whoever drives the study goes on as usual.
-
-        Raises:
-            HpoError: there is no such trial, or nothing is left of it to give up.
-        """
-        trials = self.state.trials
-        if not 0 <= trial < len(trials):
-            known = f"it has trials 0 to {len(trials) - 1}" if trials else "it has none yet"
-            raise HpoError(f"Study {self.name!r} has no trial {trial}; {known}.")
-        record = trials[trial]
-        if record.abandoned is not None or record.stopped is not None:
-            raise HpoError(f"Study {self.name!r}: trial {trial} is {record.status} already.")
-        goes_on = record.running or record.waiting or trial in self.state.extended
-        if not goes_on and trial in self.method.ruled_out:
-            raise HpoError(f"Study {self.name!r}: trial {trial} will not go on anyway; there is nothing to give up.")
-        self._take(AbandonRequested(trial))
 
     # Questions.
 

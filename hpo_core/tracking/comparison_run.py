@@ -14,6 +14,7 @@ from hpo_core.tracking.mlflow_client import RunStore, open_client
 from hpo_core.tracking.mlflow_links import compare_url, run_url, shown_uri
 from hpo_core.tracking.mlflow_names import legal_key, tag_value
 from hpo_core.tracking.tracked_study import MetricPoint
+from hpo_core.views.formatting import listed
 
 COMPARED = 50
 """Trials on MLflow's own page, over all studies; more make it slow."""
@@ -100,7 +101,7 @@ def titled(names: Sequence[str]) -> str:
     >>> titled(["a", "b", "c"])
     'a, b and 1 more'
     """
-    return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")
+    return listed(names, 2)
 
 
 def _points(facts: dict[str, Any], now: float) -> list[MetricPoint]:

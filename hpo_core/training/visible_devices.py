@@ -17,12 +17,14 @@ from hpo_core.placement.cores import available_cores
 from hpo_core.placement.nvml import Gpu, NoNvmlError, read_gpus
 
 LOOK_SECONDS = 1.0
+MISSES = 3
+"""A GPU that did not answer so many times in a row is gone; drivers leave single questions unanswered."""
 CPU = "CPU"
 """Architecture of a computer whose processors are shared."""
 _CGROUP = Path("/sys/fs/cgroup")
 
 Facts = dict[str, dict[str, Any]]
-"""By name of the device, as plain values: node, architecture, memory, used, own (bytes), cores, gpu, lost."""
+"""By name of the device, as plain values: node, architecture, memory, used, own (bytes), cores, gpu."""
 
 
 class DeviceWatch:
@@ -38,6 +40,8 @@ class DeviceWatch:
         self._own = own
         self._idle: dict[str, int] = {}
         """By GPU: bytes in use when last none of our attempts ran."""
+        self._missed: dict[str, int] = {}
+        """By GPU that was there: looks in a row at which it did not answer."""
         self._seen: Facts = {}
         self._ended = threading.Event()
         self.problem = ""
@@ -69,12 +73,19 @@ class DeviceWatch:
                 found = self._gpus(own)
             except NoNvmlError as error:
                 self.problem = str(error)
-                found = {name: facts | {"lost": True} for name, facts in self._seen.items() if facts["gpu"]}
+                found = self._with_missed({})
             else:
                 self.problem = ""
+                found = self._with_missed(found)
         if not found and self._kind != "gpu":
             found = {f"cpu:{socket.gethostname()}": computer(own)}
         self._seen = found
+
+    def _with_missed(self, found: Facts) -> Facts:
+        """With the GPUs that were there before and do not answer now, for a while."""
+        self._missed = {name: self._missed.get(name, 0) + 1 for name in self._seen.keys() - found.keys()}
+        kept = {name: self._seen[name] for name, misses in self._missed.items() if misses < MISSES}
+        return found | {name: facts for name, facts in kept.items() if facts["gpu"]}
 
     def _gpus(self, own: Collection[int]) -> Facts:
         reading = read_gpus()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 UNKNOWN = "?"
 """A duration that nobody knows yet."""
 
@@ -37,6 +39,16 @@ def number(value: float | None, digits: int = 4) -> str:
     if value is None:
         return "–"
     return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}"
+
+
+def listed(names: Sequence[object], most: int) -> str:
+    """The first of some names, and how many more there are.
+
+    >>> listed(["a", "b", "c"], 2), listed([1, 2], 2)
+    ('a, b and 1 more', '1, 2')
+    """
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(map(str, names[:most])) + more
 
 
 def plural(count: int, noun: str) -> str:

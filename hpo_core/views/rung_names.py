@@ -5,6 +5,7 @@ from __future__ import annotations
 from hpo_core.model.events import CeilingRaised, StudyHalted, TrialStopped
 from hpo_core.model.stage import FURTHER
 from hpo_core.spec import StudySpec
+from hpo_core.views.formatting import listed
 
 Place = tuple[int | None, int]
 """A rung: (bracket, or None where all brackets share their rungs; place in its ladder)."""
@@ -65,5 +66,4 @@ def halt_words(spec: StudySpec, halted: StudyHalted) -> str:
 def _trials(numbers: tuple[int, ...], most: int = 6) -> str:
     if len(numbers) == 1:
         return f"trial {numbers[0]}"
-    shown = ", ".join(str(number) for number in numbers[:most])
-    return f"one of the trials {shown}" + (f" and {len(numbers) - most} more" if len(numbers) > most else "")
+    return f"one of the trials {listed(numbers, most)}"

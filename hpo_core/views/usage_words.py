@@ -29,7 +29,9 @@ def usage_words(usage: UsageField | None) -> str:
     >>> usage_words(Usage(memory=212_400_000, cores=1.84, startup_seconds=0.61, unit_seconds=0.3))
     '212 MB, 1.84 cores, start-up 0.61 s, 0.3 s a unit'
     >>> usage_words(Usage(memory=10**9, device="GPU-5d", architecture="A100", device_memory=6 * 10**9, compute=0.28))
-    '1 GB; GPU-5d (A100): 6 GB, 28 % of its compute'
+    '1 GB; of GPU-5d (A100) 6 GB, 28 % of its compute'
+    >>> usage_words(Usage(memory=10**8, device="cpu:node-1", architecture="CPU", share=(250, 2 * 10**8, 500)))
+    '100 MB; given 25 %, 200 MB, 0.5 cores of cpu:node-1 (CPU)'
     """
     if not isinstance(usage, Usage):
         return ""
@@ -43,10 +45,14 @@ def usage_words(usage: UsageField | None) -> str:
         megabytes(usage.device_memory) if usage.device_memory is not None else "",
         f"{usage.compute:.0%} of its compute".replace("%", " %") if usage.compute is not None else "",
     ]
-    words = ", ".join(filter(None, parts))
-    name = f"{usage.device} ({usage.architecture})" if usage.device else "GPU"
-    found = ", ".join(filter(None, of_device))
-    return f"{words}; {name}: {found}".removeprefix("; ") if found else words
+    name = f"{usage.device} ({usage.architecture})" if usage.architecture else usage.device or "its GPU"
+    groups = [", ".join(filter(None, parts)), ", ".join(filter(None, of_device)), ""]
+    if groups[1]:
+        groups[1] = f"of {name} {groups[1]}"
+    if usage.share is not None:
+        compute, memory, cores = usage.share
+        groups[2] = f"given {compute / 10:.3g} %, {megabytes(memory)}, {cores / 1000:.3g} cores of {name}"
+    return "; ".join(filter(None, groups))
 
 
 def largest_memory(usages: Iterable[Usage | None]) -> int | None:

@@ -14,6 +14,8 @@ from safetensors.torch import load_file
 from hpo_core.checkpoints.files import save
 from hpo_core.checkpoints.weights import write_weights
 from hpo_core.model.errors import CheckpointError
+from hpo_core.model.trial import Checkpoint
+from hpo_core.tracking.models.model_folder import Trained, write_plain
 
 
 def saved(folder: Path, **tracked: Any) -> Path:
@@ -73,3 +75,12 @@ def test_no_checkpoint_of_ours(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "c").write_bytes(content)
     with pytest.raises(CheckpointError):
         write_weights(tmp_path / "c", tmp_path / "w")
+
+
+def test_no_model_is_made_of_a_corrupt_checkpoint(tmp_path: Path) -> None:
+    file = tmp_path / "c.safetensors"
+    file.write_bytes(b"something else")
+    model = Trained({"lr": 0.1}, Checkpoint(file.name, "0" * 64, 1, 14), str(tmp_path))
+    with pytest.raises(CheckpointError, match=r"is corrupt: its SHA-256 is \w{12}\.\.\., 0{12}\.\.\. was written"):
+        write_plain(model, file, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [file.name]

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Outcome
-from hpo_core.spec import AddressClusterSpec, LocalClusterSpec, StudySpec, TrainingSpec
+from hpo_core.spec import AddressClusterSpec, DemandSpec, LocalClusterSpec, PackingSpec, StudySpec, TrainingSpec
 from hpo_flows.deployed.flows import rerun, resume, tune_file
 from hpo_flows.deployed.form import (
     _ASKED_ELSEWHERE,
@@ -139,6 +139,26 @@ def test_everything_of_a_study_file_is_on_the_form(permissions: Permissions) -> 
             made(permissions, further={"metrics": text})
     with pytest.raises(NotAllowedError, match="checkpoints.folder"):
         made(permissions, further={"checkpoints": "{folder: 's3://elsewhere'}"})
+
+
+def test_packing_has_fields_of_its_own(permissions: Permissions) -> None:
+    assert made(permissions).packing is None
+    assert made(permissions, packing={}).packing == PackingSpec(), "an opened section that was left as it stood"
+    filled = {"policy": "worst_fit", "job_memory": "2GB + 1MB * rate", "job_compute": "30", "job_cores": "", "by": "",
+              "memory": "8GB", "oversubscribe": "{A100: 3}", "most": 4}  # fmt: skip
+    packing = made(permissions, packing=filled).packing
+    assert packing is not None and packing.policy == "worst_fit" and packing.most == 4
+    assert packing.demand.stated() == {"memory": "2GB + 1MB * rate", "compute": 30}
+    assert packing.memory == {"default": "8GB"} and packing.ratio("A100") == 3
+    with pytest.raises(SpecError, match="packing.demand.memory"):
+        made(permissions, packing={"job_memory": "2GB * depth"})
+    schema = parameter_schema(tune).model_dump()
+    first, _ = schema["properties"]["packing"]["anyOf"]
+    assert first == {"type": "null", "title": "One job on each slot"}
+    drawn = schema["definitions"]["Packing"]["properties"]
+    assert set(PackingSpec.model_fields) - {"demand"} <= set(drawn), "what is new in the study file is on the form"
+    assert {name.removeprefix("job_") for name in drawn if name.startswith("job_")} == set(DemandSpec.model_fields)
+    assert drawn["policy"]["enum"][0] == "fill" and "required" not in schema["definitions"]["Packing"]
 
 
 @pytest.mark.parametrize(

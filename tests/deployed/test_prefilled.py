@@ -57,6 +57,25 @@ def test_a_form_that_begins_with_a_study_makes_that_study(search: dict[str, Any]
 
 
 @pytest.mark.parametrize(
+    "packing",
+    [
+        True,
+        {"policy": "best_fit", "by": ["width"], "memory": {"CPU": "2GB"}, "most": 3, "look_ahead": 5},
+        {"demand": {"memory": "2GB + 40MB * width", "compute": 30, "cores": 0.5}},
+    ],
+    ids=["as usual", "settings", "demand"],
+)
+def test_a_study_that_packs_is_on_the_form(packing: Any) -> None:
+    spec = StudySpec.from_plain(STUDY | {"packing": packing, "sampler": {"name": "TPESampler"}})
+    form = form_of(spec, "study.yaml")
+    seed = form.pop("seed")
+    made = with_changes(
+        filled_in(Permissions(("models",)), **form), "rows", Permissions(("models",)), seed=seed, cluster=None
+    )
+    assert made.plain() == spec.plain() and made.packing is not None
+
+
+@pytest.mark.parametrize(
     ("changes", "says"),
     [
         ({"lr": {"type": "normal", "mean": 0, "std": 1}}, r"space\.lr|numbers"),

@@ -171,3 +171,16 @@ def meets(trial):
         time.sleep(0.01)
     network(trial)
     assert bool((held == 1).all())
+
+
+def keeps_busy(trial):
+    """Holds so many MiB and multiplies matrices for two seconds."""
+    held = torch.ones(trial.params["mib"] * MIB, dtype=torch.uint8, device="cuda")
+    factor = torch.ones(2048, 2048, device="cuda")
+    for _ in trial.steps():
+        until = time.monotonic() + 2.0
+        while time.monotonic() < until:
+            factor = factor @ factor / 2048
+            torch.cuda.synchronize()
+            trial.iteration()
+    trial.report(loss=held[0], devices=torch.cuda.device_count())

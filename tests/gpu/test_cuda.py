@@ -8,10 +8,12 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
 from hpo_core.checkpoints import files as checkpoints
+from hpo_core.model.devices.share import Share
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome
@@ -34,7 +36,7 @@ class Bench:
     trainer: Trainer
     folder: Path
 
-    def run(self, do, *, trial=0, attempt=0, rung=0, target=1, checkpoint=None, seed=3, **params):
+    def run(self, do, *, trial=0, attempt=0, rung=0, target=1, checkpoint=None, seed=3, share=None, **params):
         job = Job(trial, attempt, Rung(0, rung), target, {"do": do, **params}, checkpoint)
         request = JobRequest(
             study="s",
@@ -46,6 +48,7 @@ class Bench:
             pythonpath=(HERE,),
             timeout=120.0,
             grace=5.0,
+            share=share,
         )
         return self.trainer.run(request)
 
@@ -240,6 +243,24 @@ def test_out_of_memory_is_named_and_the_worker_goes_on(bench, used):
     assert eventually(lambda: used() < before + SLACK)
     after = bench.completed("first_touch", trial=2)
     assert after.metrics["zygote"] == zygote
+
+
+def test_an_attempt_tells_what_it_used_of_its_gpu_and_stays_within_its_share(bench):
+    properties = torch.cuda.get_device_properties(0)
+    share = Share(
+        device=f"GPU-{properties.uuid}", architecture="any", compute=500, memory=2048 * MIB, cores=1000,
+        capacity=properties.total_memory, gpu=True,
+    )  # fmt: skip
+    within = bench.run("keeps_busy", trial=7, share=share, mib=1024)
+    assert within.outcome is Outcome.COMPLETED, within.message
+    assert within.metrics["devices"] == 1
+    assert 1024 * MIB <= within.usage.device_memory < 2048 * MIB
+    assert within.usage.compute is None or within.usage.compute > 0.3  # None in containers and on slices
+    beyond = bench.run("keeps_busy", trial=8, share=share, mib=3072)
+    assert beyond.outcome is Outcome.OUT_OF_MEMORY
+    assert "it may use 2,147 MB of GPU-" in beyond.message
+    alone = bench.run("keeps_busy", trial=9, share=msgspec.structs.replace(share, alone=True), mib=3072)
+    assert alone.outcome is Outcome.COMPLETED, alone.message
 
 
 def test_a_full_gpu_is_out_of_memory_for_whoever_comes(two_trainers, tmp_path, used):

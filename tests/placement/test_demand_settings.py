@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,22 @@ def test_a_demand_that_some_configuration_cannot_have_is_refused(demand: dict[st
         StatedDemand.read(demand).check(SPACE, CONSTANTS)
 
 
+@pytest.mark.parametrize(
+    ("packing", "said"),
+    [
+        ({"by": ["widht"]}, "packing.by: 'widht' is no parameter of the space and no constant"),
+        ({"demand": {"memory": "1GB * widht"}}, "'widht' is no parameter"),
+        ({"demand": {"memory": "1GB * (10 - width)"}}, "must be 0 or more"),
+        ({"demand": {"compute": 300}}, "gives 300 percent of the device; at most 100"),
+    ],
+)
+def test_a_new_study_refuses_them_before_it_starts(packing: dict[str, Any], said: str) -> None:
+    space = {"width": {"type": "int", "low": 8, "high": 64}}
+    make_spec(space=space, packing={"by": ["width"], "demand": {"memory": "1GB * width"}})
+    with pytest.raises(SpecError, match=re.escape(said)):
+        make_spec(space=space, packing=packing)
+
+
 def test_the_digest_follows_the_source_and_imports_nothing(tmp_path: Path) -> None:
     package = tmp_path / "lab_of_digests" / "inner"
     package.mkdir(parents=True)
@@ -96,7 +113,26 @@ def test_the_digest_follows_the_source_and_imports_nothing(tmp_path: Path) -> No
     assert objective_digest(name) == objective_digest(name, ["/nowhere"]) != edited, "not found: of the name alone"
     file.write_text("raise SystemExit('imported')\n")
     assert objective_digest(name, path) == first
+    model = package / "model.py"
+    model.write_text("raise SystemExit('imported')\n")
+    assert objective_digest(name, path) == first, "nothing uses it"
+    file.write_text("from . import model\nraise SystemExit('imported')\n")
+    with_model = objective_digest(name, path)
+    model.write_text("raise SystemExit('larger')\n")
+    assert objective_digest(name, path) != with_model, "a model defined elsewhere decides, too"
     assert not [module for module in sys.modules if module.startswith("lab_of_digests")]
+
+
+def test_of_an_installed_package_it_is_the_module_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "optuna.samplers._grid:GridSampler"
+    first = objective_digest(name)
+    read = Path.read_bytes
+    opened: list[Path] = []
+    monkeypatch.setattr(Path, "read_bytes", lambda path: opened.append(path) or read(path))
+    assert objective_digest(name) == first
+    assert [path.name for path in opened] == ["_grid.py"]
+    monkeypatch.setattr(Path, "read_bytes", lambda path: b"edited")
+    assert objective_digest(name) != first
 
 
 @pytest.mark.parametrize(

@@ -240,10 +240,12 @@ def test_what_a_study_learned_is_the_past_of_the_next_one() -> None:
 
 def test_a_running_profile_counts_until_one_of_its_key_has_ended() -> None:
     known, key = estimates(), {"width": 64}
-    assert not known.observe(key, Usage(device_memory=GB), architecture="A100"), "no unit was trained"
+    known.learn({"width": 1}, on_gpu(GB, unit=7.0), at=1.0)
+    known.new_measurements()
     assert not known.observe(key, on_gpu(None), architecture="A100"), "no memory was seen"
     assert ask(known, key).source == "profile"
-    assert known.observe(key, on_gpu(2 * GB, compute=0.4), architecture="A100")
+    assert known.observe(key, on_gpu(2 * GB, compute=0.4, unit=0.0), architecture="A100")
+    assert ask(known, key).need.seconds == 17.0, "it has trained no whole unit: in the mean of all"
     assert known.observe(key, on_gpu(GB, compute=0.2), architecture="A100")
     found = ask(known, key)
     assert known.is_known(key, "A100")
@@ -279,9 +281,9 @@ def test_a_stated_amount_without_a_value_is_named() -> None:
         ask(known, {"width": 1})
 
 
-WIDTHS = st.sampled_from([8, 16, 32, 64])
+WIDTHS = st.sampled_from([2**power for power in range(10)])
 ATTEMPTS = st.lists(
-    st.tuples(WIDTHS, st.integers(1, 80 * GB), st.booleans()), min_size=1, max_size=25
+    st.tuples(WIDTHS, st.integers(1, 80 * GB), st.sampled_from([False, False, False, True])), min_size=1, max_size=60
 )  # width, bytes, whether it ran out of them
 
 

@@ -12,6 +12,7 @@ from hpo_core.integrations.huggingface import train_to_target  # noqa: E402
 from hpo_core.model.stage import Rung  # noqa: E402
 from hpo_core.model.trial import Job, Outcome  # noqa: E402
 from hpo_core.training.child.attempt import run_attempt  # noqa: E402
+from hpo_core.training.child.shared_progress import SharedProgress  # noqa: E402
 from hpo_core.training.request import JobRequest  # noqa: E402
 
 draws = torch.Generator().manual_seed(3)
@@ -45,15 +46,21 @@ def train(trial, callbacks=(), **settings):
     trial.report(steps=trainer.state.global_step)
 
 
-def run(folder, target, after=None, function=train):
+def run(folder, target, after=None, function=train, progress=None):
     checkpoint = after.checkpoint if after is not None else None
     job = Job(5, target, Rung(0, 0), target, {"rate": 0.01}, checkpoint)
     request = JobRequest(study="s", job=job, objective="a:b", metric="eval_loss", seed=7, folder=str(folder))
-    return run_attempt(function, request)
+    return run_attempt(function, request, progress)
 
 
 def curve(report):
     return [(p.resource, p.metrics["eval_loss"], p.metrics["loss"], p.metrics["learning_rate"]) for p in report.curve]
+
+
+def test_optimizer_steps_are_counted_as_iterations(tmp_path):
+    progress = SharedProgress()
+    assert run(tmp_path, 2, progress=progress).outcome is Outcome.COMPLETED
+    assert progress.figures.iterations == 2 * 3
 
 
 def test_training_in_several_jobs_equals_training_in_one(tmp_path):

@@ -178,6 +178,12 @@ def test_no_process_gets_more_than_jobs_may_use_together(bench: Bench) -> None:
     assert isinstance(report.usage, Usage) and report.usage.memory < 300 * MB
 
 
+def test_a_native_library_that_aborts_for_want_of_memory_is_out_of_memory(bench: Bench) -> None:
+    report = bench.run("native_library", mb=500, share=cpu_share(100 * MB, 300 * MB))
+    assert report.outcome is Outcome.OUT_OF_MEMORY, report.message
+    assert "got no memory" in report.message and "may use 300 MB together" in report.message
+
+
 def test_an_attempt_that_is_alone_may_use_all(bench: Bench) -> None:
     report = bench.run("grows", mb=250, share=cpu_share(100 * MB, 300 * MB, alone=True))
     assert report.outcome is Outcome.COMPLETED, report.message

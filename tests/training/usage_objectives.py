@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
@@ -93,6 +94,13 @@ def grows(trial):
 def at_once(trial):
     for _ in trial.steps():
         take(trial.params["mb"])
+    trial.report(loss=0.0)
+
+
+def native_library(trial):
+    """A C++ library gets no memory, and nobody catches what it throws."""
+    for _ in trial.steps():
+        ctypes.CDLL("libstdc++.so.6")._Znwm(ctypes.c_size_t(int(trial.params["mb"] * MB)))
     trial.report(loss=0.0)
 
 

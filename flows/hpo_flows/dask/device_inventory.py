@@ -17,7 +17,7 @@ Seen = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
 def shared_inventory(seen: Seen, most: int) -> Inventory:
-    """The devices that some worker sees, node by node; those that do not answer are left out.
+    """The devices that some worker sees, node by node.
 
     Several workers may see one device. What none of them uses for attempts of ours is used by others.
 
@@ -28,9 +28,8 @@ def shared_inventory(seen: Seen, most: int) -> Inventory:
     own: dict[str, int] = {}
     for address in sorted(seen):
         for name, facts in seen[address].items():
-            if not facts.get("lost"):
-                first.setdefault(name, facts)
-                own[name] = own.get(name, 0) + int(facts["own"])
+            first.setdefault(name, facts)
+            own[name] = own.get(name, 0) + int(facts["own"])
     devices = [
         Device(name, most, _capacity(first[name], own[name]))
         for name in sorted(first, key=lambda name: (first[name]["node"], name))
@@ -40,7 +39,7 @@ def shared_inventory(seen: Seen, most: int) -> Inventory:
 
 def workers_of(seen: Seen, name: str) -> list[str]:
     """Addresses of the workers that see a device."""
-    return [address for address in sorted(seen) if name in seen[address] and not seen[address][name].get("lost")]
+    return [address for address in sorted(seen) if name in seen[address]]
 
 
 def _capacity(facts: Mapping[str, Any], own: int) -> Capacity:

@@ -27,6 +27,7 @@ from hpo_core.spec import (
 from hpo_core.spec.plain_data import check_plain
 from hpo_core.spec.study_file import read_yaml
 from hpo_core.spec.validation_errors import explain
+from hpo_flows.deployed.form_packing import PackingSection, packing_of_form
 from hpo_flows.deployed.form_schema import AsTabs, Drawn, Method, Offered, WithoutNone, given
 from hpo_flows.deployed.form_sections import read_texts, section_of
 from hpo_flows.deployed.permissions import Permissions
@@ -114,7 +115,7 @@ Target = Annotated[Annotated[int, Field(ge=1, le=2**53)] | None, WithoutNone()]
 
 _ASKED_ELSEWHERE = (
     *("study", "objective", "metric", "space", "search", "sampler", "seed", "cluster", "training", "stop", "journal"),
-    *("tracking", "prefect", "pythonpath"),
+    *("tracking", "prefect", "pythonpath", "packing"),
 )
 """Fields of a study that the form asks for in another way, or never: where code is imported from is the worker's."""
 
@@ -152,6 +153,7 @@ class FilledIn(_Form):
     sampler: Sampler = Field(default="random", description="Proposes configurations; all but random are Optuna's.")
     limits: LimitsSection = Field(default=None, description="Limits besides the method's own budget.")
     training: AttemptsSection = Field(default=None, description="Limits of one attempt, and when a trial is given up.")
+    packing: PackingSection = Field(default=None, description="Several jobs at once on one device.")
     further: FurtherSection = Field(default=None, description="What else a study file may say.")
     experiment: str = Field(default="hpo", min_length=1, description="MLflow experiment that holds the runs.")
     journal_retry_seconds: JournalRetry = JournalSpec().retry_seconds
@@ -183,6 +185,7 @@ class FilledIn(_Form):
             "stop": _section(self.limits, StopSpec),
             "journal": {"retry_seconds": self.journal_retry_seconds},
             "training": _section(self.training, TrainingSpec),
+            "packing": packing_of_form(self.packing),
             "tracking": {"experiment": self.experiment},
             **_section(self.further, StudySpec),
         }

@@ -13,9 +13,10 @@ import yaml
 from pydantic import BaseModel
 
 from hpo_core.model.errors import SpecError
-from hpo_core.spec import StopSpec, StudySpec, TrainingSpec, load_spec
+from hpo_core.spec import PackingSpec, StopSpec, StudySpec, TrainingSpec, load_spec
 from hpo_core.spec.plain_data import check_plain
 from hpo_flows.deployed.form import FilledIn, Further, read_scalar
+from hpo_flows.deployed.form_packing import form_of_packing
 from hpo_flows.deployed.form_sections import is_one_value
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 
@@ -77,6 +78,7 @@ def form_of(spec: StudySpec, source: str) -> dict[str, Any]:
         "journal_retry_seconds": spec.journal.retry_seconds,
         "limits": _section(spec.stop, StopSpec),
         "training": _section(spec.training, TrainingSpec),
+        "packing": None if spec.packing is None else _packing(spec.packing),
         "further": _section(spec, StudySpec, only=Further.model_fields),
     }
     form = {name: value for name, value in form.items() if value is not None}
@@ -145,6 +147,12 @@ def _section(settings: BaseModel, kind: type[BaseModel], *, only: Any = None) ->
             one = is_one_value(kind.model_fields[name].annotation)
             found[name] = value if one else _yaml(value)
     return found or None
+
+
+def _packing(packing: PackingSpec) -> dict[str, Any]:
+    texts = {name: _text(value) for name, value in packing.demand.stated().items()}
+    changed = _section(packing, PackingSpec, only=PackingSpec.model_fields.keys() - {"demand"})
+    return form_of_packing(changed or {}, texts)
 
 
 def _check_same(spec: StudySpec, form: dict[str, Any], source: str) -> None:

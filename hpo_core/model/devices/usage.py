@@ -28,7 +28,10 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     device: str = ""
     """Name of the device that it was placed on."""
     share: tuple[int, int, int] | None = None
-    """(compute in permille, memory in bytes, cores in thousandths) that it was given of the device; None: all of it."""
+    """(compute in permille, memory in bytes, cores in thousandths) that it held of the device in the end.
+
+    None: all of it. One whose need was not known began with a larger share.
+    """
 
 
 UsageField = Usage | msgspec.UnsetType

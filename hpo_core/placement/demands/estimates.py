@@ -13,9 +13,9 @@ from typing import Any, Literal
 import msgspec
 
 from hpo_core.model.devices.measurement import Measurement, deciding_values, is_cpu, key_of
+from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.devices.usage import Usage
 from hpo_core.placement.demands.known_need import Figures, KnownNeed, KnownNeeds
-from hpo_core.placement.demands.stated import StatedDemand
 from hpo_core.placement.packing.need import WHOLE, Need
 from hpo_core.placement.packing.room import SharedDevice
 
@@ -179,21 +179,21 @@ class Estimates:
             return False
 
     def observe(self, params: Mapping[str, Any], usage: Usage, *, architecture: str) -> bool:
-        """Take what a running attempt was seen to use, such as the first units of a profile.
+        """Take what a running attempt was seen to use, such as the first iterations of a profile.
 
         It counts for jobs of its key until one has ended; it is not kept for later studies.
 
         Returns:
-            Whether it says anything: an attempt that trained no unit has not shown what it needs.
+            Whether its memory is known.
         """
         try:
             one = self._measurement(params, usage, architecture, at=0.0)
         except ValueError:  # a figure that no computer has
             return False
-        if not one.unit_seconds > 0 or not one.peak:
+        if not one.peak:
             return False
         known = self._known.of(architecture, one.key, one.params)
-        known.observe(Figures(one.peak, one.compute, one.cores, one.unit_seconds, one.startup_seconds))
+        known.observe(Figures(one.peak, one.compute, one.cores, one.unit_seconds or None, one.startup_seconds))
         return True
 
     def raise_after_out_of_memory(

@@ -14,6 +14,7 @@ from hpo_core.report.style import text
 from hpo_core.search.search_settings import Progress
 from hpo_core.spec import notices
 from hpo_core.views.formatting import duration, number, plural
+from hpo_core.views.jobs.packing_words import packing_words
 from hpo_core.views.next_command import next_command
 from hpo_core.views.repeat_spread import spread_of
 from hpo_core.views.rung_names import halt_words
@@ -54,7 +55,7 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
     paused = f"and {duration(series.paused)} stopped" if series.paused > 1 else "first job to last entry"
     tiles.append(("wall time", duration(series.wall), paused))
     share = series.utilization
-    if share is not None:
+    if share is not None and study.spec.packing is None:  # the figure of its devices says it
         tiles.append(("utilization", f"{100 * share:.0f}%", f"{duration(series.busy)} of worker time"))
     return tiles
 
@@ -87,6 +88,8 @@ def head(series: Series, links: Mapping[str, str]) -> str:
         about.append(f"{spec.repeats} repeats of each trial, ranked by their mean")
     if spec.training.threads is not None:
         about.append(f"threads {spec.training.threads}")
+    if spec.packing is not None:
+        about.append(f"packing {packing_words(spec.packing)}")
     rules = study.rules.progress(study.state, 0.0)
     if rules:
         about.append(f"stops at {', '.join(rules)}")

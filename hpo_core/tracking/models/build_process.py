@@ -20,7 +20,7 @@ import msgspec
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Checkpoint, Params
-from hpo_core.tracking.provenance.code_files import code_files
+from hpo_core.spec.code_files import code_files
 from hpo_core.training.child.forked_copies import exit_if_forked_copy, write_answer
 from hpo_core.training.error_text import traceback_tail
 from hpo_core.training.objective import load_objective

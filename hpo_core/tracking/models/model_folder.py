@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 from collections.abc import Sequence
@@ -10,8 +9,9 @@ from pathlib import Path
 
 import msgspec
 
+from hpo_core.checkpoints.files import refuse_other_content
 from hpo_core.checkpoints.weights import write_weights
-from hpo_core.model.errors import CheckpointError, ObjectiveError
+from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.tracking.models.build_process import BuildAnswer, BuildRequest
 from hpo_core.training.evaluation import run_in_process
@@ -35,11 +35,10 @@ def write_plain(model: Trained, file: Path, target: Path) -> str:
     """Write :data:`WEIGHTS` and :data:`PARAMS` into ``target``; returns the name that the model was tracked under.
 
     Raises:
-        CheckpointError: the checkpoint holds no weights alone.
+        CheckpointError: the checkpoint is corrupt, or holds no weights alone.
     """
     with file.open("rb") as opened:
-        if hashlib.file_digest(opened, "sha256").hexdigest() != model.checkpoint.digest:
-            raise CheckpointError(f"Checkpoint {file} is not what was written: its SHA-256 differs from the journal's.")
+        refuse_other_content(opened, model.checkpoint, f"Checkpoint {file}", "No model is made of it.")
     (target / PARAMS).write_text(json.dumps(model.params, indent=1))
     return write_weights(file, target / WEIGHTS)
 

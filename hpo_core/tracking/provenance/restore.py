@@ -7,7 +7,6 @@ trainings run on local workers, checkpoints lie in the home, and MLflow is the h
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 import tempfile
@@ -17,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from hpo_core.checkpoints.files import refuse_other_content
 from hpo_core.checkpoints.storage import local_path
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.damage import damaged_entry
@@ -24,16 +24,17 @@ from hpo_core.model.errors import CheckpointError, HpoError, JournalError, Study
 from hpo_core.model.events import Entry, StudyCreated, StudyRequested
 from hpo_core.samplers.recorded_params import RecordedSampler
 from hpo_core.security.private_files import private_folder, write_private
+from hpo_core.spec.code_files import code_files
 from hpo_core.study import Study
 from hpo_core.tracking.credential_scope import credentials_for, is_same
 from hpo_core.tracking.mlflow_client import errors_without_credentials, prepare_environment
-from hpo_core.tracking.provenance.code_files import code_files
 from hpo_core.tracking.provenance.code_version import CodeVersion, digests_of, installed_packages
 from hpo_core.tracking.provenance.journal_copy import MAX_BYTES, read_copy
 from hpo_core.tracking.provenance.run_files import RunFiles
 from hpo_core.tracking.provenance.upload import DIGEST_TAG, ENTRIES_TAG, JOURNAL
 from hpo_core.tracking.provenance.versions_file import FOLDER, VERSIONS, read_versions
 from hpo_core.tracking.run_artifacts import BEST_FOLDER
+from hpo_core.views.formatting import listed
 
 _REQUIREMENTS = re.compile(r"requirements-[0-9a-f]{8}\.txt")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -67,8 +68,7 @@ class Restored(msgspec.Struct, frozen=True):
         found = [f"{self.study}: {self.entries} entries imported from MLflow run {self.run}; their digest is right"]
         found.append(f"code: imported from {', '.join(self.code)}; {self._code_words()}")
         if packages := self.packages_differ:
-            more = f" and {len(packages) - 5} more" if len(packages) > 5 else ""
-            found.append(f"packages: not as recorded here: {', '.join(packages[:5])}{more}")
+            found.append(f"packages: not as recorded here: {listed(packages, 5)}")
         found += [f"replaced: {words}" for words in self.replaced]
         if self.checkpoint:
             found.append(f"checkpoint: {self.checkpoint}")
@@ -88,8 +88,7 @@ class Restored(msgspec.Struct, frozen=True):
         commit = f" (commit {self.commit[:12]})" if self.commit else ""
         if not self.code_differs:
             return f"the same files as recorded{commit}"
-        more = f" and {len(self.code_differs) - 5} more" if len(self.code_differs) > 5 else ""
-        return f"missing or not as recorded{commit}: {', '.join(self.code_differs[:5])}{more}; see --code"
+        return f"missing or not as recorded{commit}: {listed(self.code_differs, 5)}; see --code"
 
 
 def restore_study(
@@ -280,14 +279,9 @@ def _fetch_checkpoint(source: RunFiles, study: Study, folder: Path, side: Path) 
     if best.size > free * 9 // 10:
         return "", f"it has {best.size:,} bytes, and {free:,} are free on this disk"
     found = source.fetch(name, side, best.size)
+    cure = "The study is imported; import it without the checkpoint."
     with found.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != best.digest:
-        raise CheckpointError(
-            f"{name} of MLflow run {source.run_id} is not the checkpoint that the journal names: its SHA-256 is "
-            f"{digest[:12]}..., {best.digest[:12]}... was written. The study is imported; import it without the "
-            "checkpoint."
-        )
+        refuse_other_content(file, best, f"{name} of MLflow run {source.run_id}", cure)
     private_folder(path.parent, below=folder)
     shutil.move(found, path)
     return str(path), ""

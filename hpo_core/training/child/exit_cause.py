@@ -8,14 +8,18 @@ from pathlib import Path
 
 from hpo_core.model.trial import Outcome
 
+_NO_MEMORY = ("std::bad_alloc", "cannot allocate memory", "out of memory")
+"""What native libraries print before they abort, in small letters."""
 
-def outcome_of_exit(code: int, *, status: int, oom_kills: int) -> tuple[Outcome, str]:
+
+def outcome_of_exit(code: int, *, status: int, oom_kills: int, printed: str = "") -> tuple[Outcome, str]:
     """Outcome and message for an exit as ``waitid`` describes it.
 
     Args:
         code: ``si_code``.
         status: ``si_status``: exit code or signal number.
         oom_kills: the kernel's out-of-memory kills in our control group while the process ran.
+        printed: the end of its output.
     """
     if code == os.CLD_EXITED:
         return Outcome.CRASHED, (
@@ -28,6 +32,11 @@ def outcome_of_exit(code: int, *, status: int, oom_kills: int) -> tuple[Outcome,
         return Outcome.OUT_OF_MEMORY, (
             f"The training process was killed by {by}. Use a smaller model or batch, fewer workers per machine, "
             "or more memory."
+        )
+    if status == signal.SIGABRT and any(words in printed.lower() for words in _NO_MEMORY):
+        return Outcome.OUT_OF_MEMORY, (
+            "A native library ended the training process, for it got no memory; the end of its log is in the detail. "
+            "Use a smaller model or batch, fewer workers per machine, or more memory."
         )
     try:
         name = f"signal {status} ({signal.Signals(status).name})"

@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import time
-from collections.abc import Container
 from pathlib import Path
 
 import msgspec
@@ -20,7 +19,8 @@ from hpo_core.training.child.messages import Done, Inbox, MalformedMessageError
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.request import JobRequest
 from hpo_core.training.resources.meter import Meter
-from hpo_core.training.resources.share_limits import exceeded
+from hpo_core.training.resources.process_tree import ProcessTree
+from hpo_core.training.resources.share_limits import exceeded, refused
 
 _READS_PER_TURN = 16
 """Reads of 64 KiB from one descriptor before the limits are checked again: a child may write for ever."""
@@ -36,13 +36,13 @@ class RunningChild:
     Args:
         request: what it is to do.
         progress: page shared with it.
-        helpers: other children of the zygote, which are not measured.
+        tree: its processes, once it was forked.
 
     Raises:
         StorageError: the attempt's log cannot be written.
     """
 
-    def __init__(self, request: JobRequest, progress: SharedProgress, helpers: Container[int] = ()) -> None:
+    def __init__(self, request: JobRequest, progress: SharedProgress, tree: ProcessTree) -> None:
         self.request = request
         self.log = AttemptLog(Path(request.folder) / request.log_path, request.log_limit)
         self._progress = progress
@@ -61,7 +61,7 @@ class RunningChild:
         self.reaped = False
         self._start = request.job.checkpoint.resource if request.job.checkpoint else 0
         progress.begin(self._start)
-        self._meter = Meter(request.share, progress.figures, helpers=helpers)
+        self._meter = Meter(request.share, progress.figures, tree)
 
     def close(self) -> None:
         """Release descriptors and log; call it after the child was reaped."""
@@ -228,7 +228,10 @@ class RunningChild:
         if self._stop_reason is not None:
             outcome, message = self._stop_reason
         else:
-            outcome, message = outcome_of_exit(code, status=status, oom_kills=oom_kill_count() - self._oom_kills)
+            oom_kills = oom_kill_count() - self._oom_kills
+            outcome, message = outcome_of_exit(code, status=status, oom_kills=oom_kills, printed=printed)
+            if outcome is Outcome.OUT_OF_MEMORY and self.request.share is not None:
+                message += refused(self.request.share)
         return Report(
             trial=self.request.job.trial,
             attempt=self.request.job.attempt,

@@ -45,6 +45,8 @@ from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.objective import load_objective
 from hpo_core.training.random_state import capture_all, seed_all
 from hpo_core.training.request import JobRequest
+from hpo_core.training.resources.process_tree import ProcessTree
+from hpo_core.training.resources.share_limits import find_thread_pools
 
 _MAX_WAIT_SECONDS = 3600.0
 """Longest wait of one poll(): the user may set a limit whose milliseconds do not fit into its argument."""
@@ -65,6 +67,7 @@ class Zygote:
         self._progress = SharedProgress()
         self._objective_descriptors: frozenset[int] = frozenset()
         self._objective_processes: frozenset[int] = frozenset()  # opened or started by its import
+        self._tree = ProcessTree(os.getpid())
         become_subreaper()
         self._wakeup, wakeup_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -122,6 +125,7 @@ class Zygote:
         _import_for_children()
         self._objective_descriptors = process.open_descriptors() - own_descriptors
         self._objective_processes = frozenset(children())
+        self._tree = ProcessTree(os.getpid(), self._objective_processes)
         process.clear_exit_functions()
         gc.collect()
         gc.freeze()  # a child's collector must not touch, and so copy, the pages it shares with us
@@ -131,10 +135,12 @@ class Zygote:
     def _start(self, request: JobRequest) -> None:
         assert self._function is not None and self._child is None
         try:
-            child = RunningChild(request, self._progress, self._objective_processes)
+            child = RunningChild(request, self._progress, self._tree)
         except StorageError as error:
             self._send(Done(_storage_report(request, error)))
             return
+        if request.share is not None:
+            find_thread_pools(request.share, request.threads)
         parent = os.getpid()
         child.pid = os.fork()
         if child.pid == 0:
@@ -149,6 +155,7 @@ class Zygote:
             )
         os.close(child.result_in)
         os.close(child.output_in)
+        self._tree.add(child.pid)
         self._child = child
         self._selector.register(child.result, selectors.EVENT_READ, self._on_result)
         self._selector.register(child.output, selectors.EVENT_READ, self._on_output)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 
 from hpo_core.model.devices.share import Share
 from hpo_core.model.devices.usage import Usage
@@ -34,20 +34,20 @@ class Meter:
     fork counts, and the processes that it starts count whole.
     """
 
-    def __init__(self, share: Share | None, figures: OwnFigures, *, helpers: Container[int] = ()) -> None:
+    def __init__(self, share: Share | None, figures: OwnFigures, tree: ProcessTree) -> None:
         """Call it right before the fork.
 
         Args:
             share: what the attempt was given; None: its worker.
             figures: what the child tells.
-            helpers: children of the zygote that are not the attempt's.
+            tree: the processes of the attempt, once there are some.
         """
         self.next_at = time.monotonic() + FIRST_SECONDS
         self.memory = 0
         """Peak of what was seen so far."""
         self._share = share
         self._figures = figures
-        self._tree = ProcessTree(os.getpid(), helpers)
+        self._tree = tree
         self._started = time.monotonic()
         self._interval = FIRST_SECONDS
         self._exact_at = 0.0

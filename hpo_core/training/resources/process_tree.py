@@ -24,6 +24,10 @@ class ProcessTree:
         self._without = without
         self._foreign: set[int] = set()
 
+    def add(self, pid: int) -> None:
+        """A process of ours was started; another one may have had its number before."""
+        self._foreign.discard(pid)
+
     def descendants(self) -> dict[int, Times]:
         """Id and times of each process below the root, which is not among them."""
         numbers = {int(name) for name in os.listdir("/proc") if name.isdigit()}  # noqa: PTH208 (half the time)

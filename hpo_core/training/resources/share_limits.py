@@ -12,6 +12,9 @@ from hpo_core.model.devices.share import Share
 from hpo_core.spec.threads import VARIABLES
 from hpo_core.training.resources.proc_files import data_size
 
+_pools: Any = None
+"""Of the libraries that the objective's import loaded; None where threadpoolctl is missing or was not needed."""
+
 
 def apply_share(share: Share, threads: int | None) -> None:
     """Limit this process, and what it will start, to its share.
@@ -26,8 +29,8 @@ def apply_share(share: Share, threads: int | None) -> None:
         os.environ.update(gpu_environment(share))
         _limit_torch(share)
         return
-    if threads is None:
-        _limit_threads(max(1, share.cores // 1000))
+    if (wanted := _threads_to_set(share, threads)) is not None:
+        _limit_threads(wanted)
     _limit_data(share)
 
 
@@ -51,21 +54,36 @@ def _limit_torch(share: Share) -> None:
     cuda._lazy_call(limit)
 
 
+def _threads_to_set(share: Share, threads: int | None) -> int | None:
+    """None where the study says how many, or what is loaded has read that number already."""
+    wanted = max(1, share.cores // 1000)
+    return None if threads is not None or os.environ.get(VARIABLES[0], "") == str(wanted) else wanted
+
+
+def find_thread_pools(share: Share, threads: int | None) -> None:
+    """Before the fork, in the zygote: look for loaded libraries once, and not in each child.
+
+    It takes some 10 ms; no child does without it whose cores are not what the zygote's libraries were loaded with.
+    """
+    global _pools
+    if share.gpu or _pools is not None or _threads_to_set(share, threads) is None:
+        return
+    with contextlib.suppress(ImportError):
+        from threadpoolctl import ThreadpoolController
+
+        _pools = ThreadpoolController()
+
+
 def _limit_threads(threads: int) -> None:
     """Of torch, of loaded OpenMP and BLAS libraries (through threadpoolctl), and of programs that are started.
 
     Not reached: a library that is loaded later and asks for the number of processors, not for its variable's value.
     """
-    given = os.environ.get(VARIABLES[0], "")
     os.environ.update(dict.fromkeys(VARIABLES, str(threads)))
-    if given == str(threads):  # what is loaded has read it already
-        return
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(threads)
-    with contextlib.suppress(ImportError):
-        from threadpoolctl import threadpool_limits
-
-        threadpool_limits(threads)
+    if _pools is not None:
+        _pools.limit(limits=threads)
 
 
 def _limit_data(share: Share) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ class CodeFile(NamedTuple):
         return self.root / self.name
 
 
-def code_files(functions: Sequence[str], folders: Sequence[str]) -> list[CodeFile]:
+def code_files(functions: Sequence[str], folders: Sequence[str], leave_out: Collection[str] = ()) -> list[CodeFile]:
     """Files of the modules of these functions and of all that they import from the same places, sorted by name.
 
     Installed packages are left out; the list of the environment's packages has their versions. A module that is
@@ -34,14 +34,16 @@ def code_files(functions: Sequence[str], folders: Sequence[str]) -> list[CodeFil
     Args:
         functions: ``package.module:function``.
         folders: where modules are looked for first.
+        leave_out: packages that are not followed.
     """
     roots = [Path(folder).resolve() for folder in folders]
     found: dict[str, CodeFile] = {}
     waiting = [function.partition(":")[0] for function in functions]
     seen: set[str] = set()
+    ignored = set(leave_out)
     while waiting and len(found) < MAX_FILES:
         module = waiting.pop()
-        if module in seen:
+        if module in seen or module.partition(".")[0] in ignored:
             continue
         seen.add(module)
         for file in _files_of(module, roots):

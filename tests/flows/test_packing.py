@@ -1,0 +1,302 @@
+"""Jobs that share devices, on real Dask workers and in real processes: this computer's memory, and stand-in GPUs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+import yaml
+
+from hpo_core import Study
+from hpo_core.home import Home
+from hpo_core.model.devices.usage import Usage
+from hpo_core.model.errors import HpoError
+from hpo_core.model.events import AttemptFailed, JobCompleted
+from hpo_core.model.trial import Outcome
+from hpo_core.replay.audit import audit
+from tests.nvml_stub.cards import GIB, Cards, build
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+LIMIT = 900
+MB = 1_000_000
+
+
+class Packed:
+    """A study with ``packing`` in a folder of its own, driven by the command."""
+
+    def __init__(self, folder: Path, environment: dict[str, str] | None = None, **study: Any) -> None:
+        self.folder = folder
+        self.home = Home(folder / "home")
+        self.environment = (environment or dict(os.environ)) | {"HPO_HOME": str(self.home.folder), "HOME": str(folder)}
+        plain: dict[str, Any] = {
+            "study": "packed",
+            "pythonpath": [str(ROOT)],
+            "metric": {"name": "loss"},
+            "cluster": {"kind": "local", "workers": 2},
+            "prefect": {"enabled": False},
+            "tracking": {"mlflow": "off"},
+        }
+        (folder / "study.yaml").write_text(yaml.safe_dump(plain | study))
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "hpo_flows.command", *words],
+            cwd=self.folder, env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def run(self, *words: str, code: int = 0) -> str:
+        process = self.start(*words)
+        said, _ = process.communicate(timeout=LIMIT)
+        assert process.returncode == code, said
+        return said
+
+    def ended(self) -> list[JobCompleted | AttemptFailed]:
+        """All attempts that ended so far, in order."""
+        try:
+            journal = self.home.read_journal()
+        except HpoError:
+            return []
+        try:
+            entries = list(journal.entries("packed"))
+        except HpoError:
+            return []
+        finally:
+            journal.close()
+        return [event for entry in entries for event in entry.events if isinstance(event, JobCompleted | AttemptFailed)]
+
+    def study(self) -> Study:
+        journal = self.home.read_journal()
+        study = Study.open("packed", journal, reading=True)
+        assert audit(journal.entries("packed")).clean
+        journal.close()
+        return study
+
+
+def until(found: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + LIMIT
+    while not found():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def usage(event: JobCompleted | AttemptFailed) -> Usage:
+    assert isinstance(event.usage, Usage), event
+    return event.usage
+
+
+def most_at_once(events: list[JobCompleted | AttemptFailed]) -> int:
+    moments = sorted([(event.started, 1) for event in events] + [(event.ended, -1) for event in events])
+    running = most = 0
+    for _, change in moments:
+        running += change
+        most = max(most, running)
+    return most
+
+
+def check_shares(events: list[JobCompleted | AttemptFailed], memory: dict[str, int]) -> None:
+    """At each moment the shares on a device together exceed neither its memory nor its compute."""
+    for device, limit in memory.items():
+        here = [event for event in events if usage(event).device == device and event.started]
+        for moment in [event.started for event in here]:
+            shares = [usage(event).share or (1000, limit, 0) for event in here if event.started <= moment < event.ended]
+            assert sum(share[1] for share in shares) <= limit
+            assert sum(share[0] for share in shares) <= 1000
+
+
+def resident(pid: int) -> int:
+    """Anonymous memory of all trainings below a process: a judge that shares no code with the one that measures."""
+    total = 0
+    try:
+        family = psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return 0
+    parents = {process.pid for process in family if "hpo_core.training.child.zygote" in " ".join(_words(process))}
+    for process in family:
+        try:
+            if process.ppid() in parents:
+                full = process.memory_full_info()
+                total += full.uss
+        except psutil.Error:
+            continue
+    return total
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+GRID = {
+    "objective": "tests.flows.packing_objectives:on_processors",
+    "space": {
+        "mb": {"type": "categorical", "choices": [30, 60, 110, 160]},
+        "x": {"type": "categorical", "choices": [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]},
+    },
+    "search": {"method": "grid", "max_resource": 8},
+}
+CAPACITY = 700 * MB
+
+
+def test_a_grid_on_processors_stays_within_its_memory_and_is_done_sooner(tmp_path: Path) -> None:
+    packing = {"devices": "cpu", "memory": {"CPU": CAPACITY}, "by": ["mb"], "demand": {"compute": 5, "cores": 0.05}}
+    packed = Packed(tmp_path, **GRID, packing=packing)
+    process = packed.start("tune", "study.yaml")
+    looks: list[int] = []
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.01):
+            looks.append(resident(process.pid))
+
+    watch = threading.Thread(target=look)
+    watch.start()
+    said, _ = process.communicate(timeout=LIMIT)
+    ended.set()
+    watch.join()
+    assert process.returncode == 0, said
+    events, params = packed.ended(), [trial.params for trial in packed.study().state.trials]
+    done = [event for event in events if isinstance(event, JobCompleted)]
+    assert len(done) == len({event.trial for event in done}) == 24
+    failed = {(params[event.trial]["mb"], event.outcome) for event in events if isinstance(event, AttemptFailed)}
+    assert not failed, "each fits into a quarter of the memory, which a job gets that was never measured"
+    check_shares(events, {usage(events[0]).device: CAPACITY})
+    assert len(looks) >= 100 and max(looks) <= CAPACITY, (len(looks), max(looks))
+    for event in done:
+        wanted = params[event.trial]["mb"] * MB
+        assert wanted <= usage(event).memory <= wanted + 40 * MB
+    alone = sum(event.ended - event.started for event in events)
+    together = max(event.ended for event in events) - min(event.started for event in events)
+    assert most_at_once(events) >= 4 and together < alone / 2, (together, alone)
+    known = packed.run("history", "list")
+    assert "mb=160" in known and "packed" in known
+
+
+def test_one_that_takes_more_than_it_says_is_tried_alone_and_its_neighbours_go_on(tmp_path: Path) -> None:
+    study = GRID | {
+        "space": {
+            "mb": {"type": "categorical", "choices": [30, 300]},
+            "x": {"type": "categorical", "choices": [0.0, 0.1]},
+        },
+        "search": {"method": "grid", "max_resource": 3},
+    }
+    packing = {"devices": "cpu", "memory": {"CPU": CAPACITY}, "demand": {"memory": "60MB", "compute": 5, "cores": 0.05}}
+    packed = Packed(tmp_path, **study, packing=packing)
+    packed.run("tune", "study.yaml")
+    found = packed.study()
+    failed = [event for event in packed.ended() if isinstance(event, AttemptFailed)]
+    assert failed and {event.outcome for event in failed} == {Outcome.OUT_OF_MEMORY}
+    assert {found.state.trials[event.trial].params["mb"] for event in failed} == {300}, "no neighbour is blamed"
+    done = [event for event in packed.ended() if isinstance(event, JobCompleted)]
+    assert len(done) == 4, "alone there is room for it"
+    for event in done:
+        if found.state.trials[event.trial].params["mb"] == 300:
+            share = usage(event).share
+            assert share is not None and (share[0] == 1000 or share[1] >= 300 * MB)
+
+
+def test_one_that_fits_nowhere_is_given_up_with_the_reason(tmp_path: Path) -> None:
+    study = GRID | {"search": {"method": "grid", "max_resource": 1}}
+    packing = {"devices": "cpu", "memory": {"CPU": CAPACITY}, "demand": {"memory": "6MB * mb", "compute": 5}}
+    packed = Packed(tmp_path, **study, packing=packing)
+    packed.run("tune", "study.yaml")
+    state = packed.study().state
+    given_up = {trial.params["mb"] for trial in state.trials if trial.abandoned is not None}
+    assert given_up == {160} and state.completed_jobs == 18
+    reason = next(str(trial.abandoned) for trial in state.trials if trial.abandoned is not None)
+    assert "memory 1.0 GB of 0.7 GB" in reason and "packing.memory" in reason
+
+
+def test_a_controller_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    packing = {"devices": "cpu", "memory": {"CPU": CAPACITY}, "demand": {"compute": 5, "cores": 0.05}}
+    packed = Packed(tmp_path, **GRID, packing=packing)
+    process = packed.start("tune", "study.yaml")
+    until(lambda: len(packed.ended()) >= 5, process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    packed.run("resume", "packed")
+    study = packed.study()
+    done = [event for event in packed.ended() if isinstance(event, JobCompleted)]
+    assert len(done) == len({event.trial for event in done}) == 24
+    assert study.status == "finished"
+
+
+GPU_STUDY = {
+    "objective": "tests.flows.packing_objectives:on_card",
+    "space": {"gb": {"type": "categorical", "choices": [4, 8, 16]}, "x": {"type": "float", "low": 0.0, "high": 1.0}},
+    "search": {"method": "asha", "configs": 30, "min_resource": 1, "max_resource": 9, "reduction_factor": 3},
+}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def cards(tmp_path: Path) -> Cards:
+    cards = Cards(tmp_path / "cards")
+    cards.put("GPU-large", memory=80 * GIB)
+    cards.put("GPU-small", name="Tesla V100-PCIE-32GB", memory=32 * GIB)
+    return cards
+
+
+def test_two_cards_of_different_size_one_is_lost_and_another_joins(tmp_path: Path, library: Path, cards: Cards) -> None:
+    packed = Packed(
+        tmp_path, cards.environment(library), **GPU_STUDY, packing={"demand": {"compute": 10, "cores": 0.05}}
+    )
+    process = packed.start("tune", "study.yaml")
+    until(lambda: len(packed.ended()) >= 8, process)
+    cards.put("GPU-small", name="Tesla V100-PCIE-32GB", memory=32 * GIB, state="lost")
+    cards.put("GPU-new", memory=80 * GIB)
+    said, _ = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, said
+    assert packed.study().status == "finished"
+    events = packed.ended()
+    by_device = {name: [event for event in events if usage(event).device == name] for name in ("GPU-large", "GPU-new")}
+    assert all(by_device.values()), "both cards that were there at the end trained"
+    assert most_at_once(by_device["GPU-large"]) >= 3
+    check_shares(events, {"GPU-large": 80 * GIB, "GPU-small": 32 * GIB, "GPU-new": 80 * GIB})
+    done = [usage(event) for event in events if isinstance(event, JobCompleted)]
+    assert {one.device_memory for one in done if one.device != "GPU-small"} <= {4 * 10**9, 8 * 10**9, 16 * 10**9}
+    assert {usage(event).architecture for event in events} >= {"A100"}
+
+
+def test_memory_of_others_on_a_card_is_left_alone(tmp_path: Path, library: Path, cards: Cards) -> None:
+    cards.remove("GPU-small")
+    cards.hold(1, "GPU-large", 60 * GIB)  # somebody else's process, which lives as long as this computer
+    packing = {"demand": {"memory": "8GB", "compute": 1, "cores": 0.05}}
+    packed = Packed(tmp_path, cards.environment(library), **GPU_STUDY, packing=packing)
+    packed.run("tune", "study.yaml")
+    events = packed.ended()
+    assert 1 <= most_at_once(events) <= 2, "16 GB are left, not 80"
+    assert psutil.pid_exists(1)
+
+
+def test_no_device_is_one_clear_sentence(tmp_path: Path, library: Path, cards: Cards) -> None:
+    cards.set_driver_absent()
+    packed = Packed(tmp_path, cards.environment(library), **GPU_STUDY, packing={"devices": "gpu"})
+    process = packed.start("tune", "study.yaml")
+    said, _ = process.communicate(timeout=LIMIT)
+    assert process.returncode != 0 and "Traceback" not in said
+    assert (
+        "packing.devices = 'gpu'" in said and "nvidia-smi" in said and "packing.devices: cpu" in " ".join(said.split())
+    )
+
+
+def test_usage_is_plain_data_in_the_journal() -> None:
+    one = Usage(memory=5, device="d", share=(1, 2, 3))
+    assert msgspec.convert(msgspec.to_builtins(one), Usage) == one
