@@ -77,8 +77,8 @@ def simulate_study(
         parse_numbers,
         simulate,
     )
-    from hpo_core.cli.simulated_devices import SharedDevicesQuestion
     from hpo_core.model.errors import SpecError
+    from hpo_core.simulation.devices_question import SharedDevicesQuestion
 
     if devices is None and (demands is not None or policy):
         raise SpecError("--demands and --policy are for --devices; list devices, as --devices 4xA100-80GB.")

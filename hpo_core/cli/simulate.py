@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from hpo_core.cli.output import err, out, print_json
-from hpo_core.cli.simulated_devices import SharedDevicesQuestion, source_of, taken_for_granted
 from hpo_core.execution.faults import Faults
 from hpo_core.execution.virtual_workers import make_workers
 from hpo_core.home import Home
@@ -24,10 +23,11 @@ from hpo_core.replay.damaged_journals import damage_named
 from hpo_core.report.simulation.answers import MEDIANS, SPREADS, Simulated, endings, table
 from hpo_core.report.simulation.simulation_page import write_simulated
 from hpo_core.simulation.analytic import AnalyticCurves
+from hpo_core.simulation.devices_question import SharedDevicesQuestion, source_of, taken_for_granted
 from hpo_core.simulation.past import PastStudy, read_past
 from hpo_core.simulation.past_curves import RULES, PastCurves
 from hpo_core.simulation.repeats import Scenario, World, expected_jobs, play
-from hpo_core.simulation.simulated_needs import SimulatedNeeds
+from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
 from hpo_core.simulation.statistics import Answer, common_target
 from hpo_core.spec import (
     StopSpec,
@@ -233,7 +233,7 @@ def _shared_scenarios(
     shared.check()
     found = []
     for changes, spec in specs:
-        known = shared.known_jobs(spec, home, question.from_journal)
+        known = _known_jobs(shared, spec, question, home)
         are_known = bool(known.unit_seconds) or (spec.packing is not None and spec.packing.demand.unit_seconds)
         measured = past is None and question.seconds_per_unit is None and not question.overhead and bool(are_known)
         for cluster in shared.clusters(spec, known, measured_durations=measured):
@@ -246,6 +246,14 @@ def _shared_scenarios(
             f"That makes {len(found)} combinations; ask for at most {MOST_SCENARIOS} at once, as with --policy fill."
         )
     return found
+
+
+def _known_jobs(shared: SharedDevicesQuestion, spec: StudySpec, question: Question, home: Home) -> KnownJobs:
+    journal = home.read_journal()
+    try:
+        return shared.known_jobs(spec, journal, question.from_journal)
+    finally:
+        journal.close()
 
 
 def _needs(scenarios: Sequence[Scenario]) -> dict[int, SimulatedNeeds]:

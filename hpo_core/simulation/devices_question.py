@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hpo_core.execution.packed_placing import learn_from_journal
-from hpo_core.home import Home
 from hpo_core.journal.measurements import measurements_of
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.devices.inventory import Capacity, Device
@@ -68,33 +67,26 @@ class SharedDevicesQuestion:
         names = [ONE_PER_DEVICE if name == ONE else name for name in dict.fromkeys(self.policies or DEFAULT)]
         return [SharedCluster(devices, name, packing, known, measured_durations) for name in names]
 
-    def known_jobs(self, spec: StudySpec, home: Home, past: str | None) -> KnownJobs:
+    def known_jobs(self, spec: StudySpec, journal: Journal, past: str | None) -> KnownJobs:
         """Measurements for the jobs of a study: of the study named, of its past, of itself, or of its objective.
 
         Raises:
             SpecError: the study that was named measured nothing.
             StudyNotFoundError: there is none of that name.
         """
-        journal = home.read_journal()
+        named = self.demands or past
         try:
-            named = self.demands or past
-            for name in [named] if named else [spec.study]:
-                try:
-                    known = self._of_study(spec, journal, name)
-                except StudyNotFoundError:
-                    if named:
-                        raise
-                    continue
-                if known.measurements:
-                    return known
-                if self.demands:
-                    raise SpecError(
-                        f"--demands {name}: no attempt of that study was measured. Name another one, or state what a "
-                        "job needs (--set packing.demand.memory=6GB --set packing.demand.compute=30)."
-                    )
-            return self._of_history(spec, journal)
-        finally:
-            journal.close()
+            known = self._of_study(spec, journal, named or spec.study)
+        except StudyNotFoundError:
+            if named:
+                raise
+            known = KnownJobs()
+        if self.demands and not known.measurements:
+            raise SpecError(
+                f"--demands {self.demands}: no attempt of that study was measured. Name another one, or state what a "
+                "job needs (--set packing.demand.memory=6GB --set packing.demand.compute=30)."
+            )
+        return known if known.measurements else self._of_history(spec, journal)
 
     def _of_study(self, spec: StudySpec, journal: Journal, name: str) -> KnownJobs:
         with damage_named(journal, name):
