@@ -128,6 +128,29 @@ addEventListener('resize', () => {
 });
 setTheme(document.documentElement.dataset.theme || 'light');
 
+// What begins like a formula would be run by a spreadsheet.
+function csvCell(value) {
+  if (value === null) return '';
+  if (typeof value !== 'string') return String(value);
+  const plain = /^[=+\-@\t\r]/.test(value) && Number.isNaN(Number(value)) ? "'" + value : value;
+  return /[",\n\r]/.test(plain) ? '"' + plain.replaceAll('"', '""') + '"' : plain;
+}
+
+function save(name, text) {
+  const link = document.createElement('a');
+  [link.href, link.download] = [URL.createObjectURL(new Blob([text], {type: 'text/csv'})), name];
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+// A button saves the table of its card; it stands in a page that may be replaced while it is read.
+document.addEventListener('click', event => {
+  const button = event.target.closest('button[data-csv]');
+  if (!button) return;
+  const rows = [...button.closest('.card').querySelectorAll('tr')].map(row => [...row.cells].map(cell => cell.textContent));
+  save(button.dataset.csv, rows.map(row => row.map(csvCell).join(',')).join('\r\n') + '\r\n');
+});
+
 // A page that is served while its study runs asks for a newer one now and then.
 async function follow() {
   const note = document.getElementById('live');

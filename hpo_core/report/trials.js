@@ -88,23 +88,13 @@ function fillTable() {
   document.getElementById('trials-on').disabled = table.page >= pages - 1;
 }
 
-// What begins like a formula would be run by a spreadsheet.
-function csvCell(value) {
-  if (value === null) return '';
-  if (typeof value !== 'string') return String(value);
-  const plain = /^[=+\-@\t\r]/.test(value) && Number.isNaN(Number(value)) ? "'" + value : value;
-  return /[",\n\r]/.test(plain) ? '"' + plain.replaceAll('"', '""') + '"' : plain;
-}
-
 function csv() {
   const lines = [data.trials.columns, ...chosenRows()].map(row => row.map(csvCell).join(','));
   return lines.join('\r\n') + '\r\n';
 }
 
 function download() {
-  const address = URL.createObjectURL(new Blob([csv()], {type: 'text/csv'}));
-  element('a', {href: address, download: data.trials.study + '-trials.csv'}).click();
-  setTimeout(() => URL.revokeObjectURL(address), 10000);
+  save(data.trials.study + '-trials.csv', csv());
 }
 
 function chosenTrial() {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpo_core.model.trial import Outcome
@@ -31,40 +32,17 @@ def jobs_over_time(series: Series) -> Figure | None:
     if not series.spans:
         return None
     divisor, across = time_axis(series.wall)
-    lanes, names = lanes_of(series.spans)
-    shown = sorted(series.spans, key=lambda span: span.start - span.end)[:BARS]
-    groups: dict[tuple[int, str, str], list[Span]] = {}
-    for span in shown:
-        groups.setdefault(_kind(series, span), []).append(span)
-    data: list[dict[str, Any]] = []
-    for (rank, name, color), group in sorted(groups.items()):
-        data.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": name,
-                "width": 0.76,
-                "showlegend": rank >= len(series.levels) or len(series.levels) <= LISTED,
-                "hoverinfo": "text",
-                "textposition": "none",
-                "base": [rounded(span.start / divisor) for span in group],
-                "x": [rounded((span.end - span.start) / divisor) for span in group],
-                "y": [lanes[span.trial, span.attempt] for span in group],
-                "text": [
-                    f"trial {span.trial}, attempt {span.attempt}, to {series.levels[span.level]:,}<br>"
-                    f"{span.outcome or 'running'} after {duration(span.end - span.start)}"
-                    for span in group
-                ],
-                "marker": {"color": color, "line": {"width": 0.5 if len(shown) < 600 else 0, "color": "#ffffff"}},
-            }
-        )
+    lanes, owners = lanes_of(series.spans)
+    data = bars(series, series.spans, lanes, divisor)
+    names = [text(owner.removeprefix("tcp://"), 24) or "no worker named" for owner in owners]
     left = axis("", range=[len(names) - 0.4, -0.6], showgrid=False, fixedrange=True, ticks="")
     if len(names) <= LANES_NAMED:
         left |= {"tickvals": list(range(len(names))), "ticktext": names}
     else:
         left |= {"showticklabels": False, "title": {"text": f"{len(names)} rows", "font": {"size": 13}}}
     share = series.utilization
-    title = "Jobs over time" if share is None else f"Jobs over time: workers busy {100 * share:.0f}% of the time"
+    is_share = share is not None and series.study.spec.packing is None  # with packing, slots are jobs to choose from
+    title = f"Jobs over time: workers busy {100 * (share or 0):.0f}% of the time" if is_share else "Jobs over time"
     few = f" Of {len(series.spans):,} attempts the {BARS:,} longest are drawn." if len(series.spans) > BARS else ""
     cut = f" {duration(series.paused)} in which no controller ran are cut out." if series.paused > 1 else ""
     caption = (
@@ -73,6 +51,42 @@ def jobs_over_time(series: Series) -> Figure | None:
     )
     shape = layout(150 + round(min(900, 30 * len(names))), barmode="overlay", xaxis=across, yaxis=left)
     return Figure("jobs", title, caption, data, shape)
+
+
+def bars(
+    series: Series,
+    spans: Sequence[Span],
+    lanes: Mapping[tuple[int, int], int],
+    divisor: float,
+    *,
+    more: Callable[[Span], str] = lambda span: "",
+) -> list[dict[str, Any]]:
+    """A bar per attempt, a trace for each way to end; ``more``: further lines of what the mouse shows."""
+    shown = sorted(spans, key=lambda span: span.start - span.end)[:BARS]
+    groups: dict[tuple[int, str, str], list[Span]] = {}
+    for span in shown:
+        groups.setdefault(_kind(series, span), []).append(span)
+    return [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": name,
+            "width": 0.76,
+            "showlegend": rank >= len(series.levels) or len(series.levels) <= LISTED,
+            "hoverinfo": "text",
+            "textposition": "none",
+            "base": [rounded(span.start / divisor) for span in group],
+            "x": [rounded((span.end - span.start) / divisor) for span in group],
+            "y": [lanes[span.trial, span.attempt] for span in group],
+            "text": [
+                f"trial {span.trial}, attempt {span.attempt}, to {series.levels[span.level]:,}<br>"
+                f"{span.outcome or 'running'} after {duration(span.end - span.start)}{more(span)}"
+                for span in group
+            ],
+            "marker": {"color": color, "line": {"width": 0.5 if len(shown) < 600 else 0, "color": "#ffffff"}},
+        }
+        for (rank, name, color), group in sorted(groups.items())
+    ]
 
 
 def _kind(series: Series, span: Span) -> tuple[int, str, str]:
@@ -89,7 +103,7 @@ def _kind(series: Series, span: Span) -> tuple[int, str, str]:
 
 
 def lanes_of(spans: list[Span]) -> tuple[dict[tuple[int, int], int], list[str]]:
-    """Row of each (trial, attempt), and the rows' names; a worker that runs several at once gets several rows."""
+    """Row of each (trial, attempt), and the worker of each row; one that runs several at once has several."""
     free: dict[str, list[tuple[float, int]]] = {}
     owners: list[str] = []
     rows: dict[tuple[int, int], int] = {}
@@ -105,5 +119,4 @@ def lanes_of(spans: list[Span]) -> tuple[dict[tuple[int, int], int], list[str]]:
             own[at] = (span.end, own[at][1])
     order = sorted(range(len(owners)), key=lambda row: (owners[row] == "", owners[row], row))
     moved = {row: place for place, row in enumerate(order)}
-    names = [text(owners[row].removeprefix("tcp://"), 24) or "no worker named" for row in order]
-    return {key: moved[row] for key, row in rows.items()}, names
+    return {key: moved[row] for key, row in rows.items()}, [owners[row] for row in order]

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from hpo_core.model.events import Entry
 from hpo_core.report.html_page import Live, card, html_page, write_page
+from hpo_core.report.jobs.device_lanes import device_figures, device_table
 from hpo_core.report.population.family_tree import lineage_tree
 from hpo_core.report.population.population_fitness import population_fitness
 from hpo_core.report.population.schedule_figure import schedules
@@ -69,6 +70,7 @@ def _of_rungs(series: Series) -> list[Figure | None]:
         learning_curves(series),
         ladder_figure(series),
         rung_counts(series),
+        *device_figures(series),
         jobs_over_time(series),
         importance_bars(found) if found else None,
         parameter_panels(series, found) if found else None,
@@ -86,6 +88,7 @@ def _of_pbt(series: Series) -> list[Figure | None]:
         population_fitness(series),
         schedules(series),
         lineage_tree(series),
+        *device_figures(series),
         jobs_over_time(series),
         importance_bars(found) if found is not None and drawn else None,
         distribution(series),
@@ -122,7 +125,7 @@ def render(
         f"{head(series, links)}"
         f'<div class="{"pair" if len(series.study.spec.space) < 12 else "pair long"}">{first}</div>'
         f"{brackets(series)}{course(series)}{cards}"
-        f"{front_table(series)}{top_trials(series)}{failures(series)}{trials_card(series)}",
+        f"{device_table(series)}{front_table(series)}{top_trials(series)}{failures(series)}{trials_card(series)}",
         drawn,
         f"A projection of the journal up to entry {series.study.seq - 1}; write it again at any time.",
         trials=embedded_trials(series, folder),
