@@ -1,6 +1,6 @@
 """How well the memory of jobs is known before they run, from those before them.
 
-872 trainings of translation models (three language pairs), each with the GPU memory that was recorded once. Memory is
+862 trainings of translation models (three language pairs), each with the GPU memory that was recorded once. Memory is
 noisy: trainings with the same parameters differ by a factor of 1.4 to 1.8 in the median. In random order, each training
 is estimated from those before it by ``Estimates``, as in a study, and then learned. The learning rate does not decide.
 

@@ -54,6 +54,9 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "hpo tune, grain job, ASHA, checkpoints": ("job", "objective:train_saving", ASHA),
     "hpo tune, grain rung, ASHA, checkpoints, torch": ("rung", "objective_torch:train_saving", ASHA),
 }
+PACKED = "hpo tune, grain rung, packing"
+"""As the first, with jobs that share a device: the same two at once."""
+TWO_AT_ONCE = {"devices": "cpu", "demand": {"compute": 50, "memory": "50MB"}}
 Run = Callable[[], dict[str, Any]]
 LAYERS = ("child", "dask", "driver")
 PEERS = {
@@ -65,7 +68,15 @@ OWN = ("PREFECT_API_URL", "MLFLOW_TRACKING_URI", "HPO_HOME", "HPO_JOURNAL")
 """Settings that would send the run somewhere else."""
 
 
-def tune(grain: str, objective: str, search: dict[str, Any], jobs: int, seconds: float) -> dict[str, Any]:
+def tune(
+    grain: str,
+    objective: str,
+    search: dict[str, Any],
+    jobs: int,
+    seconds: float,
+    *,
+    packing: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     """One ``hpo tune`` in a home of its own; figures from its journal."""
     configs = jobs if search["method"] == "random" else round(jobs / ASHA_JOBS_PER_CONFIG)
     study = {
@@ -78,6 +89,8 @@ def tune(grain: str, objective: str, search: dict[str, Any], jobs: int, seconds:
         "cluster": {"kind": "local", "workers": 2},
         "prefect": {"grain": grain},
     }
+    if packing is not None:
+        study["packing"] = packing
     environment = {key: value for key, value in os.environ.items() if key not in OWN}
     hpo = Path(sys.executable).with_name("hpo")
     with tempfile.TemporaryDirectory(prefix="hpo-bench-", ignore_cleanup_errors=True) as name:
@@ -205,6 +218,8 @@ def _plan(given: argparse.Namespace, pythons: dict[str, str]) -> Iterator[tuple[
     count = ["--jobs", str(given.jobs)]
     for name, variant in VARIANTS.items():
         yield name, partial(tune, *variant, given.jobs, given.seconds)
+        if name == "hpo tune, grain rung":
+            yield PACKED, partial(tune, *variant, given.jobs, given.seconds, packing=TWO_AT_ONCE)
     for objective, word in (("objective:train", ""), ("objective_torch:train", ", torch")):
         for layer in LAYERS:
             more = ["--layer", layer, "--objective", objective, *count]

@@ -166,21 +166,25 @@ def _list(found: Sequence[Measurement], as_json: bool) -> None:
 
 
 def _row(need: MeasuredNeed, now: float) -> dict[str, Any]:
-    memory = "" if need.memory is None else f"{need.memory / 1e9:.3g} GB"
+    memory = "" if need.memory is None else _bytes(need.memory)
     if need.out_of_memory is not None and need.out_of_memory > (need.memory or 0):
-        memory = f"> {need.out_of_memory / 1e9:.3g} GB"
+        memory = f"> {_bytes(need.out_of_memory)}"
     is_measured = need.measurements > 0
     return {
         "key": " ".join(f"{name}={value}" for name, value in need.params.items()) or "any",
         "device": need.architecture,
         "memory": memory,
         "compute": "" if need.compute is None else f"{100 * need.compute:.0f} %",
-        "cores": f"{need.cores:.2g}" if is_measured else "",
+        "cores": f"{need.cores:.2f}" if is_measured else "",
         "s/unit": f"{need.unit_seconds:.3g}" if is_measured else "",
         "runs": need.measurements,
         "study": need.study,
         "age": " ".join(duration(max(now - need.measured_at, 0.0)).split()[:2]),
     }
+
+
+def _bytes(amount: int) -> str:
+    return f"{amount / 1e9:.3g} GB" if amount >= 1e9 else f"{amount / 1e6:.3g} MB"
 
 
 def _export(found: Sequence[Measurement], file: Path | None, file_format: FileFormat | None) -> None:

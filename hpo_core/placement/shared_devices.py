@@ -75,6 +75,8 @@ class SharedDevices:
         self._blameless: dict[int, int] = {}
         self._last_out_of_memory: dict[str, tuple[float, int]] = {}
         """By device: when an attempt last ran out of memory there, and of which trial."""
+        self._fitting: set[JobKey] = set()
+        """Waiting jobs that were asked about since the last :meth:`update`: some device can hold them."""
         self._granted = 0
         """Jobs that the study was told it may have under way."""
 
@@ -100,6 +102,7 @@ class SharedDevices:
             self._whole = self._room_of(lambda capacity: capacity.memory)
             self._policy.resize(self._empty)
         self._refill()
+        self._fitting.clear()
         self._granted = self._wanted()
 
     def _room_of(self, memory: Any) -> Room:
@@ -201,6 +204,9 @@ class SharedDevices:
             return []
         reports = []
         for job in jobs:
+            if job.key in self._fitting:
+                continue
+            self._fitting.add(job.key)
             why = why_nowhere(self._demand(job, whole=True), self._whole)
             if why is not None:
                 message = (

@@ -56,7 +56,7 @@ def test_list_merges_each_key_and_fits_a_terminal(tmp_path: Path) -> None:
         tmp_path,
         needed(device_memory=12_300_000_000, compute=0.3),
         needed(device_memory=9 * 10**9, compute=0.5, measured_at=NOW - 3600, study="digits-20261122"),
-        needed(architecture="CPU", device_memory=None, compute=None, memory=2 * 10**9, params={"width": 8}),
+        needed(architecture="CPU", device_memory=None, compute=None, memory=83_100_000, params={"width": 8}),
         needed(params={"width": 9}, out_of_memory=8 * 10**9, device_memory=7 * 10**9),
     )
     text = run(tmp_path).output
@@ -67,12 +67,12 @@ def test_list_merges_each_key_and_fits_a_terminal(tmp_path: Path) -> None:
     assert "batch_size=128 optimizer=adam width=1024" in rows
     assert any(row.split()[:5] == ["A100", "12.3", "GB", "40", "%"] for row in rows)
     assert any(row.split()[:4] == ["width=9", "A100", ">", "8"] for row in rows)
-    assert any(row.split()[:4] == ["width=8", "CPU", "2", "GB"] for row in rows)
+    assert any(row.split()[:4] == ["width=8", "CPU", "83.1", "MB"] for row in rows)
     found = json.loads(run(tmp_path, "--json").output)
     assert [(one["architecture"], one["memory"], one["measurements"]) for one in found] == [
         ("A100", 12_300_000_000, 2),
         ("A100", 7 * 10**9, 0),
-        ("CPU", 2 * 10**9, 1),
+        ("CPU", 83_100_000, 1),
     ]
     assert found[1]["out_of_memory"] == 8 * 10**9
 

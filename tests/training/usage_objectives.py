@@ -60,7 +60,7 @@ def writes_what_it_inherited(trial):
     for _ in trial.steps():
         if trial.params["write"]:
             INHERITED[:] += 1
-        time.sleep(0.5)
+        time.sleep(1.2)
     trial.report(loss=0.0)
 
 
@@ -106,7 +106,7 @@ def native_library(trial):
 
 def killed(trial):
     kept = take(trial.params["mb"])
-    time.sleep(0.4)
+    time.sleep(1.0)
     os.kill(os.getpid(), signal.SIGKILL)
     return kept
 

@@ -18,6 +18,7 @@ from hpo_core.model.devices.usage import Usage
 from hpo_core.placement.demands.known_need import Figures, KnownNeed, KnownNeeds
 from hpo_core.placement.packing.need import WHOLE, Need
 from hpo_core.placement.packing.room import SharedDevice
+from hpo_core.security.credentials import without_urls_credentials
 
 Source = Literal["stated", "measured", "predicted", "profile"]
 
@@ -82,9 +83,17 @@ class Estimates:
                 self._take(one)
         self._new.clear()
 
+    def _values(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Of the deciding parameters; a URL without its credentials, for these are kept and exported."""
+        known = {name: params[name] for name in self._by if name in params}
+        for name, value in known.items():
+            if isinstance(value, str) and "://" in value:
+                known[name] = without_urls_credentials(value)
+        return deciding_values(known, self._by)
+
     def key(self, params: Mapping[str, Any]) -> str:
         """Equal for jobs with the same need."""
-        return key_of(deciding_values(params, self._by))
+        return key_of(self._values(params))
 
     def is_known(self, params: Mapping[str, Any], architecture: str) -> bool:
         """Whether a job of this key was measured on this architecture."""
@@ -114,7 +123,7 @@ class Estimates:
         Raises:
             SpecError: what is stated has no value for these parameters.
         """
-        values = deciding_values(params, self._by)
+        values = self._values(params)
         known = self._known.find(device.architecture, key_of(values)) or KnownNeed(values)
         source: Source = "measured"
         figures, rests_on = known.figures, known.measurements
@@ -219,7 +228,7 @@ class Estimates:
             objective=self._objective,
             code=self._code,
             architecture=architecture,
-            params=deciding_values(params, self._by),
+            params=self._values(params),
             memory=usage.memory,
             device_memory=usage.device_memory,
             compute=None if usage.compute is None else min(usage.compute, 1.0),
@@ -236,7 +245,7 @@ class Estimates:
             return False
         self._seen.add(one.identity)
         self._new.append(one)
-        values = deciding_values(one.params, self._by)  # another study may have named other parameters
+        values = self._values(one.params)  # another study may have named other parameters
         self._known.add(one.architecture, key_of(values), values, one)
         return True
 

@@ -93,7 +93,7 @@ class GpuMeter:
             now = time.monotonic() - self._started
             if found.compute is not None:
                 self._busy.append(_Busy(before, now, found.compute))
-            before = now
+                before = now
             if found.memory is not None:
                 self._memory = max(self._memory or 0, found.memory)
                 if found.memory > limit:
