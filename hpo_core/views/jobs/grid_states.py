@@ -10,8 +10,7 @@ import msgspec
 
 from hpo_core.model.space import scalar_key
 from hpo_core.model.trial import Params
-from hpo_core.search.grid import Grid, GridSearch
-from hpo_core.search.random import Straight
+from hpo_core.search.search_settings import PointsOfGrid
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
 
@@ -80,10 +79,10 @@ def joint_state(states: Sequence[JobState]) -> JobState:
 
 def grid_states(study: Study) -> GridStates | None:
     """Of all configurations of a grid search, those given by hand included; None for another method."""
-    if not isinstance(study.spec.search, GridSearch) or not isinstance(study.method, Straight):
+    if _grid(study) is None:
         return None
     found = [job_state(trial) for trial in study.state.trials]
-    coming = max(0, (study.method.width or 0) - len(found))
+    coming = max(0, sum(rung.expected for rung in study.method.rungs()) - len(found))
     return GridStates(
         pending=coming + found.count(JobState.PENDING),
         in_progress=found.count(JobState.IN_PROGRESS),
@@ -94,13 +93,10 @@ def grid_states(study: Study) -> GridStates | None:
 
 def grid_points(study: Study) -> list[GridPoint]:
     """All points with their state; empty for another method, and for a grid of more than ``MOST_POINTS``."""
-    spec = study.spec
-    if not isinstance(spec.search, GridSearch):
+    grid = _grid(study)
+    if grid is None or grid.size > MOST_POINTS:
         return []
-    grid = Grid(spec.search_space(), spec.search, spec.seed)
-    if grid.size > MOST_POINTS:
-        return []
-    names = [name for name in spec.space if name not in spec.search.random]
+    names = grid.names
     by_point: dict[Any, list[TrialRecord]] = {}
     for trial in study.state.trials:
         by_point.setdefault(_key(trial.params, names), []).append(trial)
@@ -108,9 +104,13 @@ def grid_points(study: Study) -> list[GridPoint]:
     for point in grid.points:
         trials = by_point.get(_key(point, names), [])
         states = [job_state(trial) for trial in trials]
-        states += [JobState.PENDING] * (spec.search.repeats - len(states))
+        states += [JobState.PENDING] * (grid.repeats - len(states))
         found.append(GridPoint(point, tuple(trial.number for trial in trials), joint_state(states)))
     return found
+
+
+def _grid(study: Study) -> PointsOfGrid | None:
+    return study.spec.search.grid(study.spec.search_space(), study.spec.seed)
 
 
 def _key(params: Params, names: Sequence[str]) -> tuple[Any, ...]:
