@@ -219,6 +219,7 @@ def test_a_native_library_that_aborts_for_want_of_memory_is_out_of_memory(bench:
 def test_an_attempt_that_is_alone_may_use_all(bench: Bench) -> None:
     report = bench.run("grows", mb=250, share=cpu_share(100 * MB, 300 * MB, alone=True))
     assert report.outcome is Outcome.COMPLETED, report.message
+    assert isinstance(report.usage, Usage) and report.usage.share == (1000, 300 * MB, 1000)
 
 
 @pytest.mark.parametrize(("cores", "found"), [(3500, 3.0), (200, 1.0)])

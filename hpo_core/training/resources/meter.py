@@ -60,7 +60,7 @@ class Meter:
         share = self._share
         if share is None or share.gpu:
             return None
-        return int(TOLERANCE * (share.capacity if share.alone else share.memory))
+        return int(TOLERANCE * share.allowed)
 
     def sample(self) -> None:
         """Look at all processes of the attempt once, and say when to look again."""
