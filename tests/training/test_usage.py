@@ -150,20 +150,20 @@ def in_background(bench: Bench, iterations: int, *, seconds: float) -> tuple[lis
 
 def test_a_running_attempt_tells_what_it_uses_once_its_profile_is_complete(bench: Bench) -> None:
     reports, thread, found = in_background(bench, 10, seconds=60)
+    (bench.folder / "go").touch()
+    thread.join(60)
     usage = msgspec.convert(found, Usage)
     assert 88 * MB < usage.memory < 110 * MB
     assert usage.unit_seconds == 0.0  # no unit has ended yet
-    (bench.folder / "go").touch()
-    thread.join(60)
     assert reports[0].outcome is Outcome.COMPLETED
     assert bench.pool.usages() == {}
 
 
 def test_a_running_attempt_tells_nothing_before_its_profile_is_complete(bench: Bench) -> None:
     reports, thread, found = in_background(bench, 9, seconds=1.0)
-    assert found is None
     (bench.folder / "go").touch()
     thread.join(60)
+    assert found is None
     assert reports[0].outcome is Outcome.COMPLETED
 
 
@@ -195,6 +195,13 @@ def test_an_attempt_within_its_share_is_not_ended(bench: Bench) -> None:
     assert (report.usage.share, report.usage.device, report.usage.architecture) == (share.amounts, "node", "CPU")
 
 
+def test_memory_that_its_processes_share_counts_once(bench: Bench) -> None:
+    report = bench.run("shares_with_processes", mb=150, share=cpu_share(200 * MB, 1000 * MB))
+    assert report.outcome is Outcome.COMPLETED, report.message
+    assert isinstance(report.usage, Usage)
+    assert 148 * MB < report.usage.memory < 200 * MB
+
+
 def test_an_attempt_that_takes_more_than_its_share_is_ended(bench: Bench) -> None:
     report = bench.run("grows", mb=3000, share=cpu_share(100 * MB, 2000 * MB))
     assert report.outcome is Outcome.OUT_OF_MEMORY
@@ -219,6 +226,7 @@ def test_a_native_library_that_aborts_for_want_of_memory_is_out_of_memory(bench:
 def test_an_attempt_that_is_alone_may_use_all(bench: Bench) -> None:
     report = bench.run("grows", mb=250, share=cpu_share(100 * MB, 300 * MB, alone=True))
     assert report.outcome is Outcome.COMPLETED, report.message
+    assert isinstance(report.usage, Usage) and report.usage.share == (1000, 300 * MB, 1000)
 
 
 @pytest.mark.parametrize(("cores", "found"), [(3500, 3.0), (200, 1.0)])

@@ -81,6 +81,19 @@ def starts_processes(trial):
     trial.report(loss=0.0)
 
 
+def shares_with_processes(trial):
+    """As a loader with workers does: they were forked, and read what is there."""
+    kept = take(trial.params["mb"])
+    context = get_context("fork")
+    for _ in trial.steps():
+        workers = [context.Process(target=time.sleep, args=(1.5,)) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    trial.report(loss=float(kept[0]))
+
+
 def grows(trial):
     """Takes more and more, slowly enough to be seen."""
     kept = []

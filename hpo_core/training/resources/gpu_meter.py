@@ -86,7 +86,7 @@ class GpuMeter:
 
     def _look_on(self, gpu: GpuProcesses) -> None:
         share = self._share
-        limit: float = TOLERANCE * (share.capacity if share.alone else share.memory)
+        limit: float = TOLERANCE * share.allowed
         interval, before = FIRST_SECONDS, 0.0
         while not self._ended.wait(interval):
             found = gpu.look({*self._tree.descendants()}, alone=share.alone)
