@@ -24,6 +24,9 @@ from hpo_core.study import Study
 from hpo_core.views.failure_reasons import Failures, failure_lines, failures_of
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.front import FrontMember, front_rows
+from hpo_core.views.jobs.device_use import device_jobs, device_uses
+from hpo_core.views.jobs.device_words import device_lines, granted_words
+from hpo_core.views.jobs.grid_states import grid_states
 from hpo_core.views.jobs.packing_words import packing_words
 from hpo_core.views.repeat_spread import spread_of
 from hpo_core.views.rung_names import RungNames, halt_words
@@ -161,25 +164,35 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
     with damage_named(source, name):
         study = Study.open(name, source, reading=True)
         summary = summarize(study)
-        _print_counts(status_word(study, source.info(name)), summary)
+        _print_counts(study, status_word(study, source.info(name)), summary)
         _print_halt(study)
+        _print_grid(study)
         out.print(Text(f"best: {best_line(study)}"), soft_wrap=True)
         if rules := study.rules.progress(study.state, time.time()):
             out.print(Text(terminal_text(f"stops at: {', '.join(rules)}")), soft_wrap=True)
         if summary.running:
             jobs = ", ".join(f"trial {job.trial} to {job.target:,}" for job in summary.running[:_JOBS_SHOWN])
             more = f" and {len(summary.running) - _JOBS_SHOWN:,} more" if len(summary.running) > _JOBS_SHOWN else ""
-            out.print(Text(f"running: {jobs}{more}"), soft_wrap=True)
+            granted = "running" if study.spec.packing is None else "granted"
+            out.print(Text(f"{granted}: {jobs}{more}"), soft_wrap=True)
+        for line in device_lines(study, latest=True) if study.status == "open" else ():
+            out.print(Text(terminal_text(f"device, last minute: {line}")), soft_wrap=True)
         _print_failures(failures_of(study.state), home.study_folder(name))
         out.print(Text(f"more: hpo show {name}", style="dim"), soft_wrap=True)
 
 
-def _print_counts(status: str, summary: StudySummary, as_of: str = "") -> None:
+def _print_grid(study: Study) -> None:
+    """The four states of a grid's configurations."""
+    if (states := grid_states(study)) is not None:
+        out.print(Text(f"grid: {states.words}"), soft_wrap=True)
+
+
+def _print_counts(study: Study, status: str, summary: StudySummary, as_of: str = "") -> None:
     counts = [plural(summary.trials, "trial"), f"{plural(summary.jobs, 'job')} done"]
     counts += [
         f"{count:,} {word}"
         for count, word in (
-            (len(summary.running), "running"),
+            (len(summary.running), granted_words(study).partition(" ")[2]),
             (len(summary.waiting), "waiting"),
             (summary.abandoned, "abandoned"),
             (summary.failed_attempts, f"failed attempt{'' if summary.failed_attempts == 1 else 's'}"),
@@ -249,11 +262,15 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, *, f
             {"entry": study.seq - 1, "entries": info.entries, "rungs": _plain_rungs(study, views), "ceilings": ceilings}
             | summary.plain(*_SHOWN)
             | {"status": status, "failures": msgspec.to_builtins(failures)}
+            | _plain_jobs(study)
         )
         return
-    _print_counts(status, summary, f" as of entry {study.seq - 1} of {info.entries - 1}")
+    _print_counts(study, status, summary, f" as of entry {study.seq - 1} of {info.entries - 1}")
     _print_halt(study)
+    _print_grid(study)
     _print_settings(study, summary, info.created)
+    for line in device_lines(study):
+        out.print(Text.assemble(("device: ", "dim"), terminal_text(line)), soft_wrap=True)
     _print_failures(failures, folder)
     if constraints := constraint_words(study.spec, state.infeasible_results):
         out.print(Text(f"constraints: {terminal_text(constraints)}"), soft_wrap=True)
@@ -270,6 +287,15 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, *, f
     for job in state.wanted():
         rung = names.label(job.bracket, job.rung)
         out.print(Text(f"running: trial {job.trial} to {job.target} ({rung}, attempt {job.attempt})"))
+
+
+def _plain_jobs(study: Study) -> dict[str, Any]:
+    """``grid``: the states of its configurations; ``devices``: those that jobs shared. As far as there are any."""
+    states = grid_states(study)
+    jobs = device_jobs(study.state)
+    uses = [] if not jobs else device_uses(jobs, study.spec.packing.ratio) if study.spec.packing else device_uses(jobs)
+    plain = [{key: value for key, value in msgspec.to_builtins(use).items() if key != "load"} for use in uses]
+    return ({} if states is None else {"grid": msgspec.to_builtins(states)}) | ({"devices": plain} if plain else {})
 
 
 def print_comparison(facts: dict[str, Any], page: Path, as_json: bool) -> None:

@@ -18,7 +18,10 @@ def simulate_study(
         Path | None, typer.Argument(help="The study's YAML file; default: the description in --from-journal.")
     ] = None,
     workers: Annotated[list[int] | None, typer.Option("--workers", help="Again for sizes to compare.")] = None,
-    repeat: Annotated[int, typer.Option("--repeat", help="Repeats, each with its own seed.")] = 25,
+    repeat: Annotated[
+        int | None,
+        typer.Option("--repeat", help="Repeats, each with its own seed; default: 25, or 5 with --devices."),
+    ] = None,
     from_journal: Annotated[
         str | None, typer.Option("--from-journal", help="Learning curves and durations of this past study.")
     ] = None,
@@ -47,6 +50,17 @@ def simulate_study(
     cost_spread: Annotated[
         float, typer.Option("--cost-spread", help="How configurations differ in cost: deviation of its logarithm.")
     ] = 0.0,
+    devices: Annotated[
+        str | None,
+        typer.Option("--devices", help="Devices that jobs share, as 4xA100-80GB,2xH100-80GB: each policy is played."),
+    ] = None,
+    demands: Annotated[
+        str | None, typer.Option("--demands", help="With --devices: a study whose attempts were measured.")
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option("--policy", help="With --devices: this packing policy only; again to compare. Also exact."),
+    ] = None,
     picture: Annotated[
         str | None, typer.Option("--picture", help="HTML file; default: in the home folder; off: none.")
     ] = None,
@@ -55,13 +69,25 @@ def simulate_study(
     as_json: AsJson = False,
 ) -> None:
     """What a study would take: simulated on virtual workers, nothing is trained."""
-    from hpo_core.cli.simulate import Question, parse_changes_of_cluster, parse_numbers, simulate
+    from hpo_core.cli.simulate import (
+        REPEATS,
+        REPEATS_OF_POLICIES,
+        Question,
+        parse_changes_of_cluster,
+        parse_numbers,
+        simulate,
+    )
+    from hpo_core.model.errors import SpecError
+    from hpo_core.simulation.devices_question import SharedDevicesQuestion
 
+    if devices is None and (demands is not None or policy):
+        raise SpecError("--demands and --policy are for --devices; list devices, as --devices 4xA100-80GB.")
+    shared = None if devices is None else SharedDevicesQuestion(devices, demands, policy or ())
     question = Question(
         study_file=study_file,
         from_journal=from_journal,
         workers=workers or (),
-        repeat=repeat,
+        repeat=repeat if repeat is not None else REPEATS if shared is None else REPEATS_OF_POLICIES,
         changes=[*(f"search.method={name}" for name in method or ()), *(changes or ())],
         stragglers=stragglers,
         drops=drops,
@@ -73,6 +99,7 @@ def simulate_study(
         overhead=overhead,
         cost_spread=cost_spread,
         target=target,
+        shared=shared,
     )
     simulate(question, Home(home, journal), picture=picture, as_json=as_json)
 

@@ -20,12 +20,14 @@ from hpo_core.home import Home
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import shown
 from hpo_core.replay.damaged_journals import damage_named
-from hpo_core.report.simulation.answers import SPREADS, Simulated, endings, table
+from hpo_core.report.simulation.answers import MEDIANS, SPREADS, Simulated, endings, table
 from hpo_core.report.simulation.simulation_page import write_simulated
 from hpo_core.simulation.analytic import AnalyticCurves
+from hpo_core.simulation.devices_question import SharedDevicesQuestion, source_of, taken_for_granted
 from hpo_core.simulation.past import PastStudy, read_past
 from hpo_core.simulation.past_curves import RULES, PastCurves
 from hpo_core.simulation.repeats import Scenario, World, expected_jobs, play
+from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
 from hpo_core.simulation.statistics import Answer, common_target
 from hpo_core.spec import (
     StopSpec,
@@ -40,6 +42,15 @@ from hpo_core.views.spread import Spread
 
 MOST_SCENARIOS = 24
 GAP = 3
+OF_POLICIES = (
+    "time to the end",
+    "times sooner",
+    "occupancy",
+    "device-hours",
+    "lost or failed attempts",
+)
+"""Columns that a terminal has room for; the page has all."""
+REPEATS, REPEATS_OF_POLICIES = 25, 5
 MADE_UP = (
     "The learning curves are made up: they show schedules and costs. Losses, and with them times to a target, will be "
     "others. --from-journal NAME takes curves and durations from a study of your own.",
@@ -53,7 +64,7 @@ class Question:
     study_file: Path | None = None
     from_journal: str | None = None
     workers: Sequence[int] = ()
-    repeat: int = 25
+    repeat: int = REPEATS
     changes: Sequence[str] = ()
     """``KEY=VALUE``; the same key more than once means alternatives."""
     stragglers: float = 0.0
@@ -66,6 +77,8 @@ class Question:
     overhead: float = 0.0
     cost_spread: float = 0.0
     target: float | None = None
+    shared: SharedDevicesQuestion | None = None
+    """Devices that jobs share, in place of workers."""
 
 
 def simulate(question: Question, home: Home, *, picture: str | None = None, as_json: bool = False) -> None:
@@ -129,12 +142,13 @@ def answer(question: Question, home: Home) -> Simulated:
         finally:
             journal.close()
     answers = []
-    scenarios = make_scenarios(question, past)
+    scenarios = make_scenarios(question, past, home)
+    needs = _needs(scenarios)
     for scenario in scenarios:
         _check_jobs(scenario)
     with err.status("simulating") as status:
         for scenario in scenarios:
-            world = _world(question, scenario, past)
+            world = _world(question, scenario, past, needs)
             runs = []
             for repeat in range(question.repeat):
                 status.update(f"simulating {scenario.name}: {repeat + 1} of {question.repeat}")
@@ -150,8 +164,8 @@ def answer(question: Question, home: Home) -> Simulated:
         answers=tuple(answers),
         target=target,
         target_given=wanted is not None,
-        source=_source(question, past),
-        limits=_limits(question, past, answers, target_given=wanted is not None or target is None),
+        source=_source(question, past, scenarios[0]),
+        limits=_limits(question, past, answers, target_given=wanted is not None or target is None, needs=needs),
     )
 
 
@@ -166,8 +180,8 @@ def _check_jobs(scenario: Scenario) -> None:
         )
 
 
-def make_scenarios(question: Question, past: PastStudy | None) -> list[Scenario]:
-    """Every combination of the numbers of workers and of the alternatives among the changes.
+def make_scenarios(question: Question, past: PastStudy | None, home: Home) -> list[Scenario]:
+    """Every combination of the numbers of workers (or of the policies) and of the alternatives among the changes.
 
     Raises:
         SpecError: a change is wrong, the number of workers is not known, or there are too many combinations.
@@ -188,6 +202,8 @@ def make_scenarios(question: Question, past: PastStudy | None) -> list[Scenario]
         )
     faults = Faults(stragglers=question.stragglers, drops=question.drops, drop=question.drop)
     varied = [changes for changes in alternatives.values() if len(changes) > 1]
+    if question.shared is not None:
+        return _shared_scenarios(question, question.shared, specs, varied=varied, faults=faults, past=past, home=home)
     found = []
     sizes: Sequence[int | None] = question.workers or [None]
     for count in sizes:
@@ -198,6 +214,54 @@ def make_scenarios(question: Question, past: PastStudy | None) -> list[Scenario]
                 words.insert(0, f"{size:,} worker{'s' if size > 1 else ''}")
             workers = make_workers(size, speeds=question.speeds, joins=question.joins, leaves=question.leaves)
             found.append(Scenario(", ".join(words), spec, workers, faults, tuple(changes)))
+    return found
+
+
+def _shared_scenarios(
+    question: Question,
+    shared: SharedDevicesQuestion,
+    specs: Sequence[tuple[tuple[str, ...], StudySpec]],
+    *,
+    varied: Sequence[Sequence[str]],
+    faults: Faults,
+    past: PastStudy | None,
+    home: Home,
+) -> list[Scenario]:
+    """Each of the specs with each policy, on the devices that its jobs share."""
+    if question.workers or question.joins or question.leaves or tuple(question.speeds) != (1.0,):
+        raise SpecError("--devices lists what jobs run on; drop --workers, --speeds, --join and --leave beside it.")
+    shared.check()
+    found = []
+    for changes, spec in specs:
+        known = _known_jobs(shared, spec, question, home)
+        are_known = bool(known.unit_seconds) or (spec.packing is not None and spec.packing.demand.unit_seconds)
+        measured = past is None and question.seconds_per_unit is None and not question.overhead and bool(are_known)
+        for cluster in shared.clusters(spec, known, measured_durations=measured):
+            words = [_short(change) for change in changes if any(change in several for several in varied)]
+            name = ", ".join([cluster.policy, *words])
+            workers = make_workers(len(cluster.devices))
+            found.append(Scenario(name, spec, workers, faults, tuple(changes), cluster))
+    if len(found) > MOST_SCENARIOS:
+        raise SpecError(
+            f"That makes {len(found)} combinations; ask for at most {MOST_SCENARIOS} at once, as with --policy fill."
+        )
+    return found
+
+
+def _known_jobs(shared: SharedDevicesQuestion, spec: StudySpec, question: Question, home: Home) -> KnownJobs:
+    journal = home.read_journal()
+    try:
+        return shared.known_jobs(spec, journal, question.from_journal)
+    finally:
+        journal.close()
+
+
+def _needs(scenarios: Sequence[Scenario]) -> dict[int, SimulatedNeeds]:
+    """By identity of a spec: what its jobs need, the same for each policy."""
+    found: dict[int, SimulatedNeeds] = {}
+    for scenario in scenarios:
+        if scenario.cluster is not None and id(scenario.spec) not in found:
+            found[id(scenario.spec)] = scenario.cluster.needs(scenario.spec)
     return found
 
 
@@ -235,13 +299,16 @@ def _short(change: str) -> str:
     return value if key == "search.method" else f"{key.rpartition('.')[2]} {value}"
 
 
-def _world(question: Question, scenario: Scenario, past: PastStudy | None) -> Callable[[StudySpec, int], World]:
+def _world(
+    question: Question, scenario: Scenario, past: PastStudy | None, known: dict[int, SimulatedNeeds]
+) -> Callable[[StudySpec, int], World]:
     """Where a scenario's repeats are played: one world for all, or each with its own order of past trials."""
+    needs = known.get(id(scenario.spec))
     if past is not None:
 
         def of_the_past(spec: StudySpec, repeat: int) -> World:
             curves = PastCurves(past, spec, repeat)
-            return World(curves, curves, past.has_checkpoints)
+            return World(curves, curves, past.has_checkpoints, needs)
 
         return of_the_past
     curves = AnalyticCurves(
@@ -251,10 +318,18 @@ def _world(question: Question, scenario: Scenario, past: PastStudy | None) -> Ca
         overhead=question.overhead,
         cost_spread=question.cost_spread,
     )
-    return lambda spec, repeat: World(curves)
+    return lambda spec, repeat: World(curves, needs=needs)
 
 
-def _source(question: Question, past: PastStudy | None) -> str:
+def _source(question: Question, past: PastStudy | None, scenario: Scenario) -> str:
+    if scenario.cluster is None:
+        return _source_of_curves(question, past)
+    if scenario.cluster.measured_durations:
+        return f"Made-up curves; durations as measured or stated. {source_of(scenario.cluster)}"
+    return f"{_source_of_curves(question, past)} {source_of(scenario.cluster)}"
+
+
+def _source_of_curves(question: Question, past: PastStudy | None) -> str:
     if past is not None:
         return f"Curves and durations: {past.describe()}."
     if question.seconds_per_unit is None:
@@ -264,7 +339,12 @@ def _source(question: Question, past: PastStudy | None) -> str:
 
 
 def _limits(
-    question: Question, past: PastStudy | None, answers: Sequence[Answer], *, target_given: bool
+    question: Question,
+    past: PastStudy | None,
+    answers: Sequence[Answer],
+    *,
+    target_given: bool,
+    needs: dict[int, SimulatedNeeds],
 ) -> tuple[str, ...]:
     said = [(one.scenario.name, notice) for one in answers for notice in notices(one.scenario.spec)]
     found = [notice if len(answers) == 1 else f"{name}: {notice}" for name, notice in said]
@@ -275,6 +355,9 @@ def _limits(
         found.insert(
             len(said), f"{100 * guessed / max(1, jobs):.0f} % of the results lie beyond what was recorded: guessed."
         )
+    if needs:
+        failed = any(run.failed for one in answers for run in one.runs)
+        found += taken_for_granted(list(needs.values()), failed=failed)
     if question.drops:
         fate = "its trial is gone" if question.drop == "abandon" else "its job is granted again at once"
         found.append(f"A dropped job is noticed at that moment, and {fate}.")
@@ -289,7 +372,31 @@ def print_simulated(simulated: Simulated) -> None:
     """For people."""
     out.print(Text(simulated.heading(), style="bold"))
     out.print(Text(simulated.source), soft_wrap=True)
-    rows = table(simulated)
+    rows = table(simulated, quartiles=not simulated.shared)
+    if simulated.shared:
+        _print_below_each_other(simulated, rows)
+    else:
+        _print_side_by_side(simulated, rows)
+    out.print()
+    out.print(Text(MEDIANS if simulated.shared else SPREADS, style="dim"))
+    for line in [*endings(simulated), *simulated.limits]:
+        out.print(Text(f"- {line}", style="dim"))
+
+
+def _print_below_each_other(simulated: Simulated, rows: Sequence[tuple[str, list[str]]]) -> None:
+    """Policies are many: a line for each."""
+    shown_rows = [row for row in rows if row[0] in OF_POLICIES]
+    found = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    found.add_column(no_wrap=True)
+    for label, _ in shown_rows:
+        found.add_column(Text(label), justify="right")
+    for place, one in enumerate(simulated.answers):
+        found.add_row(Text(one.scenario.name), *(cells[place] for _, cells in shown_rows))
+    out.print()
+    out.print(found)
+
+
+def _print_side_by_side(simulated: Simulated, rows: Sequence[tuple[str, list[str]]]) -> None:
     labels = ["", *(label for label, _ in rows)]
     columns = [[one.scenario.name, *(cells[k] for _, cells in rows)] for k, one in enumerate(simulated.answers)]
     while columns:
@@ -303,10 +410,6 @@ def print_simulated(simulated: Simulated) -> None:
             shown.add_row(*cells)
         out.print()
         out.print(shown)
-    out.print()
-    out.print(Text(SPREADS, style="dim"))
-    for line in [*endings(simulated), *simulated.limits]:
-        out.print(Text(f"- {line}", style="dim"))
 
 
 def _width(columns: Sequence[Sequence[str]]) -> int:
@@ -331,9 +434,12 @@ def facts(simulated: Simulated) -> dict[str, Any]:
 def _scenario_facts(one: Answer, target: float | None, sign: float) -> dict[str, Any]:
     figures = one.figures(target)
     best = figures.pop("best_loss")
+    if one.scenario.cluster is None:
+        del figures["occupancy"]
     return {
         "name": one.scenario.name,
         "workers": len(one.scenario.workers),
+        **_cluster_facts(one.scenario),
         "changes": list(one.scenario.changes),
         "figures": {key: None if spread is None else dataclasses.asdict(spread) for key, spread in figures.items()}
         | {"best": None if best is None else dataclasses.asdict(_as_metric(best, sign))},
@@ -352,6 +458,7 @@ def _scenario_facts(one: Answer, target: float | None, sign: float) -> dict[str,
                 "resource": run.resource,
                 "utilization": run.utilization,
                 "worker_seconds": run.offered,
+                **({} if run.occupancy is None else {"occupancy": run.occupancy}),
                 "best": None if run.loss is None else run.loss * sign,
                 "best_params": run.best,
                 "best_resource": run.best_resource,
@@ -359,6 +466,11 @@ def _scenario_facts(one: Answer, target: float | None, sign: float) -> dict[str,
             for run in one.runs
         ],
     }
+
+
+def _cluster_facts(scenario: Scenario) -> dict[str, Any]:
+    cluster = scenario.cluster
+    return {} if cluster is None else {"policy": cluster.policy, "devices": [one.name for one in cluster.devices]}
 
 
 def _as_metric(spread: Spread, sign: float) -> Spread:

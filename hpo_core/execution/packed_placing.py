@@ -11,7 +11,7 @@ from hpo_core.placement import Placer, Slots
 from hpo_core.placement.demands import Estimates, StatedDemand, deciding_parameters, objective_digest
 from hpo_core.placement.packing.registry import POLICIES
 from hpo_core.placement.shared_devices import SharedDevices
-from hpo_core.spec import StudySpec, is_pure
+from hpo_core.spec import is_pure
 from hpo_core.study import Study
 
 WRITE_SECONDS = 10.0
@@ -45,7 +45,7 @@ def placer_of(study: Study) -> Placer:
         free_choice=spec.search.outline().independent and is_pure(spec),
         alone=_alone(study),
     )
-    _learn(study, spec, estimates)
+    learn_from_journal(study, estimates)
     return placer
 
 
@@ -55,19 +55,26 @@ def _alone(study: Study) -> list[int]:
     return [number for number, failure in last if failure.outcome is Outcome.OUT_OF_MEMORY]
 
 
-def _learn(study: Study, spec: StudySpec, estimates: Estimates) -> None:
-    """What the study's own journal holds; the history has most of it, but not the last seconds before a crash."""
+def learn_from_journal(study: Study, estimates: Estimates, *, gpu: str = "") -> None:
+    """Learn what the study's own journal holds; the history has most of it, but not the last seconds before a crash.
+
+    Args:
+        gpu: architecture of attempts that had a whole GPU, for they do not know it; empty: they are left out.
+    """
+    spec = study.spec
     for trial in study.state.trials:
         params = {**spec.constants, **trial.params}
         for result in trial.results:
             if isinstance(result.usage, Usage):
-                estimates.learn(params, result.usage, at=result.ended)
+                usage = result.usage
+                unnamed = gpu if usage.device_memory is not None else ""
+                estimates.learn(params, usage, at=result.ended, architecture=usage.architecture or unnamed or None)
         for failure in trial.failures:
-            usage = failure.usage
-            if failure.outcome is Outcome.OUT_OF_MEMORY and isinstance(usage, Usage) and usage.share is not None:
-                used = usage.memory if usage.device_memory is None else usage.device_memory
+            used = failure.usage
+            if failure.outcome is Outcome.OUT_OF_MEMORY and isinstance(used, Usage) and used.share is not None:
+                peak = used.memory if used.device_memory is None else used.device_memory
                 estimates.raise_after_out_of_memory(
-                    params, usage.architecture, had=usage.share[1], at=failure.ended, measured=used
+                    params, used.architecture, had=used.share[1], at=failure.ended, measured=peak
                 )
 
 

@@ -16,7 +16,7 @@ from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import HpoError
 from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Point, Report
 
-_END, _JOIN, _LEAVE = range(3)
+END, _JOIN, _LEAVE = range(3)
 
 
 class VirtualClock:
@@ -29,10 +29,10 @@ class VirtualClock:
         return self.now
 
 
-class _Attempt:
+class Attempt:
     """A job on a worker."""
 
-    __slots__ = ("begin", "dropped", "job", "on_report", "worker")
+    __slots__ = ("begin", "dropped", "end", "job", "on_report", "worker")
 
     def __init__(self, job: Job, on_report: OnReport, worker: int, *, begin: float, dropped: bool) -> None:
         self.job = job
@@ -40,6 +40,8 @@ class _Attempt:
         self.worker = worker
         self.begin = begin
         self.dropped = dropped
+        self.end = math.inf
+        """When it ends, as far as is known now."""
 
 
 class VirtualExecutor:
@@ -88,7 +90,7 @@ class VirtualExecutor:
         self._count = 0
         self._present: set[int] = set()
         self._inventory: Inventory | None = None
-        self._attempts: dict[tuple[int, int], _Attempt] = {}
+        self._attempts: dict[tuple[int, int], Attempt] = {}
         self._since = clock.now
         self._offered = 0.0
         self.busy_seconds = 0.0
@@ -128,8 +130,7 @@ class VirtualExecutor:
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         number = self._numbers[slot.name]
-        begin = self.clock.now
-        seconds = self._seconds(job) / self.workers[number].speed
+        seconds = self._duration(job, slot) / self.workers[number].speed
         if not 0 <= seconds < math.inf:
             raise HpoError(
                 f"Simulation: trial {job.trial} to {job.target} takes {seconds} seconds; durations must be finite "
@@ -141,10 +142,20 @@ class VirtualExecutor:
             moment = self._faults.dropped_after(job)
             dropped = moment < seconds
             seconds = min(seconds, moment)
-        attempt = _Attempt(job, on_report, number, begin=begin, dropped=dropped)
+        attempt = Attempt(job, on_report, number, begin=self.clock.now, dropped=dropped)
         self._attempts[job.trial, job.attempt] = attempt
-        self._count += 1
-        heapq.heappush(self._heap, (begin + seconds, _END, self._count, attempt))
+        self._begin(attempt, slot, seconds)
+
+    def _duration(self, job: Job, slot: Slot) -> float:
+        """Seconds at speed 1."""
+        return self._seconds(job)
+
+    def _begin(self, attempt: Attempt, slot: Slot, seconds: float) -> None:
+        self._end_at(attempt, self.clock.now + seconds)
+
+    def _end_at(self, attempt: Attempt, time: float) -> None:
+        attempt.end = time
+        self._push(time, END, attempt)
 
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         for key in attempts:
@@ -163,9 +174,9 @@ class VirtualExecutor:
         heap = self._heap
         while heap and heap[0][0] <= until:
             time, kind, _, what = heapq.heappop(heap)
-            if kind == _END:
-                attempt: _Attempt = what
-                if self._attempts.get((attempt.job.trial, attempt.job.attempt)) is attempt:  # else lost or cancelled
+            if kind == END:
+                attempt: Attempt = what
+                if time == attempt.end and self._attempts.get(attempt.job.key) is attempt:  # else lost or cancelled
                     self.clock.now = time
                     self._end(attempt)
                     return True
@@ -198,22 +209,22 @@ class VirtualExecutor:
             self._present.update(numbers)
             return
         self._present.difference_update(numbers)
-        by_worker = {attempt.worker: attempt for attempt in self._attempts.values()}
-        for number in numbers:
-            if (attempt := by_worker.get(number)) is not None:
-                lost = self._failure(attempt, Outcome.LOST, f"{self._devices[number].name} left")
-                self._report(attempt, lost)
+        left = set(numbers)
+        lost = [attempt for attempt in self._attempts.values() if attempt.worker in left]
+        for attempt in sorted(lost, key=lambda attempt: attempt.worker):
+            name = self._devices[attempt.worker].name
+            self._report(attempt, self._failure(attempt, Outcome.LOST, f"{name} left"))
 
     # Reports.
 
-    def _end(self, attempt: _Attempt) -> None:
+    def _end(self, attempt: Attempt) -> None:
         if attempt.dropped:
             outcome = Outcome.LOST if self._faults.drop == "retry" else Outcome.ERROR
             self._report(attempt, self._failure(attempt, outcome, "dropped"))
         else:
             self._report(attempt, self._result(attempt))
 
-    def _report(self, attempt: _Attempt, report: Report) -> None:
+    def _report(self, attempt: Attempt, report: Report) -> None:
         del self._attempts[attempt.job.trial, attempt.job.attempt]
         seconds = self.clock.now - attempt.begin
         self.busy_seconds += seconds
@@ -221,7 +232,7 @@ class VirtualExecutor:
             self.lost_seconds += seconds
         attempt.on_report(attempt.job, report)
 
-    def _result(self, attempt: _Attempt) -> Report:
+    def _result(self, attempt: Attempt) -> Report:
         job = attempt.job
         metrics = self._train(job)
         if isinstance(metrics, Outcome):
@@ -243,7 +254,7 @@ class VirtualExecutor:
             ended=self.clock.now,
         )
 
-    def _failure(self, attempt: _Attempt, outcome: Outcome, message: str) -> Report:
+    def _failure(self, attempt: Attempt, outcome: Outcome, message: str) -> Report:
         return Report(
             trial=attempt.job.trial,
             attempt=attempt.job.attempt,

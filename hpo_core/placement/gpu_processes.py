@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
 import types
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from hpo_core.placement.nvml import open_nvml, optional
+
+_SAMPLE_SECONDS = 1.0
+"""A driver samples the use of compute at least so often."""
 
 
 class GpuLook(NamedTuple):
@@ -15,7 +19,7 @@ class GpuLook(NamedTuple):
     memory: int | None
     """Bytes that the processes hold; None: the driver does not tell, or knows none of them by these ids."""
     compute: float | None
-    """Share of the time since the last look in which their kernels ran, 0 to 1; None: as above."""
+    """Share of the time since it was last known in which their kernels ran, 0 to 1; None: as above, or not yet."""
 
 
 class GpuProcesses:
@@ -40,6 +44,8 @@ class GpuProcesses:
             raise
         self._seen = 0
         """Time of the last sample of utilization, in the driver's microseconds."""
+        self._heard = time.monotonic()
+        """When there was the last sample of the processes."""
 
     def __enter__(self) -> GpuProcesses:
         return self
@@ -70,26 +76,34 @@ class GpuProcesses:
 
     def _compute(self, pids: Collection[int], *, known: bool, alone: bool) -> float | None:
         pynvml, handle = self._pynvml, self._handle
-        try:
-            samples = pynvml.nvmlDeviceGetProcessUtilization(handle, self._seen)
-        except pynvml.NVMLError as error:
-            # no process did anything since: said in either of two ways
-            samples = [] if error.value in (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND) else None
-            if samples is None:
-                optional(pynvml, _raising(error))
+        samples = optional(pynvml, self._samples)
         if samples is not None:
+            ours: dict[int, list[int]] = {}
+            for one in samples:
+                # some drivers give what they gave before, or a number that is no share
+                if int(one.pid) in pids and int(one.timeStamp) > self._seen and int(one.smUtil) <= 100:
+                    ours.setdefault(int(one.pid), []).append(int(one.smUtil))
             self._seen = max((int(one.timeStamp) for one in samples), default=self._seen)
-            ours = [int(one.smUtil) for one in samples if int(one.pid) in pids]
-            if ours or known:
-                return min(sum(ours), 100) / 100
+            now = time.monotonic()
+            if ours:
+                self._heard = now
+                return min(sum(sum(shares) / len(shares) for shares in ours.values()), 100.0) / 100
+            if known:  # the driver samples up to once a second, and does not name who did nothing
+                if now - self._heard < _SAMPLE_SECONDS:
+                    return None
+                self._heard = now
+                return 0.0
         if not alone:
             return None
         rates = optional(pynvml, lambda: pynvml.nvmlDeviceGetUtilizationRates(handle))
         return None if rates is None else int(rates.gpu) / 100
 
-
-def _raising(error: Exception) -> Any:
-    def again() -> None:
-        raise error
-
-    return again
+    def _samples(self) -> list[Any]:
+        """Of all processes that did something since the last look."""
+        pynvml = self._pynvml
+        try:
+            return list(pynvml.nvmlDeviceGetProcessUtilization(self._handle, self._seen))
+        except pynvml.NVMLError as error:
+            if error.value not in (pynvml.NVML_SUCCESS, pynvml.NVML_ERROR_NOT_FOUND):  # two ways to say: none
+                raise
+            return []

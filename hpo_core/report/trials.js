@@ -133,10 +133,12 @@ function showTrial(jump) {
       : element('p', {className: 'caption', textContent: `Not in this page, to keep it small: hpo show ${data.trials.study} --trial ${number}`}));
   const parts = [element('div', {className: 'grid'}, left, right)];
   if (attempts.length) {
-    const names = ['attempt', 'to', 'outcome', 'begins after', 'took', 'worker', 'used'];
+    const all = ['attempt', 'to', 'outcome', 'begins after', 'took', 'worker', 'used'];
+    const filled = all.map((_, at) => attempts.some(cells => cells[at] !== ''));
+    const names = all.filter((_, at) => filled[at]);
     parts.push(element('h3', {textContent: 'Attempts'}), element('table', {className: 'stack'},
       element('thead', {}, element('tr', {}, ...names.map(name => element('th', {textContent: name})))),
-      element('tbody', {}, ...attempts.map(cells => element('tr', {}, ...cells.map((cell, at) => {
+      element('tbody', {}, ...attempts.map(cells => element('tr', {}, ...cells.filter((_, at) => filled[at]).map((cell, at) => {
         const made = element('td', {textContent: shown(cell)});
         made.dataset.label = names[at];
         return made;

@@ -83,6 +83,9 @@ class GridSearch(SearchSettings):
     def configurations(self, context: SearchContext) -> Callable[[int], Params]:
         return Grid(context.space, self, context.seed).at
 
+    def grid(self, space: SearchSpace, seed: int) -> Grid:
+        return Grid(space, self, seed)
+
     def refuse_extension(self, study: str, method: SearchMethod | None = None) -> str | None:
         if not isinstance(method, Straight) or method.limit is None or method.width != method.limit:
             return None
@@ -152,6 +155,7 @@ class Grid:
                 "parameters (random: [...])."
             )
         self._shuffled = settings.order == "shuffled"
+        self.repeats = settings.repeats
 
     @cached_property
     def _order(self) -> Sequence[int]:
@@ -164,6 +168,11 @@ class Grid:
             j = stream.below(i + 1)
             order[i], order[j] = order[j], order[i]
         return order
+
+    @property
+    def names(self) -> list[str]:
+        """The parameters that tell points apart; the others are drawn."""
+        return [name for name in self._space.order if name not in self._drawn]
 
     @property
     def points(self) -> list[Params]:

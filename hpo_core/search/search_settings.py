@@ -90,6 +90,25 @@ class Record(msgspec.Struct, frozen=True):
     further: Sequence[FurtherTraining]
 
 
+class PointsOfGrid(Protocol):
+    """The configurations of a search, where they are the points of a grid."""
+
+    repeats: int
+    """How often the whole grid is gone through."""
+
+    @property
+    def names(self) -> list[str]:
+        """The parameters that tell points apart; others are drawn."""
+
+    @property
+    def size(self) -> int:
+        """Points of the grid."""
+
+    @property
+    def points(self) -> list[Params]:
+        """All of them, without what is drawn."""
+
+
 class SearchSettings(Part, ABC):
     """Settings of one search method; ``method`` is its name.
 
@@ -162,6 +181,10 @@ class SearchSettings(Part, ABC):
 
     def configurations(self, context: SearchContext) -> Callable[[int], Params] | None:
         """The parameters of a trial by its number, where the method says them itself (see ``own_configurations``)."""
+        return None
+
+    def grid(self, space: SearchSpace, seed: int) -> PointsOfGrid | None:
+        """The points, where the configurations are those of a grid."""
         return None
 
     def refuse_extension(self, study: str, method: SearchMethod | None = None) -> str | None:

@@ -8,6 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import (
     AttemptFailed,
@@ -102,7 +103,8 @@ class PastStudy:
     """What a journal says of training.
 
     The seconds of a job are those from its grant to its report: training, starting a process, loading the data and
-    the checkpoint, and waiting for a worker that was announced but not free. Over jobs of different lengths of one
+    the checkpoint, and waiting for a worker that was announced but not free; where jobs shared devices, for which they
+    wait on purpose, those from an attempt's start to its end. Over jobs of different lengths of one
     trial, a straight line tells what every job costs beside its units; :attr:`overhead` is the median over trials, and
     0 where fewer than three trials have such jobs. Workers are taken to be equally fast.
     """
@@ -165,6 +167,9 @@ def read_past(entries: Iterable[Entry], *, seconds_per_unit: float | None = None
                 start = grant.checkpoint.resource if grant.checkpoint else 0
                 trial.spans[start, event.resource] = entry.time - time
                 if isinstance(entry.stimulus, AttemptReported):
+                    report = entry.stimulus.report
+                    if isinstance(report.usage, Usage) and report.usage.share and report.ended > report.started > 0:
+                        trial.spans[start, event.resource] = report.ended - report.started
                     trial.curve.update((point.resource, point.metrics) for point in entry.stimulus.report.curve)
                 trial.curve[event.resource] = event.metrics
                 has_checkpoints = has_checkpoints or event.checkpoint is not None

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from hpo_core.execution.faults import Faults
 from hpo_core.execution.virtual import VirtualClock
+from hpo_core.execution.virtual_devices import mean_claims
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.events import AttemptFailed, Entry, JobCompleted, JobGranted
 from hpo_core.model.trial import Job, Metrics, Outcome, Params, Point
 from hpo_core.samplers.sampler import Sampler
+from hpo_core.simulation.shared_cluster import SharedCluster, SharedSimulation
+from hpo_core.simulation.simulated_needs import SimulatedNeeds
 from hpo_core.simulation.simulation import Simulation
 from hpo_core.spec import StudySpec, limits
 from hpo_core.study import Study
@@ -52,6 +56,8 @@ class World:
     sampler: Sampler | None = None
     """None: the one the spec names."""
     checkpoints: bool = True
+    needs: SimulatedNeeds | None = None
+    """Of its jobs, where they share devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,8 @@ class Scenario:
     faults: Faults
     changes: tuple[str, ...] = ()
     """``KEY=VALUE`` that made ``spec`` what it is."""
+    cluster: SharedCluster | None = None
+    """Devices that jobs share; None: each worker runs one job at a time."""
 
     @property
     def max_resource(self) -> int | None:
@@ -104,7 +112,12 @@ class Run:
     guessed: int
     """Results that lie beyond what the source of the curves knows."""
     load: tuple[float, ...]
-    """Busy workers on average in each of :data:`LOAD_BINS` equal parts of ``seconds``."""
+    """Busy workers on average in each of :data:`LOAD_BINS` equal parts of ``seconds``; of devices that jobs share, the
+    compute claimed, in devices."""
+    occupancy: float | None = None
+    """Compute claimed over the compute that was there, where jobs share devices."""
+    claims: tuple[tuple[float, ...], ...] = ()
+    """By device, of the first repeat: the compute claimed in each of these parts."""
 
     @property
     def loss(self) -> float | None:
@@ -161,19 +174,53 @@ def play(scenario: Scenario, world: Callable[[StudySpec, int], World], repeat: i
     clock = VirtualClock()
     journal = MemoryJournal()
     study = Study.create(spec, journal, sampler=place.sampler, clock=clock)
-    executor = Simulation(
+    executor = _simulation(scenario, study, clock, place, faults)
+    most = MOST_ATTEMPTS + PER_JOB * expected_jobs(study)
+    executor.run(max_reports=min(most, limits.SIMULATED_JOBS))
+    run = _summary(scenario, study, executor, journal.entries(spec.study), guessed=place.workload.guessed)
+    return _with_claims(run, executor, keep=repeat == 0) if isinstance(executor, SharedSimulation) else run
+
+
+def _simulation(scenario: Scenario, study: Study, clock: VirtualClock, place: World, faults: Faults) -> Simulation:
+    workload = place.workload
+    curve = workload.curve if study.method.reads_curves else None
+    if scenario.cluster is None or place.needs is None:
+        return Simulation(
+            study,
+            clock,
+            workers=scenario.workers,
+            train=workload.train,
+            seconds=workload.seconds,
+            curve=curve,
+            checkpoints=place.checkpoints,
+            faults=faults,
+        )
+    return SharedSimulation(
         study,
         clock,
-        workers=scenario.workers,
-        train=place.workload.train,
-        seconds=place.workload.seconds,
-        curve=place.workload.curve if study.method.reads_curves else None,
+        cluster=scenario.cluster,
+        needs=place.needs,
+        train=workload.train,
+        seconds=workload.seconds,
+        time_unit=workload.time_unit,
+        curve=curve,
         checkpoints=place.checkpoints,
         faults=faults,
     )
-    most = MOST_ATTEMPTS + PER_JOB * expected_jobs(study)
-    executor.run(max_reports=min(most, limits.SIMULATED_JOBS))
-    return _summary(scenario, study, executor, journal.entries(spec.study), guessed=place.workload.guessed)
+
+
+def _with_claims(run: Run, executor: SharedSimulation, *, keep: bool) -> Run:
+    """What its devices were used for; by device only of the run whose picture is drawn."""
+    devices = executor.devices
+    claims = [mean_claims(history, run.seconds, LOAD_BINS) for history in devices.history]
+    occupancy = devices.occupancy  # it counts until now
+    return replace(
+        run,
+        busy=devices.used_seconds,
+        load=tuple(map(math.fsum, zip(*claims, strict=True))),
+        occupancy=occupancy,
+        claims=tuple(map(tuple, claims)) if keep else (),
+    )
 
 
 def _summary(scenario: Scenario, study: Study, executor: Simulation, entries: Iterable[Entry], *, guessed: int) -> Run:

@@ -29,6 +29,7 @@ class Answer:
             "failed_attempts": Spread.of(run.failed for run in runs),
             "resource": Spread.of(run.resource for run in runs),
             "utilization": Spread.of(run.utilization for run in runs),
+            "occupancy": Spread.of(run.occupancy for run in runs),
             "worker_seconds": Spread.of(run.offered for run in runs),
             "lost_worker_seconds": Spread.of(run.lost for run in runs),
             "best_loss": Spread.of(run.loss for run in runs),

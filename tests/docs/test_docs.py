@@ -119,13 +119,15 @@ def test_simulation_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("COLUMNS", "120")
     write_files(tmp_path, "study.yaml")
     page = (ROOT / "docs" / "simulate.md").read_text()
-    (command,) = re.findall(r"\$ hpo (simulate .*)", page)
-    done = subprocess.run([sys.executable, "-m", "hpo_flows.command", *command.split()], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    shown = re.search(r"```\n( +2 workers .*?)```", page, re.DOTALL)
-    assert shown
-    for line in shown[1].splitlines():
-        assert line.strip() in done.stdout
+    commands = re.findall(r"\$ hpo (simulate .*)", page)
+    shown = re.findall(r"```\n( +(?:2 workers|time to the end) .*?)```", page, re.DOTALL)
+    assert len(commands) == len(shown) == 2
+    for command, lines in zip(commands, shown, strict=True):
+        words = [sys.executable, "-m", "hpo_flows.command", *command.split()]
+        done = subprocess.run(words, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        for line in lines.splitlines():
+            assert line.strip() in done.stdout
 
 
 def test_commands_named_exist() -> None:

@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 
+from hpo_core.journal.codec import decode_entry
 from hpo_core.report import live_report
 from hpo_core.report.compare.comparison_page import Comparison, write_comparison
 from hpo_core.report.live_report import LiveReport
 from hpo_core.report.local_server import LocalServer
+from hpo_core.report.study.study_page import write_report
 from tests.deployed.test_browser import PATIENCE, page
+from tests.golden.make import FOLDER as GOLDEN
 from tests.report.test_compare import entries
 from tests.report.test_report import World
 
@@ -128,6 +131,25 @@ def test_a_trial_has_a_section_of_its_own(page: Any, errors: list[str], world: W
     assert "epoch 1: <b>loss</b> 0.5" in shown, "as text"
     page.click("#trial >> text=Close")
     assert not page.is_visible("#trial")
+
+
+def test_what_attempts_used_is_in_their_section_and_in_the_table(
+    page: Any, errors: list[str], tmp_path: Path, world: World, served: LocalServer
+) -> None:
+    world.play()
+    page.goto(served.url)
+    page.wait_for_selector(ROWS)
+    page.click(f"{ROWS} a >> text='3'")
+    page.wait_for_selector("#trial-curve .main-svg")
+    assert "used" not in page.locator("#trial th").all_inner_texts(), "nothing was measured"
+
+    lines = (GOLDEN / "used-format-3.jsonl").read_text().splitlines()
+    write_report([decode_entry(line) for line in lines], tmp_path / "used.html")
+    page.goto((tmp_path / "used.html").as_uri() + "#trial-4")
+    page.wait_for_selector("#trial-curve .main-svg")
+    assert "used" in page.locator("#trial th").all_inner_texts()
+    assert "of GPU-5d4e (A100) 3.89 GB, 28 % of its compute" in page.inner_text("#trial")
+    assert {"memory MB", "cores", "seconds per unit"} <= set(page.locator("#trials th").all_inner_texts())
 
 
 def test_a_live_page_follows_its_study(page: Any, errors: list[str], world: World, served: LocalServer) -> None:

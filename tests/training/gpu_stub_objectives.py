@@ -21,5 +21,5 @@ def train(trial):
     time.sleep(params.get("startup", 0.0))
     for step in trial.steps():
         take(params["memory"] // (1 if step else 2), params["percent"])
-        time.sleep(params.get("seconds", 1.5))
+        time.sleep(params.get("seconds", 2.0))
     trial.report(loss=0.0)

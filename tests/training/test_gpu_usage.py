@@ -105,6 +105,13 @@ def test_other_processes_of_the_card_are_not_counted(cards: Cards, library: Path
 
 
 @pytest.mark.slow
+def test_a_card_that_is_held_and_not_used_has_no_compute(cards: Cards, library: Path) -> None:
+    (report,) = run(cards, library, ({"memory": 6 * GIB, "percent": 0}, share(6 * GIB)))
+    assert report.usage is not msgspec.UNSET
+    assert (report.usage.device_memory, report.usage.compute) == (6 * GIB, 0.0)
+
+
+@pytest.mark.slow
 def test_what_nobody_tells_is_not_known(cards: Cards, library: Path) -> None:
     params = {"memory": 6 * GIB, "percent": 30, "seconds": 0.5}
     cards.show_foreign_ids()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -16,8 +17,11 @@ from hpo_core.model.devices.share import Share
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.request import JobRequest
 from hpo_core.training.resources.merging import usage_of_repeats
+from hpo_core.training.resources.meter import Meter
+from hpo_core.training.resources.process_tree import ProcessTree
 from hpo_core.training.trainer_pool import TrainerPool
 
 HERE = str(Path(__file__).parent)
@@ -132,27 +136,55 @@ def test_repeats_peaks_are_maxima_and_means_are_over_all_time(bench: Bench) -> N
     )
 
 
-@pytest.mark.parametrize("iterations", [10, 9])
-def test_a_running_attempt_tells_what_it_uses_once_its_profile_is_complete(bench: Bench, iterations: int) -> None:
-    file = bench.folder / "go"
-    request = bench.request("minibatches", mb=90, iterations=iterations, file=str(file))
+def in_background(bench: Bench, iterations: int, *, seconds: float) -> tuple[list[Report], threading.Thread, Any]:
+    """Reports, the thread that brings them, and what the attempt was said to use within so many seconds."""
+    request = bench.request("minibatches", mb=90, iterations=iterations, file=str(bench.folder / "go"))
     reports: list[Report] = []
     thread = threading.Thread(target=lambda: reports.append(bench.pool.run(request)))
     thread.start()
-    name = f"{bench.folder}/trial-0/attempt-0"
-    until = time.monotonic() + (60 if iterations == 10 else 1.5)
+    until = time.monotonic() + seconds
     while not (found := bench.pool.usages()) and time.monotonic() < until:
         time.sleep(0.02)
-    file.touch()
+    return reports, thread, found.get(f"{bench.folder}/trial-0/attempt-0")
+
+
+def test_a_running_attempt_tells_what_it_uses_once_its_profile_is_complete(bench: Bench) -> None:
+    reports, thread, found = in_background(bench, 10, seconds=60)
+    (bench.folder / "go").touch()
     thread.join(60)
+    usage = msgspec.convert(found, Usage)
+    assert 88 * MB < usage.memory < 110 * MB
+    assert usage.unit_seconds == 0.0  # no unit has ended yet
     assert reports[0].outcome is Outcome.COMPLETED
-    if iterations == 10:
-        usage = msgspec.convert(found[name], Usage)
-        assert 88 * MB < usage.memory < 110 * MB
-        assert usage.unit_seconds == 0.0  # no unit has ended yet
-    else:
-        assert not found
     assert bench.pool.usages() == {}
+
+
+def test_a_running_attempt_tells_nothing_before_its_profile_is_complete(bench: Bench) -> None:
+    reports, thread, found = in_background(bench, 9, seconds=1.0)
+    (bench.folder / "go").touch()
+    thread.join(60)
+    assert found is None
+    assert reports[0].outcome is Outcome.COMPLETED
+
+
+def test_a_lost_attempt_keeps_what_was_known_of_it(bench: Bench) -> None:
+    reports, thread, found = in_background(bench, 10, seconds=60)
+    (trainer,) = bench.pool._running.values()
+    assert trainer._zygote is not None
+    trainer._zygote.kill()
+    thread.join(60)
+    assert reports[0].outcome is Outcome.LOST
+    assert msgspec.to_builtins(reports[0].usage) == found
+
+
+@pytest.mark.parametrize("byte", [0x00, 0x01, 0x7F, 0x80, 0xFF])
+def test_whatever_user_code_writes_over_the_shared_page_is_a_usage(byte: int) -> None:
+    progress = SharedProgress()
+    progress._page[:] = bytes([byte]) * len(progress._page)
+    now = time.monotonic()
+    usage = Meter(None, progress.figures, ProcessTree(os.getpid())).usage(now, cpu=1.0, units=3)
+    assert msgspec.json.decode(msgspec.json.encode(usage), type=Usage) == usage  # JSON has no NaN and no infinity
+    assert usage.memory >= 0 and usage.cores >= 0 and usage.startup_seconds >= 0 and usage.unit_seconds >= 0
 
 
 def test_an_attempt_within_its_share_is_not_ended(bench: Bench) -> None:
@@ -161,6 +193,13 @@ def test_an_attempt_within_its_share_is_not_ended(bench: Bench) -> None:
     assert report.outcome is Outcome.COMPLETED, report.message
     assert isinstance(report.usage, Usage)
     assert (report.usage.share, report.usage.device, report.usage.architecture) == (share.amounts, "node", "CPU")
+
+
+def test_memory_that_its_processes_share_counts_once(bench: Bench) -> None:
+    report = bench.run("shares_with_processes", mb=150, share=cpu_share(200 * MB, 1000 * MB))
+    assert report.outcome is Outcome.COMPLETED, report.message
+    assert isinstance(report.usage, Usage)
+    assert 148 * MB < report.usage.memory < 200 * MB
 
 
 def test_an_attempt_that_takes_more_than_its_share_is_ended(bench: Bench) -> None:
@@ -187,6 +226,7 @@ def test_a_native_library_that_aborts_for_want_of_memory_is_out_of_memory(bench:
 def test_an_attempt_that_is_alone_may_use_all(bench: Bench) -> None:
     report = bench.run("grows", mb=250, share=cpu_share(100 * MB, 300 * MB, alone=True))
     assert report.outcome is Outcome.COMPLETED, report.message
+    assert isinstance(report.usage, Usage) and report.usage.share == (1000, 300 * MB, 1000)
 
 
 @pytest.mark.parametrize(("cores", "found"), [(3500, 3.0), (200, 1.0)])

@@ -60,7 +60,7 @@ def writes_what_it_inherited(trial):
     for _ in trial.steps():
         if trial.params["write"]:
             INHERITED[:] += 1
-        time.sleep(0.5)
+        time.sleep(1.2)
     trial.report(loss=0.0)
 
 
@@ -79,6 +79,19 @@ def starts_processes(trial):
         for worker in workers:
             worker.join()
     trial.report(loss=0.0)
+
+
+def shares_with_processes(trial):
+    """As a loader with workers does: they were forked, and read what is there."""
+    kept = take(trial.params["mb"])
+    context = get_context("fork")
+    for _ in trial.steps():
+        workers = [context.Process(target=time.sleep, args=(1.5,)) for _ in range(4)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    trial.report(loss=float(kept[0]))
 
 
 def grows(trial):
@@ -106,7 +119,7 @@ def native_library(trial):
 
 def killed(trial):
     kept = take(trial.params["mb"])
-    time.sleep(0.4)
+    time.sleep(1.0)
     os.kill(os.getpid(), signal.SIGKILL)
     return kept
 

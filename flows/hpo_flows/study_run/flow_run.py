@@ -101,7 +101,7 @@ def drive(
     shown: list[StudyArtifacts] = []
 
     def artifacts(study: Study) -> StudyArtifacts:
-        shown.append(StudyArtifacts(study, run))
+        shown.append(StudyArtifacts(study, run, session.placed))
         return shown[-1]
 
     every: list[ObserverFactory] = [DecisionLog, artifacts, lambda study: ApiWatch(), *observers]

@@ -184,9 +184,13 @@ def _show_in_terminal(session: Session, board: bool, as_json: bool) -> None:
     from hpo_flows.study_run.live_progress import LiveBoard, PlainLines
 
     if board:
-        session.add_observer(lambda study: LiveBoard(study, out))
+        session.add_observer(lambda study: LiveBoard(study, out, session.placed))
     elif not as_json:
-        session.add_observer(lambda study: PlainLines(study, lambda line: print(terminal_text(line), flush=True)))
+
+        def write(line: str) -> None:
+            print(terminal_text(line), flush=True)
+
+        session.add_observer(lambda study: PlainLines(study, write, session.placed))
 
 
 def _as_interrupt(_signal: int, _frame: Any) -> None:

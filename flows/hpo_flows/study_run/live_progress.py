@@ -17,6 +17,7 @@ from hpo_core.model.trial import RESULTS, Job, Report
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_core.views.formatting import duration
+from hpo_core.views.jobs.device_words import granted_words
 from hpo_core.views.rung_names import RungNames, halt_words
 from hpo_core.views.rungs import (
     BracketView,
@@ -153,18 +154,24 @@ class ResultLines:
 
 
 class PlainLines:
-    """A line per report, for pipes and logs."""
+    """A line per report, for pipes and logs.
 
-    def __init__(self, study: Study, write: Callable[[str], None]) -> None:
+    Args:
+        placed: tells how many jobs run, where jobs share devices.
+    """
+
+    def __init__(self, study: Study, write: Callable[[str], None], placed: Callable[[], int] | None = None) -> None:
         self._study = study
+        self._placed = placed
         self._write = write
         self._pace = Pace(study)
         self._lines = ResultLines(study)
 
     def on_report(self, report: Report, granted: list[Job]) -> None:
         state = self._study.state
+        jobs = granted_words(self._study, self._placed and self._placed())
         self._write(
-            f"[{state.completed_jobs} done, {len(state.running)} running, best {best_line(self._study)}, "
+            f"[{state.completed_jobs} done, {jobs}, best {best_line(self._study)}, "
             f"ETA {self._pace.eta_text()}] {self._lines.line(report, granted)}"
         )
         for line in self._lines.warnings(report):
@@ -181,10 +188,15 @@ class PlainLines:
 
 
 class LiveBoard:
-    """Rungs filling up, best so far, running jobs, ETA; redrawn in place."""
+    """Rungs filling up, best so far, running jobs, ETA; redrawn in place.
 
-    def __init__(self, study: Study, console: Console) -> None:
+    Args:
+        placed: tells how many jobs run, where jobs share devices.
+    """
+
+    def __init__(self, study: Study, console: Console, placed: Callable[[], int] | None = None) -> None:
         self._study = study
+        self._placed = placed
         self._pace = Pace(study)
         self._lines = ResultLines(study)
         self._last = ""
@@ -213,7 +225,7 @@ class LiveBoard:
         state = study.state
         head = Text.assemble(
             (f"{study.name}  ", "bold"),
-            f"{state.completed_jobs} jobs done, {len(state.running)} running, "
+            f"{state.completed_jobs} jobs done, {granted_words(study, self._placed and self._placed())}, "
             f"{duration(self._pace.elapsed())} elapsed, ETA {self._pace.eta_text()}",
         )
         parts: list[RenderableType] = [head, rung_table(study, self._live.console.width)]

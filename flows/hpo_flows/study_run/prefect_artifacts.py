@@ -11,7 +11,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 from uuid import UUID
@@ -25,6 +25,7 @@ from hpo_core.security.untrusted_text import markdown_code, markdown_row, markdo
 from hpo_core.study import Study
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.front import front_members, front_rows
+from hpo_core.views.jobs.device_words import granted_words
 from hpo_core.views.rung_names import RungNames, halt_words
 from hpo_core.views.rungs import bracket_views, entry_levels, grouped_brackets, rung_rows
 from hpo_core.views.summary import best_result
@@ -126,10 +127,12 @@ class StudyArtifacts:
 
     Args:
         flow_run: the flow run they belong to.
+        placed: tells how many jobs run, where jobs share devices.
     """
 
-    def __init__(self, study: Study, flow_run: UUID) -> None:
+    def __init__(self, study: Study, flow_run: UUID, placed: Callable[[], int] | None = None) -> None:
         self._study = study
+        self._placed = placed
         self._flow_run = flow_run
         self._pace = Pace(study)
         self._made: dict[str, tuple[UUID, ArtifactUpdate]] = {}
@@ -173,7 +176,7 @@ class StudyArtifacts:
         study = self._study
         if study.finished:
             return f"Finished: {study.state.completed_jobs:,} jobs in {duration(self._pace.elapsed())}."
-        words = f"{study.state.completed_jobs:,} jobs done, {len(study.state.running)} running"
+        words = f"{study.state.completed_jobs:,} jobs done, {granted_words(study, self._placed and self._placed())}"
         if study.state.halted is not None:
             return f"{words}; halted: {markdown_text(halt_words(study.spec, study.state.halted))}"
         return f"{words}, {duration(self._pace.elapsed())} elapsed, ETA {self._pace.eta_text()}"

@@ -149,6 +149,8 @@ class Session:
         self._closing: threading.Thread | None = None
         self.is_awaited = True
         """Whether the end waits until MLflow holds everything; else what is left is done after this process's end."""
+        self.placed: Callable[[], int] | None = None
+        """Where jobs share devices: how many run. The others of those that were granted wait for their place."""
         self.summary: Summary | None = None
         """Set when the study has ended."""
 
@@ -232,11 +234,13 @@ class Session:
         self.wait_for_cluster()
         study = self._open()
         self._start_follower()
+        placer = placer_of(study)
+        if isinstance(placer, SharedDevices):
+            self.placed = placer.__len__
         observers = [make(study) for make in self._observers]
         observers.append(ClusterNews(self._tell_news))
         observers.append(EnqueueRequests(study, self.folder))
         dispatcher = make_dispatcher(study, self.executor)
-        placer = placer_of(study)
         if isinstance(placer, SharedDevices):
             observers.append(MeasurementWriter(study, placer))
         loop = Loop(

@@ -8,8 +8,10 @@ record.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +28,8 @@ from prefect.states import Completed, Crashed, Failed
 
 from hpo_core.execution.executor import Executor, OnReport
 from hpo_core.model.devices.inventory import Slot
+from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.usage import Usage
 from hpo_core.model.stage import FURTHER, Further, Generation, Rung
 from hpo_core.model.trial import RESULTS, Job, Outcome, Report
 from hpo_core.security.untrusted_text import terminal_text
@@ -37,6 +41,8 @@ _STATES_SECONDS = 30.0
 """How long it waits for the next final state of a task run."""
 OPEN_RUNGS = 32
 """At most this many task runs of rungs are open at once."""
+_DEVICE_NAME = 24
+"""Characters of a device's name in a tag."""
 _AWAY = frozenset({Outcome.LOST, Outcome.PREEMPTED})
 
 
@@ -47,9 +53,18 @@ def final_state(report: Report, metric: str) -> State[Any]:
         if metric not in report.metrics and report.metrics:  # a population's fitness may have gaps
             reported = ", ".join(f"{name} = {value:.6g}" for name, value in report.metrics.items())
             return Completed(message=terminal_text(reported))
-        return Completed(message=f"{word}{terminal_text(metric)} = {report.metrics.get(metric, float('nan')):.6g}")
-    message = f"{report.outcome}: {terminal_text(report.message)}"
+        value = f"{terminal_text(metric)} = {report.metrics.get(metric, float('nan')):.6g}"
+        return Completed(message=f"{word}{value}{_where(report)}")
+    message = f"{report.outcome}{_where(report)}: {terminal_text(report.message)}"
     return Crashed(message=message) if report.outcome in _AWAY else Failed(message=message)
+
+
+def _where(report: Report) -> str:
+    """On which of the devices that jobs share."""
+    usage = report.usage
+    if not isinstance(usage, Usage) or usage.share is None:
+        return ""
+    return f" on {terminal_text(usage.device)}"
 
 
 def job_name(job: Job) -> str:
@@ -71,6 +86,21 @@ def job_tags(job: Job) -> list[str]:
     if isinstance(job.stage, Generation):
         return [*rung_tags(job), f"member-{job.stage.member}"]
     return rung_tags(job)
+
+
+def device_tags(share: Share | None) -> list[str]:
+    """``device-NAME`` of the device that a job shares, in characters that tags may have; a long name is cut.
+
+    >>> device_tags(Share(device="cpu:vm", architecture="CPU", compute=1, memory=1, cores=1, capacity=1))
+    ['device-cpu-vm']
+    """
+    if share is None:
+        return []
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", share.device).strip("-")
+    if len(name) > _DEVICE_NAME or not name:
+        digest = hashlib.sha256(share.device.encode("utf-8", "replace")).hexdigest()[:6]
+        name = f"{name[: _DEVICE_NAME - 7]}-{digest}"
+    return [f"device-{name}"]
 
 
 def rung_tags(job: Job) -> list[str]:
@@ -117,8 +147,12 @@ class TaskRuns(Protocol):
         """How many task runs were started."""
         ...
 
-    def begin(self, job: Job) -> End:
-        """Show that a job runs; what is returned shows how it ended."""
+    def begin(self, job: Job, share: Share | None = None) -> End:
+        """Show that a job runs; what is returned shows how it ended.
+
+        Args:
+            share: of the device that it shares; None: there is none, or it is not known yet.
+        """
         ...
 
     def close(self, seconds: float = _REPORT_SECONDS) -> None:
@@ -143,7 +177,7 @@ class TaskDispatcher:
         return self._shown.task_runs
 
     def dispatch(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        end = self._shown.begin(job)
+        end = self._shown.begin(job, slot.share)
 
         def ended(job: Job, report: Report) -> None:
             end(report)
@@ -208,7 +242,7 @@ class TaskPerJob:
         """How many task runs were started."""
         return len(self._futures)
 
-    def begin(self, job: Job) -> End:
+    def begin(self, job: Job, share: Share | None = None) -> End:
         if api_is_unreachable():
             return _not_shown
         answer: queue.SimpleQueue[Report] = queue.SimpleQueue()
@@ -231,7 +265,7 @@ class TaskPerJob:
             rung_job,
             name=_kind(job, "rung-job", "generation-member"),
             task_run_name=job_name(job),
-            tags=job_tags(job),
+            tags=[*job_tags(job), *device_tags(share)],
             retries=0,
             persist_result=False,
             cache_policy=NO_CACHE,
@@ -294,7 +328,7 @@ class TaskPerRung:
         """How many task runs were started."""
         return len(self._futures)
 
-    def begin(self, job: Job) -> End:
+    def begin(self, job: Job, share: Share | None = None) -> End:
         key = (0 if isinstance(job.stage, Further) else job.bracket, job.rung)
         if key not in self._rungs:
             if api_is_unreachable():

@@ -26,6 +26,11 @@ class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """Whether no other job is placed beside it, as after it ran out of memory."""
 
     @property
+    def allowed(self) -> int:
+        """Bytes that the attempt may use: its share, or all of them where it is alone."""
+        return self.capacity if self.alone else self.memory
+
+    @property
     def amounts(self) -> tuple[int, int, int]:
-        """(compute, memory, cores), as :class:`~hpo_core.model.devices.usage.Usage` keeps them."""
-        return self.compute, self.memory, self.cores
+        """(compute, allowed memory, cores), as :class:`~hpo_core.model.devices.usage.Usage` keeps them."""
+        return self.compute, self.allowed, self.cores

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hpo_core.simulation.shared_cluster import ONE_PER_DEVICE
 from hpo_core.simulation.statistics import Answer
 from hpo_core.views.formatting import duration, number
 from hpo_core.views.spread import Spread
 
 SPREADS = "Median of the repeats; in brackets the quartiles: half of all repeats lie between them."
+
+MEDIANS = "Medians of the repeats."
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,11 @@ class Simulated:
     """Where curves and durations come from."""
     limits: tuple[str, ...]
     """What the simulation takes for granted."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether jobs share devices."""
+        return self.answers[0].scenario.cluster is not None
 
     @property
     def repeats(self) -> int:
@@ -49,6 +57,8 @@ def table(simulated: Simulated, *, quartiles: bool = True) -> list[tuple[str, li
         return [_cell(figures[key], show, runs, missing=missing, quartiles=quartiles) for figures in found]
 
     rows = [("time to the end", cells("seconds", duration))]
+    if (sooner := times_sooner(simulated)) is not None:
+        rows.append(("times sooner", [f"{times:.2f}" for times in sooner]))
     if simulated.target is not None:
         better = "≤" if sign > 0 else "≥"
         goal = f"time to {metric} {better} {number(simulated.target * sign)}"
@@ -58,18 +68,43 @@ def table(simulated: Simulated, *, quartiles: bool = True) -> list[tuple[str, li
         top = f"R = {tops.pop():,}" if len(tops) == 1 else "R"
         rows.append((f"first trial at {top}", cells("seconds_to_first_at_max", duration)))
         rows.append((f"trials at {top}", cells("trials_at_max", _whole, "–")))
+    if simulated.shared:
+        rows.append(("occupancy", cells("occupancy", _percent)))
     rows += [
-        ("utilization", cells("utilization", lambda share: f"{100 * share:.0f} %")),
-        ("worker-hours", cells("worker_seconds", _hours)),
+        ("devices in use" if simulated.shared else "utilization", cells("utilization", _percent)),
+        ("device-hours" if simulated.shared else "worker-hours", cells("worker_seconds", _hours)),
         ("trials", cells("trials", _whole)),
         ("jobs", cells("jobs", _whole)),
         ("units of training", cells("resource", _whole)),
     ]
     if any(run.failed for answer in simulated.answers for run in answer.runs):
         rows.append(("lost or failed attempts", cells("failed_attempts", _whole)))
-        rows.append(("worker-hours lost", cells("lost_worker_seconds", _hours)))
+        lost = "job-hours lost" if simulated.shared else "worker-hours lost"
+        rows.append((lost, cells("lost_worker_seconds", _hours)))
     rows.append((f"best {metric}", cells("best_loss", lambda loss: number(loss * sign), "none")))
     return rows
+
+
+def times_sooner(simulated: Simulated) -> list[float] | None:
+    """How many times sooner each scenario ends than one job per device, by medians; None where that was not played."""
+    ends = [answer.figures(None)["seconds"] for answer in simulated.answers]
+    found = []
+    for answer, end in zip(simulated.answers, ends, strict=True):
+        alone = [
+            other_end
+            for other, other_end in zip(simulated.answers, ends, strict=True)
+            if other.scenario.cluster is not None
+            and other.scenario.cluster.policy == ONE_PER_DEVICE
+            and other.scenario.changes == answer.scenario.changes
+        ]
+        if not alone or alone[0] is None or end is None or not end.median:
+            return None
+        found.append(alone[0].median / end.median)
+    return found if len(found) > 1 else None
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
 
 
 def _whole(value: float) -> str:

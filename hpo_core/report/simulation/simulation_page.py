@@ -12,7 +12,8 @@ from typing import Any
 from hpo_core.report.html_page import card, html_page, write_page
 from hpo_core.report.median_band import band, band_lines, color_of
 from hpo_core.report.scale import log_ticks, scale
-from hpo_core.report.simulation.answers import SPREADS, Simulated, endings, table
+from hpo_core.report.simulation.answers import MEDIANS, SPREADS, Simulated, endings, table
+from hpo_core.report.simulation.device_figures import device_claims, ends, to_draw
 from hpo_core.report.study.tables import table as html_table
 from hpo_core.report.style import INK, MUTED, Figure, axis, layout, rounded, text, time_axis, whole
 from hpo_core.simulation.repeats import LOAD_BINS, Run, Scenario
@@ -31,11 +32,16 @@ def write_simulated(simulated: Simulated, path: Path) -> Path:
     Raises:
         StorageError: the file cannot be written.
     """
-    few = replace(simulated, answers=simulated.answers[:FEW])
-    figures = (trade(simulated), incumbents(few), load(few), rungs(few))
+    few = replace(simulated, answers=tuple(to_draw(simulated)) if simulated.shared else simulated.answers[:FEW])
+    figures = [trade(simulated), incumbents(few), load(few), rungs(few)]
+    if simulated.shared:
+        figures = [ends(simulated), device_claims(simulated), incumbents(few), rungs(few)]
     drawn = [figure for figure in figures if figure is not None]
     many = len(simulated.answers) - len(few.answers)
     only = f'<p class="caption">The first {FEW} of {FEW + many} are drawn below.</p>' if many else ""
+    if simulated.shared and many:
+        names = " and ".join(answer.scenario.name for answer in few.answers)
+        only = f'<p class="caption">Drawn over time below: {escape(names)}.</p>'
     notes = "".join(f"<p>{text(line, 600)}</p>" for line in [*endings(simulated), *simulated.limits])
     body = (
         f"<header><h1>{escape(simulated.heading())}</h1>"
@@ -56,7 +62,7 @@ def _table(simulated: Simulated) -> str:
     if not few:
         lines = [list(line) for line in zip(*lines, strict=True)]
     head, *others = lines
-    caption = SPREADS if few else "Medians of the repeats."
+    caption = SPREADS if few else MEDIANS
     return f'<p class="caption">{caption}</p>{html_table(head, others, 1000)}'
 
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from hpo_core.model.events import Entry
 from hpo_core.report.html_page import Live, card, html_page, write_page
 from hpo_core.report.jobs.device_lanes import device_figures, device_table
+from hpo_core.report.jobs.grid_map import grid_figures
 from hpo_core.report.population.family_tree import lineage_tree
 from hpo_core.report.population.population_fitness import population_fitness
 from hpo_core.report.population.schedule_figure import schedules
@@ -67,6 +68,7 @@ def figures(series: Series) -> list[Figure]:
 def _of_rungs(series: Series) -> list[Figure | None]:
     found = importances(series)
     return [
+        *grid_figures(series),
         learning_curves(series),
         ladder_figure(series),
         rung_counts(series),

@@ -86,14 +86,14 @@ class GpuMeter:
 
     def _look_on(self, gpu: GpuProcesses) -> None:
         share = self._share
-        limit: float = TOLERANCE * (share.capacity if share.alone else share.memory)
+        limit: float = TOLERANCE * share.allowed
         interval, before = FIRST_SECONDS, 0.0
         while not self._ended.wait(interval):
             found = gpu.look({*self._tree.descendants()}, alone=share.alone)
             now = time.monotonic() - self._started
             if found.compute is not None:
                 self._busy.append(_Busy(before, now, found.compute))
-            before = now
+                before = now
             if found.memory is not None:
                 self._memory = max(self._memory or 0, found.memory)
                 if found.memory > limit:

@@ -19,6 +19,8 @@ WATCHED_SECONDS = 0.25
 """Between two looks at an attempt whose memory is limited."""
 _COST = 0.01
 """Share of the time that may go into looking; large memory is looked at less often."""
+_COST_IN_DOUBT = 0.1
+"""The same while the attempt may exceed its share, which many processes that share memory seem to do."""
 _SHORT_SECONDS = 0.1
 """Training of less time than this says nothing about its cores; the whole attempt counts then."""
 TOLERANCE = 1.1
@@ -50,8 +52,9 @@ class Meter:
         self._tree = tree
         self._started = time.monotonic()
         self._interval = FIRST_SECONDS
-        self._exact_at = 0.0
+        self._exact_at = self._doubt_at = 0.0
         self._cpu = 0.0
+        self._profiled = False
         self._measured: Usage | None = None
 
     @property
@@ -60,24 +63,27 @@ class Meter:
         share = self._share
         if share is None or share.gpu:
             return None
-        return int(TOLERANCE * (share.capacity if share.alone else share.memory))
+        return int(TOLERANCE * share.allowed)
 
     def sample(self) -> None:
         """Look at all processes of the attempt once, and say when to look again."""
+        self._figures.read()
+        self._profiled = self._figures.profiled  # before the look: it must show what the profile took
         now, began = time.monotonic(), time.thread_time()  # the time in which others ran is no cost
         processes = self._tree.descendants()
         self._cpu = max(self._cpu, sum(one.cpu for one in processes.values()))
         limit, listed = self.limit, time.thread_time()
-        if now >= self._exact_at or (limit is not None and self._upper(processes) > limit):
+        doubtful = limit is not None and now >= self._doubt_at and self._upper(processes) > limit
+        if doubtful or now >= self._exact_at or (self._profiled and self._measured is None):
             self.memory = max(self.memory, self._memory(processes))
-            self._exact_at = now + (time.thread_time() - listed) / _COST
+            spent = time.thread_time() - listed
+            self._exact_at, self._doubt_at = now + spent / _COST, now + spent / _COST_IN_DOUBT
         self._interval = min(1.5 * self._interval, MOST_SECONDS if limit is None else WATCHED_SECONDS)
         self.next_at = now + max(self._interval, (listed - began) / _COST)
 
     def news(self, units: int) -> Usage | None:
         """What is known of a running attempt, if its profile is complete and this is more than was said before."""
-        self._figures.read()
-        if not self._figures.profiled:
+        if not self._profiled:
             return None
         usage, before = self.usage(time.monotonic(), units=units), self._measured
         if before is not None and not _is_more(usage, before):

@@ -48,7 +48,7 @@ def _limit_torch(share: Share) -> None:
 
     def limit() -> None:
         total = cuda.get_device_properties(0).total_memory
-        cuda.set_per_process_memory_fraction(min(1.0, (share.capacity if share.alone else share.memory) / total), 0)
+        cuda.set_per_process_memory_fraction(min(1.0, share.allowed / total), 0)
 
     # called when torch first uses CUDA: initializing it here would cost jobs that do not
     cuda._lazy_call(limit)
@@ -102,7 +102,7 @@ def exceeded(share: Share, memory: int) -> str:
         share: what it was given.
         memory: bytes that it had taken.
     """
-    given = share.capacity if share.alone else share.memory
+    given = share.allowed
     whose = f"all that jobs may use of {share.device}" if share.alone else f"its share of {share.device}"
     return (
         f"The attempt took {memory / 1e6:,.0f} MB of memory, and {given / 1e6:,.0f} MB is {whose}; it was ended for "
@@ -113,6 +113,6 @@ def exceeded(share: Share, memory: int) -> str:
 def refused(share: Share) -> str:
     """What to add to a library's words where memory was refused to an attempt."""
     if share.gpu:
-        given = share.capacity if share.alone else share.memory
+        given = share.allowed
         return f" (it may use {given / 1e6:,.0f} MB of {share.device})"
     return f" (jobs on {share.device} may use {share.capacity / 1e6:,.0f} MB together)"

@@ -1,0 +1,204 @@
+"""What simulated jobs need of a device, from what jobs were measured to need or a person says."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from hpo_core.model.devices.inventory import Capacity, Device
+from hpo_core.model.devices.measurement import Measurement, is_cpu
+from hpo_core.model.devices.usage import Usage
+from hpo_core.model.errors import SpecError
+from hpo_core.placement.demands import Estimate, Estimates, StatedDemand, deciding_parameters
+from hpo_core.placement.packing.need import WHOLE
+from hpo_core.placement.packing.room import SharedDevice
+from hpo_core.spec import PackingSpec, StudySpec
+
+_MOST_CACHED = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class KnownJobs:
+    """Measurements that simulated jobs are taken to be like."""
+
+    measurements: tuple[Measurement, ...] = ()
+    source: str = ""
+    """Where they come from, in words."""
+
+    @property
+    def architecture(self) -> str | None:
+        """Where most of them were taken."""
+        found = Counter(one.architecture for one in self.measurements if not one.out_of_memory)
+        return min(found, key=lambda name: (-found[name], name)) if found else None
+
+    @property
+    def unit_seconds(self) -> float:
+        """Median seconds per unit of training there; 0 where none were measured."""
+        found = [one.unit_seconds for one in self.measurements if one.architecture == self.architecture]
+        return statistics.median([seconds for seconds in found if seconds > 0] or [0.0])
+
+
+class SimulatedNeeds(Estimates):
+    """Needs that are known from the beginning: a simulation profiles no job.
+
+    What holds for a job, the first that is known: what ``packing.demand`` states, what was measured with its
+    parameters, what is predicted from other parameters, the largest memory and the mean of all else on that
+    architecture. An architecture without measurements takes those of the one with the most.
+
+    Args:
+        spec: the study.
+        packing: its settings.
+        devices: of the simulated cluster.
+        known: measurements.
+
+    Raises:
+        SpecError: nothing says what a job needs on one of the devices.
+    """
+
+    def __init__(self, spec: StudySpec, packing: PackingSpec, devices: Sequence[Device], known: KnownJobs) -> None:
+        stated = StatedDemand.read(packing.demand.stated())
+        architectures = _architectures(devices)
+        self.borrowed = _borrowed(architectures, known.measurements)
+        """By architecture that was never measured: the one whose measurements stand for it."""
+        past = [msgspec.structs.replace(one, objective="", code="") for one in known.measurements]
+        for name, other in self.borrowed.items():
+            past += [msgspec.structs.replace(one, architecture=name) for one in past if one.architecture == other]
+        super().__init__(
+            objective="",
+            code="",
+            study=spec.study,
+            by=deciding_parameters(spec.search_space(), spec.constants, packing.by),
+            stated=stated,
+            quantile=packing.safety,
+            profiles=packing.profiles,
+            past=past,
+        )
+        self._parts = stated.parts
+        self._typical = {name: _Typical.of(past, name) for name in architectures}
+        for name in architectures:
+            self._check(spec, name)
+        self._cache: dict[tuple[Any, ...], Estimate] = {}
+        self.guesses: set[str] = set()
+        """Architectures where a job was neither measured nor predicted."""
+
+    def is_known(self, params: Mapping[str, Any], architecture: str) -> bool:
+        return True
+
+    def learn(self, params: Mapping[str, Any], usage: Usage, *, at: float, architecture: str | None = None) -> bool:
+        """Nothing: repeats and policies must not learn of each other."""
+        return False
+
+    def observe(self, params: Mapping[str, Any], usage: Usage, *, architecture: str) -> bool:
+        """Nothing, likewise."""
+        return False
+
+    def raise_after_out_of_memory(
+        self, params: Mapping[str, Any], architecture: str, *, had: int, at: float, measured: int = 0
+    ) -> None:
+        """Nothing, likewise: a past trial that ran out of memory does so again, alone at last."""
+
+    def of(
+        self,
+        params: Mapping[str, Any],
+        *,
+        units: int,
+        device: SharedDevice,
+        node_cores: int,
+        devices_on_node: int = 1,
+    ) -> Estimate:
+        key = (units, device.architecture, device.memory, node_cores, devices_on_node, *params.values())
+        try:
+            if (cached := self._cache.get(key)) is not None:
+                return cached
+        except TypeError:  # a parameter that is a list
+            return self._look_up(params, units, device, node_cores, devices_on_node)
+        if len(self._cache) >= _MOST_CACHED:
+            self._cache.clear()
+        found = self._cache[key] = self._look_up(params, units, device, node_cores, devices_on_node)
+        return found
+
+    def _look_up(
+        self, params: Mapping[str, Any], units: int, device: SharedDevice, node_cores: int, beside: int
+    ) -> Estimate:
+        found = super().of(params, units=units, device=device, node_cores=node_cores, devices_on_node=beside)
+        need, typical = found.need, self._typical[device.architecture]
+        if "memory" in found.guessed and typical.memory:
+            self.guesses.add(device.architecture)
+            need = msgspec.structs.replace(need, memory=min(typical.memory, device.memory))
+        if "cores" in found.guessed:
+            need = msgspec.structs.replace(need, cores=min(round(typical.cores * WHOLE), node_cores))
+        if "compute" in found.guessed:
+            if is_cpu(device.architecture):
+                need = msgspec.structs.replace(need, compute=max(1, min(WHOLE, need.cores * WHOLE // node_cores)))
+            elif typical.compute is not None:
+                need = msgspec.structs.replace(need, compute=max(1, min(WHOLE, round(typical.compute * WHOLE))))
+        if not need.seconds:
+            need = msgspec.structs.replace(need, seconds=float(units))  # longer jobs first
+        return msgspec.structs.replace(found, need=need, guessed=())
+
+    def duration(self, params: Mapping[str, Any], device: SharedDevice) -> tuple[float, float] | None:
+        """(seconds of start-up, seconds per unit) as stated or measured; None where neither is known."""
+        none, one = (
+            super(SimulatedNeeds, self).of(params, units=units, device=device, node_cores=WHOLE).need.seconds
+            for units in (0, 1)
+        )
+        return (none, one - none) if one > none else None
+
+    def _check(self, spec: StudySpec, architecture: str) -> None:
+        typical = self._typical[architecture]
+        missing = [] if typical.memory or "memory" in self._parts else ["memory"]
+        if is_cpu(architecture):
+            if not (typical.is_measured or {"cores", "compute"} & {*self._parts}):
+                missing.append("cores")
+        elif typical.compute is None and "compute" not in self._parts:
+            missing.append("compute")
+        if missing:
+            example = {"memory": "6GB", "compute": "30", "cores": "2"}
+            options = " ".join(f"--set packing.demand.{part}={example[part]}" for part in missing)
+            raise SpecError(
+                f"--devices: nothing says how much {' and '.join(missing)} a job of {spec.study!r} needs on "
+                f"{architecture}, so no jobs can be put together. State it ({options}), name a study whose attempts "
+                "were measured (--demands NAME), or let the study run for a while: each attempt is measured."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Typical:
+    """Of all measurements on one architecture."""
+
+    memory: int
+    """The largest peak; 0 where none was measured."""
+    compute: float | None
+    cores: float
+    is_measured: bool
+
+    @classmethod
+    def of(cls, past: Sequence[Measurement], architecture: str) -> _Typical:
+        own = [one for one in past if one.architecture == architecture and not one.out_of_memory]
+        compute = [one.compute for one in own if one.compute is not None]
+        return cls(
+            max((one.peak for one in own), default=0),
+            statistics.fmean(compute) if compute else None,
+            statistics.fmean(one.cores for one in own) if own else 0.0,
+            bool(own),
+        )
+
+
+def _architectures(devices: Sequence[Device]) -> list[str]:
+    return list(dict.fromkeys(one.capacity.architecture for one in devices if isinstance(one.capacity, Capacity)))
+
+
+def _borrowed(architectures: Sequence[str], measurements: Sequence[Measurement]) -> dict[str, str]:
+    """GPUs borrow of GPUs, processors of processors: memory of a device is not that of a computer."""
+    counts = Counter(one.architecture for one in measurements if not one.out_of_memory and one.peak)
+    found = {}
+    for name in architectures:
+        alike = [other for other in counts if is_cpu(other) == is_cpu(name)]
+        if name not in counts and alike:
+            found[name] = min(alike, key=lambda other: (-counts[other], other))
+    return found

@@ -1,0 +1,62 @@
+"""Shared devices and their jobs in words, for terminals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpo_core.study import Study
+from hpo_core.views.formatting import plural
+from hpo_core.views.jobs.device_use import DeviceUse, device_jobs, device_uses
+from hpo_core.views.usage_words import megabytes
+
+LATEST_SECONDS = 60.0
+
+
+def granted_words(study: Study, placed: int | None = None) -> str:
+    """``2 running``; where jobs share devices ``8 running, 9 waiting``.
+
+    Args:
+        placed: jobs that run on a device, if somebody knows it: the journal does not hold placements of jobs that run.
+    """
+    granted = len(study.state.running)
+    if study.spec.packing is None:
+        return f"{granted:,} running"
+    if placed is None:
+        return f"{granted:,} running or waiting for a device"
+    waiting = max(0, granted - placed)
+    return f"{min(placed, granted):,} running" + (f", {waiting:,} waiting" if waiting else "")
+
+
+def use_words(use: DeviceUse) -> str:
+    """One device in a line.
+
+    >>> use_words(DeviceUse(name="GPU-5d", architecture="A100", jobs=9, failed=1, most_at_once=4, claimed=6 * 10**9,
+    ...     used=5 * 10**9, busy=0.9, occupancy=0.75, load=()))
+    'GPU-5d (A100): 9 jobs, 1 failed, at most 4 at once, 6 GB claimed, 5 GB used, 75% of compute claimed in the mean'
+    """
+    parts = [
+        plural(use.jobs, "job"),
+        f"{use.failed:,} failed" if use.failed else "",
+        f"at most {use.most_at_once} at once",
+        f"{megabytes(use.claimed)} claimed",
+        f"{megabytes(use.used)} used" if use.used else "",
+        f"{use.occupancy:.0%} of compute claimed in the mean",
+    ]
+    return f"{use.name} ({use.architecture}): {', '.join(filter(None, parts))}"
+
+
+def device_lines(study: Study, *, latest: bool = False, most: int = 16) -> list[str]:
+    """A line per device; none where no job has ended on a shared one.
+
+    Args:
+        latest: only jobs that ended in the last minute before the latest one.
+        most: devices; a line says how many more there are.
+    """
+    jobs = device_jobs(study.state)
+    if latest and jobs:
+        since = max(job.end for job in jobs) - LATEST_SECONDS
+        jobs = [job for job in jobs if job.end >= since]
+    packing = study.spec.packing
+    uses: Sequence[DeviceUse] = device_uses(jobs) if packing is None else device_uses(jobs, packing.ratio)
+    more = [f"and {plural(len(uses) - most, 'device')} more"] if len(uses) > most else []
+    return [*map(use_words, uses[:most]), *more]

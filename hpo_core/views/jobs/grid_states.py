@@ -1,0 +1,117 @@
+"""The jobs of a grid search in four states: pending, in progress, complete, failed (HyperSack, Figure 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from hpo_core.model.space import scalar_key
+from hpo_core.model.trial import Params
+from hpo_core.search.search_settings import PointsOfGrid
+from hpo_core.state import TrialRecord
+from hpo_core.study import Study
+
+MOST_POINTS = 20_000
+"""Of larger grids the states are counted, not told for each point."""
+
+
+class JobState(StrEnum):
+    """What has become of one configuration of a grid."""
+
+    PENDING = "pending"
+    """Not granted yet."""
+    IN_PROGRESS = "in progress"
+    """Granted: it trains, or waits for its place on a device."""
+    COMPLETE = "complete"
+    FAILED = "failed"
+    """Its last attempt failed: it is tried again, or was abandoned."""
+
+
+class GridStates(msgspec.Struct, frozen=True):
+    """How many configurations are in each state."""
+
+    pending: int
+    in_progress: int
+    complete: int
+    failed: int
+
+    @property
+    def words(self) -> str:
+        """All that is not 0.
+
+        >>> GridStates(3, 0, 5, 1).words
+        '3 pending, 5 complete, 1 failed'
+        """
+        counts = zip(JobState, (self.pending, self.in_progress, self.complete, self.failed), strict=True)
+        return ", ".join(f"{count:,} {state}" for state, count in counts if count)
+
+
+class GridPoint(msgspec.Struct, frozen=True):
+    """A point of the grid, and the trials that have its parameters."""
+
+    params: Params
+    trials: tuple[int, ...]
+    state: JobState
+
+
+def job_state(trial: TrialRecord) -> JobState:
+    """The state of one trial of a search that trains each configuration once."""
+    if trial.results:
+        return JobState.COMPLETE
+    if trial.running:
+        return JobState.IN_PROGRESS
+    return JobState.FAILED if trial.abandoned is not None or trial.failures else JobState.PENDING
+
+
+def joint_state(states: Sequence[JobState]) -> JobState:
+    """Of several jobs: failed where one is; complete where all are.
+
+    >>> joint_state([JobState.COMPLETE, JobState.PENDING])
+    <JobState.IN_PROGRESS: 'in progress'>
+    """
+    if JobState.FAILED in states:
+        return JobState.FAILED
+    return states[0] if states and len(set(states)) == 1 else JobState.IN_PROGRESS if states else JobState.PENDING
+
+
+def grid_states(study: Study) -> GridStates | None:
+    """Of all configurations of a grid search, those given by hand included; None for another method."""
+    if _grid(study) is None:
+        return None
+    found = [job_state(trial) for trial in study.state.trials]
+    coming = max(0, sum(rung.expected for rung in study.method.rungs()) - len(found))
+    return GridStates(
+        pending=coming + found.count(JobState.PENDING),
+        in_progress=found.count(JobState.IN_PROGRESS),
+        complete=found.count(JobState.COMPLETE),
+        failed=found.count(JobState.FAILED),
+    )
+
+
+def grid_points(study: Study) -> list[GridPoint]:
+    """All points with their state; empty for another method, and for a grid of more than ``MOST_POINTS``."""
+    grid = _grid(study)
+    if grid is None or grid.size > MOST_POINTS:
+        return []
+    names = grid.names
+    by_point: dict[Any, list[TrialRecord]] = {}
+    for trial in study.state.trials:
+        by_point.setdefault(_key(trial.params, names), []).append(trial)
+    found = []
+    for point in grid.points:
+        trials = by_point.get(_key(point, names), [])
+        states = [job_state(trial) for trial in trials]
+        states += [JobState.PENDING] * (grid.repeats - len(states))
+        found.append(GridPoint(point, tuple(trial.number for trial in trials), joint_state(states)))
+    return found
+
+
+def _grid(study: Study) -> PointsOfGrid | None:
+    return study.spec.search.grid(study.spec.search_space(), study.spec.seed)
+
+
+def _key(params: Params, names: Sequence[str]) -> tuple[Any, ...]:
+    return tuple(scalar_key(params[name]) if name in params else None for name in names)

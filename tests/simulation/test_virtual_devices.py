@@ -1,0 +1,280 @@
+"""Virtual devices that jobs share: schedules worked out by hand and by brute force, limits, the same twice."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from hpo_core import Job, MemoryJournal, Study
+from hpo_core.execution.executor import Inbox
+from hpo_core.execution.virtual_devices import Claimed, Load, VirtualDevices, mean_claims
+from hpo_core.execution.virtual_workers import Worker
+from hpo_core.journal.codec import encode_entry
+from hpo_core.model.devices.inventory import Capacity, Slot
+from hpo_core.model.devices.measurement import Measurement
+from hpo_core.model.devices.share import Share
+from hpo_core.model.errors import SpecError
+from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Outcome, Report
+from hpo_core.placement.packing.registry import POLICIES
+from hpo_core.placement.packing.room import SharedDevice
+from hpo_core.replay.audit import audit
+from hpo_core.simulation import VirtualClock
+from hpo_core.simulation.device_list import parse_devices
+from hpo_core.simulation.shared_cluster import ONE_PER_DEVICE, SharedCluster, SharedSimulation
+from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
+from hpo_core.spec import PackingSpec
+from tests.conftest import make_spec
+
+GB = 1_000_000_000
+SPACE: dict[str, Any] = {
+    "m": {"type": "int", "low": 1, "high": 12},
+    "c": {"type": "int", "low": 5, "high": 70},
+    "d": {"type": "int", "low": 1, "high": 30},
+}
+DEMAND = {"memory": "1GB * m", "compute": "c", "unit_seconds": "d"}
+
+
+def seconds(job: Job) -> float:
+    return float(job.params["d"])
+
+
+class Played:
+    """A random search of jobs that need what their parameters say, on shared devices."""
+
+    def __init__(self, devices: str, policy: str, configs: int, *, seed: int = 0, **packing: Any) -> None:
+        spec = make_spec(space=SPACE, seed=seed, search={"method": "random", "configs": configs, "max_resource": 1})
+        settings = PackingSpec.model_validate({"demand": DEMAND} | packing)
+        self.cluster = SharedCluster(parse_devices(devices, most=settings.most), policy, settings, KnownJobs())
+        self.clock = VirtualClock()
+        self.journal = MemoryJournal()
+        self.study = Study.create(spec, self.journal, clock=self.clock)
+        self.simulation = SharedSimulation(
+            self.study,
+            self.clock,
+            cluster=self.cluster,
+            needs=self.cluster.needs(spec),
+            train=lambda job: {"loss": job.params["c"]},
+            seconds=seconds,
+            time_unit=1.0,
+        )
+        self.simulation.run()
+        self.study.check()
+
+    @property
+    def entries(self) -> list[Any]:
+        return list(self.journal.entries("world"))
+
+    @property
+    def jobs(self) -> list[Mapping[str, Any]]:
+        return [trial.params for trial in self.study.state.trials]
+
+
+def first_fit_by_seconds(jobs: Sequence[Mapping[str, Any]], memory: int, devices: int) -> int:
+    """The makespan of first fit in the order given, second by second."""
+    waiting = list(jobs)
+    running: list[tuple[int, int, Mapping[str, Any]]] = []
+    now = 0
+    while True:
+        running = [one for one in running if one[0] > now]
+        for job in list(waiting):
+            for device in range(devices):
+                there = [other for _, place, other in running if place == device]
+                compute = sum(other["c"] for other in there) + job["c"]
+                if compute <= 100 and sum(other["m"] for other in there) + job["m"] <= memory:
+                    running.append((now + job["d"], device, job))
+                    waiting.remove(job)
+                    break
+        if not running:
+            return now
+        now += 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_first_fit_ends_when_a_walk_through_every_second_says(seed: int) -> None:
+    played = Played("2xA100-16GB", "first_fit", 14, seed=seed, look_ahead=100)
+    walked = first_fit_by_seconds(played.jobs, 16, 2)
+    assert played.clock.now == pytest.approx(walked)
+
+
+def test_one_job_per_device_is_the_plain_queue() -> None:
+    played = Played("3xA100-16GB", ONE_PER_DEVICE, 20)
+    free = [0.0, 0.0, 0.0]
+    for job in played.jobs:
+        place = free.index(min(free))
+        free[place] += job["d"]
+    assert played.clock.now == pytest.approx(max(free))
+    assert all(one.jobs <= 1 for history in played.simulation.devices.history for one in history)
+
+
+@pytest.mark.parametrize("policy", [*(name for name in POLICIES if name != "exact"), ONE_PER_DEVICE])
+def test_what_jobs_hold_never_exceeds_a_device(policy: str) -> None:
+    played = Played("3xA100-16GB,2xH100-12GB/1", policy, 60, oversubscribe={"default": 1.0, "A100": 1.5}, most=6)
+    assert played.study.state.completed_jobs == 60
+    assert audit(played.entries).clean
+    most = 0
+    for device, history in zip(played.cluster.devices, played.simulation.devices.history, strict=True):
+        assert isinstance(device.capacity, Capacity)
+        ratio = 1500 if device.capacity.architecture == "A100" else 1000
+        for one in history:
+            assert one.memory <= device.capacity.memory and one.share <= ratio and one.jobs <= 6
+            most = max(most, one.jobs)
+        assert history[-1].jobs == history[-1].memory == history[-1].compute == 0
+    assert most == 1 if policy == ONE_PER_DEVICE else most > 2
+
+
+def test_everything_is_the_same_twice() -> None:
+    first, second = (Played("2xA100-16GB", "fill", 30, seed=3) for _ in range(2))
+    assert [encode_entry(entry) for entry in first.entries] == [encode_entry(entry) for entry in second.entries]
+    assert first.simulation.devices.history == second.simulation.devices.history
+
+
+def slot(number: int, device: str = "A100-0") -> Slot:
+    return Slot(0, number, device, Share(device=device, architecture="A100", compute=1, memory=1, cores=0, capacity=9))
+
+
+class Driven:
+    """Virtual devices without a study."""
+
+    def __init__(self, loads: Sequence[Load], workers: Sequence[Worker] | None = None) -> None:
+        self.clock = VirtualClock()
+        self.inbox = Inbox()
+        self.executor = VirtualDevices(
+            self.clock,
+            devices=parse_devices("1xA100-80GB"),
+            load=lambda job, slot: loads[job.trial],
+            train=lambda job: {"loss": 1.0},
+            poll_seconds=1.0,
+            workers=workers,
+        )
+
+    def submit(self, trial: int) -> None:
+        job = Job(trial, 0, Rung(0, 0), 1, {})
+        self.executor.submit(job, slot(trial), lambda job, report: self.inbox.put(report))
+
+    def next(self) -> Report:
+        while not self.inbox.reports:
+            assert self.executor.wait(self.inbox, math.inf)
+        return self.inbox.reports.popleft()
+
+
+def test_jobs_that_claim_more_than_the_device_slow_each_other_down() -> None:
+    driven = Driven([Load(10.0, 600), Load(20.0, 900), Load(4.0, 100)])
+    driven.submit(0)
+    driven.submit(1)
+    first = driven.next()  # both at 1000/1500 of their speed
+    assert (first.trial, first.ended) == (0, pytest.approx(15.0))
+    driven.submit(2)  # 900 + 100: as fast as alone
+    second, third = driven.next(), driven.next()
+    assert (second.trial, second.ended) == (2, pytest.approx(19.0))
+    assert (third.trial, third.ended) == (1, pytest.approx(25.0)), "10 of its 20 seconds were left at second 15"
+    assert driven.executor.utilization == 1.0
+    assert driven.executor.occupancy == pytest.approx((15 * 1.5 + 4 * 1.0 + 6 * 0.9) / 25)
+
+
+def test_a_job_alone_is_never_slowed() -> None:
+    driven = Driven([Load(10.0, 2500)])
+    driven.submit(0)
+    assert driven.next().ended == 10.0
+
+
+def test_a_cancelled_job_gives_its_neighbour_its_speed_back() -> None:
+    driven = Driven([Load(10.0, 1000), Load(10.0, 1000)])
+    driven.submit(0)
+    driven.submit(1)
+    driven.executor.wait(driven.inbox, 4.0)
+    driven.executor.cancel([(0, 0)])
+    assert driven.next().outcome is Outcome.PREEMPTED
+    assert driven.next().ended == pytest.approx(12.0), "two seconds of work in the first four"
+    assert not driven.executor.wait(driven.inbox, 99.0), "nothing will happen any more"
+
+
+def test_a_device_that_leaves_takes_all_its_jobs() -> None:
+    driven = Driven([Load(10.0, 100), Load(10.0, 100)], [Worker(leaves=5.0)])
+    driven.submit(0)
+    driven.submit(1)
+    found = [driven.next(), driven.next()]
+    assert [(one.trial, one.outcome, one.ended) for one in found] == [(0, Outcome.LOST, 5.0), (1, Outcome.LOST, 5.0)]
+
+
+def test_mean_claims_by_part() -> None:
+    history = [Claimed(0.0, 1, 500, 0, 0), Claimed(4.0, 2, 1000, 0, 0), Claimed(5.0, 0, 0, 0, 0)]
+    assert mean_claims(history, 8.0, 4) == pytest.approx([0.5, 0.5, 0.5, 0.0])
+    whole = math.fsum(mean_claims(history, 8.0, 7)) * 8 / 7
+    assert whole == pytest.approx(4 * 0.5 + 1)
+    assert mean_claims([], 0.0, 2) == [0.0, 0.0]
+
+
+def measured(architecture: str, width: int, **figures: Any) -> Measurement:
+    gpu: dict[str, Any] = {"device_memory": 2 * GB * width, "compute": 0.2, "cores": 1.0, "unit_seconds": 2.0}
+    return Measurement(objective="m:f", code="c", architecture=architecture, params={"width": width}, **gpu | figures)
+
+
+def needs_of(devices: str, *known: Measurement, **packing: Any) -> SimulatedNeeds:
+    spec = make_spec(space={"width": {"type": "ordinal", "choices": [1, 2, 3, 4]}}, constants={"depth": 3.0})
+    settings = PackingSpec.model_validate(packing)
+    return SimulatedNeeds(spec, settings, parse_devices(devices), KnownJobs(known, "a test"))
+
+
+def need(needs: SimulatedNeeds, width: int, kind: str = "A100", node_cores: int = 16_000) -> Any:
+    device = SharedDevice(name="g", node="n", architecture=kind, memory=80 * GB)
+    return needs.of({"width": width, "depth": 3.0}, units=5, device=device, node_cores=node_cores).need
+
+
+def test_needs_are_those_measured_and_a_job_like_none_takes_the_largest() -> None:
+    needs = needs_of("1xA100-80GB", measured("A100", 1), measured("A100", 2, compute=0.4, cores=3.0))
+    assert need(needs, 2).memory >= 4 * GB and need(needs, 2).compute == 400 and need(needs, 2).seconds == 10.0
+    unknown = need(needs, 4)
+    assert (unknown.memory, unknown.compute, unknown.cores) == (4 * GB, 300, 2000)
+    assert needs.guesses == {"A100"}
+
+
+def test_an_architecture_that_was_never_measured_takes_what_another_one_needs() -> None:
+    needs = needs_of("1xA100-80GB,1xH100-80GB", measured("A100", 1))
+    assert needs.borrowed == {"H100": "A100"} and need(needs, 1, "H100") == need(needs, 1)
+    with pytest.raises(SpecError, match="how much memory and cores a job of 'world' needs on CPU"):
+        needs_of("1xCPU-8cores-8GB", measured("A100", 1))
+
+
+def test_a_job_is_faster_where_that_was_measured() -> None:
+    known = [measured("A100", width) for width in (1, 2)]
+    known += [measured("H100", 1, unit_seconds=0.5, startup_seconds=1.0)]
+    spec = make_spec(space={"width": {"type": "ordinal", "choices": [1]}}, search={"method": "random", "configs": 2,
+                     "max_resource": 10})  # fmt: skip
+    ends = {}
+    for devices in ("1xA100-80GB", "1xH100-80GB"):
+        for is_measured in (False, True):
+            settings = PackingSpec()
+            cluster = SharedCluster(parse_devices(devices), "fill", settings, KnownJobs(tuple(known)), is_measured)
+            clock = VirtualClock()
+            study = Study.create(spec, clock=clock)
+            given = {"train": lambda job: {"loss": 1.0}, "seconds": lambda job: 10.0, "time_unit": 1.0}
+            SharedSimulation(study, clock, cluster=cluster, needs=cluster.needs(spec), **given).run()
+            ends[devices[2:6], is_measured] = clock.now
+    assert ends == {("A100", False): 10.0, ("H100", False): 2.5, ("A100", True): 20.0, ("H100", True): 6.0}
+
+
+def test_what_is_stated_wins_and_what_nobody_knows_is_refused() -> None:
+    needs = needs_of("1xA100-80GB", measured("A100", 1), demand={"memory": "30GB"})
+    assert need(needs, 1).memory == 30 * GB and need(needs, 1).compute == 200
+    with pytest.raises(SpecError, match=r"how much memory and compute a job of 'world' needs on A100.*--demands"):
+        needs_of("1xA100-80GB")
+    with pytest.raises(SpecError, match=r"how much compute .*packing\.demand\.compute=30"):
+        needs_of("1xA100-80GB", demand={"memory": "2GB"})
+    processors = needs_of("1xCPU-8cores-8GB", demand={"memory": "1GB", "cores": 2})
+    assert need(processors, 1, "CPU", node_cores=8000).compute == 250
+
+
+def test_shuffled_jobs_keep_within_oversubscribed_devices_and_take_longer() -> None:
+    draw = random.Random(5)
+    loads = [Load(draw.uniform(1, 9), draw.randrange(100, 900)) for _ in range(12)]
+    driven = Driven(loads)
+    for trial in range(12):
+        driven.submit(trial)
+    ends = [driven.next().ended for _ in range(12)]
+    work = sum(load.seconds * load.compute / 1000 for load in loads)
+    assert ends == sorted(ends) and ends[-1] >= work * (1 - 1e-9), "no more work is done than the device can do"

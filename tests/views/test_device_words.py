@@ -1,0 +1,101 @@
+"""Shared devices in the terminal: who runs, who waits, what each device did."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+from typer.testing import CliRunner
+
+from hpo_core import Outcome, Report, Study
+from hpo_core.cli.app import app
+from hpo_core.home import Home
+from hpo_core.model.devices.inventory import Slot
+from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.usage import Usage
+from hpo_core.model.trial import Job
+from hpo_core.views.jobs.device_words import device_lines, granted_words
+from hpo_flows.study_run.live_progress import LiveBoard, PlainLines
+from hpo_flows.study_run.tasks import End, TaskDispatcher, device_tags, final_state
+from tests.conftest import make_spec
+from tests.report.packed_study import packed_study
+
+SHARE = Share(device="GPU-5d4e8f12-9f3e-77aa-0001-0123456789ab", architecture="A100", compute=1, memory=1, cores=1,
+              capacity=1)  # fmt: skip
+
+
+def packed(granted: int) -> Study:
+    study = Study.create(make_spec(search={"method": "random", "configs": 20}, packing={}))
+    study.set_capacity(granted)
+    return study
+
+
+def test_those_that_wait_are_counted_apart() -> None:
+    study = packed(9)
+    assert granted_words(study, 6) == "6 running, 3 waiting" and granted_words(study, 9) == "9 running"
+    assert granted_words(study) == "9 running or waiting for a device"
+    plain = Study.create(make_spec(search={"method": "random", "configs": 20}))
+    plain.set_capacity(2)
+    assert granted_words(plain) == "2 running"
+
+
+def test_progress_lines_and_board_ask_who_runs() -> None:
+    study, lines = packed(9), list[str]()
+    placed = [4]
+    plain = PlainLines(study, lines.append, lambda: placed[0])
+    report = Report(trial=0, attempt=0, outcome=Outcome.COMPLETED, metrics={"loss": 1.0})
+    plain.on_report(report, study.tell_report(report))
+    assert lines[0].startswith("[1 done, 4 running, 5 waiting, best ")
+    console = Console(file=io.StringIO(), width=100)
+    board = LiveBoard(study, console, lambda: placed[0])
+    placed[0] = 7
+    shown = Console(file=io.StringIO(), width=100)
+    shown.print(board.board())
+    board.close()
+    assert isinstance(shown.file, io.StringIO) and "1 jobs done, 7 running, 2 waiting" in shown.file.getvalue()
+
+
+def test_show_and_status_say_what_devices_did(tmp_path: Path) -> None:
+    entries = packed_study({"method": "grid"}, devices=("A100", "H100"), reports=9, failures=0)
+    journal = Home(tmp_path).open_journal()
+    journal.create("packed-gpus", entries[0])
+    for entry in entries[1:]:
+        journal.append("packed-gpus", entry)
+    show, status = (
+        CliRunner().invoke(app, [c, "packed-gpus", "--home", str(tmp_path)]).output for c in ("show", "status")
+    )
+    assert "packing: fill, compute oversubscribed 1.5 (A100)" in show
+    assert show.count("device: GPU-") == 2 and "at most 4 at once" in show
+    assert status.count("device, last minute: GPU-") == 2, status
+    assert status.splitlines()[0].endswith("9 jobs done, 3 running or waiting for a device") and "granted: " in status
+    assert "grid: 3 in progress, 9 complete" in status and "grid: 3 in progress, 9 complete" in show
+    study = Study.from_entries(entries)
+    assert len(device_lines(study, most=1)) == 2 and device_lines(study, most=1)[1] == "and 1 device more"
+    assert device_lines(packed(1)) == []
+
+
+def test_task_runs_of_packed_jobs_name_their_device() -> None:
+    (tag,) = device_tags(SHARE)
+    assert tag.startswith("device-GPU-5d4e8f12-9f3e-") and len(tag) == 31
+    assert device_tags(None) == [] and device_tags(SHARE) == device_tags(SHARE)
+    begun: list[Share | None] = []
+
+    class Shown:
+        task_runs = 0
+
+        def begin(self, job: Job, share: Share | None = None) -> End:
+            begun.append(share)
+            return lambda report: None
+
+        def close(self, seconds: float = 0.0) -> None: ...
+
+    class Executor:
+        def submit(self, *given: object) -> None: ...
+
+    job = packed(1).state.wanted()[0]
+    TaskDispatcher(Executor(), Shown()).dispatch(job, Slot(0, 0, "g", SHARE), lambda job, report: None)  # type: ignore[arg-type]
+    assert begun == [SHARE]
+    usage = Usage(device="GPU-5d", architecture="A100", share=(1, 1, 1))
+    report = Report(trial=0, attempt=0, outcome=Outcome.COMPLETED, metrics={"loss": 0.5}, usage=usage)
+    assert final_state(report, "loss").message == "loss = 0.5 on GPU-5d"
