@@ -34,7 +34,7 @@ _prctl: Any = ctypes.CDLL(None, use_errno=True).prctl
 
 
 def main(control: str, uuid: str, folder: Path) -> None:
-    """Keep the daemon of one GPU, in a process that is nobody's child: whoever started it may be killed with its own."""
+    """Keep the daemon of one GPU, in a process that is nobody's child: a worker may be ended with all of its own."""
     if os.fork():
         return
     os.chdir("/")

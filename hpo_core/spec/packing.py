@@ -120,8 +120,8 @@ class PackingSpec(Part):
     most: int = Field(default=16, ge=1, le=256, description="Most jobs on one device at once.")
     mps: Literal["off", "auto"] = Field(
         default="off",
-        description="auto: jobs share a GPU through NVIDIA's Multi-Process Service where it is there: they compute at the "
-        "same time, and the driver keeps each to its share. off: they take turns, and one that faults or is ended "
+        description="auto: jobs share a GPU through NVIDIA's Multi-Process Service where it is there: they compute at "
+        "the same time, and the driver keeps each to its share. off: they take turns, and one that faults or is ended "
         "(pruned, timed out) cannot harm its neighbours, as it may under MPS.",
     )
     look_ahead: int | None = Field(
