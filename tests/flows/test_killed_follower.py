@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -29,10 +30,18 @@ def follower_of(controller: int) -> psutil.Process:
     deadline = time.monotonic() + LIMIT
     while time.monotonic() < deadline:
         for child in psutil.Process(controller).children():
-            if "hpo_flows.study_run.prefect_follower" in child.cmdline():
-                return child
+            with contextlib.suppress(psutil.Error):  # one that has ended
+                if "hpo_flows.study_run.prefect_follower" in child.cmdline():
+                    return child
         time.sleep(0.2)
     raise AssertionError("no process shows the study")
+
+
+def until_another(controller: int, first: int) -> None:
+    deadline = time.monotonic() + LIMIT
+    while follower_of(controller).pid == first:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
 
 
 def shown(hpo: Runner, count: int) -> None:
@@ -54,10 +63,14 @@ def named(hpo: Runner, prefect_api: dict[str, str]) -> Runner:
 
 def test_another_process_takes_its_place(named: Runner) -> None:
     hpo = named
-    process = hpo.start("tune", hpo.study("slow", search=LONG))
+    gate = hpo.folder / "gate"
+    gate.write_text("40")
+    process = hpo.start("tune", hpo.study("held", search=LONG, constants={"gate": str(gate)}))
     shown(hpo, 1)
     first = follower_of(process.pid)
     first.kill()
+    until_another(process.pid, first.pid)
+    gate.unlink()  # else a study on a busy machine has ended before anybody misses the process
     out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 0 and "was killed; another one begins" in err, out + err
     assert [run["state_type"] for run in runs(hpo)] == ["CRASHED", "COMPLETED"]

@@ -23,8 +23,16 @@ def api(hpo: Runner, path: str, body: Any) -> Any:
     return ask(hpo.environment, path, body)
 
 
-def task_runs(hpo: Runner, study: str) -> list[dict[str, Any]]:
+def task_runs(hpo: Runner, study: str, count: int = 0) -> list[dict[str, Any]]:
+    """Those of a study, once there are ``count``: Prefect's server writes them down when it comes to it."""
     hpo.settle()
+    deadline = time.monotonic() + LIMIT
+    while len(found := _task_runs_now(hpo, study)) < count and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return found
+
+
+def _task_runs_now(hpo: Runner, study: str) -> list[dict[str, Any]]:
     flows = api(hpo, "flow_runs/filter", {"flow_runs": {"tags": {"all_": []}}, "limit": 200})
     mine = [flow for flow in flows if flow["parameters"].get("name") == study]
     assert mine, "the flow run is not in the API"
@@ -111,7 +119,7 @@ def test_task_runs_of_rungs_that_are_over_are_ended(hpo: Runner) -> None:
     search = {"method": "sha", "configs": 1, "max_resource": 1, "rounds": 40}
     facts = hpo.json("tune", hpo.study(study="rounds", search=search, prefect={"grain": "rung"}))
     assert facts["status"] == "finished" and facts["jobs"] == 40
-    runs = task_runs(hpo, "rounds")
+    runs = task_runs(hpo, "rounds", 40)
     assert sorted(run["name"] for run in runs) == sorted(f"bracket-{k}/rung-0/to-1" for k in range(40))
     assert {run["state_name"] for run in runs} == {"Completed"}
     last = max(run["start_time"] for run in runs)
@@ -124,7 +132,7 @@ def test_task_runs_of_generations_that_are_over_are_ended(hpo: Runner) -> None:
     search = {"method": "pbt", "population": 2, "generations": 8, "steps_per_generation": 6}
     facts = hpo.json("tune", hpo.study("slow", study="generations", search=search, prefect={"grain": "rung"}))
     assert facts["status"] == "finished" and facts["jobs"] == 16
-    runs = task_runs(hpo, "generations")
+    runs = task_runs(hpo, "generations", 8)
     assert sorted(run["name"] for run in runs) == [f"generation-{k:03d}" for k in range(8)]
     assert {run["state_name"] for run in runs} == {"Completed"}
     last = max(run["start_time"] for run in runs)

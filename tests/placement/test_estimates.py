@@ -326,3 +326,18 @@ def test_laws_of_memory(attempts: list[tuple[int, int, bool]], rng: random.Rando
     grown = learned([*attempts, *attempts[:3]])
     for width in {width for width, _, failed in attempts if not failed}:
         assert ask(grown, {"width": width}).source == "measured", "more measurements never make it unknown"
+
+
+def test_what_is_stated_and_was_too_little_once_gives_way_to_what_was_measured() -> None:
+    estimates = Estimates(objective="m:f", code="c", study="s", by=("w",), stated=StatedDemand.read({"memory": "1GB"}))
+    device = SharedDevice(name="g", node="n", architecture="A100", memory=40 * 10**9)
+
+    def memory() -> int:
+        return estimates.of({"w": 1}, units=3, device=device, node_cores=8000).need.memory
+
+    usage = Usage(device_memory=3 * 10**9, compute=0.1, cores=1.0, unit_seconds=1.0, architecture="A100")
+    estimates.learn({"w": 1}, usage, at=1.0)
+    assert memory() == 10**9, "it wins as long as it suffices"
+    estimates.raise_after_out_of_memory({"w": 1}, "A100", had=10**9, at=2.0)
+    assert 3 * 10**9 <= memory() <= 4 * 10**9
+    assert estimates.of({"w": 2}, units=3, device=device, node_cores=8000).need.memory == 10**9, "another key"

@@ -152,14 +152,15 @@ class Estimates:
         )
 
     def _memory(self, stated: float | None, figures: Figures, known: KnownNeed, device: SharedDevice) -> int | None:
-        if stated is not None:
+        if stated is not None and not known.has_failed:
             return math.ceil(stated)
         if figures.memory is None:
-            return None
+            return None if stated is None else math.ceil(stated)
         if not known.is_known:
             return min(math.ceil(figures.memory), device.memory)
         wanted = math.ceil(self._known.next_memory(device.architecture, known))
-        return max(min(wanted, device.memory), math.ceil(figures.memory))
+        measured = max(min(wanted, device.memory), math.ceil(figures.memory))
+        return max(measured, math.ceil(stated or 0.0))  # what is stated was too little once
 
     def _seconds(self, stated: float | None, figures: Figures, device: SharedDevice, units: int) -> float:
         """Of start-up and units; in the mean of all keys where nothing else is known."""

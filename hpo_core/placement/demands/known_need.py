@@ -78,6 +78,11 @@ class KnownNeed:
         return self.measurements > 0 or self._running != Figures()
 
     @property
+    def has_failed(self) -> bool:
+        """Whether an attempt ran out of memory."""
+        return self._failed > 0
+
+    @property
     def figures(self) -> Figures:
         """As measured; nothing where it was not."""
         count = self.measurements
