@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -122,7 +123,7 @@ def resident(pid: int) -> int:
         family = psutil.Process(pid).children(recursive=True)
     except psutil.Error:
         return 0
-    parents = {process.pid for process in family if "hpo_core.training.child.zygote" in " ".join(_words(process))}
+    parents = {process.pid for process in family if _is_zygote(process)}
     for process in family:
         try:
             if process.ppid() in parents:
@@ -232,6 +233,34 @@ def test_a_controller_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -
     done = [event for event in packed.ended() if isinstance(event, JobCompleted)]
     assert len(done) == len({event.trial for event in done}) == 24
     assert study.status == "finished"
+
+
+def test_a_worker_that_is_killed_loses_its_jobs_and_no_other(tmp_path: Path) -> None:
+    packing = {"devices": "cpu", "memory": {"CPU": CAPACITY}, "demand": {"compute": 5, "cores": 0.05}}
+    packed = Packed(tmp_path, **GRID, packing=packing)
+    process = packed.start("tune", "study.yaml")
+    until(lambda: len(packed.ended()) >= 5, process)
+    workers = [one for one in psutil.Process(process.pid).children(recursive=True) if _is_worker(one)]
+    assert len(workers) == 2
+    workers[0].kill()
+    said, _ = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, said
+    assert packed.study().status == "finished"
+    done = [event for event in packed.ended() if isinstance(event, JobCompleted)]
+    assert len(done) == len({event.trial for event in done}) == 24
+    failed = {event.outcome for event in packed.ended() if isinstance(event, AttemptFailed)}
+    assert failed <= {Outcome.LOST}
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    """A Dask worker: a process whose children are zygotes, and which is none."""
+    with contextlib.suppress(psutil.Error):
+        return not _is_zygote(process) and any(map(_is_zygote, process.children()))
+    return False
+
+
+def _is_zygote(process: psutil.Process) -> bool:
+    return "hpo_core.training.child.zygote" in _words(process)
 
 
 GPU_STUDY = {
