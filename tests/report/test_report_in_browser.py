@@ -138,7 +138,7 @@ def test_devices_and_the_grid_are_drawn_and_saved(page: Any, errors: list[str], 
     waiting.value.save_as(tmp_path / "devices.csv")
     rows = list(csv.DictReader((tmp_path / "devices.csv").open(newline="")))
     assert len(rows) == 3 and sum(int(row["jobs"]) for row in rows) == 9
-    assert all(row["memory claimed"].endswith(" MB") for row in rows)
+    assert all(row["memory claimed"].endswith("B") for row in rows)
 
 
 def test_a_trial_has_a_section_of_its_own(page: Any, errors: list[str], world: World, served: LocalServer) -> None:
