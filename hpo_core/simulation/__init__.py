@@ -4,6 +4,9 @@ from hpo_core.execution.faults import Faults
 from hpo_core.execution.virtual import VirtualClock
 from hpo_core.execution.virtual_workers import Worker, make_workers
 from hpo_core.simulation.analytic import AnalyticCurves
+from hpo_core.simulation.device_list import parse_devices
+from hpo_core.simulation.shared_cluster import SharedCluster, SharedSimulation
+from hpo_core.simulation.simulated_needs import KnownJobs
 from hpo_core.simulation.simulation import Simulation
 from hpo_core.simulation.tabulated_curves import CurveTable, TableSampler
 
@@ -11,9 +14,13 @@ __all__ = [
     "AnalyticCurves",
     "CurveTable",
     "Faults",
+    "KnownJobs",
+    "SharedCluster",
+    "SharedSimulation",
     "Simulation",
     "TableSampler",
     "VirtualClock",
     "Worker",
     "make_workers",
+    "parse_devices",
 ]

@@ -111,7 +111,7 @@ class SimulatedNeeds(Estimates):
         node_cores: int,
         devices_on_node: int = 1,
     ) -> Estimate:
-        key = (units, device.architecture, device.memory, node_cores, devices_on_node, *params.values())
+        key = (units, device.architecture, device.memory, node_cores, devices_on_node, *params.items())
         try:
             if (cached := self._cache.get(key)) is not None:
                 return cached

@@ -83,6 +83,12 @@ def test_figures_of_policies(study_file: Path) -> None:
     assert [scenario["name"] for scenario in one["scenarios"]] == ["worst_fit, configs 6", "worst_fit, configs 24"]
 
 
+def test_nothing_is_sooner_where_a_stop_rule_ends_it(study_file: Path) -> None:
+    words = (study_file, "--devices", "2xA100-40GB", *STATED, "--picture", "off", "--repeat", 1)
+    assert "times sooner" in hpo(*words)
+    assert "times sooner" not in hpo(*words, "--set", "stop.seconds=20")
+
+
 def measurement(width: int, **changes: Any) -> Measurement:
     plain: dict[str, Any] = {
         "objective": OBJECTIVE,

@@ -232,6 +232,32 @@ def test_a_dask_cluster_is_chosen_and_sections_unfold(
 
 
 @pytest.mark.parametrize("kind", [Older, Newer], ids=["older", "newer"])
+def test_jobs_that_share_a_device_are_asked_for_and_tagged(
+    kind: type[Older], deployed: Deployed, page_inside: Any, pictures: Path
+) -> None:
+    name = f"packed-{kind.__name__.lower()}"
+    form = open_form(kind, deployed, page_inside, "Random", name)
+    assert not page_inside.get_by_text("Job Memory").count(), "folded"
+    form.field("Configs (Optional)").locator("input").first.fill("4")
+    form.field("Max Resource (Optional)").locator("input").first.fill("2")
+    form.field("packing (Optional)").get_by_text("Packing", exact=True).click()
+    form.choose("Policy (Optional)", "best_fit")
+    form.choose("Devices (Optional)", "cpu")
+    for label, text in {"Memory": "1GB", "Job Memory": "200MB", "Job Cores": "0.1"}.items():
+        form.field(f"{label} (Optional)").locator("textarea, input").first.fill(text)
+    page_inside.wait_for_timeout(500)
+    form.field("packing (Optional)").scroll_into_view_if_needed()
+    page_inside.screenshot(path=pictures / f"form-{name}.png")
+    run = submitted(deployed, page_inside, name)["id"]
+    packing = recorded(deployed, name)["packing"]
+    assert packing["policy"] == "best_fit" and packing["devices"] == "cpu" and packing["memory"] == {"default": "1GB"}
+    assert packing["demand"] == {"memory": "200MB", "compute": None, "cores": 0.1, "unit_seconds": None}
+    shown = deployed.api("task_runs/filter", {"task_runs": {"flow_run_id": {"any_": [run]}}})
+    assert len(shown) == 4 and all(sum(tag.startswith("device-cpu-") for tag in one["tags"]) == 1 for one in shown)
+    assert all(" on cpu:" in one["state"]["message"] for one in shown)
+
+
+@pytest.mark.parametrize("kind", [Older, Newer], ids=["older", "newer"])
 def test_a_number_that_was_typed_and_removed_again_is_not_sent(
     kind: type[Older], deployed: Deployed, page_inside: Any
 ) -> None:

@@ -80,6 +80,18 @@ def test_example_runs_as_written(tmp_path: Path, prefect_api: dict[str, str]) ->
     assert facts["best"]["value"] < 0.3
 
 
+@pytest.mark.slow
+def test_packed_example_runs_as_written(tmp_path: Path, prefect_api: dict[str, str]) -> None:
+    write_files(tmp_path, "sized.py", "packed.yaml")
+    hpo = Runner(tmp_path, prefect_api)
+    facts = hpo.json("tune", tmp_path / "packed.yaml", "--no-prefect")
+    assert facts["status"] == "finished" and facts["trials"] == 18
+    (device,) = hpo.json("show", "packed")["devices"]
+    assert device["jobs"] == 18 and device["failed"] == 0
+    assert device["most_at_once"] >= 3 and 0 < device["used"] <= 400_000_000
+    assert "device: cpu:" in hpo("show", "packed") and "Devices in numbers" in Path(facts["report"]).read_text()
+
+
 def test_optuna_objective_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     write_files(tmp_path, "objective.py", "optuna.yaml")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -125,7 +126,7 @@ def resident(pid: int) -> int:
         family = psutil.Process(pid).children(recursive=True)
     except psutil.Error:
         return 0
-    parents = {process.pid for process in family if "hpo_core.training.child.zygote" in " ".join(_words(process))}
+    parents = {process.pid for process in family if _is_zygote(process)}
     for process in family:
         try:
             if process.ppid() in parents:
@@ -237,6 +238,34 @@ def test_a_controller_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -
     assert study.status == "finished"
 
 
+def test_a_worker_that_is_killed_loses_its_jobs_and_no_other(tmp_path: Path) -> None:
+    packing = {"devices": "cpu", "memory": {"CPU": CAPACITY}, "demand": {"compute": 5, "cores": 0.05}}
+    packed = Packed(tmp_path, **GRID, packing=packing)
+    process = packed.start("tune", "study.yaml")
+    until(lambda: len(packed.ended()) >= 5, process)
+    workers = [one for one in psutil.Process(process.pid).children(recursive=True) if _is_worker(one)]
+    assert len(workers) == 2
+    workers[0].kill()
+    said, _ = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, said
+    assert packed.study().status == "finished"
+    done = [event for event in packed.ended() if isinstance(event, JobCompleted)]
+    assert len(done) == len({event.trial for event in done}) == 24
+    failed = {event.outcome for event in packed.ended() if isinstance(event, AttemptFailed)}
+    assert failed <= {Outcome.LOST}
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    """A Dask worker: a process whose children are zygotes, and which is none."""
+    with contextlib.suppress(psutil.Error):
+        return not _is_zygote(process) and any(map(_is_zygote, process.children()))
+    return False
+
+
+def _is_zygote(process: psutil.Process) -> bool:
+    return "hpo_core.training.child.zygote" in _words(process)
+
+
 GPU_STUDY = {
     "objective": "tests.flows.packing_objectives:on_card",
     "space": {"gb": {"type": "categorical", "choices": [4, 8, 16]}, "x": {"type": "float", "low": 0.0, "high": 1.0}},
@@ -307,7 +336,7 @@ def test_jobs_of_one_card_go_through_one_mps_daemon_that_ends_with_the_study(
     stub = MpsStub(tmp_path_factory.mktemp("m"))  # short: the path of a socket ends at 107 bytes
     environment = stub.environment() | cards.variables(library)
     study = GPU_STUDY | {"objective": "tests.flows.packing_objectives:on_shared_card"}
-    packing = {"demand": {"compute": 10, "cores": 0.05}, "mps": "auto"}
+    packing = {"demand": {"memory": "1.1GB * gb", "compute": 10, "cores": 0.05}, "mps": "auto"}
     packed = Packed(tmp_path, environment | {"HPO_MPS_FOLDER": str(stub.base)}, **study, packing=packing)
     try:
         assert "MPS" not in packed.run("tune", "study.yaml").replace("MPS_", "")
@@ -318,7 +347,7 @@ def test_jobs_of_one_card_go_through_one_mps_daemon_that_ends_with_the_study(
             gpu, limit = found["CUDA_VISIBLE_DEVICES"], found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]
             assert found["CUDA_MPS_PIPE_DIRECTORY"] == str(stub.base / gpu / "pipe")
             assert found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "10"
-            assert limit.startswith("0=") and 3000 < int(limit[2:-1]) < 80 * 1024 and limit.endswith("M")
+            assert limit in {f"0={int(1.1e9 * gb) // 2**20}M" for gb in (4, 8, 16)}
         assert len(children) == len(packed.ended())
         assert {usage(one).device_memory for one in packed.ended()} <= {4 * 10**9, 8 * 10**9, 16 * 10**9}
         stub.behave("fail")

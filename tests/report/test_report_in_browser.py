@@ -21,6 +21,7 @@ from hpo_core.report.local_server import LocalServer
 from hpo_core.report.study.study_page import write_report
 from tests.deployed.test_browser import PATIENCE, page
 from tests.golden.make import FOLDER as GOLDEN
+from tests.report.packed_study import packed_study
 from tests.report.test_compare import entries
 from tests.report.test_report import World
 
@@ -117,6 +118,27 @@ def test_the_table_is_sorted_filtered_and_downloaded(
     assert {int(row["trial"]) for row in rows} == wanted
     for row in rows:
         assert float(row["learning_rate"]) == trials[int(row["trial"])].params["learning_rate"], "with all digits"
+
+
+@pytest.mark.parametrize("width", [1200, 400])
+def test_devices_and_the_grid_are_drawn_and_saved(page: Any, errors: list[str], tmp_path: Path, width: int) -> None:
+    path = tmp_path / "report.html"
+    write_report(packed_study({"method": "grid"}, reports=9), path)
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(path.as_uri())
+    for theme in ("light", "dark"):
+        for key in ("grid-states", "grid-metric", "devices", "device-load"):
+            page.locator(f"#{key}").scroll_into_view_if_needed()
+            page.wait_for_selector(f"#{key} .main-svg")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{theme}: wider than the window"
+        page.click("#theme")
+    with page.expect_download() as waiting:
+        page.click("button[data-csv]")
+    assert waiting.value.suggested_filename == "packed-gpus-devices.csv"
+    waiting.value.save_as(tmp_path / "devices.csv")
+    rows = list(csv.DictReader((tmp_path / "devices.csv").open(newline="")))
+    assert len(rows) == 3 and sum(int(row["jobs"]) for row in rows) == 9
+    assert all(row["memory claimed"].endswith("B") for row in rows)
 
 
 def test_a_trial_has_a_section_of_its_own(page: Any, errors: list[str], world: World, served: LocalServer) -> None:

@@ -25,6 +25,7 @@ from hpo_core.placement.packing.room import SharedDevice
 from hpo_core.replay.audit import audit
 from hpo_core.simulation import VirtualClock
 from hpo_core.simulation.device_list import parse_devices
+from hpo_core.simulation.past import read_past
 from hpo_core.simulation.shared_cluster import ONE_PER_DEVICE, SharedCluster, SharedSimulation
 from hpo_core.simulation.simulated_needs import KnownJobs, SimulatedNeeds
 from hpo_core.spec import PackingSpec
@@ -131,6 +132,13 @@ def test_everything_is_the_same_twice() -> None:
     first, second = (Played("2xA100-16GB", "fill", 30, seed=3) for _ in range(2))
     assert [encode_entry(entry) for entry in first.entries] == [encode_entry(entry) for entry in second.entries]
     assert first.simulation.devices.history == second.simulation.devices.history
+
+
+def test_a_past_study_of_shared_devices_counts_no_waiting() -> None:
+    played = Played("1xA100-16GB", "fill", 20)
+    past = read_past(played.entries)
+    took = {(trial.params["d"], *trial.spans.values()) for trial in past.trials}
+    assert all(seconds == pytest.approx(planned) for planned, seconds in took)
 
 
 def slot(number: int, device: str = "A100-0") -> Slot:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from hpo_core.model.errors import SpecError
+from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import PackingSpec, StudySpec, load_spec
 from hpo_core.views.jobs.packing_words import packing_words
+from tests.report.packed_study import packed_study
 
 FILE = """
 study: packed
@@ -59,7 +61,7 @@ def test_one_amount_holds_for_all_architectures(study_file: Path) -> None:
         ("packing.memory=true", "memory"),
         ("packing.oversubscribe=0.5", "must be from 1 to 100"),
         ("packing.mps=maybe", "mps"),
-        ("packing.demand.memory=2GB * depth", "reads depth"),
+        ("packing.demand.memory=2GB * depth", "did you mean .width"),
         ('packing.by=["depth"]', "no parameter of the space"),
     ],
 )
@@ -96,3 +98,8 @@ def test_in_words() -> None:
     packing = PackingSpec(oversubscribe={"default": 1.5, "A100": 3}, by=["width"], look_ahead=5)
     assert packing_words(packing) == ("fill, needs known by width, compute oversubscribed 1.5, 3 (A100), look ahead 5")
     assert packing_words(PackingSpec(mps="auto")) == "fill, mps auto"
+
+
+def test_a_rerun_packs_like_its_source() -> None:
+    entries = packed_study({"method": "random", "configs": 3}, reports=3, failures=0)
+    assert rerun_spec(entries, "again").packing == PackingSpec(oversubscribe={"A100": 1.5})

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Packing = Drawn
 else:
     _NEEDS = {
-        f"{_JOB}{name}": (str, Field(default="", description=f"One job: {field.description} Empty: it is measured."))
+        f"{_JOB}{name}": (str, Field(default="", description=f"{field.description} Of one job; empty: it is measured."))
         for name, field in DemandSpec.model_fields.items()
     }
     Packing = create_model(

@@ -106,17 +106,22 @@ def why_nowhere(demand: Demand, empty: Room) -> str | None:
     >>> why_nowhere({"H100": Need()}, Room([gpu]))
     'gpu-0 (A100): no demand is known for A100'
     """
-    reasons = []
+    reasons: dict[str, list[str]] = {}
     for place, device in enumerate(empty.devices):
         need = demand.get(device.architecture)
-        where = f"{device.name} ({device.architecture})"
         if need is None:
-            reasons.append(f"{where}: no demand is known for {device.architecture}")
+            why = f"({device.architecture}): no demand is known for {device.architecture}"
         elif empty.fits(need, place):
             return None
         else:
-            reasons.append(f"{where}: {', '.join(_too_much(need, empty, place))}")
-    return "; ".join(reasons) or "there is no device"
+            why = f"({device.architecture}): {', '.join(_too_much(need, empty, place))}"
+        reasons.setdefault(why, []).append(device.name)
+    return "; ".join(f"{_counted(names)} {why}" for why, names in reasons.items()) or "there is no device"
+
+
+def _counted(names: list[str]) -> str:
+    """The first of devices that are alike, and how many more there are."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _too_much(need: Need, empty: Room, place: int) -> list[str]:

@@ -86,7 +86,12 @@ def table(simulated: Simulated, *, quartiles: bool = True) -> list[tuple[str, li
 
 
 def times_sooner(simulated: Simulated) -> list[float] | None:
-    """How many times sooner each scenario ends than one job per device, by medians; None where that was not played."""
+    """How many times sooner each scenario ends than one job per device, by medians.
+
+    None where that was not played, or where a stop rule or a halt ended a repeat: the work was not the same then.
+    """
+    if any(answer.endings() for answer in simulated.answers):
+        return None
     ends = [answer.figures(None)["seconds"] for answer in simulated.answers]
     found = []
     for answer, end in zip(simulated.answers, ends, strict=True):

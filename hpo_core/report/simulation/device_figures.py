@@ -13,7 +13,7 @@ from hpo_core.simulation.statistics import Answer
 from hpo_core.views.formatting import duration
 
 _CLAIMS = [[0.0, "#f4f6f8"], [0.001, "#d8e3ee"], [0.5, "#74acdf"], [0.95, "#1c6dd0"], [1.0, "#0b2f6b"]]
-_MOST_DEVICES = 64
+_MOST_DEVICES = 32
 """So many devices have lines that can be told apart."""
 
 
