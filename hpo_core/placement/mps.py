@@ -82,15 +82,15 @@ class MpsDaemons:
 
     def prepare(self, gpus: Iterable[str]) -> str:
         """Have these daemons ready for the first jobs; returns why some are not, or nothing."""
-        problems = []
+        problems: dict[str, list[str]] = {}
         for gpu in gpus:
             try:
                 self.begin(gpu)
             except NoMpsError as error:
-                problems.append(str(error))
+                problems.setdefault(str(error), []).append(gpu)
             else:
                 self.end(gpu)
-        return "; ".join(problems)
+        return "; ".join(f"MPS is off for {', '.join(those)}: {why}" for why, those in problems.items())
 
     @contextlib.contextmanager
     def used(self, gpu: str) -> Iterator[str]:
@@ -116,7 +116,7 @@ class MpsDaemons:
         """
         ends = time.monotonic() + self._wait
         if not self._lock.acquire(timeout=self._wait):
-            raise NoMpsError(f"MPS is off: another thread waits for the daemon of {gpu}")
+            raise NoMpsError("another thread waits for a daemon")
         try:
             why, until = self._off.get(gpu, ("", 0.0))
             if time.monotonic() < until:
@@ -124,9 +124,9 @@ class MpsDaemons:
             try:
                 pipes = self._ready(gpu, ends)
             except (NoMpsError, OSError, subprocess.SubprocessError) as error:
-                self._off[gpu] = f"MPS is off for {gpu}: {error}", time.monotonic() + RETRY_SECONDS
+                self._off[gpu] = str(error), time.monotonic() + RETRY_SECONDS
                 self._let_go(gpu)
-                raise NoMpsError(self._off[gpu][0]) from None
+                raise NoMpsError(str(error)) from None
             self._jobs[gpu] = self._jobs.get(gpu, 0) + 1
             return pipes
         finally:

@@ -86,9 +86,13 @@ def test_a_daemon_that_cannot_start_is_off_with_its_own_words(found: MpsStub) ->
     found.behave("fail")
     users = daemons(found)
     for _ in range(2):  # the second time from memory
-        with pytest.raises(NoMpsError, match=r"MPS is off for GPU-a: .*ended with 1: .*insufficient permission"):
+        with pytest.raises(NoMpsError, match="ended with 1: .*insufficient permission"):
             users.begin("GPU-a")
     assert len(found.started()) == 1
+    said = users.prepare(["GPU-a", "MIG-1", "MIG-2"]).split("; ")
+    assert said[0].startswith("MPS is off for GPU-a: ") and said[1].startswith(
+        "MPS is off for MIG-1, MIG-2: only whole"
+    )
     with users.used("GPU-a") as pipes:
         assert pipes == ""
     until(lambda: not found.keepers(), "its keeper goes")

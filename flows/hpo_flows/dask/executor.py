@@ -76,8 +76,8 @@ class DaskExecutor:
         self._abandoned = threading.Event()
         self._replacing: set[asyncio.Task[None]] = set()
         self._said_no_gpu = False
-        self._no_mps = ""
-        """Why MPS is off, until a person was told."""
+        self._no_mps: dict[str, bool] = {}
+        """Why MPS is off on some worker, and whether a person was told."""
 
     # Start.
 
@@ -141,8 +141,9 @@ class DaskExecutor:
 
     def news(self) -> str:
         """What a person should know of the cluster and was not told before, as that jobs wait; empty: nothing."""
-        no_mps, self._no_mps = self._no_mps, ""
-        return " ".join(filter(None, (self._kind.news(), no_mps)))
+        no_mps = [why for why, told in list(self._no_mps.items()) if not told]
+        self._no_mps |= dict.fromkeys(no_mps, True)
+        return " ".join(filter(None, (self._kind.news(), *no_mps)))
 
     @property
     def _connected(self) -> Connection:
@@ -252,8 +253,8 @@ class DaskExecutor:
             self._said_no_gpu = True
             logging.getLogger(__name__).info("%s: %s", address, problem)
         if no_mps:
-            logging.getLogger(__name__).warning("%s: %s", address, no_mps)
-            self._no_mps = self._no_mps or no_mps
+            logging.getLogger(__name__).info("%s: %s", address, no_mps)
+            self._no_mps.setdefault(no_mps, False)
 
     # End.
 
