@@ -158,7 +158,7 @@ def test_a_planted_folder_is_refused(found: MpsStub, tmp_path: Path, planted: st
 
 def test_a_folder_of_another_owner_is_refused(found: MpsStub) -> None:
     if os.getuid():
-        pytest.skip("only root gives folders away")
+        pytest.skip("only root can make files of another user")
     found.base.mkdir(mode=0o700)
     os.chown(found.base, 12345, 12345)
     with pytest.raises(NoMpsError, match="of this user alone"):
