@@ -24,7 +24,9 @@ CPU = "CPU"
 _CGROUP = Path("/sys/fs/cgroup")
 
 Facts = dict[str, dict[str, Any]]
-"""By name of the device, as plain values: node, architecture, memory, used, own (bytes), cores, gpu."""
+"""By name of the device, as plain values: node, architecture, memory, used (bytes), own (bytes by folder), cores, gpu."""
+Own = Mapping[str, Collection[int]]
+"""Process ids of the attempts that run here, by folder of their study."""
 
 
 class DeviceWatch:
@@ -32,10 +34,10 @@ class DeviceWatch:
 
     Args:
         kind: ``gpu``, ``cpu``, or ``auto``: GPUs where this process sees any.
-        own: process ids of the attempts that run here; memory of theirs and their children's is not others'.
+        own: memory of these attempts and their children is not others' for the study that they are of.
     """
 
-    def __init__(self, kind: str, own: Callable[[], Collection[int]]) -> None:
+    def __init__(self, kind: str, own: Callable[[], Own]) -> None:
         self._kind = kind
         self._own = own
         self._idle: dict[str, int] = {}
@@ -87,7 +89,7 @@ class DeviceWatch:
         kept = {name: self._seen[name] for name, misses in self._missed.items() if misses < MISSES}
         return found | {name: facts for name, facts in kept.items() if facts["gpu"]}
 
-    def _gpus(self, own: Collection[int]) -> Facts:
+    def _gpus(self, own: Own) -> Facts:
         reading = read_gpus()
         wanted = visible(reading.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
         cores = 1000 * available_cores()
@@ -107,13 +109,18 @@ class DeviceWatch:
             }
         return found
 
-    def _own_memory(self, gpu: Gpu, used: int, own: Collection[int]) -> int:
-        """Bytes of our attempts on a GPU. A container sees foreign process ids; then what came since we were idle."""
+    def _own_memory(self, gpu: Gpu, used: int, own: Own) -> dict[str, int]:
+        """Bytes of our attempts on a GPU, by folder.
+
+        A container sees foreign process ids; then what came since we were idle, in equal parts for each process.
+        """
         listed = gpu.processes
         told = listed is not None and all(memory is not None for _, memory in listed)
         if listed and told and any(Path(f"/proc/{pid}").exists() for pid, _ in listed):
-            return sum(memory or 0 for pid, memory in listed if pid in own)
-        return max(0, used - self._idle.get(gpu.uuid, 0)) if own else 0
+            return {folder: sum(memory or 0 for pid, memory in listed if pid in pids) for folder, pids in own.items()}
+        grown = max(0, used - self._idle.get(gpu.uuid, 0))
+        count = sum(map(len, own.values()))
+        return {folder: grown * len(pids) // count for folder, pids in own.items() if pids}
 
 
 def visible(gpus: Collection[Gpu], setting: str | None) -> list[Gpu]:
@@ -134,7 +141,7 @@ def visible(gpus: Collection[Gpu], setting: str | None) -> list[Gpu]:
     return found
 
 
-def computer(own: Collection[int]) -> dict[str, Any]:
+def computer(own: Own) -> dict[str, Any]:
     """Processors and memory of this computer, or of the container that this process is in."""
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     total, available = (1024 * int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
@@ -149,7 +156,7 @@ def computer(own: Collection[int]) -> dict[str, Any]:
         "architecture": CPU,
         "memory": total,
         "used": used,
-        "own": sum(map(_own_bytes, own)),
+        "own": {folder: sum(map(_own_bytes, pids)) for folder, pids in own.items()},
         "cores": 1000 * available_cores(),
         "gpu": False,
     }
@@ -179,10 +186,10 @@ def _own_bytes(pid: int) -> int:
     return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
 
 
-def _with_descendants(pids: Collection[int]) -> set[int]:
+def _with_descendants(own: Own) -> dict[str, set[int]]:
     """These processes and all below them."""
-    if not pids:
-        return set()
+    if not own:
+        return {}
     below: dict[int, list[int]] = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
@@ -191,6 +198,10 @@ def _with_descendants(pids: Collection[int]) -> set[int]:
             except (OSError, IndexError, ValueError):
                 continue
             below.setdefault(parent, []).append(int(path.name))
+    return {folder: _reached(pids, below) for folder, pids in own.items()}
+
+
+def _reached(pids: Collection[int], below: Mapping[int, list[int]]) -> set[int]:
     found: set[int] = set()
     waiting = list(pids)
     while waiting:
@@ -205,7 +216,7 @@ _watch: DeviceWatch | None = None
 _starting = threading.Lock()
 
 
-def watch_devices(kind: str, own: Callable[[], Collection[int]]) -> str:
+def watch_devices(kind: str, own: Callable[[], Own]) -> str:
     """Make this process look at its devices from now on; returns why no GPU can be seen, or nothing."""
     global _watch
     with _starting:

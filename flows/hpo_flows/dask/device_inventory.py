@@ -16,12 +16,14 @@ Seen = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """By address of a worker, by name of a device: what it sees (:mod:`hpo_core.training.visible_devices`)."""
 
 
-def shared_inventory(seen: Seen, most: int) -> Inventory:
+def shared_inventory(seen: Seen, folder: str, most: int) -> Inventory:
     """The devices that some worker sees, node by node.
 
-    Several workers may see one device. What none of them uses for attempts of ours is used by others.
+    Several workers may see one device. What none of them uses for attempts of this study is used by others, be they
+    attempts of another study in the same worker.
 
     Args:
+        folder: of the study.
         most: jobs on one device at once.
     """
     first: dict[str, Mapping[str, Any]] = {}
@@ -29,7 +31,7 @@ def shared_inventory(seen: Seen, most: int) -> Inventory:
     for address in sorted(seen):
         for name, facts in seen[address].items():
             first.setdefault(name, facts)
-            own[name] = own.get(name, 0) + int(facts["own"])
+            own[name] = own.get(name, 0) + int(facts["own"].get(folder, 0))
     devices = [
         Device(name, most, _capacity(first[name], own[name]))
         for name in sorted(first, key=lambda name: (first[name]["node"], name))

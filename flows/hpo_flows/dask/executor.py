@@ -176,7 +176,7 @@ class DaskExecutor:
         self._kind.keep_size(count)
         if self._spec.packing is None:
             return Inventory.of(count, "dask")
-        return shared_inventory(self._watch.devices(), self._spec.packing.most)
+        return shared_inventory(self._watch.devices(), self._folder, self._spec.packing.most)
 
     def usages(self) -> Mapping[tuple[int, int], Usage]:
         """What running attempts that share devices were seen to use so far."""
