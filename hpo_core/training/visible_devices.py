@@ -22,6 +22,7 @@ MISSES = 3
 CPU = "CPU"
 """Architecture of a computer whose processors are shared."""
 _CGROUP = Path("/sys/fs/cgroup")
+_DEVICE_FILES = Path("/dev")
 
 Facts = dict[str, dict[str, Any]]
 """By name of the device, as plain values: node, architecture, memory, used (bytes), own (bytes by folder), cores, gpu."""
@@ -33,7 +34,7 @@ class DeviceWatch:
     """Looks at the devices of this computer once a second, in a thread.
 
     Args:
-        kind: ``gpu``, ``cpu``, or ``auto``: GPUs where this process sees any.
+        kind: ``gpu``, ``cpu``, or ``auto``: GPUs where the computer has any, whether they answer now or not.
         own: memory of these attempts and their children is not others' for the study that they are of.
     """
 
@@ -45,6 +46,7 @@ class DeviceWatch:
         self._missed: dict[str, int] = {}
         """By GPU that was there: looks in a row at which it did not answer."""
         self._seen: Facts = {}
+        self._had_gpu = False
         self._ended = threading.Event()
         self.problem = ""
         """Why no GPU can be seen; empty: they can, or nobody asked."""
@@ -79,9 +81,17 @@ class DeviceWatch:
             else:
                 self.problem = ""
                 found = self._with_missed(found)
-        if not found and self._kind != "gpu":
+            self._had_gpu = self._had_gpu or bool(found)
+        if not found and self._offers_processors():
             found = {f"cpu:{socket.gethostname()}": computer(own)}
         self._seen = found
+
+    def _offers_processors(self) -> bool:
+        """Not where there is a GPU that does not answer now: jobs that need it would fail on processors."""
+        if self._kind != "auto":
+            return self._kind == "cpu"
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1")
+        return hidden or not (self._had_gpu or any(_DEVICE_FILES.glob("nvidia[0-9]*")))
 
     def _with_missed(self, found: Facts) -> Facts:
         """With the GPUs that were there before and do not answer now, for a while."""

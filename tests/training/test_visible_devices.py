@@ -7,11 +7,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hpo_core.placement.nvml import Gpu, GpuReading
+from hpo_core.placement.nvml import Gpu, GpuReading, NoNvmlError
 from hpo_core.training import visible_devices
 from hpo_core.training.visible_devices import DeviceWatch, computer
 
@@ -82,3 +83,36 @@ def test_what_a_gpu_of_foreign_process_ids_grew_by_is_parted_among_attempts(driv
     own |= {"/a": [os.getpid()], "/b": [os.getppid()]}
     driver((card(9 * GIB),))
     assert sum(look(watch)["GPU-a"]["own"].values()) == 8 * GIB
+
+
+def test_a_worker_whose_gpu_is_lost_does_not_offer_processors(driver: Callable[[Any], None]) -> None:
+    watch = DeviceWatch("auto", dict)
+    driver((card(GIB),))
+    assert list(look(watch)) == ["GPU-a"]
+    driver(())
+    assert [list(look(watch)) for _ in range(5)] == [["GPU-a"]] * 2 + [[]] * 3
+    driver((card(GIB),))
+    assert list(look(watch)) == ["GPU-a"]
+
+
+@pytest.mark.parametrize(
+    ("files", "setting", "names"),
+    [
+        (["nvidia0", "nvidiactl"], None, []),
+        (["nvidiactl", "nvidia-uvm"], None, ["cpu"]),  # the driver is there, and no card
+        (["nvidia0"], "", ["cpu"]),  # a person took the cards away from this worker
+        (["nvidia0"], "GPU-lost", []),
+    ],
+)
+def test_processors_are_offered_where_there_is_no_gpu(
+    files: list[str], setting: str | None, names: list[str],
+    driver: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    for name in files:
+        (tmp_path / name).touch()
+    monkeypatch.setattr(visible_devices, "_DEVICE_FILES", tmp_path)
+    if setting is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
+    for answer in (NoNvmlError("the driver is not loaded"), ()):
+        driver(answer)
+        assert [name.partition(":")[0] for name in look(DeviceWatch("auto", dict))] == names
