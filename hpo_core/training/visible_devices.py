@@ -222,22 +222,20 @@ def _reached(pids: Collection[int], below: Mapping[int, list[int]]) -> set[int]:
     return found
 
 
-_watch: DeviceWatch | None = None
+_watches: dict[str, DeviceWatch] = {}
+"""By kind: studies with different ``packing.devices`` may share a worker."""
 _starting = threading.Lock()
 
 
 def watch_devices(kind: str, own: Callable[[], Own]) -> str:
     """Make this process look at its devices from now on; returns why no GPU can be seen, or nothing."""
-    global _watch
     with _starting:
-        if _watch is None or _watch._kind != kind:
-            if _watch is not None:
-                _watch.stop()
-            _watch = DeviceWatch(kind, own)
-            _watch.start()
-        return _watch.problem
+        if kind not in _watches:
+            _watches[kind] = DeviceWatch(kind, own)
+            _watches[kind].start()
+        return _watches[kind].problem
 
 
-def seen_devices() -> Mapping[str, dict[str, Any]]:
-    """What :func:`watch_devices` saw last; empty before."""
-    return {} if _watch is None else _watch.facts()
+def seen_devices() -> dict[str, Facts]:
+    """What :func:`watch_devices` saw last, by kind; empty before."""
+    return {kind: watch.facts() for kind, watch in list(_watches.items())}

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from hpo_core.model.devices.inventory import Capacity
+from hpo_core.model.devices.seen_device import SeenDevice
 from hpo_flows.dask.device_inventory import shared_inventory
 
 GIB = 2**30
 
 
-def seen_by(used: int = 0, own: dict[str, int] | None = None, **other: Any) -> dict[str, Any]:
+def seen_by(used: int = 0, own: dict[str, int] | None = None, **other: Any) -> SeenDevice:
     """What a worker sees of one GPU."""
     facts = {"node": "n", "architecture": "A100", "memory": 80 * GIB, "cores": 8000, "gpu": True}
-    return facts | {"used": used, "own": own or {}} | other
+    return msgspec.convert(facts | {"used": used, "own": own or {}} | other, SeenDevice)
 
 
-def free(*workers: dict[str, Any], folder: str = "/a") -> float:
+def free(*workers: SeenDevice, folder: str = "/a") -> float:
     """GiB of the one device that these workers see."""
     (device,) = shared_inventory({f"tcp://{n}": {"GPU-a": one} for n, one in enumerate(workers)}, folder, 4).devices
     assert isinstance(device.capacity, Capacity)

@@ -120,6 +120,7 @@ class DaskExecutor:
             on_out=self._worker_is_out,
             on_overdue=self._ran_too_long,
             on_back=self._forget_study_on,
+            kind=None if self._spec.packing is None else self._spec.packing.devices,
             on_new=None if self._spec.packing is None else self._share_devices_of,
         )
 
