@@ -41,6 +41,7 @@ class JobRequests:
             study=spec.study,
             job=job,
             share=share,
+            mps=spec.packing is not None and spec.packing.mps == "auto",
             objective=self.objective,
             metric=spec.metric.name,
             more_metrics=tuple(metric.name for metric in spec.objectives[1:]),

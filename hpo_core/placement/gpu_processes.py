@@ -7,7 +7,7 @@ import types
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from hpo_core.placement.nvml import open_nvml, optional
+from hpo_core.placement.nvml import compute_processes, open_nvml, optional
 
 _SAMPLE_SECONDS = 1.0
 """A driver samples the use of compute at least so often."""
@@ -66,7 +66,7 @@ class GpuProcesses:
             NVMLError: the GPU is lost, or does not answer.
         """
         pynvml, handle = self._pynvml, self._handle
-        processes = optional(pynvml, lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        processes = compute_processes(pynvml, handle)
         used = None if processes is None else {int(one.pid): one.usedGpuMemory for one in processes}
         ours = {pid: used[pid] for pid in used if pid in pids} if used is not None else {}
         amounts = [int(amount) for amount in ours.values() if amount is not None]

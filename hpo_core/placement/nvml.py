@@ -147,7 +147,7 @@ def _gpu(pynvml: Any, handle: Any, index: int, *, parent: str) -> Gpu:
     if memory is None:  # drivers before 510
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     rates = optional(pynvml, lambda: pynvml.nvmlDeviceGetUtilizationRates(handle))
-    processes = optional(pynvml, lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    processes = compute_processes(pynvml, handle)
     return Gpu(
         uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
         index=index,
@@ -160,6 +160,19 @@ def _gpu(pynvml: Any, handle: Any, index: int, *, parent: str) -> Gpu:
         else tuple((int(one.pid), None if one.usedGpuMemory is None else int(one.usedGpuMemory)) for one in processes),
         parent=parent,
     )
+
+
+def compute_processes(pynvml: Any, handle: Any) -> list[Any] | None:
+    """The processes that compute on a GPU, those that share it through MPS included; None: the driver does not say.
+
+    Raises:
+        NVMLError: the GPU is lost, or does not answer at all.
+    """
+    alone = optional(pynvml, lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    shared = optional(pynvml, lambda: pynvml.nvmlDeviceGetMPSComputeRunningProcesses(handle))
+    if alone is None or not shared:
+        return alone
+    return [*alone, *(one for one in shared if one.pid not in {other.pid for other in alone})]
 
 
 def optional(pynvml: Any, ask: Callable[[], T]) -> T | None:

@@ -28,6 +28,8 @@ Policy = Literal[
 DEFAULT = "default"
 """The key that stands for all architectures that are not named."""
 MOST_OVERSUBSCRIBED = 100.0
+MPS_CLIENTS = 48
+"""Processes that MPS lets share one GPU (Volta and later), by NVIDIA's documentation."""
 
 
 class DemandSpec(Part):
@@ -116,6 +118,12 @@ class PackingSpec(Part):
         default=4, ge=1, le=64, description="Jobs of unknown need on one device at once: each gets such a part of it."
     )
     most: int = Field(default=16, ge=1, le=256, description="Most jobs on one device at once.")
+    mps: Literal["off", "auto"] = Field(
+        default="off",
+        description="auto: jobs share a GPU through NVIDIA's Multi-Process Service where it is there: they compute at "
+        "the same time, and the driver keeps each to its share. off: they take turns, and one that faults or is ended "
+        "(pruned, timed out) cannot harm its neighbours, as it may under MPS.",
+    )
     look_ahead: int | None = Field(
         default=None,
         ge=1,
@@ -129,6 +137,22 @@ class PackingSpec(Part):
         le=100_000,
         description="How often a waiting job may be overtaken by younger ones before a device is kept free for it.",
     )
+
+    @field_validator("mps", mode="before")
+    @classmethod
+    def _switch(cls, given: Any) -> Any:
+        """YAML reads ``off`` as false."""
+        return {False: "off", True: "auto"}[given] if isinstance(given, bool) else given
+
+    @model_validator(mode="after")
+    def _check_mps(self) -> PackingSpec:
+        if self.mps == "auto" and self.devices == "cpu":
+            raise ValueError("mps = auto, but devices = cpu: MPS shares GPUs; set packing.devices=gpu, or mps=off")
+        if self.mps == "auto" and self.most > MPS_CLIENTS:
+            raise ValueError(
+                f"most = {self.most}, but MPS lets {MPS_CLIENTS} processes share a GPU; lower it, or mps=off"
+            )
+        return self
 
     @field_validator("oversubscribe", "memory", mode="before")
     @classmethod

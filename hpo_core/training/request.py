@@ -58,6 +58,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Threads to compute with; None: as the worker's environment says, or 1."""
     share: Share | None = None
     """The part of a device that the attempt may use; None: whatever its worker has."""
+    mps: bool = False
+    """Whether the worker is to share a GPU among jobs through MPS, where it can."""
     log_limit: int | None = None
     """Bytes of the attempt's log."""
     grace: float = 5.0

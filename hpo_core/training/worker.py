@@ -6,19 +6,30 @@ import atexit
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from hpo_core.model.trial import Outcome, Report
+from hpo_core.placement.mps import MpsDaemons
 from hpo_core.training.request import decode_request, encode_report
 from hpo_core.training.trainer_pool import TrainerPool
-from hpo_core.training.visible_devices import watch_devices
+from hpo_core.training.visible_devices import seen_devices, watch_devices
 
 _pool = TrainerPool()
 """The one pool of this process: tasks of all studies that the worker serves share it."""
 atexit.register(_pool.close_all)
+_mps = MpsDaemons()
+"""Those of the GPUs that jobs of this process share."""
 
 
 def train_job(request_bytes: bytes) -> bytes:
     """Run one encoded JobRequest in a child process and return the encoded Report."""
-    return encode_report(_pool.run(decode_request(request_bytes)))
+    request = decode_request(request_bytes)
+    share = request.share
+    if share is None or not share.gpu or not request.mps:
+        return encode_report(_pool.run(request))
+    with _mps.used(share.device) as pipes:
+        shared = msgspec.structs.replace(request, share=msgspec.structs.replace(share, mps=pipes))
+        return encode_report(_pool.run(shared))
 
 
 def lost_report(request_bytes: bytes, message: str) -> bytes:
@@ -59,6 +70,11 @@ def share_devices(kind: str) -> str:
         Why no GPU can be seen; empty where one can, or none was asked for.
     """
     return watch_devices(kind, _pool.processes)
+
+
+def start_mps() -> str:
+    """Start the MPS daemons of the GPUs that :func:`share_devices` sees; returns why some have none, or nothing."""
+    return _mps.prepare(name for name, facts in seen_devices().items() if facts["gpu"])
 
 
 def usages() -> dict[str, dict[str, Any]]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
+from pathlib import Path
 
 from tests.training.gpu_stub_objectives import take
 
@@ -21,3 +24,10 @@ def on_card(trial):
         take(trial.params["gb"] * 10**9, 10)
         time.sleep(0.4)
         trial.report(loss=trial.params["x"] + 1.0 / (step + 1))
+
+
+def on_shared_card(trial):
+    """As :func:`on_card`, and leaves what CUDA would read for the test."""
+    found = {name: value for name, value in os.environ.items() if name.startswith("CUDA_")}
+    Path(os.environ["MPS_STUB"], f"child-{os.getpid()}").write_text(json.dumps(found))
+    on_card(trial)

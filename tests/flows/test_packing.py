@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -25,6 +26,8 @@ from hpo_core.model.errors import HpoError
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.model.trial import Outcome
 from hpo_core.replay.audit import audit
+from tests.mps_stub.daemons import MpsStub
+from tests.mps_stub.daemons import until as until_true
 from tests.nvml_stub.cards import GIB, Cards, build
 
 pytestmark = pytest.mark.slow
@@ -324,6 +327,37 @@ def test_no_device_is_one_clear_sentence(tmp_path: Path, library: Path, cards: C
     assert (
         "packing.devices = 'gpu'" in said and "nvidia-smi" in said and "packing.devices: cpu" in " ".join(said.split())
     )
+
+
+def test_jobs_of_one_card_go_through_one_mps_daemon_that_ends_with_the_study(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, library: Path, cards: Cards
+) -> None:
+    cards.share_through_mps()
+    stub = MpsStub(tmp_path_factory.mktemp("m"))  # short: the path of a socket ends at 107 bytes
+    environment = stub.environment() | cards.variables(library)
+    study = GPU_STUDY | {"objective": "tests.flows.packing_objectives:on_shared_card"}
+    packing = {"demand": {"memory": "1.1GB * gb", "compute": 10, "cores": 0.05}, "mps": "auto"}
+    packed = Packed(tmp_path, environment | {"HPO_MPS_FOLDER": str(stub.base)}, **study, packing=packing)
+    try:
+        assert "MPS" not in packed.run("tune", "study.yaml").replace("MPS_", "")
+        assert sorted(gpu for _, gpu in stub.calls("start")) == ["GPU-large", "GPU-small"], "one for each card"
+        until_true(lambda: not stub.living() and not stub.keepers(), "they end with the study")
+        children = [json.loads(path.read_text()) for path in stub.record.glob("child-*")]
+        for found in children:
+            gpu, limit = found["CUDA_VISIBLE_DEVICES"], found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]
+            assert found["CUDA_MPS_PIPE_DIRECTORY"] == str(stub.base / gpu / "pipe")
+            assert found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "10"
+            assert limit in {f"0={int(1.1e9 * gb) // 2**20}M" for gb in (4, 8, 16)}
+        assert len(children) == len(packed.ended())
+        assert {usage(one).device_memory for one in packed.ended()} <= {4 * 10**9, 8 * 10**9, 16 * 10**9}
+        stub.behave("fail")
+        (tmp_path / "off").mkdir()
+        packed = Packed(tmp_path / "off", packed.environment, **study, packing=packing)
+        said = " ".join(packed.run("tune", "study.yaml").split())
+        assert said.count("MPS is off for GPU-large") == 1 and said.count("insufficient permission") == 1
+        assert packed.study().status == "finished"
+    finally:
+        stub.close()
 
 
 def test_usage_is_plain_data_in_the_journal() -> None:

@@ -39,7 +39,11 @@ class Cards:
 
     def environment(self, library: Path) -> dict[str, str]:
         """For a process that is to see these cards and no others."""
-        return os.environ | {"NVML_STUB": str(self.folder), "LD_LIBRARY_PATH": str(library)}
+        return os.environ | self.variables(library)
+
+    def variables(self, library: Path) -> dict[str, str]:
+        """Those that such a process needs besides its others."""
+        return {"NVML_STUB": str(self.folder), "LD_LIBRARY_PATH": str(library)}
 
     def put(
         self,
@@ -69,6 +73,10 @@ class Cards:
     def show_foreign_ids(self) -> None:
         """Name processes by other ids than they have here, as a container sees those of the host."""
         self._write("foreign", "1000000")
+
+    def share_through_mps(self) -> None:
+        """List all processes as clients of MPS."""
+        self._write("mps", "on")
 
     def set_driver_absent(self) -> None:
         self._write("driver", "absent")

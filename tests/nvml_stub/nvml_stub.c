@@ -8,6 +8,7 @@
  *   mig             one slice a line: UUID of its card <tab> UUID <tab> name <tab> bytes of memory
  *   processes/PID   UUID <tab> bytes <tab> percent of the card's compute; counts while the process PID lives
  *   foreign         a number: added to process ids, as a container sees those of the host
+ *   mps             any text: all processes share their card through MPS, and are listed as such
  *   driver          any text: the driver is not loaded
  *   init            a number: what nvmlInit returns
  */
@@ -18,6 +19,7 @@
 #include <string.h>
 #include <sys/types.h>
 #include <time.h>
+#include <unistd.h>
 
 #define SUCCESS 0
 #define INVALID_ARGUMENT 2
@@ -280,19 +282,29 @@ int nvmlDeviceGetUtilizationRates(void *handle, Utilization *rates) {
     return SUCCESS;
 }
 
-int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned int *count, Process *into) {
+static int running(void *handle, unsigned int *count, Process *into, int shared) {
     Card card;
+    char path[512];
     Process processes[256];
     unsigned int percent, room = *count;
     int found, result = find(handle, &card);
     if (result != SUCCESS) return result;
     if (strcmp(card.state, "mute") == 0) return NOT_SUPPORTED;
-    found = read_processes(card.uuid, processes, &percent);
+    snprintf(path, sizeof path, "%s/mps", getenv("NVML_STUB"));
+    found = (access(path, F_OK) == 0) == shared ? read_processes(card.uuid, processes, &percent) : 0;
     *count = (unsigned int)found;
     if (found == 0) return SUCCESS;
     if (into == NULL || room < (unsigned int)found) return INSUFFICIENT_SIZE;
     memcpy(into, processes, sizeof(Process) * (size_t)found);
     return SUCCESS;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned int *count, Process *into) {
+    return running(handle, count, into, 0);
+}
+
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *handle, unsigned int *count, Process *into) {
+    return running(handle, count, into, 1);
 }
 
 int nvmlDeviceGetProcessUtilization(void *handle, Sample *samples, unsigned int *room, unsigned long long seen) {

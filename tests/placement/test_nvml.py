@@ -129,3 +129,11 @@ def test_a_library_that_cannot_be_loaded(cards: Cards, tmp_path: Path) -> None:
 )
 def test_architectures(name: str, short: str) -> None:
     assert architecture(name) == short
+
+
+def test_processes_that_share_a_card_through_mps_are_seen(cards: Cards, library: Path) -> None:
+    cards.put("GPU-a")
+    cards.hold(os.getpid(), "GPU-a", 20 * GIB)
+    cards.share_through_mps()
+    (gpu,) = read(cards, library)["gpus"]
+    assert gpu["processes"] == [[os.getpid(), 20 * GIB]]

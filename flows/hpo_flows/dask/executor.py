@@ -76,6 +76,8 @@ class DaskExecutor:
         self._abandoned = threading.Event()
         self._replacing: set[asyncio.Task[None]] = set()
         self._said_no_gpu = False
+        self._no_mps: dict[str, bool] = {}
+        """Why MPS is off on some worker, and whether a person was told."""
 
     # Start.
 
@@ -139,7 +141,9 @@ class DaskExecutor:
 
     def news(self) -> str:
         """What a person should know of the cluster and was not told before, as that jobs wait; empty: nothing."""
-        return self._kind.news()
+        no_mps = [why for why, told in list(self._no_mps.items()) if not told]
+        self._no_mps |= dict.fromkeys(no_mps, True)
+        return " ".join(filter(None, (self._kind.news(), *no_mps)))
 
     @property
     def _connected(self) -> Connection:
@@ -242,10 +246,15 @@ class DaskExecutor:
     async def _share_devices_of(self, address: str) -> None:
         packing = self._spec.packing
         assert packing is not None
-        said = await self._connected.client.run(share_devices_of_worker, packing.devices, workers=[address])
-        if (problem := said.get(address)) and (packing.devices == "gpu" or not self._said_no_gpu):
+        mps = packing.mps == "auto"
+        said = await self._connected.client.run(share_devices_of_worker, packing.devices, mps, workers=[address])
+        problem, no_mps = said.get(address) or ("", "")
+        if problem and (packing.devices == "gpu" or not self._said_no_gpu):
             self._said_no_gpu = True
             logging.getLogger(__name__).info("%s: %s", address, problem)
+        if no_mps:
+            logging.getLogger(__name__).info("%s: %s", address, no_mps)
+            self._no_mps.setdefault(no_mps, False)
 
     # End.
 

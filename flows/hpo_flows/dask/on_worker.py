@@ -20,6 +20,7 @@ from hpo_core.training.worker import (
     lost_report,
     prepare_worker,
     share_devices,
+    start_mps,
     usages,
 )
 from hpo_flows.dask.monitor import DEVICES, METRIC, USAGES
@@ -70,13 +71,17 @@ async def prepare(objective: str, pythonpath: tuple[str, ...], threads: int | No
     await asyncio.to_thread(prepare_worker, objective, pythonpath, threads)
 
 
-async def share_devices_of_worker(kind: str, dask_worker: distributed.Worker) -> str:
-    """Send with each heartbeat what this worker's jobs can share; returns why no GPU can be seen, or nothing."""
+async def share_devices_of_worker(kind: str, mps: bool, dask_worker: distributed.Worker) -> tuple[str, str]:
+    """Send with each heartbeat what this worker's jobs can share; returns why no GPU can be seen, and why MPS is off.
+
+    Args:
+        mps: whether jobs are to share GPUs through it.
+    """
     problem = await asyncio.to_thread(share_devices, kind)
     dask_worker.metrics[DEVICES] = lambda _: dict(seen_devices())
     dask_worker.metrics[USAGES] = lambda _: usages()
     await dask_worker.heartbeat()
-    return problem
+    return problem, await asyncio.to_thread(start_mps) if mps else ""
 
 
 def forbid_repeats(dask_scheduler: Any = None) -> None:

@@ -24,6 +24,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """Whether it is a GPU: ``device`` is then what ``CUDA_VISIBLE_DEVICES`` names it by."""
     alone: bool = False
     """Whether no other job is placed beside it, as after it ran out of memory."""
+    mps: str = ""
+    """Folder of the pipes of the GPU's MPS daemon, as the worker found it; empty: CUDA shares the GPU by itself."""
 
     @property
     def allowed(self) -> int:

@@ -35,8 +35,21 @@ def apply_share(share: Share, threads: int | None) -> None:
 
 
 def gpu_environment(share: Share) -> dict[str, str]:
-    """Variables that CUDA reads when it is first used. Those of MPS belong here, once a share says that it runs."""
-    return {"CUDA_VISIBLE_DEVICES": share.device}
+    """Variables that CUDA reads when it is first used.
+
+    Under MPS the driver itself keeps a process to its share: of compute, rounded up to a percent (with oversubscription
+    those of all jobs add up to more than 100, as MPS allows), and of memory, CUDA's own included.
+
+    >>> gpu_environment(Share(device="GPU-1", architecture="A100", compute=333, memory=1, cores=1000, capacity=2))
+    {'CUDA_VISIBLE_DEVICES': 'GPU-1'}
+    """
+    found = {"CUDA_VISIBLE_DEVICES": share.device}
+    if share.mps:
+        found["CUDA_MPS_PIPE_DIRECTORY"] = share.mps
+    if share.mps and not share.alone:
+        found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(min(100, max(1, -(-share.compute // 10))))
+        found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={max(1, share.allowed // 2**20)}M"
+    return found
 
 
 def _limit_torch(share: Share) -> None:
