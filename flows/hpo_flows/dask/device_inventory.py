@@ -46,11 +46,12 @@ def _capacity(facts: Mapping[str, Any], own: int) -> Capacity:
     total = int(facts["memory"])
     step = max(1, total // STEPS)
     others = max(0, int(facts["used"]) - own)
+    most = max(0, total - round(RESERVE * total)) // step * step
     free = max(0, total - others - round(RESERVE * total)) // step * step
     return Capacity(
         node=str(facts["node"]),
         architecture=str(facts["architecture"]),
-        memory=total,
+        memory=most,
         free=free,
         cores=int(facts["cores"]),
         gpu=bool(facts["gpu"]),
