@@ -25,7 +25,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 _DEVICE_FILES = Path("/dev")
 
 Facts = dict[str, dict[str, Any]]
-"""By name of the device, as plain values: node, architecture, memory, used (bytes), own (bytes by folder), cores, gpu."""
+"""By name of the device: the fields of a :class:`~hpo_core.model.devices.seen_device.SeenDevice`, as plain values."""
 Own = Mapping[str, Collection[int]]
 """Process ids of the attempts that run here, by folder of their study."""
 

@@ -48,11 +48,12 @@ def _capacity(facts: SeenDevice, own: int) -> Capacity:
     total = facts.memory
     step = max(1, total // STEPS)
     others = max(0, facts.used - own)
+    most = max(0, total - round(RESERVE * total)) // step * step
     free = max(0, total - others - round(RESERVE * total)) // step * step
     return Capacity(
         node=facts.node,
         architecture=facts.architecture,
-        memory=total,
+        memory=most,
         free=free,
         cores=facts.cores,
         gpu=facts.gpu,
