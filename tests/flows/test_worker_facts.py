@@ -8,8 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from hpo_core.model.devices.usage import Usage
-from hpo_flows.dask import monitor
-from hpo_flows.dask.monitor import DEVICES, METRIC, USAGES, ClusterWatch, facts_of_workers
+from hpo_flows.dask.monitor import DEVICES, METRIC, USAGES, ClusterWatch
 
 GPU = {"node": "n", "architecture": "A100", "memory": 80, "used": 3, "own": {"/a": 2}, "cores": 8000, "gpu": True}
 CPU = GPU | {"architecture": "CPU", "gpu": False}
