@@ -21,8 +21,10 @@ from hpo_core.execution.executor import Executor, Inbox
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.model.errors import HpoError
+from hpo_core.model.stage import Further
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.placement import Placement, Placer, Slots
+from hpo_core.placement.shared_devices import BLAME_SECONDS
 from hpo_core.study import Study
 
 RENEW_SECONDS = 10.0
@@ -94,6 +96,8 @@ class Loop:
         """(trial, attempt) dispatched and not reported."""
         self._withdrawn: set[tuple[int, int]] = set()
         """(trial, attempt) cancelled before it was dispatched, whose report is in the inbox."""
+        self._doubted: dict[tuple[int, int], tuple[float, Report]] = {}
+        """Reports that are told a moment later, and when they came: a neighbour may be to blame."""
         self._polls = executor.poll_seconds < math.inf
         self._next_poll = 0.0 if self._polls else math.inf
         self._next_renewal = 0.0
@@ -171,7 +175,13 @@ class Loop:
         count = 0
         inbox = self._inbox
         while inbox.reports and count < most:
-            self._tell(inbox.reports.popleft())
+            report = inbox.reports.popleft()
+            key = report.trial, report.attempt
+            if key not in self._doubted and self._placer.is_doubtful(report):
+                self._doubted[key] = self._executor.now(), report
+                continue
+            self._doubted.pop(key, None)
+            self._tell(report)
             count += 1
             if self._polls and self._executor.now() >= self._next_poll:
                 break
@@ -203,7 +213,11 @@ class Loop:
         Returns:
             Whether the inventory changed, or there is work where there was none.
         """
-        self._next_poll = self._executor.now() + self._executor.poll_seconds
+        now = self._executor.now()
+        self._next_poll = now + self._executor.poll_seconds
+        for seen, report in list(self._doubted.values()):  # what a neighbour reports is here by now
+            if now >= seen + BLAME_SECONDS:
+                self._inbox.put(report)
         inventory = self._placer.inventory
         before = set(self._under_way) if look_for_work else set()
         self._waiting += self.study.tick()
@@ -238,6 +252,8 @@ class Loop:
             self._cancel(sorted(self._under_way - wanted))
         if state.halted is not None:
             self._cancel(self.study.to_cancel())
+            if state.halted.rule != "total_resource":  # granted jobs count as used there, so they finish
+                self._cancel([job.key for job in self._waiting if type(job.stage) is not Further])
         self._cancel(self._placer.homeless())  # a device that is lost may hold its jobs for ever
         if self._waiting:
             self._place()

@@ -50,9 +50,9 @@ def placer_of(study: Study) -> Placer:
 
 
 def _alone(study: Study) -> list[int]:
-    """Trials that ran out of memory and have not been tried again."""
-    last = ((trial.number, trial.failures[-1]) for trial in study.state.trials if trial.failures)
-    return [number for number, failure in last if failure.outcome is Outcome.OUT_OF_MEMORY]
+    """Trials that ran out of memory at the target that they are to reach, whatever came after that."""
+    trials = study.state.trials
+    return [trial.number for trial in trials if any(one.outcome is Outcome.OUT_OF_MEMORY for one in trial.failures)]
 
 
 def learn_from_journal(study: Study, estimates: Estimates, *, gpu: str = "") -> None:

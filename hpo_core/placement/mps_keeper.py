@@ -28,6 +28,7 @@ READY_SECONDS = 10.0
 ANSWER_SECONDS = 3.0
 END_SECONDS = 4.0
 LOOK_SECONDS = 0.25
+TOUCH_SECONDS = 3600.0
 _DEATH_SIGNAL = 1
 _SUBREAPER = 36
 _prctl: Any = ctypes.CDLL(None, use_errno=True).prctl
@@ -52,8 +53,12 @@ def main(control: str, uuid: str, folder: Path) -> None:
         _end_former(folder)
         daemon = _start(control, uuid, folder)
         _say(folder, ready=True)
+        touched = time.monotonic()
         while daemon.poll() is None and not locked(users, fcntl.LOCK_EX):
             time.sleep(LOOK_SECONDS)
+            if time.monotonic() - touched > TOUCH_SECONDS:
+                touch_all(folder)
+                touched = time.monotonic()
     except (OSError, RuntimeError) as error:
         _say(folder, error=str(error))
     else:
@@ -63,6 +68,13 @@ def main(control: str, uuid: str, folder: Path) -> None:
             _end(control, daemon, folder)
         os.close(keeper)  # before the other: who gets that one looks for a keeper
         os.close(users)
+
+
+def touch_all(folder: Path) -> None:
+    """Keep the files young: some systems remove what is old from ``/tmp``, a lock that is held included."""
+    for path in (folder.parent, folder, *folder.rglob("*")):
+        with contextlib.suppress(OSError):
+            os.utime(path, follow_symlinks=False)
 
 
 def open_lock(path: Path) -> int:

@@ -51,6 +51,13 @@ class Placer(Protocol):
         """What the study is told of how an attempt ended, and what is learned from it. Before :meth:`release`."""
         ...
 
+    def is_doubtful(self, report: Report) -> bool:
+        """Whether a neighbour on the same device, whose report is on its way, may be why this attempt failed.
+
+        Then it is judged a moment later.
+        """
+        ...
+
     def refused(self, jobs: Sequence[Job]) -> list[Report]:
         """Reports for those of the waiting ``jobs`` that no device could hold, even if nothing else ran."""
         ...

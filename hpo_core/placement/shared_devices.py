@@ -21,6 +21,8 @@ from hpo_core.spec import PackingSpec
 
 BLAME_SECONDS = 1.0
 """Attempts that die on a device within this time of one that ran out of memory there are not to blame."""
+TELL_AFTER = 30
+"""Updates, one a second, without a job that runs, after which a person is told what the waiting ones wait for."""
 MOST_BLAMELESS = 3
 """How often that is said of one trial: one that dies whoever is beside it must not be trained for ever."""
 _MAY_BE_COLLATERAL = {Outcome.CRASHED, Outcome.ERROR, Outcome.OUT_OF_MEMORY}
@@ -77,6 +79,10 @@ class SharedDevices:
         """By device: when an attempt last ran out of memory there, and of which trial."""
         self._fitting: set[JobKey] = set()
         """Waiting jobs that were asked about since the last :meth:`update`: some device can hold them."""
+        self._waiting: list[Job] = []
+        """What :meth:`place` left."""
+        self._idle_updates = 0
+        """Updates in a row at which jobs waited and none ran."""
         self._granted = 0
         """Jobs that the study was told it may have under way."""
 
@@ -104,6 +110,22 @@ class SharedDevices:
         self._refill()
         self._fitting.clear()
         self._granted = self._wanted()
+        self._idle_updates = self._idle_updates + 1 if self._waiting and not self._held else 0
+
+    def news(self) -> str:
+        """What a person should know and was not told before: that all jobs wait, and for what; empty: nothing."""
+        if self._idle_updates != TELL_AFTER or not self._empty.devices:
+            return ""
+        job = self._waiting[0]
+        lacking = [
+            f"{device.name} ({device.architecture}): it needs {self._need(job, whole).memory / 1e9:.1f} GB, "
+            f"{device.memory / 1e9:.1f} of {whole.memory / 1e9:.1f} GB are free"
+            for device, whole in zip(self._empty.devices, self._whole.devices, strict=True)
+        ]
+        return (
+            f"{len(self._waiting)} jobs wait for a device and none runs. Trial {job.trial}: {'; '.join(lacking[:4])}. "
+            "They begin when others leave the devices; a smaller packing.demand helps where it is too large."
+        )
 
     def _room_of(self, memory: Any) -> Room:
         limit = self._packing.memory_limit
@@ -145,16 +167,40 @@ class SharedDevices:
 
     def place(self, jobs: Sequence[Job]) -> list[Placement]:
         placements: list[Placement] = []
-        if not self._capacities:
+        if not self._capacities or not jobs:
             return placements
         first, later = self._unknown_once(jobs)
-        for some in (first, later):
-            if not some:
+        ordered = [*first, *later]
+        waiting = [WaitingJob(job.key, self._demand(job)) for job in ordered]
+        for number, place in self._policy.choose(waiting, self._room, last=len(later)):
+            job, device = ordered[number], self._empty.devices[place]
+            placements.append((job, self._take(job, waiting[number].demand[device.architecture], place)))
+        begun = {job.key for job, _ in placements}
+        left = [job for job in ordered if job.key not in begun]
+        placements += self._try_on_what_is_free(left)
+        begun |= {job.key for job, _ in placements}
+        self._waiting = [job for job in left if job.key not in begun]
+        return placements
+
+    def _try_on_what_is_free(self, jobs: Sequence[Job]) -> list[Placement]:
+        """A job of unknown need begins alone on a device that others leave less of than a profile's share."""
+        placements: list[Placement] = []
+        busy = {held.slot.name for held in self._held.values()} | set(self._policy.reserved.values())
+        for place, device in enumerate(self._empty.devices):
+            whole = self._whole.devices[place]
+            profile = whole.memory // self._packing.profiles
+            if device.name in busy or not 0 < device.memory < profile:
                 continue
-            waiting = [WaitingJob(job.key, self._demand(job)) for job in some]
-            for number, place in self._policy.choose(waiting, self._room):
-                job, device = some[number], self._empty.devices[place]
-                placements.append((job, self._take(job, waiting[number].demand[device.architecture], place)))
+            for job in jobs:
+                failed = self.estimates.ran_out_with(self._parameters(job), device.architecture)
+                if self._estimate(job, whole).source == "profile" and device.memory >= 2 * failed:
+                    need = msgspec.structs.replace(
+                        self._need(job, whole), compute=device.oversubscribe, memory=device.memory
+                    )
+                    if self._room.fits(need, place):
+                        placements.append((job, self._take(job, need, place)))
+                        jobs = [other for other in jobs if other.key != job.key]
+                        break
         return placements
 
     def _unknown_once(self, jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:
@@ -179,7 +225,7 @@ class SharedDevices:
         capacity = self._capacities[device.name]
         used = {held.slot.number for held in self._held.values() if held.slot.name == device.name}
         number = next(number for number in range(len(used) + 1) if number not in used)
-        estimate = self._estimate(job, device)
+        estimate = self._estimate(job, self._whole.devices[place])
         share = Share(
             device=device.name,
             architecture=device.architecture,
@@ -207,7 +253,7 @@ class SharedDevices:
             if job.key in self._fitting:
                 continue
             self._fitting.add(job.key)
-            why = why_nowhere(self._demand(job, whole=True), self._whole)
+            why = why_nowhere(self._demand(job), self._whole)
             if why is not None:
                 message = (
                     f"It fits on no device, even alone: {why}. State a smaller demand (packing.demand), raise "
@@ -229,20 +275,23 @@ class SharedDevices:
     def _parameters(self, job: Job) -> dict[str, Any]:
         return {**self._constants, **job.params}
 
-    def _demand(self, job: Job, *, whole: bool = False) -> dict[str, Need]:
-        """By architecture; ``whole``: as if others used nothing of the devices."""
+    def _demand(self, job: Job) -> dict[str, Need]:
+        """By architecture, whatever others use of the devices now."""
         largest: dict[str, SharedDevice] = {}
-        for device in (self._whole if whole else self._empty).devices:
+        for device in self._whole.devices:
             known = largest.get(device.architecture)
             if known is None or device.memory > known.memory:
                 largest[device.architecture] = device
         return {name: self._need(job, device) for name, device in largest.items()}
 
     def _need(self, job: Job, device: SharedDevice) -> Need:
-        need = self._estimate(job, device).need
+        estimate = self._estimate(job, device)
+        need = estimate.need
         least = -(-device.oversubscribe // self._packing.most)  # so at most so many jobs have room
         compute = device.oversubscribe if job.trial in self._alone else max(need.compute, least)
-        return msgspec.structs.replace(need, compute=compute)
+        # what was measured did fit; a limit is not met to the byte
+        memory = need.memory if estimate.source == "stated" else min(need.memory, device.memory)
+        return msgspec.structs.replace(need, compute=compute, memory=memory)
 
     def _estimate(self, job: Job, device: SharedDevice) -> Estimate:
         begun = job.checkpoint.resource if job.checkpoint is not None else 0
@@ -268,7 +317,7 @@ class SharedDevices:
         params = self._parameters(held.job)
         if held.is_guess and not share.alone and self.estimates.observe(params, usage, architecture=share.architecture):
             self.estimates.profile_ends(params, share.architecture)
-            device = next((one for one in self._empty.devices if one.name == held.slot.name), None)
+            device = next((one for one in self._whole.devices if one.name == held.slot.name), None)
             if device is not None:
                 need = self._need(held.job, device)
                 self._held[key] = msgspec.structs.replace(held, need=need, is_guess=False)
@@ -302,25 +351,43 @@ class SharedDevices:
                 f"with: {report.message}",
             )
         if report.outcome is Outcome.OUT_OF_MEMORY:
+            whole = next((one.memory for one in self._whole.devices if one.name == share.device), share.capacity)
             used = (usage.device_memory if share.gpu else usage.memory) or 0
             self.estimates.raise_after_out_of_memory(
-                params, share.architecture, had=share.memory, at=report.ended, measured=used
+                params, share.architecture, had=share.allowed, at=report.ended, measured=used
             )
-            self._alone.add(report.trial)
             self._last_out_of_memory[share.device] = report.ended, report.trial
+            if share.memory >= share.capacity < whole:  # it had all that others left of the device
+                words = f"Others used {(whole - share.capacity) / 1e9:.1f} GB of {share.device}. It waits for more"
+                message = f"{words}. {report.message}"
+                return msgspec.structs.replace(report, outcome=Outcome.PREEMPTED, message=message)
+            self._alone.add(report.trial)
         elif report.outcome in (Outcome.COMPLETED, Outcome.DIVERGED):
             self._alone.discard(report.trial)
         return report
 
-    def _is_collateral(self, report: Report, share: Share, usage: Usage) -> bool:
-        when, trial = self._last_out_of_memory.get(share.device, (float("-inf"), -1))
-        if report.outcome not in _MAY_BE_COLLATERAL or share.alone or trial == report.trial:
+    def is_doubtful(self, report: Report) -> bool:
+        held = self._held.get((report.trial, report.attempt))
+        if held is None or held.slot.share is None or held.slot.share.alone:
+            return False
+        share = held.slot.share
+        usage = report.usage if isinstance(report.usage, Usage) else Usage()
+        beside = any(other.slot.name == held.slot.name for other in self._held.values() if other is not held)
+        return beside and self._may_be_collateral(report, share, usage)
+
+    def _may_be_collateral(self, report: Report, share: Share, usage: Usage) -> bool:
+        """Whether somebody else's memory may be why it died."""
+        if report.outcome not in _MAY_BE_COLLATERAL or share.alone:
             return False
         if report.outcome is Outcome.ERROR and not (share.gpu and "CUDA" in report.message):
             return False
-        within = ((usage.device_memory if share.gpu else usage.memory) or 0) <= share.memory
-        near = abs(report.ended - when) <= BLAME_SECONDS
-        return within and near and self._blameless.get(report.trial, 0) < MOST_BLAMELESS
+        return ((usage.device_memory if share.gpu else usage.memory) or 0) <= share.memory
+
+    def _is_collateral(self, report: Report, share: Share, usage: Usage) -> bool:
+        when, trial = self._last_out_of_memory.get(share.device, (float("-inf"), -1))
+        near = trial != report.trial and abs(report.ended - when) <= BLAME_SECONDS
+        enough = self._blameless.get(report.trial, 0) >= MOST_BLAMELESS
+        return near and not enough and self._may_be_collateral(report, share, usage)
 
     @staticmethod
     def _architecture(held: _Held) -> str:

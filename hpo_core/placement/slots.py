@@ -76,6 +76,9 @@ class Slots:
     def judge(self, report: Report) -> Report:
         return report
 
+    def is_doubtful(self, report: Report) -> bool:
+        return False
+
     def refused(self, jobs: Sequence[Job]) -> list[Report]:
         return []
 

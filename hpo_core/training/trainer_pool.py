@@ -80,10 +80,14 @@ class TrainerPool:
                 for (folder, trial, attempt), trainer in self._running.items()
             }
 
-    def processes(self) -> list[int]:
-        """Process ids of the attempts that run."""
+    def processes(self) -> dict[str, list[int]]:
+        """Process ids of the attempts that run, by folder of their study."""
+        found: dict[str, list[int]] = {}
         with self._lock:
-            return [trainer.child for trainer in self._running.values() if trainer.child]
+            for (folder, _, _), trainer in self._running.items():
+                if trainer.child:
+                    found.setdefault(folder, []).append(trainer.child)
+        return found
 
     def usages(self) -> dict[str, dict[str, Any]]:
         """``FOLDER/trial-T/attempt-A`` of every running attempt whose profile is complete, and its usage so far.

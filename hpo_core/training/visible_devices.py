@@ -22,20 +22,23 @@ MISSES = 3
 CPU = "CPU"
 """Architecture of a computer whose processors are shared."""
 _CGROUP = Path("/sys/fs/cgroup")
+_DEVICE_FILES = Path("/dev")
 
 Facts = dict[str, dict[str, Any]]
-"""By name of the device, as plain values: node, architecture, memory, used, own (bytes), cores, gpu."""
+"""By name of the device: the fields of a :class:`~hpo_core.model.devices.seen_device.SeenDevice`, as plain values."""
+Own = Mapping[str, Collection[int]]
+"""Process ids of the attempts that run here, by folder of their study."""
 
 
 class DeviceWatch:
     """Looks at the devices of this computer once a second, in a thread.
 
     Args:
-        kind: ``gpu``, ``cpu``, or ``auto``: GPUs where this process sees any.
-        own: process ids of the attempts that run here; memory of theirs and their children's is not others'.
+        kind: ``gpu``, ``cpu``, or ``auto``: GPUs where the computer has any, whether they answer now or not.
+        own: memory of these attempts and their children is not others' for the study that they are of.
     """
 
-    def __init__(self, kind: str, own: Callable[[], Collection[int]]) -> None:
+    def __init__(self, kind: str, own: Callable[[], Own]) -> None:
         self._kind = kind
         self._own = own
         self._idle: dict[str, int] = {}
@@ -43,6 +46,7 @@ class DeviceWatch:
         self._missed: dict[str, int] = {}
         """By GPU that was there: looks in a row at which it did not answer."""
         self._seen: Facts = {}
+        self._had_gpu = False
         self._ended = threading.Event()
         self.problem = ""
         """Why no GPU can be seen; empty: they can, or nobody asked."""
@@ -77,9 +81,17 @@ class DeviceWatch:
             else:
                 self.problem = ""
                 found = self._with_missed(found)
-        if not found and self._kind != "gpu":
+            self._had_gpu = self._had_gpu or bool(found)
+        if not found and self._offers_processors():
             found = {f"cpu:{socket.gethostname()}": computer(own)}
         self._seen = found
+
+    def _offers_processors(self) -> bool:
+        """Not where there is a GPU that does not answer now: jobs that need it would fail on processors."""
+        if self._kind != "auto":
+            return self._kind == "cpu"
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1")
+        return hidden or not (self._had_gpu or any(_DEVICE_FILES.glob("nvidia[0-9]*")))
 
     def _with_missed(self, found: Facts) -> Facts:
         """With the GPUs that were there before and do not answer now, for a while."""
@@ -87,7 +99,7 @@ class DeviceWatch:
         kept = {name: self._seen[name] for name, misses in self._missed.items() if misses < MISSES}
         return found | {name: facts for name, facts in kept.items() if facts["gpu"]}
 
-    def _gpus(self, own: Collection[int]) -> Facts:
+    def _gpus(self, own: Own) -> Facts:
         reading = read_gpus()
         wanted = visible(reading.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
         cores = 1000 * available_cores()
@@ -107,13 +119,18 @@ class DeviceWatch:
             }
         return found
 
-    def _own_memory(self, gpu: Gpu, used: int, own: Collection[int]) -> int:
-        """Bytes of our attempts on a GPU. A container sees foreign process ids; then what came since we were idle."""
+    def _own_memory(self, gpu: Gpu, used: int, own: Own) -> dict[str, int]:
+        """Bytes of our attempts on a GPU, by folder.
+
+        A container sees foreign process ids; then what came since we were idle, in equal parts for each process.
+        """
         listed = gpu.processes
         told = listed is not None and all(memory is not None for _, memory in listed)
         if listed and told and any(Path(f"/proc/{pid}").exists() for pid, _ in listed):
-            return sum(memory or 0 for pid, memory in listed if pid in own)
-        return max(0, used - self._idle.get(gpu.uuid, 0)) if own else 0
+            return {folder: sum(memory or 0 for pid, memory in listed if pid in pids) for folder, pids in own.items()}
+        grown = max(0, used - self._idle.get(gpu.uuid, 0))
+        count = sum(map(len, own.values()))
+        return {folder: grown * len(pids) // count for folder, pids in own.items() if pids}
 
 
 def visible(gpus: Collection[Gpu], setting: str | None) -> list[Gpu]:
@@ -134,7 +151,7 @@ def visible(gpus: Collection[Gpu], setting: str | None) -> list[Gpu]:
     return found
 
 
-def computer(own: Collection[int]) -> dict[str, Any]:
+def computer(own: Own) -> dict[str, Any]:
     """Processors and memory of this computer, or of the container that this process is in."""
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     total, available = (1024 * int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
@@ -149,7 +166,7 @@ def computer(own: Collection[int]) -> dict[str, Any]:
         "architecture": CPU,
         "memory": total,
         "used": used,
-        "own": sum(map(_own_bytes, own)),
+        "own": {folder: sum(map(_own_bytes, pids)) for folder, pids in own.items()},
         "cores": 1000 * available_cores(),
         "gpu": False,
     }
@@ -179,10 +196,10 @@ def _own_bytes(pid: int) -> int:
     return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
 
 
-def _with_descendants(pids: Collection[int]) -> set[int]:
+def _with_descendants(own: Own) -> dict[str, set[int]]:
     """These processes and all below them."""
-    if not pids:
-        return set()
+    if not own:
+        return {}
     below: dict[int, list[int]] = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
@@ -191,6 +208,10 @@ def _with_descendants(pids: Collection[int]) -> set[int]:
             except (OSError, IndexError, ValueError):
                 continue
             below.setdefault(parent, []).append(int(path.name))
+    return {folder: _reached(pids, below) for folder, pids in own.items()}
+
+
+def _reached(pids: Collection[int], below: Mapping[int, list[int]]) -> set[int]:
     found: set[int] = set()
     waiting = list(pids)
     while waiting:
@@ -201,22 +222,20 @@ def _with_descendants(pids: Collection[int]) -> set[int]:
     return found
 
 
-_watch: DeviceWatch | None = None
+_watches: dict[str, DeviceWatch] = {}
+"""By kind: studies with different ``packing.devices`` may share a worker."""
 _starting = threading.Lock()
 
 
-def watch_devices(kind: str, own: Callable[[], Collection[int]]) -> str:
+def watch_devices(kind: str, own: Callable[[], Own]) -> str:
     """Make this process look at its devices from now on; returns why no GPU can be seen, or nothing."""
-    global _watch
     with _starting:
-        if _watch is None or _watch._kind != kind:
-            if _watch is not None:
-                _watch.stop()
-            _watch = DeviceWatch(kind, own)
-            _watch.start()
-        return _watch.problem
+        if kind not in _watches:
+            _watches[kind] = DeviceWatch(kind, own)
+            _watches[kind].start()
+        return _watches[kind].problem
 
 
-def seen_devices() -> Mapping[str, dict[str, Any]]:
-    """What :func:`watch_devices` saw last; empty before."""
-    return {} if _watch is None else _watch.facts()
+def seen_devices() -> dict[str, Facts]:
+    """What :func:`watch_devices` saw last, by kind; empty before."""
+    return {kind: watch.facts() for kind, watch in list(_watches.items())}

@@ -74,7 +74,8 @@ def share_devices(kind: str) -> str:
 
 def start_mps() -> str:
     """Start the MPS daemons of the GPUs that :func:`share_devices` sees; returns why some have none, or nothing."""
-    return _mps.prepare(name for name, facts in seen_devices().items() if facts["gpu"])
+    seen = {name: facts for devices in seen_devices().values() for name, facts in devices.items()}
+    return _mps.prepare(name for name, facts in seen.items() if facts["gpu"])
 
 
 def usages() -> dict[str, dict[str, Any]]:

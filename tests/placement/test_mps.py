@@ -171,6 +171,18 @@ def test_a_path_too_long_for_a_socket_is_refused(found: MpsStub, tmp_path: Path)
         daemons(found).begin("GPU-a")
 
 
+def test_files_of_a_long_study_stay_young(tmp_path: Path) -> None:
+    folder = tmp_path / "mps" / "GPU-a"
+    (folder / "pipe").mkdir(parents=True)
+    files = [folder / "users", folder / "keeper", folder / "pipe" / "control", folder, folder.parent]
+    for path in files:
+        path.touch()
+    for path in files:
+        os.utime(path, (0, 0))
+    mps_keeper.touch_all(folder)
+    assert all(path.stat().st_mtime > 1e9 for path in files)
+
+
 @pytest.mark.slow
 def test_a_daemon_that_hangs_on_quit_is_killed_with_its_server_and_the_next_user_waits_for_that(
     stub: MpsStub, worker: Callable[..., Worker]

@@ -205,6 +205,83 @@ def test_a_device_that_leaves_takes_its_room_along() -> None:
     assert names(placer.place([job(4, width=8)])) == [(4, "GPU-c")]
 
 
+def test_a_device_that_others_fill_is_tried_with_what_is_left_and_no_trial_is_given_up_for_it() -> None:
+    placer = devices_for(gpu(free=3))
+    jobs = [job(0, width=1), job(1, width=2)]
+    (placed,) = placer.place(jobs)
+    share = placed[1].share
+    assert share is not None and share.memory == share.capacity == 3 * GB, "all that is left, for one"
+    told = placer.judge(ended(placed, Outcome.OUT_OF_MEMORY, memory=3 * GB))
+    placer.release(placed[0].key)
+    assert told.outcome is Outcome.PREEMPTED and "Others used 37.0 GB of GPU-a" in told.message
+    width = placed[0].params["width"]
+    assert placer.place([job(placed[0].trial, 1, width=width)]) == [], "it failed with as much"
+    placer.update(Inventory((gpu(free=39),)))
+    ((_, slot),) = placer.place([job(placed[0].trial, 1, width=width)])
+    assert slot.share is not None and 6 * GB <= slot.share.memory <= 39 * GB
+
+
+def test_that_all_jobs_wait_is_told_once_with_the_reason() -> None:
+    placer = devices_for(gpu(free=5), stated={"memory": "30GB"})
+    assert placer.place([job(0, width=1), job(1, width=1)]) == []
+    told = [news for _ in range(100) if (placer.update(placer.inventory), news := placer.news())[1]]
+    assert len(told) == 1 and "2 jobs wait" in told[0] and "it needs 30.0 GB, 5.0 of 40.0 GB are free" in told[0]
+
+
+def test_what_was_measured_above_the_limit_ran_there_and_may_do_so_again() -> None:
+    placer = devices_for(gpu(), packing={"memory": {"A100": "8GB"}})
+    (placed,) = placer.place([job(0, width=1)])
+    placer.judge(ended(placed, Outcome.COMPLETED, memory=8_500_000_000))
+    placer.release(placed[0].key)
+    again = job(0, 1, width=1)
+    assert placer.refused([again]) == [] and names(placer.place([again])) == [(0, "GPU-a")]
+
+
+def test_a_job_that_is_alone_starves_neither_by_younger_ones_nor_by_profiles() -> None:
+    placer = devices_for(gpu(), packing={"patience": 2}, stated={"memory": "1GB * width", "compute": 10})
+    running = placer.place([job(1, width=18), job(2, width=18)])
+    waiting, number = [job(0, width=36)], 3
+    for _ in range(12):
+        waiting += [job(number, width=18), job(number + 1, width=18)]
+        number += 2
+        placer.judge(ended(running[0], Outcome.COMPLETED, memory=GB))
+        placer.release(running.pop(0)[0].key)
+        placed = placer.place(waiting)
+        running += placed
+        waiting = [one for one in waiting if one.key not in {begun.key for begun, _ in placed}]
+        if (0, 0) in {begun.key for begun, _ in placed}:
+            return
+    raise AssertionError("the large one never began")
+
+
+def test_a_reservation_ends_where_others_take_the_room_it_was_for() -> None:
+    placer = devices_for(gpu(memory=80), packing={"patience": 1}, stated={"memory": "1GB * width", "compute": 10})
+    running = placer.place([job(1, width=40)])
+    placer.place([job(0, width=60), job(2, width=30)])
+    placer.place([job(0, width=60), job(3, width=30)])
+    for key in [(1, 0), (2, 0), (3, 0)]:
+        placer.release(key)
+    assert running
+    placer.update(Inventory((gpu(memory=80, free=45),)))
+    assert names(placer.place([job(0, width=60), job(4, width=6), job(5, width=7)])) in (
+        [(4, "GPU-a"), (5, "GPU-a")],
+        [(5, "GPU-a"), (4, "GPU-a")],
+    )
+
+
+def test_who_may_have_died_of_a_neighbour_is_judged_a_moment_later() -> None:
+    placer = devices_for(gpu())
+    one, two = placer.place([job(0, width=1), job(1, width=2)])
+    crash = ended(one, Outcome.ERROR, memory=GB, message="CUDA error: unspecified launch failure")
+    assert placer.is_doubtful(crash)
+    assert not placer.is_doubtful(ended(one, Outcome.ERROR, memory=GB, message="ValueError: x"))
+    assert not placer.is_doubtful(ended(two, Outcome.OUT_OF_MEMORY, memory=12 * GB)), "it took more than its share"
+    placer.judge(ended(two, Outcome.OUT_OF_MEMORY, memory=12 * GB))
+    assert placer.judge(crash).outcome is Outcome.PREEMPTED
+    placer.release(two[0].key)
+    assert not placer.is_doubtful(crash), "nobody is beside it"
+
+
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("jobs"), st.lists(st.integers(1, 6), min_size=1, max_size=6)),

@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory
+from hpo_core.model.devices.seen_device import SeenDevice
 
 RESERVE = 0.05
 """Share of a device's memory that is left to drivers, allocators and what comes and goes."""
 STEPS = 64
 """Free memory is rounded down to such a part of the device: every heartbeat shows some other figure."""
 
-Seen = Mapping[str, Mapping[str, Mapping[str, Any]]]
+Seen = Mapping[str, Mapping[str, SeenDevice]]
 """By address of a worker, by name of a device: what it sees (:mod:`hpo_core.training.visible_devices`)."""
 
 
-def shared_inventory(seen: Seen, most: int) -> Inventory:
+def shared_inventory(seen: Seen, folder: str, most: int) -> Inventory:
     """The devices that some worker sees, node by node.
 
-    Several workers may see one device. What none of them uses for attempts of ours is used by others.
+    Several workers may see one device. What none of them uses for attempts of this study is used by others, be they
+    attempts of another study in the same worker.
 
     Args:
+        folder: of the study.
         most: jobs on one device at once.
     """
-    first: dict[str, Mapping[str, Any]] = {}
+    first: dict[str, SeenDevice] = {}
     own: dict[str, int] = {}
     for address in sorted(seen):
         for name, facts in seen[address].items():
             first.setdefault(name, facts)
-            own[name] = own.get(name, 0) + int(facts["own"])
+            own[name] = own.get(name, 0) + facts.own.get(folder, 0)
     devices = [
         Device(name, most, _capacity(first[name], own[name]))
-        for name in sorted(first, key=lambda name: (first[name]["node"], name))
+        for name in sorted(first, key=lambda name: (first[name].node, name))
     ]
     return Inventory(tuple(devices))
 
@@ -42,16 +44,17 @@ def workers_of(seen: Seen, name: str) -> list[str]:
     return [address for address in sorted(seen) if name in seen[address]]
 
 
-def _capacity(facts: Mapping[str, Any], own: int) -> Capacity:
-    total = int(facts["memory"])
+def _capacity(facts: SeenDevice, own: int) -> Capacity:
+    total = facts.memory
     step = max(1, total // STEPS)
-    others = max(0, int(facts["used"]) - own)
+    others = max(0, facts.used - own)
+    most = max(0, total - round(RESERVE * total)) // step * step
     free = max(0, total - others - round(RESERVE * total)) // step * step
     return Capacity(
-        node=str(facts["node"]),
-        architecture=str(facts["architecture"]),
-        memory=total,
+        node=facts.node,
+        architecture=facts.architecture,
+        memory=most,
         free=free,
-        cores=int(facts["cores"]),
-        gpu=bool(facts["gpu"]),
+        cores=facts.cores,
+        gpu=facts.gpu,
     )

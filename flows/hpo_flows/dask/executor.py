@@ -120,6 +120,7 @@ class DaskExecutor:
             on_out=self._worker_is_out,
             on_overdue=self._ran_too_long,
             on_back=self._forget_study_on,
+            kind=None if self._spec.packing is None else self._spec.packing.devices,
             on_new=None if self._spec.packing is None else self._share_devices_of,
         )
 
@@ -176,7 +177,7 @@ class DaskExecutor:
         self._kind.keep_size(count)
         if self._spec.packing is None:
             return Inventory.of(count, "dask")
-        return shared_inventory(self._watch.devices(), self._spec.packing.most)
+        return shared_inventory(self._watch.devices(), self._folder, self._spec.packing.most)
 
     def usages(self) -> Mapping[tuple[int, int], Usage]:
         """What running attempts that share devices were seen to use so far."""

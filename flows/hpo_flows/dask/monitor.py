@@ -11,16 +11,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from hpo_core.model.devices.seen_device import SeenDevice
 from hpo_core.model.devices.usage import Usage
 from hpo_core.training.child.heartbeat_timer import HeartbeatTimer
 
+T = TypeVar("T")
+_ATTEMPT = re.compile(r"/trial-([0-9]+)/attempt-([0-9]+)")
 ASK_SECONDS = 1.0
 ANSWER_SECONDS = 10.0
 METRIC = "hpo_beats"
@@ -28,7 +32,9 @@ METRIC = "hpo_beats"
 
 
 DEVICES = "hpo_devices"
-"""Name under which they send :func:`hpo_core.training.visible_devices.seen_devices`, where jobs share devices."""
+"""Name under which they send :func:`hpo_core.training.visible_devices.seen_devices`, where jobs share devices.
+
+By kind (``packing.devices``): studies with different ones may share a worker."""
 USAGES = "hpo_usages"
 """Name under which they then send :func:`hpo_core.training.worker.usages`."""
 
@@ -43,10 +49,10 @@ class WorkerFacts(NamedTuple):
     executing: list[str]
     """Those of them that a thread of it runs."""
     heartbeats: dict[str, int]
-    devices: dict[str, dict[str, Any]]
-    """That its jobs share, by name; empty before it was asked for them."""
-    usages: dict[str, dict[str, Any]]
-    """Likewise: by attempt that runs there and was measured."""
+    devices: dict[str, SeenDevice] | None
+    """That its jobs share, by name; None before it was asked for them."""
+    usages: dict[str, Usage]
+    """By attempt that runs there and was measured."""
 
 
 @dataclass
@@ -73,6 +79,7 @@ class ClusterWatch:
         on_out: called with (address, our keys there, why) when a worker goes out.
         on_overdue: called with (address, key, seconds) for a task that runs too long; its worker goes out next.
         on_back: awaited with the address of a worker that is heard again, before it counts again.
+        kind: of the devices that jobs share (``packing.devices``); None: they share none.
         on_new: awaited with the address of a worker that joined; None: nothing is to be done there.
     """
 
@@ -87,6 +94,7 @@ class ClusterWatch:
         on_out: Callable[[str, list[str], str], None],
         on_overdue: Callable[[str, str, float], None],
         on_back: Callable[[str], Awaitable[None]],
+        kind: str | None = None,
         on_new: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         self._client = client
@@ -94,7 +102,7 @@ class ClusterWatch:
         self._timeout, self._limit = timeout, limit
         self._longest = min(5.0, timeout / 4)
         self._on_out, self._on_overdue, self._on_back = on_out, on_overdue, on_back
-        self._on_new = on_new
+        self._kind, self._on_new = kind, on_new
         self._workers: dict[str, _Worker] = {}
         self._running: dict[str, HeartbeatTimer] = {}
         self._scheduler = HeartbeatTimer(self._longest)
@@ -123,19 +131,19 @@ class ClusterWatch:
         """Addresses of the others."""
         return [address for address, worker in list(self._workers.items()) if worker.out]
 
-    def devices(self) -> dict[str, dict[str, dict[str, Any]]]:
+    def devices(self) -> dict[str, dict[str, SeenDevice]]:
         """By address of a worker that is not out: what its jobs can share, by name."""
-        return {address: worker.facts.devices for address, worker in list(self._workers.items()) if not worker.out}
+        workers = list(self._workers.items())
+        return {address: worker.facts.devices or {} for address, worker in workers if not worker.out}
 
     def usages(self) -> dict[tuple[int, int], Usage]:
         """By (trial, attempt) of the study that runs and was measured: what it used so far."""
         found = {}
         for worker in list(self._workers.values()):
             for name, usage in worker.facts.usages.items():
-                folder, trial, attempt = name.rsplit("/", 2)
-                if folder == self._folder:
-                    key = int(trial.removeprefix("trial-")), int(attempt.removeprefix("attempt-"))
-                    found[key] = msgspec.convert(usage, Usage)
+                numbers = _ATTEMPT.fullmatch(name.removeprefix(self._folder))
+                if name.startswith(self._folder) and numbers:
+                    found[int(numbers[1]), int(numbers[2])] = usage
         return found
 
     def slots(self) -> int:
@@ -160,7 +168,8 @@ class ClusterWatch:
                 logging.getLogger(__name__).debug("asking the scheduler: %s: %s", type(error).__name__, error)
             else:
                 self._scheduler.reset()
-                self._take({address: WorkerFacts(*facts) for address, facts in seen.items()}, count=before)
+                taken = {address: _decoded(facts, self._kind) for address, facts in seen.items()}
+                self._take(taken, count=before)
                 before = True
                 self.asked.set()
             await asyncio.sleep(ASK_SECONDS)
@@ -248,9 +257,32 @@ def facts_of_workers(prefix: str, dask_scheduler: Any = None) -> dict[str, tuple
             worker.last_seen,
             [task.key for task in worker.processing if str(task.key).startswith(prefix)],
             [task.key for task in worker.executing if task in worker.processing and str(task.key).startswith(prefix)],
-            dict(worker.metrics.get(METRIC, {})),
-            {name: dict(facts) for name, facts in worker.metrics.get(DEVICES, {}).items()},
-            {name: dict(usage) for name, usage in worker.metrics.get(USAGES, {}).items()},
+            worker.metrics.get(METRIC),
+            worker.metrics.get(DEVICES),
+            worker.metrics.get(USAGES),
         )
         for worker in dask_scheduler.workers.values()
     }
+
+
+def _decoded(sent: tuple[Any, ...], kind: str | None) -> WorkerFacts:
+    """From :func:`facts_of_workers`; what a worker of another version says otherwise is left out."""
+    threads, last_seen, keys, executing, heartbeats, devices, usages = sent
+    of_kind = devices.get(kind) if isinstance(devices, dict) else None
+    seen = None if of_kind is None else _fitting(of_kind, SeenDevice)
+    if seen is not None and kind == "gpu":
+        seen = {name: device for name, device in seen.items() if device.gpu}
+    return WorkerFacts(
+        threads, last_seen, keys, executing, _fitting(heartbeats, int), devices=seen, usages=_fitting(usages, Usage)
+    )
+
+
+def _fitting(sent: Any, wanted: type[T]) -> dict[str, T]:
+    """What is as it should be of values by name."""
+    found: dict[str, T] = {}
+    for name, value in sent.items() if isinstance(sent, dict) else ():
+        try:
+            found[msgspec.convert(name, str)] = msgspec.convert(value, wanted)
+        except (ValueError, msgspec.ValidationError) as error:
+            logging.getLogger(__name__).debug("a Dask worker says of %r: %s", name, error)
+    return found

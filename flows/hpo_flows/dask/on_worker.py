@@ -78,7 +78,7 @@ async def share_devices_of_worker(kind: str, mps: bool, dask_worker: distributed
         mps: whether jobs are to share GPUs through it.
     """
     problem = await asyncio.to_thread(share_devices, kind)
-    dask_worker.metrics[DEVICES] = lambda _: dict(seen_devices())
+    dask_worker.metrics[DEVICES] = lambda _: seen_devices()
     dask_worker.metrics[USAGES] = lambda _: usages()
     await dask_worker.heartbeat()
     return problem, await asyncio.to_thread(start_mps) if mps else ""

@@ -223,7 +223,10 @@ class Session:
             raise self._start_error
 
     def _tell_news(self) -> None:
-        if news := self.executor.news():
+        self._tell(self.executor.news())
+
+    def _tell(self, news: str) -> None:
+        if news:
             self.say(terminal_text(news))
 
     # Drive.
@@ -243,6 +246,7 @@ class Session:
         dispatcher = make_dispatcher(study, self.executor)
         if isinstance(placer, SharedDevices):
             observers.append(MeasurementWriter(study, placer))
+            observers.append(ClusterNews(lambda: self._tell(placer.news())))
         loop = Loop(
             study,
             self.executor,

@@ -24,7 +24,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
     architecture: str
     """Such as ``A100``, or ``CPU``: demands are told apart by it."""
     memory: int
-    """Bytes in all."""
+    """Bytes that jobs may use together where nobody else uses any: all but a reserve."""
     free: int
     """Bytes of them that jobs of this study may use together now: what others use is left out."""
     cores: int

@@ -95,6 +95,11 @@ class Estimates:
         """Equal for jobs with the same need."""
         return key_of(self._values(params))
 
+    def ran_out_with(self, params: Mapping[str, Any], architecture: str) -> int:
+        """Most bytes that a job of this key had when it ran out of memory; 0: none did."""
+        known = self._known.find(architecture, self.key(params))
+        return 0 if known is None else known.failed
+
     def is_known(self, params: Mapping[str, Any], architecture: str) -> bool:
         """Whether a job of this key was measured on this architecture."""
         known = self._known.find(architecture, self.key(params))
@@ -152,7 +157,7 @@ class Estimates:
         )
 
     def _memory(self, stated: float | None, figures: Figures, known: KnownNeed, device: SharedDevice) -> int | None:
-        if stated is not None and not known.has_failed:
+        if stated is not None and not known.failed:
             return math.ceil(stated)
         if figures.memory is None:
             return None if stated is None else math.ceil(stated)

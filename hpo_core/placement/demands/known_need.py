@@ -78,9 +78,9 @@ class KnownNeed:
         return self.measurements > 0 or self._running != Figures()
 
     @property
-    def has_failed(self) -> bool:
-        """Whether an attempt ran out of memory."""
-        return self._failed > 0
+    def failed(self) -> int:
+        """Most bytes that an attempt had when it ran out of memory; 0: none did."""
+        return self._failed
 
     @property
     def figures(self) -> Figures:

@@ -18,7 +18,8 @@ class WithReservations:
     without what the job needs, so what ends there is kept for the job, which begins as soon as all of it is free.
     Cores are kept on the device's node likewise.
 
-    The job begins at the latest when all jobs that ran on the node at the time of the reservation have ended.
+    The job begins at the latest when all jobs that ran on the node at the time of the reservation have ended, unless
+    the cluster shrinks meanwhile: a reservation on a device that can no longer hold the job ends.
 
     Args:
         policy: places the other jobs.
@@ -50,13 +51,21 @@ class WithReservations:
         """By key of the job that has one: the device that is kept for it."""
         return dict(self._reserved)
 
-    def choose(self, jobs: Sequence[WaitingJob], room: Room) -> list[Assignment]:
+    def choose(self, jobs: Sequence[WaitingJob], room: Room, *, last: int = 0) -> list[Assignment]:
+        """As any policy.
+
+        Args:
+            last: so many jobs at the end of ``jobs`` get what the others leave.
+        """
         room = room.copy()
         self._forget_all_but(jobs)
         chosen = self._place_or_reserve(jobs, room)
         begun = {job for job, _ in chosen}
-        rest = [job for job in range(len(jobs)) if job not in begun and jobs[job].key not in self._reserved]
-        chosen += [(rest[job], place) for job, place in self.policy.choose([jobs[job] for job in rest], room)]
+        for some in (range(len(jobs) - last), range(len(jobs) - last, len(jobs))):
+            rest = [job for job in some if job not in begun and jobs[job].key not in self._reserved]
+            for number, place in self.policy.choose([jobs[job] for job in rest], room) if rest else ():
+                room.take(jobs[rest[number]].demand[room.devices[place].architecture], place)
+                chosen.append((rest[number], place))
         self._count_overtaken(jobs, {job for job, _ in chosen})
         return chosen
 
@@ -74,6 +83,9 @@ class WithReservations:
             if self._overtaken.get(job.key, 0) < self.patience:
                 continue
             name = self._reserved.get(job.key)
+            if name is not None and not self._could_hold_job(job, name):  # others use of it what the job needs
+                del self._reserved[job.key]
+                name = None
             place = places.get(name) if name is not None else self._nearest(job, room, kept)
             if place is None:
                 continue  # it fits nowhere, or each device is kept for an older job
@@ -103,6 +115,11 @@ class WithReservations:
             if lacking < least:
                 best, least = place, lacking
         return best
+
+    def _could_hold_job(self, job: WaitingJob, name: str) -> bool:
+        place = self._places.get(name)
+        need = None if place is None else job.demand.get(self._empty.devices[place].architecture)
+        return need is not None and self._could_hold(need, name)
 
     def _could_hold(self, need: Need, name: str) -> bool:
         place = self._places.get(name)

@@ -1,0 +1,27 @@
+"""What one worker sees of one device that jobs can share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+_Amount = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
+class SeenDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One look at a device; sent with the heartbeats of a worker."""
+
+    node: Annotated[str, msgspec.Meta(min_length=1)]
+    """Name of the computer it is in."""
+    architecture: Annotated[str, msgspec.Meta(min_length=1)]
+    """Such as ``A100``, or ``CPU``."""
+    memory: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+    """Bytes in all."""
+    used: _Amount
+    """Bytes in use, by whomever."""
+    own: dict[str, _Amount] = {}
+    """Bytes of them that attempts of this worker use, by folder of their study."""
+    cores: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+    """CPU cores of the computer, in thousandths."""
+    gpu: bool = False

@@ -1,0 +1,90 @@
+"""What workers send with their heartbeats, as the watch over the cluster takes it."""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from hpo_core.model.devices.usage import Usage
+from hpo_flows.dask.monitor import DEVICES, METRIC, USAGES, ClusterWatch
+
+GPU = {"node": "n", "architecture": "A100", "memory": 80, "used": 3, "own": {"/a": 2}, "cores": 8000, "gpu": True}
+CPU = GPU | {"architecture": "CPU", "gpu": False}
+USAGE = {"memory": 5}
+
+
+class Cluster:
+    """A scheduler of one worker, whose metrics a test writes; the client's loop is the test's."""
+
+    def __init__(self, metrics: dict[str, Any]) -> None:
+        self.metrics = metrics
+
+    async def run_on_scheduler(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        worker = types.SimpleNamespace(
+            address="tcp://1", nthreads=2, last_seen=0.0, processing={}, executing=set(), metrics=self.metrics
+        )
+        return function(*arguments, dask_scheduler=types.SimpleNamespace(workers={"tcp://1": worker}))
+
+
+def watch(metrics: dict[str, Any], kind: str, on_new: Callable[[str], Awaitable[None]] | None = None) -> Any:
+    return ClusterWatch(
+        Cluster(metrics), prefix="s/", folder="/a", timeout=60.0, limit=None, kind=kind, on_new=on_new,
+        on_out=lambda *_: None, on_overdue=lambda *_: None, on_back=lambda _: asyncio.sleep(0),
+    )  # fmt: skip
+
+
+def looked(metrics: dict[str, Any], kind: str) -> Any:
+    """A watch after its first look."""
+    found = watch(metrics, kind)
+
+    async def once() -> None:
+        looking = asyncio.ensure_future(found._watch())
+        while not found.asked.is_set() and not looking.done():
+            await asyncio.sleep(0)
+        looking.cancel()
+
+    asyncio.run(asyncio.wait_for(once(), 60))
+    assert found.slots() == 2
+    return found
+
+
+def test_a_study_reads_the_devices_of_its_kind() -> None:
+    sent = {DEVICES: {"gpu": {"GPU-a": GPU, "cpu:n": CPU}, "cpu": {"cpu:n": CPU}, "auto": {"GPU-b": GPU}}}
+    assert list(looked(sent, "gpu").devices()["tcp://1"]) == ["GPU-a"]
+    assert list(looked(sent, "cpu").devices()["tcp://1"]) == ["cpu:n"]
+    assert list(looked(sent, "auto").devices()["tcp://1"]) == ["GPU-b"]
+    assert looked({}, "auto").devices() == {"tcp://1": {}}
+
+
+def test_what_does_not_fit_is_left_out() -> None:
+    sent = {
+        DEVICES: {
+            "auto": {
+                "GPU-a": GPU,
+                "GPU-b": GPU | {"memory": "much"},
+                "GPU-c": GPU | {"used": -1},
+                "GPU-d": GPU | {"own": 7},
+                "GPU-e": {"node": "n"},
+                "GPU-f": None,
+                7: GPU,
+            }
+        },
+        USAGES: {
+            "/a/trial-3/attempt-0": USAGE,
+            "/a/trial-x/attempt-0": USAGE,
+            "/a/b/trial-4/attempt-0": USAGE,
+            "trial-5": USAGE,
+            "/a/trial-6/attempt-0": {"memory": "much"},
+            "/a/trial-7/attempt-0": None,
+        },
+        METRIC: {"/a/trial-3/attempt-0": 4, 5: 6, "/a/trial-3/attempt-1": "often"},
+    }
+    found = looked(sent, "auto")
+    assert list(found.devices()["tcp://1"]) == ["GPU-a"]
+    assert found.usages() == {(3, 0): Usage(memory=5)}
+    for rubbish in (5, "word", [1], None):
+        found = looked({DEVICES: rubbish, USAGES: rubbish, METRIC: rubbish}, "auto")
+        assert (found.devices(), found.usages()) == ({"tcp://1": {}}, {})
+        assert looked({DEVICES: {"auto": rubbish}}, "auto").devices() == {"tcp://1": {}}

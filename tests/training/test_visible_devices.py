@@ -1,0 +1,137 @@
+"""What a worker sees of the devices that its jobs share; a driver's answers are stood in for, ``/proc`` is real."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_core.placement.nvml import Gpu, GpuReading, NoNvmlError
+from hpo_core.training import visible_devices
+from hpo_core.training.visible_devices import DeviceWatch, computer, seen_devices, watch_devices
+
+MB = 2**20
+GIB = 2**30
+HOLDS = (
+    "import sys; held = bytearray({size}); held[::4096] = b'x' * len(held[::4096]); print(flush=True); sys.stdin.read()"
+)
+
+
+@contextmanager
+def holding(size: int) -> Iterator[int]:
+    """A process that holds so many bytes until the end; its id."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS.format(size=size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process.pid
+
+
+def card(used: int, processes: tuple[tuple[int, int | None], ...] | None = None, uuid: str = "GPU-a") -> Gpu:
+    name = "NVIDIA A100-SXM4-80GB"
+    return Gpu(uuid=uuid, index=0, name=name, memory=80 * GIB, memory_free=80 * GIB - used, processes=processes)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Sets what the driver answers from now on: cards, or an error."""
+    answer: list[Any] = [()]
+
+    def read() -> GpuReading:
+        if isinstance(answer[0], Exception):
+            raise answer[0]
+        return GpuReading(answer[0])
+
+    monkeypatch.setattr(visible_devices, "read_gpus", read)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return lambda now: answer.__setitem__(0, now)
+
+
+def look(watch: DeviceWatch) -> Mapping[str, dict[str, Any]]:
+    watch.look()
+    return watch.facts()
+
+
+def test_memory_of_attempts_is_told_by_study() -> None:
+    with ExitStack() as stack:
+        first, second = stack.enter_context(holding(60 * MB)), stack.enter_context(holding(120 * MB))
+        own = computer({"/a": [first], "/b": [second]})["own"]
+    assert 60 * MB < own["/a"] < 100 * MB
+    assert 120 * MB < own["/b"] < 160 * MB
+
+
+def test_memory_of_a_gpu_is_told_by_study(driver: Callable[[Any], None]) -> None:
+    with ExitStack() as stack:
+        first, second = stack.enter_context(holding(1)), stack.enter_context(holding(1))
+        driver((card(10 * GIB, ((first, 3 * GIB), (second, 6 * GIB), (1, GIB))),))
+        seen = look(DeviceWatch("gpu", lambda: {"/a": [first], "/b": [second]}))
+    assert seen["GPU-a"]["own"] == {"/a": 3 * GIB, "/b": 6 * GIB}
+
+
+def test_what_a_gpu_of_foreign_process_ids_grew_by_is_parted_among_attempts(driver: Callable[[Any], None]) -> None:
+    own: dict[str, list[int]] = {}
+    watch = DeviceWatch("gpu", lambda: own)
+    driver((card(GIB),))
+    assert look(watch)["GPU-a"]["own"] == {}
+    own |= {"/a": [os.getpid()], "/b": [os.getppid()]}
+    driver((card(9 * GIB),))
+    assert 8 * GIB - 3 <= sum(look(watch)["GPU-a"]["own"].values()) <= 8 * GIB  # rounded down
+
+
+def test_a_worker_whose_gpu_is_lost_does_not_offer_processors(driver: Callable[[Any], None]) -> None:
+    watch = DeviceWatch("auto", dict)
+    driver((card(GIB),))
+    assert list(look(watch)) == ["GPU-a"]
+    driver(())
+    assert [list(look(watch)) for _ in range(5)] == [["GPU-a"]] * 2 + [[]] * 3
+    driver((card(GIB),))
+    assert list(look(watch)) == ["GPU-a"]
+
+
+@pytest.mark.parametrize(
+    ("files", "setting", "names"),
+    [
+        (["nvidia0", "nvidiactl"], None, []),
+        (["nvidiactl", "nvidia-uvm"], None, ["cpu"]),  # the driver is there, and no card
+        (["nvidia0"], "", ["cpu"]),  # a person took the cards away from this worker
+        (["nvidia0"], "GPU-lost", []),
+    ],
+)
+def test_processors_are_offered_where_there_is_no_gpu(
+    files: list[str], setting: str | None, names: list[str],
+    driver: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:  # fmt: skip
+    for name in files:
+        (tmp_path / name).touch()
+    monkeypatch.setattr(visible_devices, "_DEVICE_FILES", tmp_path)
+    if setting is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
+    for answer in (NoNvmlError("the driver is not loaded"), ()):
+        driver(answer)
+        assert [name.partition(":")[0] for name in look(DeviceWatch("auto", dict))] == names
+
+
+def test_studies_with_other_kinds_do_not_take_each_others_watch(
+    driver: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watches: dict[str, DeviceWatch] = {}
+    monkeypatch.setattr(visible_devices, "_watches", watches)
+    driver((card(GIB),))
+    try:
+        for kind in ("gpu", "cpu", "gpu"):
+            assert watch_devices(kind, dict) == ""
+        seen = seen_devices()
+        assert {kind: [facts["gpu"] for facts in devices.values()] for kind, devices in seen.items()} == {
+            "gpu": [True],
+            "cpu": [False],
+        }
+    finally:
+        for watch in watches.values():
+            watch.stop()
