@@ -18,6 +18,10 @@ from hpo_core.model.errors import JournalError
 
 PER_KEY = 50
 PER_OBJECTIVE = 10_000
+WAIT_SECONDS = 30.0
+"""For others who write to the same database; after that, nothing is written."""
+WAIT_IN_LOOP = 2.0
+"""The same for a study, whose loop stands still meanwhile."""
 MOST_WAITING = 1_000
 """Measurements that wait for a database that does not answer."""
 
@@ -45,8 +49,11 @@ class Measurements(Protocol):
         """
         ...
 
-    def add(self, found: Sequence[Measurement]) -> int:
+    def add(self, found: Sequence[Measurement], *, wait: float = WAIT_SECONDS) -> int:
         """Keep these beside the others, and drop the oldest where there are too many. One that is there stays one.
+
+        Args:
+            wait: seconds for others who write at the same time.
 
         Returns:
             How many are new.
@@ -82,7 +89,7 @@ class MemoryMeasurements:
     def all(self) -> list[Measurement]:
         return sorted((one for _, one in self._kept.values()), key=newest_first)[::-1]
 
-    def add(self, found: Sequence[Measurement]) -> int:
+    def add(self, found: Sequence[Measurement], *, wait: float = WAIT_SECONDS) -> int:
         new = {one.identity: one for one in found if one.identity not in self._kept}
         keys = {identity: (one.objective, one.code, one.architecture, one.key) for identity, one in new.items()}
         self._kept |= {identity: (keys[identity], one) for identity, one in new.items()}
@@ -134,11 +141,14 @@ class QuietMeasurements:
             return []
 
     def add(self, found: Sequence[Measurement]) -> None:
-        """Keep these; where that fails they are tried again with the next, the newest :data:`MOST_WAITING`."""
+        """Keep these; where that fails they are tried again with the next, the newest :data:`MOST_WAITING`.
+
+        Others who write are waited for :data:`WAIT_IN_LOOP` seconds.
+        """
         self._waiting = [*self._waiting, *found][-MOST_WAITING:]
         try:
             if self._waiting:
-                self._kept.add(self._waiting)
+                self._kept.add(self._waiting, wait=WAIT_IN_LOOP)
             self._waiting = []
         except JournalError as error:
             self._tell("written", error)

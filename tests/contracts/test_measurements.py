@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hpo_core.journal import measurements, sql_measurements
 from hpo_core.journal.measurements import QuietMeasurements, measurements_of
 from hpo_core.journal.protocol import Journal
 from hpo_core.journal.retrying import RetryingJournal
-from hpo_core.journal.sql import SqlJournal, open_journal
+from hpo_core.journal.sql import BUSY_SECONDS, SqlJournal, open_journal
 from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.errors import JournalError
 
@@ -140,6 +141,50 @@ def test_a_study_goes_on_without_a_database_and_says_so_once(
     assert [one.measured_at for one in quiet.read("m:f", "c")] == [1.0]
     quiet.add([])
     assert [one.measured_at for one in quiet.read("m:f", "c")] == [1.0, 2.0, 3.0], "written later after all"
+    journal.close()
+
+
+def lock_for_others(url: str) -> sa.Connection:
+    """What another controller, or an administrator's tool, may hold for a while."""
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    connection = engine.connect()
+    if connection.dialect.name == "sqlite":
+        connection.connection.cursor().execute("BEGIN IMMEDIATE")
+    else:
+        connection.exec_driver_sql("LOCK TABLE hpo_measurements IN EXCLUSIVE MODE")
+    return connection
+
+
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)])
+def test_a_study_does_not_wait_long_for_another_who_writes(
+    database: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert measurements.WAIT_IN_LOOP == 2.0
+    monkeypatch.setattr(measurements, "WAIT_IN_LOOP", 0.3)
+    url = f"sqlite:///{tmp_path / 'journal.db'}"
+    if database == "postgresql":
+        url = request.getfixturevalue("postgresql_url")
+    journal = SqlJournal(url)
+    kept = measurements_of(journal)
+    kept.forget(None)
+    quiet = QuietMeasurements(kept)
+    quiet.add([measurement(1.0)])
+    other = lock_for_others(url)
+    adding = threading.Thread(target=quiet.add, args=([measurement(2.0)],))
+    began = time.monotonic()
+    adding.start()
+    adding.join(20)
+    seconds = time.monotonic() - began
+    waits = adding.is_alive()
+    other.close()
+    adding.join(60)
+    assert not waits and seconds >= 0.3
+    assert [one.measured_at for one in kept.read("m:f", "c")] == [1.0]
+    quiet.add([measurement(3.0)])
+    assert [one.measured_at for one in kept.read("m:f", "c")] == [1.0, 2.0, 3.0], "written with the next"
+    if database == "sqlite":
+        with journal._engine.connect() as connection:  # the study's own entries wait as long as before
+            assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == BUSY_SECONDS * 1000
     journal.close()
 
 

@@ -110,6 +110,14 @@ def test_processes_that_it_starts_count(bench: Bench) -> None:
     assert 98 * MB < usage.memory < 130 * MB
 
 
+def test_a_file_that_was_mapped_and_closed_does_not_count(bench: Bench) -> None:
+    file = bench.folder / "data"
+    file.write_bytes(bytes(150 * MB))
+    usage = bench.run("reads_a_mapped_file", file=str(file)).usage
+    assert isinstance(usage, Usage)
+    assert usage.memory < 30 * MB
+
+
 def test_a_killed_attempt_reports_what_it_used_until_then(bench: Bench) -> None:
     report = bench.run("killed", mb=100)
     assert report.outcome is Outcome.OUT_OF_MEMORY

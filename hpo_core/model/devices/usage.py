@@ -12,7 +12,11 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """
 
     memory: int = 0
-    """Peak of its resident memory, in bytes: anonymous and shared memory, not the files that it maps."""
+    """Peak of its resident memory, in bytes: anonymous and shared memory, not the files that it maps.
+
+    It is looked at while the attempt runs. One that was over after half a second says its peak itself; files that it
+    had mapped and closed again may be in that.
+    """
     cores: float = 0.0
     """CPU cores it kept busy: seconds of processor time per second."""
     startup_seconds: float = 0.0

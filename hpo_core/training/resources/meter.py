@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from hpo_core.model.devices.share import Share
 from hpo_core.model.devices.usage import Usage
 from hpo_core.training.resources.own_figures import FIRST_SECONDS, OwnFigures
-from hpo_core.training.resources.proc_files import pages, resident
+from hpo_core.training.resources.proc_files import anonymous, pages, resident
 from hpo_core.training.resources.process_tree import ProcessTree
 
 MOST_SECONDS = 1.0
@@ -23,6 +23,8 @@ _COST_IN_DOUBT = 0.1
 """The same while the attempt may exceed its share, which many processes that share memory seem to do."""
 _SHORT_SECONDS = 0.1
 """Training of less time than this says nothing about its cores; the whole attempt counts then."""
+_FEW_LOOKS = 2
+"""After so few, in half a second, the peak may not have been seen: then what the kernel says at the end counts."""
 TOLERANCE = 1.1
 """An attempt may exceed its share of the memory by 10 % before it is ended."""
 
@@ -32,8 +34,10 @@ class Meter:
 
     Memory: what the computer would have free again if the attempt ended. Anonymous and shared memory of its whole
     process tree, in which a page that several processes share counts once. What the zygote holds as well does not
-    count, until the attempt writes to it. Where the kernel does not tell what is shared, the child's growth since its
-    fork counts, and the processes that it starts count whole.
+    count, until the attempt writes to it. Files that it maps do not count; only for an attempt that was over after half
+    a second, those that it had mapped and closed again may, for the kernel's own peak includes them.
+    Where the kernel does not tell what is shared, the child's growth since its fork counts, and the processes that it
+    starts count whole.
     """
 
     def __init__(self, share: Share | None, figures: OwnFigures, tree: ProcessTree) -> None:
@@ -54,6 +58,7 @@ class Meter:
         self._interval = FIRST_SECONDS
         self._exact_at = self._doubt_at = 0.0
         self._cpu = 0.0
+        self._looks = 0
         self._profiled = False
         self._measured: Usage | None = None
 
@@ -72,6 +77,8 @@ class Meter:
         now, began = time.monotonic(), time.thread_time()  # the time in which others ran is no cost
         processes = self._tree.descendants()
         self._cpu = max(self._cpu, sum(one.cpu for one in processes.values()))
+        self.memory = max(self.memory, self._lower(processes))
+        self._looks += 1
         limit, listed = self.limit, time.thread_time()
         doubtful = limit is not None and now >= self._doubt_at and self._upper(processes) > limit
         if doubtful or now >= self._exact_at or (self._profiled and self._measured is None):
@@ -106,8 +113,9 @@ class Meter:
         if mark and now - mark >= _SHORT_SECONDS and cpu > spent_before:
             seconds, spent = now - mark, cpu - spent_before
         trained = figures.unit_ended - figures.began if figures.began else now - self._started
+        peak = figures.peak if self._looks <= _FEW_LOOKS else figures.memory
         return Usage(
-            memory=max(self.memory, figures.memory),
+            memory=max(self.memory, figures.memory, peak),
             cores=round(min(spent / max(seconds, 1e-6), float(os.cpu_count() or 1)), 3),
             startup_seconds=round(max(0.0, figures.began - self._started), 6) if figures.began else 0.0,
             unit_seconds=round(max(0.0, trained) / units, 9) if units else 0.0,
@@ -116,6 +124,14 @@ class Meter:
             device="" if share is None else share.device,
             share=None if share is None else share.amounts,
         )
+
+    def _lower(self, processes: Iterable[int]) -> int:
+        """Less than the attempt holds, known at little cost: a large peak between two exact looks is seen."""
+        largest = 0
+        for pid in processes:
+            with contextlib.suppress(OSError, ValueError):  # it ended meanwhile
+                largest = max(largest, anonymous(pid))
+        return largest - anonymous("self")
 
     def _upper(self, processes: Iterable[int]) -> int:
         """More than the attempt can hold, known at little cost: what processes share counts for each of them."""

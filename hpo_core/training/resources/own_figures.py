@@ -18,7 +18,7 @@ FIRST_SECONDS = 0.1
 """After its start, an attempt is looked at for the first time. Shorter ones are measured by themselves alone."""
 PROFILE_ITERATIONS = 10
 """Iterations of a profile; the first, in which libraries compile and choose their kernels, is not timed."""
-_LAYOUT = struct.Struct("<ddddqqq")
+_LAYOUT = struct.Struct("<ddddqqqq")
 _TORCH_SECONDS = 1.0
 """Between two questions to torch while units end; it takes some 50 microseconds to answer."""
 _MOST_BYTES = 1 << 56
@@ -36,7 +36,9 @@ class OwnFigures:
     iterations: int
     """Counted by ``trial.iteration()``; at most one more than a profile has."""
     memory: int
-    """Largest own memory of the child, known at its end."""
+    """Own memory of the child at its end."""
+    peak: int
+    """Its largest own memory, known at its end; files that it had mapped then, and has closed since, are in it."""
     device_memory: int
     """Largest memory that torch held of its GPUs."""
 
@@ -51,17 +53,17 @@ class OwnFigures:
         """Before a fork, in the zygote."""
         self.began = self.unit_ended = 0.0
         self.mark = (0.0, 0.0)
-        self.iterations = self.memory = self.device_memory = 0
+        self.iterations = self.memory = self.peak = self.device_memory = 0
         self._write()
 
     def read(self) -> None:
         """What the child wrote so far; called in the zygote. Impossible values count as not known."""
-        began, unit_ended, mark, cpu, iterations, memory, device = _LAYOUT.unpack_from(self._page, self._offset)
+        began, unit_ended, mark, cpu, iterations, *amounts = _LAYOUT.unpack_from(self._page, self._offset)
         now = time.monotonic()
         self.began, self.unit_ended, mark = (value if 0 < value <= now else 0.0 for value in (began, unit_ended, mark))
         self.mark = (mark, cpu) if mark and math.isfinite(cpu) and cpu >= 0 else (0.0, 0.0)
         self.iterations = max(0, iterations)
-        self.memory, self.device_memory = (value if 0 <= value <= _MOST_BYTES else 0 for value in (memory, device))
+        self.memory, self.peak, self.device_memory = (value if 0 <= value <= _MOST_BYTES else 0 for value in amounts)
 
     def start(self) -> None:
         """First thing in the child: what it inherited is not its own."""
@@ -98,7 +100,7 @@ class OwnFigures:
         """Last thing before the child reports."""
         try:
             short = time.monotonic() - self._started < FIRST_SECONDS
-            self.memory = own_growth(self._resident, faults=short)
+            self.memory, self.peak = own_growth(self._resident, faults=short)
             self.device_memory = max(self.device_memory, _torch_peak())
         except Exception:  # whatever user code did to torch, or to /proc
             pass
@@ -118,6 +120,7 @@ class OwnFigures:
             *self.mark,
             self.iterations,
             self.memory,
+            self.peak,
             self.device_memory,
         )
 

@@ -38,25 +38,40 @@ def resident(pid: int | str) -> int:
     return _held(read_text(f"/proc/{pid}/status"))
 
 
+def anonymous(pid: int | str) -> int:
+    """Anonymous memory of a process in bytes, that on swap space included; pages shared since a fork count whole."""
+    status = read_text(f"/proc/{pid}/status")
+    return sum(kilobytes(status, name) or 0 for name in (b"RssAnon", b"VmSwap"))
+
+
 def _held(status: bytes) -> int:
     return sum(kilobytes(status, name) or 0 for name in (b"RssAnon", b"RssShmem", b"VmSwap"))
 
 
-def own_growth(before: int, *, faults: bool = False) -> int:
-    """Bytes of this process's largest memory that it did not inherit.
+class Growth(NamedTuple):
+    """Memory of this process that it did not inherit, in bytes."""
+
+    now: int
+    peak: int
+    """Largest so far. Files that were mapped at that time, and are not now, are in it: the kernel keeps one number."""
+
+
+def own_growth(before: int, *, faults: bool = False) -> Growth:
+    """What this process holds, and held at most, beyond what it inherited.
 
     Args:
         before: what :func:`resident` said at its start.
-        faults: count inherited pages that it wrote to, as well: at most one for each page fault. After a while that
-            is far too many, for memory that is freed and taken again faults each time.
+        faults: count inherited pages that it wrote to in the peak, as well: at most one for each page fault. After a
+            while that is far too many, for memory that is freed and taken again faults each time.
     """
     status = read_text("/proc/self/status")
     largest, files = kilobytes(status, b"VmHWM") or 0, kilobytes(status, b"RssFile") or 0
-    growth = max(0, _held(status) - before, largest - files - before)
+    growth = max(0, _held(status) - before)
+    peak = max(growth, largest - files - before)
     if not faults:
-        return growth
+        return Growth(growth, peak)
     touched = resource.getrusage(resource.RUSAGE_SELF).ru_minflt * resource.getpagesize()
-    return max(growth, min(touched, growth + before))
+    return Growth(growth, max(peak, min(touched, peak + before)))
 
 
 def data_size() -> int:
