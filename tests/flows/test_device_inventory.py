@@ -35,3 +35,8 @@ def test_memory_of_another_study_in_the_same_worker_is_not_free() -> None:
 
 def test_memory_of_one_study_in_several_workers_adds_up() -> None:
     assert 73 < free(seen_by(60 * GIB, {"/a": 20 * GIB}), seen_by(60 * GIB, {"/a": 40 * GIB})) <= 80
+
+
+def test_what_several_workers_saw_a_device_grow_by_counts_once() -> None:
+    grown = seen_by(60 * GIB, {"/a": 30 * GIB}, by_growth=True)
+    assert 43 < free(grown, grown, grown) <= 50

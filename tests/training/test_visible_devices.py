@@ -186,3 +186,25 @@ def test_the_name_of_a_process_may_be_no_text() -> None:
     with holding(60 * MB, names) as pid:
         assert computer({"/a": [pid]})["own"]["/a"] > 60 * MB
         assert pid in visible_devices._with_descendants({"/a": [os.getpid()]})["/a"]
+
+
+SHARES = """
+import os, sys
+held = bytearray({size}); held[::4096] = b"x" * len(held[::4096])
+children = []
+for _ in range(3):
+    child = os.fork()
+    if not child:
+        sys.stdin.read()
+        os._exit(0)
+    children.append(child)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_pages_that_attempts_share_count_once() -> None:
+    with holding(200 * MB, SHARES) as pid:
+        children = visible_devices._with_descendants({"/a": [pid]})["/a"] - {pid}
+        assert len(children) == 3
+        assert 100 * MB < computer({"/a": children})["own"]["/a"] < 250 * MB

@@ -31,7 +31,8 @@ def shared_inventory(seen: Seen, folder: str, most: int) -> Inventory:
     for address in sorted(seen):
         for name, facts in seen[address].items():
             first.setdefault(name, facts)
-            own[name] = own.get(name, 0) + facts.own.get(folder, 0)
+            mine = facts.own.get(folder, 0)
+            own[name] = max(own.get(name, 0), mine) if facts.by_growth else own.get(name, 0) + mine
     devices = [
         Device(name, most, _capacity(first[name], own[name]))
         for name in sorted(first, key=lambda name: (first[name].node, name))

@@ -22,6 +22,8 @@ class SeenDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Bytes in use, by whomever."""
     own: dict[str, _Amount] = {}
     """Bytes of them that attempts of this worker use, by folder of their study."""
+    by_growth: bool = False
+    """Whether ``own`` is what the device's use grew by since none ran here: other workers' attempts are in it, too."""
     cores: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
     """CPU cores of the computer, in thousandths."""
     gpu: bool = False
