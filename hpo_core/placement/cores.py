@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
 
-_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+from hpo_core.placement.control_group import control_groups
 
 
 def available_cores() -> int:
-    """CPU cores that this process may use: of its affinity, and of its container's limit."""
+    """CPU cores that this process may use: of its affinity, and of the limits of its control groups."""
     cores = len(os.sched_getaffinity(0))
-    with contextlib.suppress(OSError, ValueError):
-        quota, _, period = _QUOTA.read_text().partition(" ")
-        if quota != "max":
-            cores = min(cores, max(1, int(quota) // int(period)))
+    for group in control_groups():
+        with contextlib.suppress(OSError, ValueError):
+            quota, _, period = (group / "cpu.max").read_text().partition(" ")
+            if quota != "max":
+                cores = min(cores, max(1, int(quota) // int(period)))
     return cores

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from hpo_core.placement.control_group import control_groups
 from hpo_core.placement.cores import available_cores
 from hpo_core.placement.nvml import Gpu, NoNvmlError, read_gpus
 from hpo_core.training.resources.proc_files import kilobytes, pages, read_text, times
@@ -28,7 +29,6 @@ _COST = 0.05
 """Share of the time that may go into asking what a process shares with others: about 1 ms for 100 MB."""
 _parts: dict[int, tuple[float, float]] = {}
 """By process: when to ask again, and what of its memory is its own."""
-_CGROUP = Path("/sys/fs/cgroup")
 _DEVICE_FILES = Path("/dev")
 
 Facts = dict[str, dict[str, Any]]
@@ -180,12 +180,12 @@ def computer(own: Own) -> dict[str, Any]:
         _parts.pop(ended, None)
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
     total, available = (1024 * int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
-    used = total - available
-    limit = _number(_CGROUP / "memory.max")
-    if limit is not None and limit < total:
-        held = _number(_CGROUP / "memory.current") or 0
-        reclaimable = _reclaimable(_CGROUP / "memory.stat")
-        total, used = limit, max(0, held - reclaimable)
+    for group in control_groups():
+        limit = _number(group / "memory.max")
+        if limit is not None:
+            held = max(0, (_number(group / "memory.current") or 0) - _reclaimable(group / "memory.stat"))
+            total, available = min(total, limit), min(available, max(0, limit - held))
+    used = max(0, total - available)
     return {
         "node": socket.gethostname(),
         "architecture": CPU,
@@ -209,7 +209,7 @@ def _reclaimable(path: Path) -> int:
         facts = dict(line.split() for line in path.read_text().splitlines())
     except (OSError, ValueError):
         return 0
-    return int(facts.get("inactive_file", 0))
+    return int(facts.get("inactive_file", 0)) + int(facts.get("active_file", 0))
 
 
 def _own_bytes(pid: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hpo_core.placement import control_group
 from hpo_core.placement.nvml import Gpu, GpuReading, NoNvmlError
 from hpo_core.training import visible_devices
 from hpo_core.training.visible_devices import DeviceWatch, computer, seen_devices, watch_devices
@@ -208,3 +209,24 @@ def test_pages_that_attempts_share_count_once() -> None:
         children = visible_devices._with_descendants({"/a": [pid]})["/a"] - {pid}
         assert len(children) == 3
         assert 100 * MB < computer({"/a": children})["own"]["/a"] < 250 * MB
+
+
+@pytest.mark.parametrize("group", ["/jobs/one", "/../elsewhere"])
+def test_limits_of_the_control_groups_above_hold(group: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    files = {
+        "jobs/one/memory.max": "max", "jobs/one/cpu.max": "max 100000",
+        "jobs/memory.max": str(64 * MB), "jobs/memory.current": str(40 * MB), "jobs/cpu.max": "100000 100000",
+        "jobs/memory.stat": f"anon 1\ninactive_file {10 * MB}\nactive_file {5 * MB}",
+        "memory.max": str(96 * MB), "memory.current": str(90 * MB),
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    (tmp_path / "membership").write_text(f"1:name=systemd:/x\n0::{group}\n")
+    monkeypatch.setattr(control_group, "_ROOT", tmp_path)
+    monkeypatch.setattr(control_group, "_MEMBERSHIP", tmp_path / "membership")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    seen = computer({})
+    inside = group == "/jobs/one"
+    assert (seen["memory"], seen["memory"] - seen["used"]) == ((64 if inside else 96) * MB, 6 * MB)
+    assert seen["cores"] == (1000 if inside else 4000)
