@@ -6,6 +6,7 @@ looks; everybody else reads what it saw last.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -15,10 +16,11 @@ from typing import Any
 
 from hpo_core.placement.cores import available_cores
 from hpo_core.placement.nvml import Gpu, NoNvmlError, read_gpus
+from hpo_core.training.resources.proc_files import kilobytes, read_text, times
 
 LOOK_SECONDS = 1.0
 MISSES = 3
-"""A GPU that did not answer so many times in a row is gone; drivers leave single questions unanswered."""
+"""A device that did not answer so many times in a row is gone; drivers leave single questions unanswered."""
 CPU = "CPU"
 """Architecture of a computer whose processors are shared."""
 _CGROUP = Path("/sys/fs/cgroup")
@@ -44,7 +46,7 @@ class DeviceWatch:
         self._idle: dict[str, int] = {}
         """By GPU: bytes in use when last none of our attempts ran."""
         self._missed: dict[str, int] = {}
-        """By GPU that was there: looks in a row at which it did not answer."""
+        """By device that was there: looks in a row at which it did not answer."""
         self._seen: Facts = {}
         self._had_gpu = False
         self._ended = threading.Event()
@@ -69,22 +71,31 @@ class DeviceWatch:
             self.look()
 
     def look(self) -> None:
-        """Look now."""
+        """Look now. Whatever goes wrong is a look at which no device answered."""
+        found: Facts = {}
+        try:
+            found, self.problem = self._found()
+        except Exception as error:  # a thread that ended would leave what it saw last for ever
+            said = f"Looking at the devices failed: {type(error).__name__}: {error}"
+            if said != self.problem:
+                logging.getLogger(__name__).warning("%s", said)
+            self.problem = said
+        self._seen = self._with_missed(found)
+
+    def _found(self) -> tuple[Facts, str]:
+        """What is there, and why no GPU can be seen."""
         own = _with_descendants(self._own())
         found: Facts = {}
+        problem = ""
         if self._kind != "cpu":
             try:
                 found = self._gpus(own)
             except NoNvmlError as error:
-                self.problem = str(error)
-                found = self._with_missed({})
-            else:
-                self.problem = ""
-                found = self._with_missed(found)
+                problem = str(error)
             self._had_gpu = self._had_gpu or bool(found)
         if not found and self._offers_processors():
             found = {f"cpu:{socket.gethostname()}": computer(own)}
-        self._seen = found
+        return found, problem
 
     def _offers_processors(self) -> bool:
         """Not where there is a GPU that does not answer now: jobs that need it would fail on processors."""
@@ -94,10 +105,10 @@ class DeviceWatch:
         return hidden or not (self._had_gpu or any(_DEVICE_FILES.glob("nvidia[0-9]*")))
 
     def _with_missed(self, found: Facts) -> Facts:
-        """With the GPUs that were there before and do not answer now, for a while."""
+        """With the devices that were there before and do not answer now, for a while."""
         self._missed = {name: self._missed.get(name, 0) + 1 for name in self._seen.keys() - found.keys()}
         kept = {name: self._seen[name] for name, misses in self._missed.items() if misses < MISSES}
-        return found | {name: facts for name, facts in kept.items() if facts["gpu"]}
+        return found | {name: facts for name, facts in kept.items() if facts["gpu"] or not found}
 
     def _gpus(self, own: Own) -> Facts:
         reading = read_gpus()
@@ -190,10 +201,10 @@ def _reclaimable(path: Path) -> int:
 def _own_bytes(pid: int) -> int:
     """Anonymous and shared memory of a process."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        status = read_text(f"/proc/{pid}/status")  # bytes: a process may have any name
     except OSError:
         return 0
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
+    return sum(kilobytes(status, name) or 0 for name in (b"RssAnon", b"RssShmem"))
 
 
 def _with_descendants(own: Own) -> dict[str, set[int]]:
@@ -204,8 +215,8 @@ def _with_descendants(own: Own) -> dict[str, set[int]]:
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             try:
-                parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, IndexError, ValueError):
+                parent = times(int(path.name)).parent
+            except (OSError, IndexError, ValueError):  # it ended meanwhile
                 continue
             below.setdefault(parent, []).append(int(path.name))
     return {folder: _reached(pids, below) for folder, pids in own.items()}

@@ -7,7 +7,10 @@ import types
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from hpo_core.model.devices.usage import Usage
+from hpo_flows.dask import monitor
 from hpo_flows.dask.monitor import DEVICES, METRIC, USAGES, ClusterWatch
 
 GPU = {"node": "n", "architecture": "A100", "memory": 80, "used": 3, "own": {"/a": 2}, "cores": 8000, "gpu": True}
@@ -43,7 +46,9 @@ def looked(metrics: dict[str, Any], kind: str) -> Any:
         looking = asyncio.ensure_future(found._watch())
         while not found.asked.is_set() and not looking.done():
             await asyncio.sleep(0)
-        looking.cancel()
+        while not looking.done():  # Python 3.11 may lose a cancellation
+            looking.cancel()
+            await asyncio.sleep(0)
 
     asyncio.run(asyncio.wait_for(once(), 60))
     assert found.slots() == 2
@@ -88,3 +93,36 @@ def test_what_does_not_fit_is_left_out() -> None:
         found = looked({DEVICES: rubbish, USAGES: rubbish, METRIC: rubbish}, "auto")
         assert (found.devices(), found.usages()) == ({"tcp://1": {}}, {})
         assert looked({DEVICES: {"auto": rubbish}}, "auto").devices() == {"tcp://1": {}}
+
+
+def test_a_worker_that_started_anew_under_its_address_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitor, "ASK_SECONDS", 0.0)
+    sent: dict[str, Any] = {}
+    greeted: list[str] = []
+    cured = asyncio.Event()
+
+    async def greet(address: str) -> None:
+        greeted.append(address)
+        if len(greeted) == 2:
+            raise OSError("it does not answer yet")
+        sent[DEVICES] = {"gpu": {}}  # it sees none, which is an answer
+        if len(greeted) == 3:
+            cured.set()
+
+    async def run() -> None:
+        looking = asyncio.ensure_future(watch(sent, "gpu", greet)._watch())
+        while not sent:
+            await asyncio.sleep(0)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(greeted) == 1
+        del sent[DEVICES]
+        await cured.wait()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        while not looking.done():  # Python 3.11 may lose a cancellation
+            looking.cancel()
+            await asyncio.sleep(0)
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert greeted == ["tcp://1"] * 3

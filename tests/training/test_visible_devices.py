@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,10 +25,10 @@ HOLDS = (
 
 
 @contextmanager
-def holding(size: int) -> Iterator[int]:
+def holding(size: int, program: str = HOLDS) -> Iterator[int]:
     """A process that holds so many bytes until the end; its id."""
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDS.format(size=size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", program.format(size=size)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -52,6 +53,13 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
     monkeypatch.setattr(visible_devices, "read_gpus", read)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return lambda now: answer.__setitem__(0, now)
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 60
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return holds()
 
 
 def look(watch: DeviceWatch) -> Mapping[str, dict[str, Any]]:
@@ -135,3 +143,46 @@ def test_studies_with_other_kinds_do_not_take_each_others_watch(
     finally:
         for watch in watches.values():
             watch.stop()
+
+
+@pytest.mark.parametrize("kind", ["gpu", "auto", "cpu"])
+def test_a_look_that_fails_is_a_miss_and_said_once(
+    kind: str, driver: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken: list[Exception] = [OSError("unknown error")]
+
+    def own() -> dict[str, list[int]]:
+        if broken:
+            raise broken[0]
+        return {}
+
+    monkeypatch.setattr(visible_devices, "LOOK_SECONDS", 0.001)
+    driver((card(GIB),))
+    watch = DeviceWatch(kind, own)
+    watch.start()  # the first look fails
+    try:
+        assert (watch.facts(), watch.problem) == ({}, "Looking at the devices failed: OSError: unknown error")
+        broken.clear()
+        assert eventually(lambda: len(watch.facts()) == 1)
+        broken.append(OSError("unknown error"))
+        assert eventually(lambda: not watch.facts())
+        broken.clear()
+        assert eventually(lambda: len(watch.facts()) == 1)
+    finally:
+        watch.stop()
+    assert len(caplog.records) <= 2  # once for each time that it began
+
+
+def test_a_driver_that_fails_is_a_miss(driver: Callable[[Any], None]) -> None:
+    watch = DeviceWatch("auto", dict)
+    driver((card(GIB),))
+    look(watch)
+    driver(RuntimeError("NVML_ERROR_GPU_IS_LOST"))
+    assert [list(look(watch)) for _ in range(4)] == [["GPU-a"]] * 2 + [[]] * 2
+
+
+def test_the_name_of_a_process_may_be_no_text() -> None:
+    names = f"import ctypes; ctypes.CDLL(None).prctl(15, bytes([0xff, 0x29, 0x20]), 0, 0, 0); {HOLDS}"
+    with holding(60 * MB, names) as pid:
+        assert computer({"/a": [pid]})["own"]["/a"] > 60 * MB
+        assert pid in visible_devices._with_descendants({"/a": [os.getpid()]})["/a"]

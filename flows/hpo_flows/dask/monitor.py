@@ -27,6 +27,8 @@ T = TypeVar("T")
 _ATTEMPT = re.compile(r"/trial-([0-9]+)/attempt-([0-9]+)")
 ASK_SECONDS = 1.0
 ANSWER_SECONDS = 10.0
+SILENT = 3
+"""After so many looks a worker that was asked for its devices and sends none is another process: asked again."""
 METRIC = "hpo_beats"
 """Name under which workers send :func:`hpo_core.training.worker.heartbeats` with each heartbeat."""
 
@@ -66,6 +68,9 @@ class _Worker:
     coming_back: bool = False
     greeted: bool = False
     """Whether it was asked what it has to be asked when it joins."""
+    greeting: bool = False
+    silent: int = 0
+    """Looks in a row at which it did not send what it was asked for."""
 
 
 class ClusterWatch:
@@ -186,8 +191,9 @@ class ClusterWatch:
             worker = self._workers.get(address)
             if worker is None:
                 worker = self._workers[address] = _Worker(facts, HeartbeatTimer(self._longest))
-            if self._on_new is not None and not worker.greeted:
-                worker.greeted = True
+            worker.silent = worker.silent + 1 if worker.greeted and facts.devices is None else 0
+            if self._on_new is not None and not worker.greeting and (not worker.greeted or worker.silent >= SILENT):
+                worker.greeting = True
                 self._later(self._greet(address, worker, self._on_new))
             why = self._why_out(worker, facts, count)
             worker.facts = facts
@@ -205,9 +211,11 @@ class ClusterWatch:
     async def _greet(self, address: str, worker: _Worker, on_new: Callable[[str], Awaitable[None]]) -> None:
         try:
             await asyncio.wait_for(on_new(address), self._timeout)
-        except Exception as error:
-            worker.greeted = False  # asked again the next time
+            worker.greeted, worker.silent = True, 0
+        except Exception as error:  # asked again the next time
             logging.getLogger(__name__).debug("%s: %s: %s", address, type(error).__name__, error)
+        finally:
+            worker.greeting = False
 
     def _why_out(self, worker: _Worker, facts: WorkerFacts, count: bool) -> str:
         """Why the worker must count as gone; empty where it is well."""
