@@ -64,6 +64,14 @@ class TrainerPool:
             trainer.cancel(trial, attempt)
         return bool(trainers)
 
+    def limit(self, trial: int, attempt: int, folder: str, memory: int) -> bool:
+        """Lower the limit of an attempt's memory, see :meth:`Trainer.limit`; return whether it runs here."""
+        with self._lock:
+            trainer = self._running.get((folder, trial, attempt))
+        if trainer is not None:
+            trainer.limit(trial, attempt, memory)
+        return trainer is not None
+
     def cancel_study(self, folder: str) -> int:
         """End every running attempt of the study in ``folder``; return how many there were."""
         with self._lock:

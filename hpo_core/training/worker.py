@@ -47,6 +47,16 @@ def cancel_job(trial: int, attempt: int, folder: str | None = None) -> bool:
     return _pool.cancel(trial, attempt, folder)
 
 
+def limit_job(trial: int, attempt: int, folder: str, memory: int) -> bool:
+    """Let an attempt take no more of its device from now on; return whether it runs here.
+
+    Args:
+        folder: the study's folder.
+        memory: bytes; what it has taken already it keeps, and it never gets more than its share.
+    """
+    return _pool.limit(trial, attempt, folder, memory)
+
+
 def cancel_study(folder: str) -> int:
     """End every running attempt of the study in ``folder``; return how many there were.
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.devices.usage import Usage
-from hpo_core.model.errors import SpecError
 from hpo_core.placement.demands import Estimate, Estimates, StatedDemand
 from hpo_core.placement.packing.prediction import predict
 from hpo_core.placement.packing.room import SharedDevice
@@ -285,10 +284,21 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
         estimates(**wrong)
 
 
-def test_a_stated_amount_without_a_value_is_named() -> None:
-    known = estimates(stated=StatedDemand.read({"memory": "1GB * depth"}))
-    with pytest.raises(SpecError, match=r"packing.demand.memory = '1GB \* depth'.*'depth' is not in the configuration"):
-        ask(known, {"width": 1})
+def test_a_stated_amount_without_a_value_is_as_good_as_not_stated_and_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stated = StatedDemand.read({"memory": "1GB * log2(width * width)", "cores": 3})
+    assert stated.value("memory", {"width": -2}) == stated.value("memory", {"width": 2}) == 2 * GB, "both ends do"
+    known = estimates(stated=stated)
+    found = [ask(known, {"width": width}) for width in (0, 2, 0, 0)]
+    assert [one.source for one in found] == ["profile", "stated", "profile", "profile"]
+    assert [one.need.memory for one in found] == [10 * GB, 2 * GB, 10 * GB, 10 * GB]
+    assert [one.need.cores for one in found] == [3000] * 4, "what has a value counts"
+    assert found[0].guessed == ("memory", "compute")
+    (said,) = caplog.messages
+    assert "packing.demand.memory = '1GB * log2(width * width)'" in said
+    known.learn({"width": 0}, on_gpu(5 * GB), at=1.0)
+    assert ask(known, {"width": 0}).need.memory == 5_250_000_000, "as measured"
 
 
 WIDTHS = st.sampled_from([2**power for power in range(10)])

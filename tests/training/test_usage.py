@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,42 @@ def test_an_attempt_that_takes_more_than_its_share_is_ended(bench: Bench) -> Non
     assert "100 MB is its share of node" in report.message and "packing.demand.memory" in report.message
     assert isinstance(report.usage, Usage)
     assert 110 * MB < report.usage.memory < 1000 * MB
+
+
+@pytest.mark.parametrize(("limit", "outcome"), [(120 * MB, Outcome.OUT_OF_MEMORY), (400 * MB, Outcome.COMPLETED)])
+def test_the_limit_of_a_running_attempt_is_lowered(bench: Bench, limit: int, outcome: Outcome) -> None:
+    """It took 90 MB, and takes 200 MB once the file is there; its share is 300 MB."""
+    request = bench.request(
+        "minibatches",
+        mb=90,
+        iterations=10,
+        file=str(bench.folder / "go"),
+        then=110,
+        share=cpu_share(300 * MB, 1000 * MB),
+    )
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(bench.pool.run, request)
+        until = time.monotonic() + 60
+        while not bench.pool.usages() and time.monotonic() < until:
+            time.sleep(0.02)
+        assert not bench.pool.limit(0, 7, str(bench.folder), limit), "another attempt"
+        assert bench.pool.limit(0, 0, str(bench.folder), limit)
+        (bench.folder / "go").touch()
+        report = running.result(120)
+    assert report.outcome is outcome, report.message
+    assert isinstance(report.usage, Usage) and report.usage.share == (1000, min(limit, 300 * MB), 1000)
+    if outcome is Outcome.OUT_OF_MEMORY:
+        assert "120 MB is its share of node" in report.message
+    assert not bench.pool.limit(0, 0, str(bench.folder), limit), "it ended"
+
+
+def test_a_lower_limit_does_not_end_an_attempt_for_what_it_took_before() -> None:
+    meter = Meter(cpu_share(300 * MB, 1000 * MB), SharedProgress().figures, ProcessTree(os.getpid()))
+    meter.memory = 90 * MB
+    meter.lower(10 * MB)
+    assert meter.limit == 99 * MB
+    meter.lower(200 * MB)
+    assert meter.limit == 99 * MB, "it is never raised"
 
 
 def test_no_process_gets_more_than_jobs_may_use_together(bench: Bench) -> None:

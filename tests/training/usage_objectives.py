@@ -142,6 +142,10 @@ def minibatches(trial):
             if Path(trial.params["file"]).exists():
                 break
             time.sleep(0.02)
+        if "then" in trial.params:
+            more = take(trial.params["then"])
+            time.sleep(2.0)
+            del more
     trial.report(loss=float(kept[0]))
 
 

@@ -32,6 +32,10 @@ class Share(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
         """Bytes that the attempt may use: its share, or all of them where it is alone."""
         return self.capacity if self.alone else self.memory
 
+    def lowered(self, memory: int) -> Share:
+        """The same with so many bytes, if that is less."""
+        return self if memory >= self.memory else msgspec.structs.replace(self, memory=memory)
+
     @property
     def amounts(self) -> tuple[int, int, int]:
         """(compute, allowed memory, cores), as :class:`~hpo_core.model.devices.usage.Usage` keeps them."""

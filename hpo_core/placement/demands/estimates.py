@@ -5,6 +5,7 @@ HyperSack (Section IV): known models are taken from the history, the others are 
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,10 +16,13 @@ import msgspec
 from hpo_core.model.devices.measurement import Measurement, deciding_values, is_cpu, key_of
 from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.devices.usage import Usage
+from hpo_core.model.errors import SpecError
 from hpo_core.placement.demands.known_need import Figures, KnownNeed, KnownNeeds
 from hpo_core.placement.packing.need import WHOLE, Need
 from hpo_core.placement.packing.room import SharedDevice
 from hpo_core.security.credentials import without_urls_credentials
+
+log = logging.getLogger("hpo.packing")
 
 Source = Literal["stated", "measured", "predicted", "profile"]
 
@@ -73,6 +77,7 @@ class Estimates:
         self._study = study
         self._by = by
         self._stated = stated or StatedDemand()
+        self._is_told = False
         self._profiles = profiles
         self._known = KnownNeeds(quantile)
         self._seen: set[str] = set()
@@ -124,9 +129,6 @@ class Estimates:
             units: of training.
             node_cores: CPU cores of the device's node, in thousandths.
             devices_on_node: over which they are spread.
-
-        Raises:
-            SpecError: what is stated has no value for these parameters.
         """
         values = self._values(params)
         known = self._known.find(device.architecture, key_of(values)) or KnownNeed(values)
@@ -136,7 +138,7 @@ class Estimates:
             figures = self._known.predicted(device.architecture, values)
             source = "profile" if figures.memory is None else "predicted"
             rests_on = 0 if figures.memory is None else self._known.measurements(device.architecture)
-        stated = {part: self._stated.value(part, params) for part in self._stated.parts}
+        stated = self._stated_for(params)
         guesses = {
             "memory": device.memory // self._profiles,
             "compute": WHOLE // self._profiles,
@@ -155,6 +157,24 @@ class Estimates:
             measurements=rests_on,
             guessed=tuple(part for part in guesses if found[part] is None),
         )
+
+    def _stated_for(self, params: Mapping[str, Any]) -> dict[str, float]:
+        """Amounts by part. An expression that has no value for these parameters counts as not stated.
+
+        The ends of the parameters' ranges were tried before the study began, and not what lies between them.
+        """
+        found = {}
+        for part in self._stated.parts:
+            try:
+                value = self._stated.value(part, params)
+            except SpecError as error:
+                if not self._is_told:
+                    self._is_told = True
+                    log.warning("%s Such jobs are placed by what is measured.", error)
+                continue
+            if value is not None:
+                found[part] = value
+        return found
 
     def _memory(self, stated: float | None, figures: Figures, known: KnownNeed, device: SharedDevice) -> int | None:
         if stated is not None and not known.failed:

@@ -57,6 +57,14 @@ class Limit(_Message, frozen=True):
     message: str
 
 
+class Lower(_Message, frozen=True):
+    """Trainer to zygote: from now on, this attempt may take only so much memory of its device."""
+
+    trial: int
+    attempt: int
+    memory: int
+
+
 class Cancel(_Message, frozen=True):
     """Trainer to zygote: end this attempt, if it is running."""
 
@@ -89,7 +97,7 @@ class MalformedMessageError(ValueError):
     """Received bytes are no message: user code wrote to a descriptor of ours."""
 
 
-Message = Prepare | Ready | Run | Started | Measured | Limit | Cancel | Ping | Pong | Done
+Message = Prepare | Ready | Run | Started | Measured | Limit | Lower | Cancel | Ping | Pong | Done
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 

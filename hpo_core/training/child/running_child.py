@@ -86,6 +86,10 @@ class RunningChild:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, signal.SIGTERM)
 
+    def lower(self, memory: int) -> None:
+        """Limit it to so many bytes of its device, if that is less than its share."""
+        self._meter.lower(memory)
+
     @property
     def ending(self) -> bool:
         """Whether the child was told to end, or has reported and only has to exit."""
@@ -194,7 +198,7 @@ class RunningChild:
         if self._kill_at is not None or time.monotonic() < self._meter.next_at:
             return None
         self._meter.sample()
-        limit, share = self._meter.limit, self.request.share
+        limit, share = self._meter.limit, self._meter.share
         if limit is not None and share is not None and self._meter.memory > limit:
             self.stop(Outcome.OUT_OF_MEMORY, exceeded(share, self._meter.memory), grace=LIMIT_GRACE)
         return self._meter.news(self._units())

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from hpo_core.model.devices.share import Share
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.trial import Outcome, Report
@@ -29,6 +30,7 @@ from hpo_core.training.child.messages import (
     Cancel,
     Done,
     Limit,
+    Lower,
     Measured,
     Message,
     Ping,
@@ -86,6 +88,7 @@ class Trainer:
         self._child_group = 0
         self._lock = threading.Lock()
         self._cancelled: tuple[int, int] | None = None
+        self._lowered: tuple[tuple[int, int], int] | None = None
         self._measured: Usage | None = None
         self._gpu_meter: GpuMeter | None = None
         self._tag = uuid.uuid4().hex
@@ -172,6 +175,7 @@ class Trainer:
         Raises:
             ValueError: the request is for another objective or ``pythonpath`` than this trainer's.
         """
+        self._lowered = None
         try:
             # masked here, where the secrets are known; the child is not given them
             return masked_report(run_repeats(self._run, request))
@@ -197,6 +201,10 @@ class Trainer:
         attempt = (request.job.trial, request.job.attempt)
         self._child_group = 0
         self._measured = None
+        if self._lowered is not None and self._lowered[0] == attempt and request.share is not None:
+            # another repeat of the same attempt, which is limited from its start
+            lowered = request.share.lowered(self._lowered[1])
+            request = msgspec.structs.replace(request, share=lowered)
         self._send(Run(request))
         if self._cancelled == attempt:
             self._send(Cancel(*attempt))
@@ -265,7 +273,7 @@ class Trainer:
         if share is None or not share.gpu or zygote is None:
             return
 
-        def on_exceeded(memory: int) -> None:
+        def on_exceeded(share: Share, memory: int) -> None:
             self._send(Limit(job.trial, job.attempt, exceeded(share, memory)))
 
         self._gpu_meter = GpuMeter(share, zygote.pid, on_exceeded)
@@ -286,6 +294,18 @@ class Trainer:
         """End that attempt (SIGTERM, grace period, SIGKILL) if it runs here or is about to; it reports PREEMPTED."""
         self._cancelled = (trial, attempt)
         self._send(Cancel(trial, attempt))
+
+    def limit(self, trial: int, attempt: int, memory: int) -> None:
+        """Let an attempt that runs here take no more than so many bytes of its device, or what it has taken already.
+
+        It never gets more than its share by that. What was set in the child at its start stays: the part of torch's
+        allocator, and MPS.
+        """
+        meter = self._gpu_meter
+        if meter is not None:
+            memory = meter.lower(memory)
+        self._lowered = (trial, attempt), memory
+        self._send(Lower(trial, attempt, memory))
 
     def close(self) -> None:
         """End the zygote and whatever it runs. The trainer cannot be used again."""

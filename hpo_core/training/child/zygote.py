@@ -30,6 +30,7 @@ from hpo_core.training.child.messages import (
     Done,
     Inbox,
     Limit,
+    Lower,
     MalformedMessageError,
     Measured,
     Ping,
@@ -106,12 +107,14 @@ class Zygote:
                 self._start(message.request)
             elif isinstance(message, Ping):
                 self._send(Pong(self._child is not None and self._child.ending))
-            elif isinstance(message, Cancel | Limit) and self._child is not None:
+            elif isinstance(message, Cancel | Limit | Lower) and self._child is not None:
                 job = self._child.request.job
                 if (job.trial, job.attempt) != (message.trial, message.attempt):
                     continue
                 if isinstance(message, Limit):
                     self._child.stop(Outcome.OUT_OF_MEMORY, message.message, grace=LIMIT_GRACE)
+                elif isinstance(message, Lower):
+                    self._child.lower(message.memory)
                 else:
                     self._child.stop(Outcome.PREEMPTED, "The attempt was ended on purpose (cancel or shutdown).")
 

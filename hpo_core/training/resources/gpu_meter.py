@@ -40,10 +40,10 @@ class GpuMeter:
     Args:
         share: what the attempt was given of the GPU.
         root: the process below which its processes are.
-        on_exceeded: called once, with the bytes that it holds, if they are more than its share and 10 %.
+        on_exceeded: called once, with its share and the bytes that it holds, if they are more than that and 10 %.
     """
 
-    def __init__(self, share: Share, root: int, on_exceeded: Callable[[int], None]) -> None:
+    def __init__(self, share: Share, root: int, on_exceeded: Callable[[Share, int], None]) -> None:
         self._share = share
         self._on_exceeded = on_exceeded
         self._tree = ProcessTree(root)
@@ -58,6 +58,15 @@ class GpuMeter:
         """Look no more."""
         self._ended.set()
         self._thread.join(_JOIN_SECONDS)
+
+    def lower(self, memory: int) -> int:
+        """The attempt may hold so many bytes from now on, if that is less than its share; what it held, it keeps.
+
+        Returns:
+            How many it may hold.
+        """
+        self._share = self._share.lowered(max(memory, self._memory or 0))
+        return self._share.memory
 
     def with_gpu(self, usage: Usage) -> Usage:
         """The same, with what was seen of the GPU so far.
@@ -85,18 +94,18 @@ class GpuMeter:
             self._look_on(gpu)
 
     def _look_on(self, gpu: GpuProcesses) -> None:
-        share = self._share
-        limit: float = TOLERANCE * share.allowed
+        told = False
         interval, before = FIRST_SECONDS, 0.0
         while not self._ended.wait(interval):
-            found = gpu.look({*self._tree.descendants()}, alone=share.alone)
+            found = gpu.look({*self._tree.descendants()}, alone=self._share.alone)
             now = time.monotonic() - self._started
             if found.compute is not None:
                 self._busy.append(_Busy(before, now, found.compute))
                 before = now
             if found.memory is not None:
                 self._memory = max(self._memory or 0, found.memory)
-                if found.memory > limit:
-                    limit = float("inf")
-                    self._on_exceeded(found.memory)
+                share = self._share
+                if found.memory > TOLERANCE * share.allowed and not told:
+                    told = True
+                    self._on_exceeded(share, found.memory)
             interval = min(1.5 * interval, MOST_SECONDS)

@@ -51,7 +51,7 @@ class Meter:
         self.next_at = time.monotonic() + FIRST_SECONDS
         self.memory = 0
         """Peak of what was seen so far."""
-        self._share = share
+        self.share = share
         self._figures = figures
         self._tree = tree
         self._started = time.monotonic()
@@ -65,10 +65,16 @@ class Meter:
     @property
     def limit(self) -> int | None:
         """Bytes of the computer's memory beyond which the attempt is ended; None: no limit."""
-        share = self._share
+        share = self.share
         if share is None or share.gpu:
             return None
         return int(TOLERANCE * share.allowed)
+
+    def lower(self, memory: int) -> None:
+        """The attempt may take so many bytes from now on, if that is less than its share; what it took, it keeps."""
+        if self.share is not None:
+            kept = 0 if self.share.gpu else self.memory
+            self.share = self.share.lowered(max(memory, kept))
 
     def sample(self) -> None:
         """Look at all processes of the attempt once, and say when to look again."""
@@ -105,7 +111,7 @@ class Meter:
             cpu: processor seconds of the child and of what it waited for, where it has ended.
             units: how many it has done; where it has no loop over ``trial.steps()``, in all its time.
         """
-        figures, share = self._figures, self._share
+        figures, share = self._figures, self.share
         figures.read()
         cpu = max(cpu, self._cpu)
         seconds, spent = now - self._started, cpu
