@@ -126,6 +126,7 @@ class DeviceWatch:
                 self._idle[gpu.uuid] = used
             found[gpu.uuid] = {
                 "node": socket.gethostname(),
+                "boot": _boot(),
                 "architecture": gpu.architecture,
                 "memory": gpu.memory,
                 "used": used,
@@ -188,6 +189,7 @@ def computer(own: Own) -> dict[str, Any]:
     used = max(0, total - available)
     return {
         "node": socket.gethostname(),
+        "boot": _boot(),
         "architecture": CPU,
         "memory": total,
         "used": used,
@@ -195,6 +197,14 @@ def computer(own: Own) -> dict[str, Any]:
         "cores": 1000 * available_cores(),
         "gpu": False,
     }
+
+
+def _boot() -> str:
+    """What the kernel called its start: tells computers of one name apart, and is the same in all containers of one."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _number(path: Path) -> int | None:

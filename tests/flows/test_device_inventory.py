@@ -40,3 +40,10 @@ def test_memory_of_one_study_in_several_workers_adds_up() -> None:
 def test_what_several_workers_saw_a_device_grow_by_counts_once() -> None:
     grown = seen_by(60 * GIB, {"/a": 30 * GIB}, by_growth=True)
     assert 43 < free(grown, grown, grown) <= 50
+
+
+def test_computers_of_one_name_are_told_apart() -> None:
+    seen = {f"tcp://{n}": {f"GPU-{n}": seen_by(boot=boot)} for n, boot in enumerate(("x", "y", "x"))}
+    devices = shared_inventory(seen, "/a", 4).devices
+    nodes = {device.name: device.capacity.node for device in devices if isinstance(device.capacity, Capacity)}
+    assert nodes["GPU-0"] == nodes["GPU-2"] != nodes["GPU-1"]

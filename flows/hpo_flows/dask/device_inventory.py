@@ -35,7 +35,7 @@ def shared_inventory(seen: Seen, folder: str, most: int) -> Inventory:
             own[name] = max(own.get(name, 0), mine) if facts.by_growth else own.get(name, 0) + mine
     devices = [
         Device(name, most, _capacity(first[name], own[name]))
-        for name in sorted(first, key=lambda name: (first[name].node, name))
+        for name in sorted(first, key=lambda name: (first[name].node, first[name].boot, name))
     ]
     return Inventory(tuple(devices))
 
@@ -52,7 +52,7 @@ def _capacity(facts: SeenDevice, own: int) -> Capacity:
     most = max(0, total - round(RESERVE * total)) // step * step
     free = max(0, total - others - round(RESERVE * total)) // step * step
     return Capacity(
-        node=facts.node,
+        node=f"{facts.node} {facts.boot}".strip(),
         architecture=facts.architecture,
         memory=most,
         free=free,

@@ -14,6 +14,8 @@ class SeenDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     node: Annotated[str, msgspec.Meta(min_length=1)]
     """Name of the computer it is in."""
+    boot: str = ""
+    """Another one for another computer of that name."""
     architecture: Annotated[str, msgspec.Meta(min_length=1)]
     """Such as ``A100``, or ``CPU``."""
     memory: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
