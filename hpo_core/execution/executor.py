@@ -73,6 +73,10 @@ class Executor(Protocol):
         """Start a job."""
         ...
 
+    def limit(self, attempt: tuple[int, int], memory: int) -> None:
+        """Let a running attempt (trial, attempt) use at most so many bytes of its device from now on."""
+        ...
+
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         """End these attempts (trial, attempt)."""
         ...

@@ -49,6 +49,9 @@ class InProcessExecutor:
         """One slot."""
         return Inventory.of(1, "in-process")
 
+    def limit(self, attempt: tuple[int, int], memory: int) -> None:
+        """Nothing: no memory is measured here."""
+
     def usages(self) -> Mapping[tuple[int, int], Usage]:
         """Nothing: each job has its slot."""
         return {}

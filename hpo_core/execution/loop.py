@@ -235,6 +235,8 @@ class Loop:
 
     def _notice_capacity(self) -> None:
         self._placer.update(self._executor.inventory(), self._executor.usages())
+        for key, memory in self._placer.lowered():
+            self._executor.limit(key, memory)
         self._waiting += self.study.set_capacity(self._placer.capacity())
 
     def _act(self) -> None:

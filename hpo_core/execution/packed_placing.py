@@ -100,5 +100,4 @@ class MeasurementWriter:
         self._write()
 
     def _write(self) -> None:
-        if found := self._estimates.new_measurements():
-            self._history.add(found)
+        self._history.add(self._estimates.new_measurements())  # and what an earlier write could not

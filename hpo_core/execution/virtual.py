@@ -124,6 +124,9 @@ class VirtualExecutor:
             self._inventory = Inventory(tuple(self._devices[number] for number in sorted(self._present)))
         return self._inventory
 
+    def limit(self, attempt: tuple[int, int], memory: int) -> None:
+        """Nothing: no memory is measured here."""
+
     def usages(self) -> Mapping[tuple[int, int], Usage]:
         """Nothing: each job has its slot."""
         return {}

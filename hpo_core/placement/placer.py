@@ -35,6 +35,10 @@ class Placer(Protocol):
         """What the study may grant jobs for now, as the journal records it."""
         ...
 
+    def lowered(self) -> list[tuple[JobKey, int]]:
+        """Running jobs whose memory is limited to so many bytes from now on; each is told once."""
+        ...
+
     def homeless(self) -> list[JobKey]:
         """Jobs that run on a device that is gone, where nobody else would notice."""
         ...

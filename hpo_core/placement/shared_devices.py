@@ -79,6 +79,8 @@ class SharedDevices:
         """By device: when an attempt last ran out of memory there, and of which trial."""
         self._fitting: set[JobKey] = set()
         """Waiting jobs that were asked about since the last :meth:`update`: some device can hold them."""
+        self._lowered: list[tuple[JobKey, int]] = []
+        """Running jobs that hold less than they began with, and the bytes that they may use from now on."""
         self._waiting: list[Job] = []
         """What :meth:`place` left."""
         self._idle_updates = 0
@@ -159,6 +161,10 @@ class SharedDevices:
         if not self._capacities:
             return 0
         return len(self._held) + (self._ahead if self._ahead_is_total else self._ahead * len(self._capacities))
+
+    def lowered(self) -> list[tuple[JobKey, int]]:
+        found, self._lowered = self._lowered, []
+        return found
 
     def homeless(self) -> list[JobKey]:
         return [key for key, held in self._held.items() if held.slot.name not in self._capacities]
@@ -321,6 +327,8 @@ class SharedDevices:
             if device is not None:
                 need = self._need(held.job, device)
                 self._held[key] = msgspec.structs.replace(held, need=need, is_guess=False)
+                if need.memory < share.memory:
+                    self._lowered.append((key, need.memory))
         elif measured > held.need.memory:
             need = msgspec.structs.replace(held.need, memory=measured)
             self._held[key] = msgspec.structs.replace(held, need=need)

@@ -64,6 +64,9 @@ class Slots:
     def capacity(self) -> Inventory:
         return self.inventory
 
+    def lowered(self) -> list[tuple[JobKey, int]]:
+        return []
+
     def homeless(self) -> list[JobKey]:
         return []  # the executor reports them
 

@@ -42,6 +42,9 @@ class Here:
     def usages(self) -> dict[tuple[int, int], Usage]:
         return {}
 
+    def limit(self, attempt: tuple[int, int], memory: int) -> None:
+        raise AssertionError("nothing shares a device here")
+
     poll_seconds = 1.0
 
     def now(self) -> float:

@@ -47,6 +47,9 @@ class InProcess:
     def usages(self) -> dict[tuple[int, int], Usage]:
         return {}
 
+    def limit(self, attempt: tuple[int, int], memory: int) -> None:
+        raise AssertionError("nothing shares a device here")
+
     poll_seconds = 1.0
 
     def now(self) -> float:

@@ -186,6 +186,8 @@ def test_a_running_one_that_was_measured_makes_room_for_others() -> None:
     placer.update(placer.inventory, {placed[0][0].key: seen})
     placed += (later := placer.place([job(trial, width=8) for trial in range(20, 40)]))
     assert len(later) == 4, "three of 250 permille and one of 50 leave 200"
+    ((key, memory),) = placer.lowered()
+    assert key == placed[0][0].key and GB <= memory < 2 * GB and placer.lowered() == []
     grown = Usage(device_memory=39 * GB, compute=0.05, cores=0.1, unit_seconds=1.0)
     placer.update(placer.inventory, {placed[0][0].key: grown})
     assert placer.place([job(50, width=8)]) == [], "it holds what it was seen to use"

@@ -37,6 +37,7 @@ from hpo_flows.dask.on_worker import (
     close_all_children,
     close_idle_children,
     forbid_repeats,
+    limit_attempt,
     share_devices_of_worker,
 )
 from hpo_flows.dask.start_up import IMPORT_SECONDS, StartUp
@@ -219,7 +220,17 @@ class DaskExecutor:
         if self._cancellation is not None:
             self._cancellation.request(list(attempts))
 
+    def limit(self, attempt: tuple[int, int], memory: int) -> None:
+        """Limit a running attempt that was measured; returns at once, and what is not heard in time is not repeated."""
+        client = self._connected.client
+        client.loop.add_callback(self._limit, attempt, memory)
+
     # On the client's loop.
+
+    async def _limit(self, attempt: tuple[int, int], memory: int) -> None:
+        with contextlib.suppress(Exception):
+            call = self._connected.client.run(limit_attempt, self._folder, *attempt, memory, on_error="ignore")
+            await asyncio.wait_for(call, CALL_SECONDS)
 
     def _worker_is_out(self, address: str, keys: list[str], why: str) -> None:
         """Its jobs are lost, whatever it may report later; a worker of ours is replaced."""

@@ -17,6 +17,7 @@ from hpo_core.training.worker import (
     close_all,
     close_idle,
     heartbeats,
+    limit_job,
     lost_report,
     prepare_worker,
     share_devices,
@@ -48,6 +49,11 @@ async def cancel_attempts(folder: str, running: list[tuple[int, int]]) -> None:
     """End these attempts (trial, attempt) of the study in this folder."""
     for trial, attempt in running:
         await asyncio.to_thread(cancel_job, trial, attempt, folder)
+
+
+async def limit_attempt(folder: str, trial: int, attempt: int, memory: int) -> None:
+    """Let an attempt of the study in this folder use at most so many bytes from now on."""
+    await asyncio.to_thread(limit_job, trial, attempt, folder, memory)
 
 
 async def cancel_attempts_of(folder: str) -> None:
