@@ -189,24 +189,26 @@ class SharedDevices:
         return placements
 
     def _try_on_what_is_free(self, jobs: Sequence[Job]) -> list[Placement]:
-        """A job of unknown need begins alone on a device that others leave less of than a profile's share."""
+        """A device whose memory others use is given whole to one job that is estimated to need more than is left.
+
+        Not to one that is known to need more: it waits.
+        """
         placements: list[Placement] = []
         busy = {held.slot.name for held in self._held.values()} | set(self._policy.reserved.values())
         for place, device in enumerate(self._empty.devices):
             whole = self._whole.devices[place]
-            profile = whole.memory // self._packing.profiles
-            if device.name in busy or not 0 < device.memory < profile:
+            if device.name in busy or not 0 < device.memory < whole.memory:
                 continue
             for job in jobs:
-                failed = self.estimates.ran_out_with(self._parameters(job), device.architecture)
-                if self._estimate(job, whole).source == "profile" and device.memory >= 2 * failed:
-                    need = msgspec.structs.replace(
-                        self._need(job, whole), compute=device.oversubscribe, memory=device.memory
-                    )
-                    if self._room.fits(need, place):
-                        placements.append((job, self._take(job, need, place)))
-                        jobs = [other for other in jobs if other.key != job.key]
-                        break
+                least = self.estimates.least_memory(self._parameters(job), device.architecture)
+                need = self._need(job, whole)
+                if least is None or not least <= device.memory < need.memory:
+                    continue
+                need = msgspec.structs.replace(need, compute=device.oversubscribe, memory=device.memory)
+                if self._room.fits(need, place):
+                    placements.append((job, self._take(job, need, place)))
+                    jobs = [other for other in jobs if other.key != job.key]
+                    break
         return placements
 
     def _unknown_once(self, jobs: Sequence[Job]) -> tuple[list[Job], list[Job]]:

@@ -100,10 +100,19 @@ class Estimates:
         """Equal for jobs with the same need."""
         return key_of(self._values(params))
 
-    def ran_out_with(self, params: Mapping[str, Any], architecture: str) -> int:
-        """Most bytes that a job of this key had when it ran out of memory; 0: none did."""
+    def least_memory(self, params: Mapping[str, Any], architecture: str) -> int | None:
+        """Bytes from which on a job may be tried alone where there is less than it is estimated to need.
+
+        What it was measured to use, without any allowance; else twice what it ran out of memory with. None: a person
+        stated what it needs, and that was never too little.
+        """
         known = self._known.find(architecture, self.key(params))
-        return 0 if known is None else known.failed
+        if "memory" in self._stated.parts and (known is None or not known.failed):
+            return None
+        if known is None:
+            return 0
+        measured = int(known.figures.memory or 0)
+        return measured if measured >= known.failed else 2 * known.failed
 
     def is_known(self, params: Mapping[str, Any], architecture: str) -> bool:
         """Whether a job of this key was measured on this architecture."""
