@@ -217,6 +217,7 @@ class Loop:
         self._next_poll = now + self._executor.poll_seconds
         for seen, report in list(self._doubted.values()):  # what a neighbour reports is here by now
             if now >= seen + BLAME_SECONDS:
+                self._doubted[report.trial, report.attempt] = math.inf, report  # put in once
                 self._inbox.put(report)
         inventory = self._placer.inventory
         before = set(self._under_way) if look_for_work else set()

@@ -21,6 +21,8 @@ from hpo_core.spec import PackingSpec
 
 BLAME_SECONDS = 1.0
 """Attempts that die on a device within this time of one that ran out of memory there are not to blame."""
+FAIR = 0.9
+"""Share of a device's memory that counts as the device: a job that runs out of so much alone needs a larger one."""
 TELL_AFTER = 30
 """Updates, one a second, without a job that runs, after which a person is told what the waiting ones wait for."""
 MOST_BLAMELESS = 3
@@ -202,7 +204,7 @@ class SharedDevices:
             for job in jobs:
                 least = self.estimates.least_memory(self._parameters(job), device.architecture)
                 need = self._need(job, whole)
-                if least is None or not least <= device.memory < need.memory:
+                if least is None or not min(least, FAIR * whole.memory) <= device.memory < need.memory:
                     continue
                 need = msgspec.structs.replace(need, compute=device.oversubscribe, memory=device.memory)
                 if self._room.fits(need, place):
@@ -367,7 +369,9 @@ class SharedDevices:
                 params, share.architecture, had=share.allowed, at=report.ended, measured=used
             )
             self._last_out_of_memory[share.device] = report.ended, report.trial
-            if share.memory >= share.capacity < whole:  # it had all that others left of the device
+            if (
+                share.allowed >= share.capacity and share.capacity < FAIR * whole
+            ):  # it had all that others left of the device
                 words = f"Others used {(whole - share.capacity) / 1e9:.1f} GB of {share.device}. It waits for more"
                 message = f"{words}. {report.message}"
                 return msgspec.structs.replace(report, outcome=Outcome.PREEMPTED, message=message)

@@ -223,6 +223,18 @@ def test_a_device_that_others_fill_is_tried_with_what_is_left_and_no_trial_is_gi
     assert slot.share is not None and 6 * GB <= slot.share.memory <= 39 * GB
 
 
+def test_a_retry_alone_on_what_others_leave_is_no_failure_and_one_on_nearly_all_is() -> None:
+    placer = devices_for(gpu(free=20), alone=[0])
+    (placed,) = placer.place([job(0, width=1)])
+    assert placed[1].share is not None and placed[1].share.alone
+    assert placer.judge(ended(placed, Outcome.OUT_OF_MEMORY, memory=20 * GB)).outcome is Outcome.PREEMPTED
+    placer.release(placed[0].key)
+    placer.update(Inventory((gpu(free=37),)))
+    (placed,) = placer.place([job(0, 1, width=1)])
+    told = placer.judge(ended(placed, Outcome.OUT_OF_MEMORY, memory=37 * GB))
+    assert told.outcome is Outcome.OUT_OF_MEMORY, "else it would wait for ever for the last gigabytes"
+
+
 def test_that_all_jobs_wait_is_told_once_with_the_reason() -> None:
     placer = devices_for(gpu(free=5), stated={"memory": "30GB"})
     assert placer.place([job(0, width=1), job(1, width=1)]) == []
