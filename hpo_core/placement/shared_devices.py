@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.inventory import EMPTY, Capacity, Device, Inventory, Slot
+from hpo_core.model.devices.inventory import EMPTY, Capacity, Inventory, Slot
 from hpo_core.model.devices.share import Share
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import Job, Outcome, Report
@@ -407,8 +407,3 @@ class SharedDevices:
     def _architecture(held: _Held) -> str:
         assert held.slot.share is not None
         return held.slot.share.architecture
-
-
-def shared(devices: Collection[tuple[str, Capacity]], most: int) -> Inventory:
-    """The inventory of these devices, each with at most ``most`` jobs at once."""
-    return Inventory(tuple(Device(name, most, capacity) for name, capacity in devices))
