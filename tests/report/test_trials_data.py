@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,12 +137,29 @@ def test_contour_is_of_the_two_parameters_that_matter_most(played: World) -> Non
     first, second = list(found.shares)[:2]
     assert first in figure.layout["xaxis"]["title"]["text"] and second in figure.layout["yaxis"]["title"]["text"]
     surface, dots = figure.data[:2]
-    known = [value for row in surface["z"] for value in row if value is not None]
-    assert known and any(value is None for row in surface["z"] for value in row), "empty where nobody tried anything"
+    assert any(value is not None for row in surface["z"] for value in row)
     both = [
         t for t in series.trials if {first, second} <= set(t.params) and t.results and t.results[0].loss is not None
     ]
     assert len(dots["x"]) == len(both)
+
+
+def test_the_contour_is_empty_where_nobody_tried_anything(played: World) -> None:
+    series = read_series(played.entries())
+    found = importances(series)
+    assert found is not None
+    pair = replace(found, shares={"dropout": 0.6, "momentum": 0.4})  # whichever the forest of this version prefers
+    figure = contour(series, pair)
+    assert figure is not None
+    surface, dots = figure.data[:2]
+    for y, row in zip(surface["y"], surface["z"], strict=True):
+        for x, value in zip(surface["x"], row, strict=True):
+            near = sum(
+                math.exp(-0.5 * (((x - at) / 0.6) ** 2 + ((y - beside) / 0.99) ** 2) / 0.1**2)
+                for at, beside in zip(dots["x"], dots["y"], strict=True)
+            )
+            assert (value is None) == (near <= 0.3), (x, y, near)
+    assert any(value is None for row in surface["z"] for value in row)
 
 
 def test_choices_are_no_neighbours_in_the_contour() -> None:
