@@ -60,6 +60,9 @@ class JobRequests:
             grace=spec.training.grace,
             zygote_timeout=spec.cluster.worker_timeout,
             checkpoint_base=spec.checkpoint_base,
+            partition_folder="" if spec.data is None else spec.data.folder or "",
+            load="" if spec.data is None else spec.data.load or "",
+            elapsed=0.0 if job.unit is None else job.unit.elapsed,
             style=spec.style,
             space=self._space,
         )
