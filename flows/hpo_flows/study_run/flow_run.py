@@ -10,7 +10,6 @@ from prefect.runtime import flow_run
 
 from hpo_core.execution.dispatch import Dispatcher
 from hpo_core.execution.executor import Executor
-from hpo_core.execution.executor import Executor
 from hpo_core.model.trial import Job, Report
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.spec import StudySpec, notices

@@ -198,7 +198,12 @@ class HoppingExecutor:
 
     def _add(self, training: Training) -> None:
         job = training.job
-        self._schedule.add(job.trial, to=job.target, after=training.epoch)
+        orders = {
+            epoch: order
+            for epoch, order in self._spec.search.order_of_visits(job.trial).items()
+            if training.epoch < epoch <= job.target
+        }
+        self._schedule.add(job.trial, to=job.target, after=training.epoch, orders=orders)
 
     def _advance(self) -> None:
         """Take what ended and start what can start, until neither is left; not entered twice."""
