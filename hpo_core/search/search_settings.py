@@ -205,7 +205,7 @@ class SearchSettings(Part, ABC):
         return False
 
     def order_of_visits(self, trial: int) -> Mapping[int, Sequence[int]]:
-        """By epoch, from 1: the order in which a trial's model has to visit the partitions; epochs left out are free."""
+        """By epoch, from 1: in which order a trial's model has to visit the partitions; epochs left out are free."""
         return {}
 
     def number_of_seed(self, trial: int) -> int:

@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,10 @@ from hpo_core.training.exactness.untracked_state import LoopWatch, untrackable
 from hpo_core.training.exactness.watched_variables import Variables, variables_of_function
 from hpo_core.training.inherited_state import InheritedState, describe, initial_state, is_restored_late
 from hpo_core.training.metric_value import real_number
-from hpo_core.training.partition_data import partition_data
+from hpo_core.training.partition_passes import Evaluate, PartitionPasses
 from hpo_core.training.random_state import can_track, capture_all, put_state, restore_all, state_of
 from hpo_core.training.request import JobRequest
 from hpo_core.training.required_metrics import check_required
-
-Evaluate = Callable[[Any], dict[str, Any]]
-"""Given a partition of the validation data, returns metrics of the model on it."""
 
 
 class _Phase(Enum):
@@ -98,8 +95,7 @@ class TrialHandle:
         self._metrics: Metrics = {}
         self._saved: Checkpoint | None = None
         self._unit = job.unit
-        self._partition_seen = False
-        self._evaluate: Evaluate | None = None
+        self._passes = PartitionPasses(request)
         self._watch: LoopWatch | None = None
         self.warnings: tuple[str, ...] = ()
         """After the loop: what it changed that is not tracked, so that a resume begins it anew."""
@@ -123,14 +119,12 @@ class TrialHandle:
         Raises:
             ObjectiveError: the data of the study are not partitioned, or this one cannot be loaded.
         """
-        found = partition_data(self._request)
-        self._partition_seen = True
-        return found
+        return self._passes.data()
 
     @property
     def ends_epoch(self) -> bool:
         """Whether the present step is the last one of its epoch; always, where models do not hop."""
-        return self._unit is None or self._unit.ends_epoch
+        return self._passes.ends_epoch
 
     def evaluate_with(self, function: Evaluate) -> None:
         """Say how the model is evaluated on one partition of the validation data (``data.validation`` of the study).
@@ -148,7 +142,7 @@ class TrialHandle:
         """
         if self._phase is not _Phase.BUILDING:
             raise ObjectiveError(f"trial.evaluate_with() was called {self._phase.value}; call it before the loop.")
-        self._evaluate = function
+        self._passes.evaluate = function
 
     def track(self, **objects: Any) -> None:
         """Save these with the trial; where it resumes, load their state now.
@@ -272,8 +266,8 @@ class TrialHandle:
         if self.save_error is not None:  # the training function caught it and went on
             raise self.save_error
         self._check_loop_ended()
-        if self._unit is not None and self._phase is _Phase.BUILDING:
-            self._check_unit()
+        if self._phase is _Phase.BUILDING:
+            self._passes.check(tracked=bool(self._tracked))
         if self._phase is _Phase.BUILDING:
             self._curve.add(self.target, self._metrics)
         metrics = self._curve.at(self.target)
@@ -308,46 +302,24 @@ class TrialHandle:
     def _loop(self) -> Iterator[int]:
         if self._progress is not None:
             self._progress.figures.begin_units()
-        if self._unit is not None and not self._unit.trains:
-            self._evaluate_partition()
-        else:
-            for index in range(self.resource, self.target):
+        for index in range(self.resource, self.target):
+            for _ in self._passes.of_epoch():
                 yield index
-                self.resource = index + 1
-                if self._progress is not None:
-                    self._progress.step(self.resource)
-                    self._progress.figures.end_unit()
+            if (evaluated := self._passes.evaluation()) or self._request.validation:
+                self._curve.add(index + 1, evaluated)
+            self.resource = index + 1
+            if self._progress is not None:
+                self._progress.step(self.resource)
+                self._progress.figures.end_unit()
+        if self._passes.trains:
             self._save()
+        else:
+            self._curve.add(self.target, self._passes.evaluation())
         self._phase = _Phase.DONE
-
-    def _evaluate_partition(self) -> None:
-        if self._evaluate is None:
-            raise ObjectiveError(
-                "data.validation names partitions, but the training function does not say how a model is evaluated on "
-                "one. Call trial.evaluate_with(function) before the loop, or drop data.validation."
-            )
-        found = self._evaluate(self.partition)
-        metrics = {name: real_number(name, value) for name, value in found.items()}
-        self._curve.add(self.target, metrics)
-
-    def _check_unit(self) -> None:
-        """A model that hops without its state, or past its data, would train on nothing."""
-        if self._unit is None or not self._unit.trains:
-            return
-        if not self._tracked:
-            raise ObjectiveError(
-                "The model hops from partition to partition (data.partitions), but nothing is tracked, so nothing "
-                "would travel. Call trial.track(model=..., optimizer=...) before the loop."
-            )
-        if not self._partition_seen:
-            raise ObjectiveError(
-                "The training function did not read trial.partition, so it would train on the same data in each unit. "
-                "Train on trial.partition in the loop over trial.steps(), or drop data.partitions of the study."
-            )
 
     def _save(self) -> None:
         exit_if_forked_copy(self._pid)
-        self._check_unit()
+        self._passes.check(tracked=bool(self._tracked))
         parent = self._request.job.checkpoint
         if parent is not None and parent.resource == self.target and self.parent is None:
             self._saved = parent

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.model.hops import Unit
 from hpo_core.model.partition_file import FOLDER_VARIABLE, folder_here
 from hpo_core.training.objective import load_objective
 from hpo_core.training.request import JobRequest
@@ -40,14 +39,13 @@ def partition_path(folder: str, name: str) -> Path:
     return path
 
 
-def partition_data(request: JobRequest) -> Any:
-    """The partition of the request's unit: its path, or what ``data.load`` made of it.
+def partition_data(request: JobRequest, name: str) -> Any:
+    """A partition: its path, or what ``data.load`` made of it.
 
     Raises:
         ObjectiveError: it is not there, or the loader raised.
     """
-    unit = _unit(request)
-    path = partition_path(request.partition_folder, unit.partition)
+    path = partition_path(request.partition_folder, name)
     if not request.load:
         return path
     key = (request.load, str(path))
@@ -63,7 +61,9 @@ def partition_data(request: JobRequest) -> Any:
             ) from error
         _loaded[key] = known
     _loaded.move_to_end(key)
-    while len(_loaded) > max(1, unit.cached):
+    unit = request.job.unit
+    most = len(request.partitions) + len(request.validation) if unit is None else unit.cached
+    while len(_loaded) > max(1, most):
         _loaded.popitem(last=False)
     return known[1]
 
@@ -79,16 +79,6 @@ def is_loaded(request: JobRequest) -> bool:
         return known is not None and known[0] == _signature(path)
     except (ObjectiveError, OSError):
         return True  # the child says what is wrong
-
-
-def _unit(request: JobRequest) -> Unit:
-    unit = request.job.unit
-    if unit is None:
-        raise ObjectiveError(
-            "trial.partition: the data of this study are not partitioned. Name them in the study "
-            "(data: {partitions: 'shards/part-*.npz'}), or read the data yourself."
-        )
-    return unit
 
 
 def _signature(path: Path) -> _Signature:

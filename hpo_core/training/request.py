@@ -56,6 +56,12 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that writing or reading one checkpoint may take; ``stall_timeout`` does not count them."""
     partition_folder: str = ""
     """Where partitions of the data lie, unless the worker's environment says otherwise; empty: models do not hop."""
+    partitions: tuple[str, ...] = ()
+    """Names of those that the attempt trains on in each epoch: the one of its unit, or all of them."""
+    validation: tuple[str, ...] = ()
+    """Names of those that it evaluates the model on."""
+    weights: tuple[float, ...] = ()
+    """Of those of validation: numbers of examples, or ones."""
     load: str = ""
     """``package.module:function`` that loads a partition; empty: the training function gets its path."""
     threads: int | None = None

@@ -24,6 +24,7 @@ from hpo_core.hopper.unit_times import UnitTimes
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import HpoError, StorageError
+from hpo_core.model.partition_file import weights_of
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
 from hpo_core.spec import StudySpec
@@ -75,8 +76,7 @@ class HoppingExecutor:
         files = [*data.files, *data.validation_files]
         self._names = [file.name for file in files]
         self._trained_on = len(data.files)
-        counted = all(file.count is not None for file in files)
-        self._weights = [float(file.count or 1) if counted else 1.0 for file in files]
+        self._weights = weights_of(files)
         self._schedule = HopSchedule(
             self._names[: self._trained_on],
             POLICIES[data.scheduler](Stream(spec.seed, "hops", 0)),

@@ -171,7 +171,7 @@ class Zygote:
 
     def _load_partition(self, request: JobRequest) -> None:
         with contextlib.suppress(ObjectiveError, SpecError):  # the child tries again and tells
-            partition_data(request)
+            partition_data(request, request.job.unit.partition if request.job.unit is not None else "")
         gc.freeze()  # as for what the objective's module holds
 
     def _on_result(self) -> None:
