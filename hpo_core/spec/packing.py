@@ -188,7 +188,7 @@ class PackingSpec(Part):
         What a person states wins: the ratio of an architecture, and ``default`` for all that are not named.
 
         >>> PackingSpec(oversubscribe={"A100": 3.0}).with_found({"A100": 2.0, "H100": 2.5}).oversubscribe
-        {'H100': 2.5, 'A100': 3.0}
+        {'A100': 3.0, 'H100': 2.5}
         >>> PackingSpec(oversubscribe={"default": 1.0}).with_found({"A100": 2.0}).oversubscribe
         {'default': 1.0}
         """
