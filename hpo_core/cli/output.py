@@ -24,6 +24,7 @@ from hpo_core.study import Study
 from hpo_core.views.failure_reasons import Failures, failure_lines, failures_of
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.front import FrontMember, front_rows
+from hpo_core.views.jobs.data_words import data_words
 from hpo_core.views.jobs.device_use import device_jobs, device_uses
 from hpo_core.views.jobs.device_words import device_lines, granted_words, running_lines
 from hpo_core.views.jobs.grid_states import grid_states
@@ -229,6 +230,7 @@ def _print_settings(study: Study, summary: StudySummary, created: float) -> None
         "objective": spec.objective or "",
         "cluster": spec.cluster.title,
         "packing": packing_words(spec.packing),
+        "data": data_words(spec.data),
         "created": time.strftime("%Y-%m-%d %H:%M", time.localtime(created)),
         "resource": f"{summary.resource:,} units of training used",
         "stops at": ", ".join(study.rules.progress(study.state, time.time())),

@@ -137,6 +137,11 @@ class Study(PersonRequests):
                 f"Study {valid.study!r}: warm_start names {', '.join(valid.warm_start.studies)}, and nothing was read "
                 "from there yet. Fill it in first: hpo_core.replay.past_results.with_past(spec, journal)."
             )
+        if valid.data is not None and not valid.data.is_resolved:
+            raise SpecError(
+                f"Study {valid.study!r}: data names its partitions by a pattern or a manifest, and the journal keeps "
+                "their list. Fill it in first: hpo_core.partitioning.with_partitions(spec)."
+            )
         study = cls(valid, journal if journal is not None else MemoryJournal(), sampler=sampler, clock=clock)
         study._take(StudyRequested(valid.plain()))
         return study
