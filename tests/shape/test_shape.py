@@ -19,7 +19,7 @@ LAYERS = [
     {"security"},
     {"search", "samplers"},
     {"spec"},
-    {"placement", "journal"},
+    {"placement", "journal", "partitioning"},
     {"state"},
     {"checkpoints"},
     {"study"},
