@@ -19,7 +19,7 @@ LAYERS = [
     {"security"},
     {"search", "samplers"},
     {"spec"},
-    {"placement", "journal"},
+    {"placement", "hopper", "journal"},
     {"state"},
     {"checkpoints"},
     {"study"},
