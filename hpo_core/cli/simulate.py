@@ -19,6 +19,7 @@ from hpo_core.execution.virtual_workers import make_workers
 from hpo_core.home import Home
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import shown
+from hpo_core.partitioning import with_partitions
 from hpo_core.replay.damaged_journals import damage_named
 from hpo_core.report.simulation.answers import MEDIANS, SPREADS, Simulated, endings, table
 from hpo_core.report.simulation.simulation_page import write_simulated
@@ -278,7 +279,7 @@ def _fitting(changes: tuple[str, ...]) -> tuple[str, ...]:
 
 def _spec(question: Question, past: PastStudy | None, changes: Sequence[str]) -> StudySpec:
     if question.study_file is not None:
-        return load_spec(question.study_file, changes)
+        return with_partitions(load_spec(question.study_file, changes))
     if past is None:
         raise SpecError("Give a study's YAML file, or --from-journal NAME, or both.")
     if not changes:

@@ -41,7 +41,7 @@ class Visiting:
         """Its place in :attr:`Board.waiting`; None while a unit is in flight."""
         self.cost = 1.0
         self.work = 0
-        """Work left up to the last epoch, see :data:`WHOLE`. Times ``cost`` it is proportional to the remaining time."""
+        """Work left up to the last epoch, see :data:`WHOLE`. Times ``cost`` it is the remaining time."""
         self.charged = 0.0
         """The cost that the loads of the partitions were counted with."""
         self.priced = -1

@@ -30,6 +30,8 @@ STEPS = 2**53
 """Values of a parameter with a step: floats tell no more apart."""
 METRICS = 20
 """Metrics to optimize."""
+PARTITIONS = 1_000
+"""Partitions of the data, and as many again for validation."""
 
 REPEATS = 100
 """Training seeds per configuration: a report holds the metrics of each."""

@@ -28,6 +28,7 @@ from hpo_core.spec.clusters import (
     LocalCudaClusterSpec,
     SlurmClusterSpec,
 )
+from hpo_core.spec.data import DataSpec
 from hpo_core.spec.packing import DemandSpec, PackingSpec
 from hpo_core.spec.sections import (
     DEFAULT_RETRIES,
@@ -57,6 +58,7 @@ __all__ = [
     "CheckpointSpec",
     "Cluster",
     "ClusterSettings",
+    "DataSpec",
     "DemandSpec",
     "GridSearch",
     "HyperbandSearch",

@@ -39,7 +39,9 @@ def load_spec(path: str | Path, changes: Sequence[str] = ()) -> StudySpec:
     try:
         return _with_places(spec, path.resolve().parent)
     except (OSError, RuntimeError) as error:  # RuntimeError: ~user without a home, links in a circle
-        raise SpecError(f"{where}: a path in pythonpath or tracking.mlflow leads nowhere ({error}); mend it.") from None
+        raise SpecError(
+            f"{where}: a path in pythonpath, tracking.mlflow or data.folder leads nowhere ({error}); mend it."
+        ) from None
 
 
 def read_configurations(text: str) -> list[Any]:
@@ -88,6 +90,8 @@ def _with_places(spec: StudySpec, folder: Path) -> StudySpec:
         tracking = spec.tracking.model_copy(update={"mlflow": f"sqlite:///{database}"})
         spec = spec.model_copy(update={"tracking": tracking})
     spec = spec.model_copy(update={"cluster": spec.cluster.beside(folder)})
+    if spec.data is not None:
+        spec = spec.model_copy(update={"data": spec.data.beside(folder)})
     searched = [str((folder / Path(entry).expanduser()).resolve()) for entry in spec.pythonpath] or [
         str(folder),
         str(Path.cwd()),

@@ -19,6 +19,7 @@ from hpo_core.samplers.registry import check_objectives, check_population
 from hpo_core.search.registry import Search
 from hpo_core.spec.beginning import check_given
 from hpo_core.spec.clusters import Cluster, LocalClusterSpec
+from hpo_core.spec.data import DataSpec, check_data
 from hpo_core.spec.older_settings import with_later_settings
 from hpo_core.spec.packing import PackingSpec, check_packing, read_packing
 from hpo_core.spec.plain_data import check_plain
@@ -95,6 +96,11 @@ class StudySpec(Part):
         description="Several jobs at once on one device, by what they were measured to need; true: with all defaults. "
         "null: one job on each slot of the cluster.",
     )
+    data: DataSpec | None = Field(
+        default=None,
+        description="Partitions that lie on the workers: each configuration's model visits all of them once an epoch. "
+        "null: the training function reads its data itself.",
+    )
     training: TrainingSpec = TrainingSpec()
     stop: StopSpec = StopSpec()
     checkpoints: CheckpointSpec = CheckpointSpec()
@@ -134,6 +140,7 @@ class StudySpec(Part):
             self.search.check_reach()
             check_threads(self)
             check_packing(self)
+            check_data(self)
         space = self.search_space()
         if self.metrics and self.metrics[0] != self.metric:
             raise ValueError(

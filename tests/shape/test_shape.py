@@ -19,7 +19,7 @@ LAYERS = [
     {"security"},
     {"search", "samplers"},
     {"spec"},
-    {"placement", "hopper", "journal"},
+    {"placement", "hopper", "journal", "partitioning"},
     {"state"},
     {"checkpoints"},
     {"study"},

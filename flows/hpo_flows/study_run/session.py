@@ -35,6 +35,7 @@ from hpo_core.model.errors import (
     StudyNotFoundError,
 )
 from hpo_core.model.events import StudyExtended
+from hpo_core.partitioning import with_partitions
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.replay.past_results import with_past
 from hpo_core.samplers.registry import OURS
@@ -171,7 +172,7 @@ class Session:
             try:
                 self.journal.info(self.name)
             except StudyNotFoundError:
-                self._given = with_past(self._given, self.journal)
+                self._given = with_partitions(with_past(self._given, self.journal))
                 return self._given
             raise StudyExistsError(
                 f"Study {self.name!r} exists already in {self.journal}. `hpo resume {self.name}` goes on with it, "

@@ -14,6 +14,7 @@ from hpo_core.report.style import text
 from hpo_core.search.search_settings import Progress
 from hpo_core.spec import notices
 from hpo_core.views.formatting import duration, number, plural
+from hpo_core.views.jobs.data_words import data_words
 from hpo_core.views.jobs.packing_words import packing_words
 from hpo_core.views.next_command import next_command
 from hpo_core.views.repeat_spread import spread_of
@@ -90,6 +91,8 @@ def head(series: Series, links: Mapping[str, str]) -> str:
         about.append(f"threads {spec.training.threads}")
     if spec.packing is not None:
         about.append(f"packing {packing_words(spec.packing)}")
+    if spec.data is not None:
+        about.append(f"data: {data_words(spec.data)}")
     rules = study.rules.progress(study.state, 0.0)
     if rules:
         about.append(f"stops at {', '.join(rules)}")

@@ -1,0 +1,75 @@
+"""A file of the data that models hop over: its name, and what is known of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from pydantic import Field, field_validator, model_validator
+
+from hpo_core.model.settings import Part
+from hpo_core.model.short_text import shown
+
+FOLDER_VARIABLE = "HPO_PARTITION_FOLDER"
+"""Environment variable of a worker: where its partitions lie, whatever the study says."""
+
+MOST_CHARACTERS = 1_000
+"""Of a partition's name: file systems take paths of 4,096 bytes."""
+
+
+class PartitionFile(Part):
+    """One partition. A worker holds it where the file is there and is as large, and has the digest, that is known."""
+
+    name: str = Field(
+        min_length=1, max_length=MOST_CHARACTERS, description="Path of the file below the folder of partitions."
+    )
+    count: int | None = Field(default=None, ge=1, description="Examples in it; null: not known.")
+    bytes: int | None = Field(default=None, ge=0, description="Size of the file; null: not checked.")
+    digest: str | None = Field(
+        default=None, pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the file, in hexadecimal; null: not checked."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_alone(cls, given: Any) -> Any:
+        return {"name": given} if isinstance(given, str) else given
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if problem := problem_of_name(name):
+            raise ValueError(problem)
+        short = PurePosixPath(name).as_posix()
+        if short != name:
+            raise ValueError(f"{shown(name)} holds parts that say nothing; write {shown(short)}")
+        return name
+
+
+def problem_of_name(name: str) -> str:
+    """Why a path cannot lie below the folder of partitions; empty: it can."""
+    path = PurePosixPath(name)
+    if path.is_absolute():
+        return f"{shown(name)} is absolute; names are relative to data.folder: set data.folder to the folder above it"
+    if ".." in path.parts or not path.parts:
+        return f"{shown(name)} leads out of data.folder; set data.folder to a folder that holds all partitions"
+    return ""
+
+
+def natural_order(name: str) -> tuple[tuple[str | int, ...], str]:
+    """Sorts names as people do: numbers by their value.
+
+    >>> sorted(["part-10", "part-9", "part-1"], key=natural_order)
+    ['part-1', 'part-9', 'part-10']
+    """
+    return tuple(int(part) if i % 2 else part for i, part in enumerate(re.split("([0-9]+)", name))), name
+
+
+def folder_here(folder: str, environment: Mapping[str, str]) -> str:
+    """Where the partitions lie for a process: its own ``HPO_PARTITION_FOLDER``, or else the study's folder.
+
+    >>> folder_here("/srv/shards", {}), folder_here("/srv/shards", {"HPO_PARTITION_FOLDER": "/scratch"})
+    ('/srv/shards', '/scratch')
+    """
+    return environment.get(FOLDER_VARIABLE, "").strip() or folder

@@ -1,0 +1,5 @@
+"""Partitions of data: split once, listed in a study, found on the workers."""
+
+from hpo_core.partitioning.resolution import with_partitions
+
+__all__ = ["with_partitions"]

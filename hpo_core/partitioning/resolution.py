@@ -1,0 +1,205 @@
+"""Which partitions a new study trains on: patterns and manifests become the list that the journal keeps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from glob import glob
+from pathlib import Path, PurePosixPath
+
+from pydantic import ValidationError
+
+from hpo_core.model import limits
+from hpo_core.model.errors import SpecError
+from hpo_core.model.partition_file import PartitionFile, folder_here
+from hpo_core.model.short_text import shown, some
+from hpo_core.partitioning.manifest import MANIFEST, Manifest, read_manifest
+from hpo_core.spec import DataSpec, StudySpec
+from hpo_core.spec.data import is_manifest
+
+
+def with_partitions(spec: StudySpec, environment: Mapping[str, str] | None = None) -> StudySpec:
+    """The spec with its partitions listed, and with what is known of each; unchanged where it has no ``data``.
+
+    A pattern becomes the files that it matches here. Where a manifest lies beside them, it says their counts, sizes and
+    digests, and both must name the same files; else sizes are what they are now. Names in a list are completed
+    likewise where they are seen here; a list that is not may lie on the workers alone.
+
+    A rerun has the list of its source: nothing is looked at.
+
+    Raises:
+        SpecError: a pattern matches nothing, or files and manifest contradict each other; names the file.
+    """
+    data = spec.data
+    if data is None or spec.search.record() is not None:
+        return spec
+    folder = str(Path(data.folder or ".").expanduser().absolute())
+    here = Path(folder_here(folder, os.environ if environment is None else environment))
+    found = {"folder": folder, "partitions": _listed(data.partitions, "partitions", here)}
+    if data.validation is not None:
+        found["validation"] = _listed(data.validation, "validation", here)
+    return spec.model_copy(update={"data": _checked(data, found, spec.study)})
+
+
+def _checked(data: DataSpec, found: Mapping[str, object], study: str) -> DataSpec:
+    try:
+        return DataSpec.model_validate(data.model_dump() | dict(found))
+    except ValidationError as error:
+        words = "; ".join(one["msg"].removeprefix("Value error, ") for one in error.errors())
+        raise SpecError(f"Study {study!r}: data: {words}.") from None
+
+
+def _listed(files: str | list[PartitionFile], role: str, folder: Path) -> list[PartitionFile]:
+    if not isinstance(files, str):
+        return _completed(files, folder)
+    return _of_manifest(files, role, folder) if is_manifest(files) else _matched(files, role, folder)
+
+
+def _completed(files: list[PartitionFile], folder: Path) -> list[PartitionFile]:
+    """What nobody said of a listed file, where manifest or file are seen here.
+
+    Raises:
+        SpecError: list and manifest contradict each other.
+    """
+    known: dict[str, tuple[Path, PartitionFile]] = {}
+    for place in sorted({str(PurePosixPath(file.name).parent) for file in files}):
+        source = folder / place / MANIFEST
+        if source.is_file():
+            manifest = read_manifest(source)
+            both = _below(place, [*manifest.partitions, *manifest.validation])
+            known |= {file.name: (source, file) for file in both}
+    found = []
+    for file in files:
+        if file.name in known:
+            source, seen = known[file.name]
+            for name, stated in file.model_dump(exclude_none=True).items():
+                if getattr(seen, name) not in (None, stated):
+                    raise SpecError(
+                        f"data: {name} of {file.name} is listed as {stated}, and {source} says {getattr(seen, name)}; "
+                        "correct the list, or leave that out of it."
+                    )
+        else:
+            there = None if file.bytes is not None else _as_it_is(file.name, folder)
+            if there is None:
+                found.append(file)
+                continue
+            seen = there
+        found.append(seen.model_copy(update=file.model_dump(exclude_none=True)))
+    return found
+
+
+def _of_manifest(path: str, role: str, folder: Path) -> list[PartitionFile]:
+    """The files of a manifest. Where it lies below the folder, they lie beside it."""
+    whole = folder / Path(path).expanduser()
+    manifest = read_manifest(whole)
+    place = "."
+    if whole.resolve().is_relative_to(folder.resolve()):
+        place = whole.resolve().parent.relative_to(folder.resolve()).as_posix()
+    found = _below(place, manifest.partitions if role == "partitions" else manifest.validation)
+    if not found:
+        cure = "hpo partition --validation 0.1 makes some" if role == "validation" else "split the data again"
+        raise SpecError(f"data.{role} = {shown(path)}: this manifest names no partitions for that; {cure}.")
+    return found
+
+
+def _matched(pattern: str, role: str, folder: Path) -> list[PartitionFile]:
+    names = [
+        name
+        for name in glob(pattern, root_dir=folder)  # noqa: PTH207 - Path.glob takes hidden files as well
+        if (folder / name).is_file() and PurePosixPath(name).name != MANIFEST
+    ]
+    at = f"data.{role} = {shown(pattern)}"
+    if len(names) > limits.PARTITIONS:
+        raise SpecError(
+            f"{at}: {len(names):,} files match in {folder}, and there are at most {limits.PARTITIONS:,} partitions; "
+            "make fewer, larger ones."
+        )
+    above = folder.resolve()
+    for name in names:
+        if not (folder / name).resolve().is_relative_to(above):
+            raise SpecError(
+                f"{at}: {folder / name} is a link that leads out of {folder}, and workers follow none of those; put "
+                "the file there, or set data.folder to a folder that holds both."
+            )
+    manifests = _manifests_beside(pattern, names, folder)
+    found: list[PartitionFile] = []
+    for place, manifest in manifests.items():
+        found += _agreed(pattern, role, place=place, manifest=manifest, names=names, folder=folder)
+    alone = [name for name in names if str(PurePosixPath(name).parent) not in manifests]
+    found += [seen for name in alone if (seen := _as_it_is(name, folder)) is not None]
+    if not found:
+        raise SpecError(
+            f"{at}: no file matches in {folder}. `hpo partition` splits data; if the partitions lie on the workers "
+            "alone, give the list of their names or the path of their manifest.json."
+        )
+    return found
+
+
+def _manifests_beside(pattern: str, names: list[str], folder: Path) -> dict[str, Manifest]:
+    """Manifests of the folders that files match in, or could match in."""
+    above = str(PurePosixPath(pattern).parent)
+    places = {str(PurePosixPath(name).parent) for name in names}
+    places |= {"."} if above == "." else set(glob(above, root_dir=folder))  # noqa: PTH207 - as above
+    return {
+        place: read_manifest(folder / place / MANIFEST)
+        for place in sorted(places)
+        if (folder / place / MANIFEST).is_file()
+    }
+
+
+def _agreed(
+    pattern: str, role: str, *, place: str, manifest: Manifest, names: list[str], folder: Path
+) -> list[PartitionFile]:
+    """Files of one folder as its manifest has them.
+
+    Raises:
+        SpecError: one is not there, is not named, is of another size, or is there for the other purpose.
+    """
+    at, source = f"data.{role} = {shown(pattern)}", folder / place / MANIFEST
+    mine, others = manifest.partitions, manifest.validation
+    if role == "validation":
+        mine, others = others, mine
+    wanted = {file.name: file for file in _below(place, mine) if _matches(file.name, pattern)}
+    for_others = {file.name for file in _below(place, others)}
+    there = [name for name in names if str(PurePosixPath(name).parent) == place]
+    if mixed := sorted(for_others.intersection(there)):
+        purpose = "trained on" if role == "validation" else "validated on"
+        raise SpecError(
+            f"{at}: {source} has {some(mixed)} as data to be {purpose}; write a pattern that leaves them out."
+        )
+    if unknown := sorted(set(there) - wanted.keys()):
+        raise SpecError(
+            f"{at}: {source} does not name {some(unknown)}; move what does not belong there elsewhere, or remove the "
+            "manifest if it is that of other partitions."
+        )
+    if missing := sorted(wanted.keys() - set(there)):
+        raise SpecError(
+            f"{at}: {source} names {some(missing)}, which {folder} does not hold; put it back, or split the data "
+            "again. If the partitions lie on the workers alone, write the path of the manifest instead of a pattern."
+        )
+    for name, file in wanted.items():
+        size = (folder / name).stat().st_size
+        if file.bytes not in (None, size):
+            raise SpecError(
+                f"{at}: {folder / name} has {size:,} bytes, and {source} says {file.bytes:,}: the file is incomplete "
+                "or was changed; copy it again, or split the data again."
+            )
+    return list(wanted.values())
+
+
+def _matches(name: str, pattern: str) -> bool:
+    parts, patterns = PurePosixPath(name).parts, PurePosixPath(pattern).parts
+    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
+
+
+def _below(place: str, files: list[PartitionFile]) -> list[PartitionFile]:
+    return [file.model_copy(update={"name": (PurePosixPath(place) / file.name).as_posix()}) for file in files]
+
+
+def _as_it_is(name: str, folder: Path) -> PartitionFile | None:
+    path = folder / name
+    try:
+        return PartitionFile(name=name, bytes=path.stat().st_size) if path.is_file() else None
+    except OSError:
+        return None

@@ -1,0 +1,167 @@
+"""``data``: partitions that lie on the workers, and that each configuration's model visits once an epoch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from hpo_core.model import limits
+from hpo_core.model.limit_checks import at_most
+from hpo_core.model.partition_file import PartitionFile, natural_order, problem_of_name
+from hpo_core.model.settings import Part
+from hpo_core.model.short_text import shown
+
+if TYPE_CHECKING:
+    from hpo_core.spec.study_spec import StudySpec
+
+MANIFEST_SUFFIX = ".json"
+_WILDCARDS = frozenset("*?[")
+
+
+def is_manifest(pattern: str) -> bool:
+    """Whether ``partitions`` is the path of a manifest, and no pattern."""
+    return pattern.endswith(MANIFEST_SUFFIX) and not _WILDCARDS & set(pattern)
+
+
+def _read_files(given: Any) -> Any:
+    if not isinstance(given, str | list | tuple):
+        raise ValueError("write a pattern such as shards/part-*.npz, a list of names, or the path of a manifest.json")
+    if isinstance(given, str):
+        if not given.strip():
+            raise ValueError("is empty; write a pattern such as shards/part-*.npz")
+        if is_manifest(given):
+            return given
+        if "**" in given:
+            raise ValueError(f"{shown(given)}: ** is not taken; write a * for each level of folders")
+        if problem := problem_of_name(given):
+            raise ValueError(problem)
+        return PurePosixPath(given).as_posix()
+    if not given:
+        raise ValueError("names no partition; at least one is needed")
+    at_most("data", len(given), limits.PARTITIONS, "partitions; make fewer, larger ones")
+    return list(given)
+
+
+def _sorted(files: str | list[PartitionFile]) -> str | list[PartitionFile]:
+    if isinstance(files, str):
+        return files
+    if twice := [name for name, count in Counter(file.name for file in files).items() if count > 1]:
+        raise ValueError(f"names {shown(twice[0])} twice; drop one, for a model visits each partition once an epoch")
+    return sorted(files, key=lambda file: natural_order(file.name))
+
+
+Files = Annotated[
+    Annotated[str, Tag("pattern")] | Annotated[list[PartitionFile], Tag("list")],
+    Discriminator(lambda given: "pattern" if isinstance(given, str) else "list"),
+    BeforeValidator(_read_files),
+]
+
+
+class DataSpec(Part):
+    """Data that were split once; the models travel from worker to worker, the partitions stay (Cerebro)."""
+
+    partitions: Files = Field(
+        description="Files that are trained on: a pattern such as shards/part-*.npz, a list of names or of {name, "
+        "count, bytes, digest}, or the path of a manifest.json of `hpo partition`. The journal keeps the list.",
+    )
+    validation: Files | None = Field(
+        default=None,
+        description="Files that a model is evaluated on at the end of each epoch, in the same words; of a manifest, "
+        "those for validation. null: the training function evaluates by itself, or not at all.",
+    )
+    folder: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Folder on each worker that names are relative to; default: the study file's. A worker whose "
+        "environment has HPO_PARTITION_FOLDER uses that one.",
+    )
+    load: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="Function as package.module:function that gets the path of a partition; what it returns is "
+        "trial.partition, and stays in the worker's memory. null: trial.partition is the path.",
+    )
+    scheduler: Literal["remaining", "randomized", "exact"] = Field(
+        default="remaining",
+        description="Which model visits which partition next. remaining: the model with most work left on other "
+        "workers; randomized: any that can (Cerebro, Algorithm 1); exact: a solver's plan, for small cases.",
+    )
+    concurrent: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description="Configurations that train at once; null: as the search method and the number of workers suggest.",
+    )
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether both are lists; what a journal holds always is."""
+        return not isinstance(self.partitions, str) and not isinstance(self.validation, str)
+
+    @property
+    def files(self) -> tuple[PartitionFile, ...]:
+        """The partitions that are trained on, in the order of their numbers."""
+        assert not isinstance(self.partitions, str), "hpo_core.partitioning.with_partitions comes first"
+        return tuple(self.partitions)
+
+    @property
+    def validation_files(self) -> tuple[PartitionFile, ...]:
+        """Those that models are evaluated on; their numbers come after the others'."""
+        assert not isinstance(self.validation, str), "hpo_core.partitioning.with_partitions comes first"
+        return tuple(self.validation or ())
+
+    def beside(self, folder: Path) -> Self:
+        """With the folder of partitions made absolute.
+
+        Args:
+            folder: of the study file.
+        """
+        return self.model_copy(update={"folder": str((folder / Path(self.folder or ".").expanduser()).absolute())})
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name in ("partitions", "validation"):
+            if (files := getattr(self, name)) is not None:
+                try:
+                    object.__setattr__(self, name, _sorted(files))
+                except ValueError as error:
+                    raise ValueError(f"{name} {error}") from None
+        if isinstance(self.partitions, str) or isinstance(self.validation, str):
+            return self
+        both = {file.name for file in self.files} & {file.name for file in self.validation_files}
+        if both:
+            raise ValueError(
+                f"{shown(min(both))} is in partitions and in validation; a model must not be evaluated on what it was "
+                "trained on: drop it from one of them"
+            )
+        return self
+
+
+def check_data(spec: StudySpec) -> None:
+    """Refuse what cannot train on partitions.
+
+    Raises:
+        ValueError: setting, rule and cure.
+    """
+    if spec.data is None:
+        return
+    if spec.objective is None:
+        raise ValueError("data: a study that is driven by hand has no workers that hold partitions; give objective")
+    if spec.style == "optuna":
+        raise ValueError(
+            "data: an Optuna objective as it is has no state that could hop from worker to worker; write it as "
+            "train(trial) with trial.track() and trial.steps(), or drop data"
+        )
+    if spec.packing is not None:
+        raise ValueError(
+            "data, and packing: a model trains where its next partition lies, one at a time on each worker, and shares "
+            "no device; drop packing, or drop data and have the training function read all of it"
+        )
+    if spec.repeats > 1:
+        raise ValueError(
+            f"data, and repeats = {spec.repeats}: a model that hops has one training seed; set repeats to 1, or run "
+            "the study again with other seeds (seed: 1, 2, ...)"
+        )

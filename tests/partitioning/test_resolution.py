@@ -1,0 +1,161 @@
+"""Patterns, lists and manifests become the list of partitions that a journal keeps."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_core.model.errors import SpecError
+from hpo_core.model.partition_file import FOLDER_VARIABLE, PartitionFile
+from hpo_core.partitioning import with_partitions
+from hpo_core.partitioning.manifest import Manifest, read_manifest
+from hpo_core.spec import DataSpec
+from tests.spec.test_data_settings import data_of, spec_with
+
+DIGEST = "0f" * 32
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with ``shards``: two partitions, one for validation, and their manifest."""
+    shards = tmp_path / "data" / "shards"
+    shards.mkdir(parents=True)
+    files = {name: PartitionFile(name=name, count=3, bytes=5, digest=DIGEST) for name in ("p-0", "p-1", "v-0")}
+    for name in files:
+        (shards / name).write_bytes(b"12345")
+    manifest = Manifest(partitions=[files["p-0"], files["p-1"]], validation=[files["v-0"]])
+    (shards / "manifest.json").write_text(manifest.text())
+    return tmp_path / "data"
+
+
+def resolved(folder: Path, environment: dict[str, str] | None = None, **data: Any) -> DataSpec:
+    return data_of(with_partitions(spec_with(folder=str(folder), **data), environment or {}))
+
+
+def test_a_pattern_takes_what_the_manifest_says(folder: Path) -> None:
+    data = resolved(folder, partitions="shards/p-*", validation="shards/v-*")
+    assert [file.name for file in data.files] == ["shards/p-0", "shards/p-1"]
+    assert data.files[0] == PartitionFile(name="shards/p-0", count=3, bytes=5, digest=DIGEST)
+    assert [file.name for file in data.validation_files] == ["shards/v-0"]
+    assert resolved(folder, partitions="shards/p-1").files[0].count == 3
+
+
+def test_without_a_manifest_sizes_are_known(folder: Path) -> None:
+    (folder / "shards" / "manifest.json").unlink()
+    for i in range(12):
+        (folder / "shards" / f"q-{i}").write_bytes(b"1" * i)
+    data = resolved(folder, partitions="shards/q-*")
+    assert [file.bytes for file in data.files] == list(range(12)), "sorted as people sort"
+    assert data.files[1] == PartitionFile(name="shards/q-1", bytes=1)
+
+
+def test_a_worker_s_own_folder_is_used_here_too(folder: Path, tmp_path: Path) -> None:
+    data = resolved(tmp_path / "elsewhere", {FOLDER_VARIABLE: str(folder)}, partitions="shards/p-*")
+    assert len(data.files) == 2 and data.folder == str(tmp_path / "elsewhere")
+
+
+def test_a_manifest_lists_files_that_are_on_workers_alone(folder: Path, tmp_path: Path) -> None:
+    for name in ("p-0", "p-1", "v-0"):
+        (folder / "shards" / name).unlink()
+    data = resolved(folder, partitions="shards/manifest.json", validation="shards/manifest.json")
+    assert [file.name for file in data.files] == ["shards/p-0", "shards/p-1"]
+    assert [file.name for file in data.validation_files] == ["shards/v-0"]
+    away = tmp_path / "copied.json"
+    (folder / "shards" / "manifest.json").rename(away)
+    data = resolved(Path("/nowhere"), partitions=str(away))
+    assert [file.name for file in data.files] == ["p-0", "p-1"], "elsewhere: its names are those below the folder"
+
+
+def test_a_list_is_completed_where_it_can_be(folder: Path) -> None:
+    (folder / "alone").write_bytes(b"123")
+    data = resolved(folder, partitions=["shards/p-0", "alone", "far-away", {"name": "shards/p-1", "count": 3}])
+    assert data.files == (
+        PartitionFile(name="alone", bytes=3),
+        PartitionFile(name="far-away"),
+        PartitionFile(name="shards/p-0", count=3, bytes=5, digest=DIGEST),
+        PartitionFile(name="shards/p-1", count=3, bytes=5, digest=DIGEST),
+    )
+    assert resolved(folder, partitions=[file.model_dump() for file in data.files]).files == data.files
+    stated = [{"name": "alone", "bytes": 7}]
+    assert resolved(folder, partitions=stated).files[0].bytes == 7, "that of the workers may be another one"
+
+
+def test_list_and_manifest_that_contradict_each_other_are_refused(folder: Path) -> None:
+    with pytest.raises(SpecError, match=r"digest of shards/p-0 is listed as aaa.*manifest.json says 0f0f"):
+        resolved(folder, partitions=[{"name": "shards/p-0", "digest": "a" * 64}])
+
+
+def test_a_file_that_the_manifest_does_not_name_is_refused(folder: Path) -> None:
+    (folder / "shards" / "p-2").write_bytes(b"12345")
+    with pytest.raises(SpecError, match=r"manifest.json does not name shards/p-2"):
+        resolved(folder, partitions="shards/p-*")
+
+
+def test_a_file_that_is_missing_is_refused(folder: Path) -> None:
+    (folder / "shards" / "p-1").unlink()
+    with pytest.raises(SpecError, match=r"names shards/p-1, which .* does not hold"):
+        resolved(folder, partitions="shards/p-*")
+    (folder / "shards" / "p-0").unlink()
+    with pytest.raises(SpecError, match=r"names shards/p-0, shards/p-1, which"):
+        resolved(folder, partitions="shards/p-*")
+
+
+def test_a_truncated_file_is_refused(folder: Path) -> None:
+    (folder / "shards" / "p-1").write_bytes(b"123")
+    with pytest.raises(SpecError, match=r"p-1 has 3 bytes, and .*manifest.json says 5: the file is incomplete"):
+        resolved(folder, partitions="shards/p-*")
+
+
+def test_validation_data_are_not_trained_on(folder: Path) -> None:
+    with pytest.raises(SpecError, match=r"has shards/v-0 as data to be validated on"):
+        resolved(folder, partitions="shards/*")
+    with pytest.raises(SpecError, match=r"has shards/p-0, shards/p-1 as data to be trained on"):
+        resolved(folder, partitions=["other"], validation="shards/*")
+
+
+def test_one_file_in_both_is_refused(folder: Path) -> None:
+    (folder / "shards" / "manifest.json").unlink()
+    with pytest.raises(SpecError, match=r"Study 'hopping': data: 'shards/p-0' is in partitions and in validation"):
+        resolved(folder, partitions="shards/p-*", validation="shards/*-0")
+
+
+@pytest.mark.parametrize("pattern", ["shards/x-*", "nowhere/*", "shards"])
+def test_a_pattern_that_matches_no_file_is_refused(folder: Path, pattern: str) -> None:
+    with pytest.raises(SpecError, match=r"no file matches in .*data"):
+        resolved(folder, partitions=pattern)
+
+
+def test_a_link_out_of_the_folder_is_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"12345")
+    (folder / "shards" / "p-1").unlink()
+    (folder / "shards" / "p-1").symlink_to(tmp_path / "secret")
+    with pytest.raises(SpecError, match=r"shards/p-1 is a link that leads out"):
+        resolved(folder, partitions="shards/p-*")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "is no manifest that this version reads"),
+        ("[]", "is no manifest"),
+        ('{"format": 1}', "partitions: Field required"),
+        ('{"format": 2, "partitions": []}', "format"),
+        ('{"partitions": [{"name": "../x"}]}', "leads out of"),
+        ('{"partitions": []}', "names no partitions for that"),
+    ],
+)
+def test_a_broken_manifest_is_refused_by_name(folder: Path, content: str, says: str) -> None:
+    (folder / "shards" / "manifest.json").write_text(content)
+    with pytest.raises(SpecError, match=f"manifest.json.*{says}"):
+        resolved(folder, partitions="shards/manifest.json")
+
+
+def test_an_absent_manifest_and_one_that_never_ends_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"manifest.json: no such manifest.*copy it here"):
+        resolved(tmp_path, partitions="manifest.json")
+    os.mkfifo(tmp_path / "manifest.json")
+    with pytest.raises(SpecError, match="FIFO"):
+        read_manifest(tmp_path / "manifest.json")
