@@ -89,7 +89,8 @@ class PackingSpec(Part):
     )
     devices: Literal["auto", "gpu", "cpu"] = Field(
         default="auto",
-        description="What jobs share: GPUs, or processors and memory of computers; auto: GPUs where a worker sees any.",
+        description="What jobs share: GPUs, or processors and memory of computers; auto: the GPUs of a computer that "
+        "has any, and the processors of one that has none.",
     )
     by: list[str] | None = Field(
         default=None,
