@@ -24,6 +24,21 @@ class _Fact(msgspec.Struct, frozen=True, tag_field="is", tag=True, gc=False):
     """Base: frozen, tagged with its class name. No fact refers back, so the cycle collector may skip them."""
 
 
+class JobPlaced(_Fact, frozen=True):
+    """A running attempt has a share of a device that jobs share; until then it waits. No search rule reads it."""
+
+    trial: int
+    attempt: int
+    device: str
+    """A GPU's UUID, or the name of a computer whose processors are shared."""
+    architecture: str
+    """Such as ``A100``, or ``CPU``."""
+    share: tuple[int, int, int]
+    """(compute in permille, memory in bytes, cores in thousandths); a later fact of the same attempt replaces it."""
+    began: float
+    """When it was placed: seconds since the epoch (virtual seconds in a simulation)."""
+
+
 # What was noticed.
 
 
@@ -49,6 +64,12 @@ class CapacityNoticed(_Fact, frozen=True):
 
 class JobAsked(_Fact, frozen=True):
     """Somebody asked for one job by hand."""
+
+
+class PlacementsNoticed(_Fact, frozen=True):
+    """Jobs began on devices that they share; many at once, for each entry costs the disk a transaction."""
+
+    placements: tuple[JobPlaced, ...]
 
 
 class AttemptReported(_Fact, frozen=True):
@@ -99,6 +120,7 @@ Stimulus = (
     | ControllerStarted
     | CapacityNoticed
     | JobAsked
+    | PlacementsNoticed
     | AttemptReported
     | ConfigurationRequested
     | ExtensionRequested
@@ -352,6 +374,7 @@ Event = (
     | TrialCreated
     | Reproduced
     | JobGranted
+    | JobPlaced
     | JobCompleted
     | AttemptFailed
     | CheckpointCondemned
@@ -370,8 +393,13 @@ Event = (
 
 
 def concerns_search(event: Event) -> bool:
-    """Whether search method and sampler apply it: not facts about jobs beyond the search (:class:`TrialExtended`)."""
-    return not isinstance(event, _JobFact) or type(event.stage) is not Further
+    """Whether search method and sampler apply it.
+
+    Not facts about jobs beyond the search (:class:`TrialExtended`), and not where a job runs.
+    """
+    if isinstance(event, _JobFact):
+        return type(event.stage) is not Further
+    return type(event) is not JobPlaced
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):

@@ -65,20 +65,22 @@ class Holdings:
         path = (above / file.name).resolve(strict=True)
         if not path.is_relative_to(above):
             return "is a link that leads out of that folder, and is not followed; put the file there"
-        if not stat.S_ISREG(path.lstat().st_mode):  # opening a device may do something
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
             return "is no regular file"
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as opened:
-            status = os.fstat(opened.fileno())
-            if file.bytes not in (None, status.st_size):
-                return f"has {status.st_size:,} bytes where {file.bytes:,} belong: it is incomplete or was changed"
-            if file.digest is None:
-                return ""
-            known = self._digests.get(file.name)
-            if known is None or known[0] != _version(status):
+        if file.bytes not in (None, status.st_size):
+            return f"has {status.st_size:,} bytes where {file.bytes:,} belong: it is incomplete or was changed"
+        if not os.access(path, os.R_OK):
+            return "may not be read by this user"
+        if file.digest is None:
+            return ""
+        known = self._digests.get(file.name)
+        if known is None or known[0] != _version(status):
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as opened:
                 digest = hashlib.file_digest(opened, "sha256").hexdigest()
                 if _version(os.fstat(opened.fileno())) != _version(status):
                     return "changed while it was read; it is looked at again"
-                known = self._digests[file.name] = _version(status), digest
+            known = self._digests[file.name] = _version(status), digest
         if known[1] != file.digest:
             return f"has the SHA-256 {known[1]} where {file.digest} belongs: its content is another one"
         return ""
