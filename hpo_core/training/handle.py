@@ -24,7 +24,7 @@ from hpo_core.training.exactness.untracked_state import LoopWatch, untrackable
 from hpo_core.training.exactness.watched_variables import Variables, variables_of_function
 from hpo_core.training.inherited_state import InheritedState, describe, initial_state, is_restored_late
 from hpo_core.training.metric_value import real_number
-from hpo_core.training.partition_passes import Evaluate, PartitionPasses
+from hpo_core.training.partitions.partition_passes import Evaluate, PartitionPasses
 from hpo_core.training.random_state import can_track, capture_all, put_state, restore_all, state_of
 from hpo_core.training.request import JobRequest
 from hpo_core.training.required_metrics import check_required

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from hpo_core.execution.faults import NO_FAULTS, Faults
@@ -141,7 +142,7 @@ class VirtualHopping:
                 assert sorted(evaluated) == list(range(len(self.names), len(names))), "then each of validation"
         for spans in (*at_worker.values(), *of_trial.values()):
             spans.sort()
-            for (_, ended), (started, _) in zip(spans, spans[1:], strict=False):
+            for (_, ended), (started, _) in pairwise(spans):
                 assert ended <= started + 1e-9, "one unit at a time, on a worker and of a trial"
 
 
