@@ -21,7 +21,7 @@ from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.dispatch import Dispatcher
 from hpo_core.execution.enqueue_requests import EnqueueRequests
 from hpo_core.execution.loop import Loop, Observer, Takeover
-from hpo_core.execution.packed_placing import MeasurementWriter, placer_of
+from hpo_core.execution.packed_placing import MeasurementWriter, found_ratio_words, placer_of
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
@@ -241,6 +241,7 @@ class Session:
         placer = placer_of(study)
         if isinstance(placer, SharedDevices):
             self.placed = placer.__len__
+            self._tell(found_ratio_words(study.spec, placer))
         observers = [make(study) for make in self._observers]
         observers.append(ClusterNews(self._tell_news))
         observers.append(EnqueueRequests(study, self.folder))
