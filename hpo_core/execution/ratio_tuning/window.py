@@ -17,6 +17,9 @@ _GOOD = (Outcome.COMPLETED, Outcome.DIVERGED, Outcome.PREEMPTED)
 _OVERHEAD = 0.1
 """Seconds between two jobs of a device that nobody measures as start-up."""
 
+_AMONG_ALL = 0.9
+"""Part of its time that a job must have trained beside all others to count."""
+
 
 class MeasuredWindow:
     """An observer of the loop. The window opens once each running job has shown a profile or a unit.
@@ -107,8 +110,9 @@ class MeasuredWindow:
         return {name: self._result(name, found, ratio) for name, found in sorted(by_name.items()) if self._most[name]}
 
     def _result(self, name: str, found: list[tuple[Report, Usage]], ratio: float | None) -> Together:
-        trained = [max(_trained(report, usage), usage.unit_seconds) for report, usage in found]
-        units = sum(seconds / usage.unit_seconds for seconds, (_, usage) in zip(trained, found, strict=True))
+        counted = _among_all(found)
+        trained = [max(_trained(report, usage), usage.unit_seconds) for report, usage in counted]
+        units = sum(seconds / usage.unit_seconds for seconds, (_, usage) in zip(trained, counted, strict=True))
         memory, capacity = self._peak(name, found)
         return Together(
             ratio=ratio,
@@ -133,6 +137,28 @@ class MeasuredWindow:
         ended = [(report, _usage(report)) for report in self._reports if report.outcome is Outcome.COMPLETED]
         starting = sum(usage.startup_seconds + _OVERHEAD for _, usage in ended)
         return bool(ended) and starting > sum(_trained(report, usage) for report, usage in ended)
+
+
+def _among_all(found: list[tuple[Report, Usage]]) -> list[tuple[Report, Usage]]:
+    """Those that trained nearly all their time beside as many others as ever.
+
+    The process of the first job is there before the cluster starts; those of the others take seconds, in which it is
+    alone and quicker.
+    """
+    began = [report.started + usage.startup_seconds for report, usage in found]
+    changes = sorted([(at, 1) for at in began] + [(report.ended, -1) for report, _ in found])
+    most = at_once = 0
+    since = began[0]
+    for at, change in changes:
+        at_once += change
+        if at_once > most:
+            most, since = at_once, at
+    good = [
+        one
+        for one, at in zip(found, began, strict=True)
+        if one[0].ended - max(at, since) >= _AMONG_ALL * (one[0].ended - at)
+    ]
+    return good or found
 
 
 def _usage(report: Report) -> Usage:
