@@ -15,7 +15,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import shown
 from hpo_core.partitioning import with_partitions
 from hpo_core.simulation.devices_question import SharedDevicesQuestion
-from hpo_core.simulation.partitioned_data import PartitionedData, with_made_up_partitions
+from hpo_core.simulation.partitioned_data import PartitionedData, made_up_partitions
 from hpo_core.simulation.past import PastStudy
 from hpo_core.simulation.repeats import Scenario
 from hpo_core.simulation.simulated_needs import KnownJobs
@@ -147,19 +147,11 @@ def _fitting(changes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _spec(question: Question, past: PastStudy | None, changes: Sequence[str]) -> StudySpec:
+    changes = [*changes, *(made_up_partitions(question.partitions) if question.partitions is not None else ())]
     if question.study_file is not None:
-        spec = load_spec(question.study_file, changes)
-        return (
-            with_partitions(spec) if question.partitions is None else with_made_up_partitions(spec, question.partitions)
-        )
+        return with_partitions(load_spec(question.study_file, changes))
     if past is None:
         raise SpecError("Give a study's YAML file, or --from-journal NAME, or both.")
-    if question.partitions is not None:
-        return with_made_up_partitions(_changed(past, changes), question.partitions)
-    return _changed(past, changes)
-
-
-def _changed(past: PastStudy, changes: Sequence[str]) -> StudySpec:
     if not changes:
         return past.spec
     where = f"study {past.spec.study!r} with {', '.join(changes)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,10 @@ from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import VirtualClock
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.model.errors import SpecError
-from hpo_core.model.partition_file import PartitionFile
+from hpo_core.model.partition_file import weights_of
 from hpo_core.model.trial import Job, Metrics, Outcome, Point
 from hpo_core.simulation.simulation import Simulation
-from hpo_core.spec import DataSpec, StudySpec, limits
+from hpo_core.spec import limits
 from hpo_core.study import Study
 
 RULES = (
@@ -52,24 +53,22 @@ class PartitionedData:
                 held[f"worker-{number}"].append(names[number % len(names)])
         return {worker: sorted(found, key=list(names).index) for worker, found in held.items()}
 
-    def share(self, partitions: int, workers: int) -> float:
+    def share(self, sizes: Sequence[float], workers: int) -> float:
         """Part of the data that the fullest worker holds."""
-        held = self.holdings([str(place) for place in range(partitions)], workers)
-        return max(map(len, held.values())) / partitions
+        names = [str(place) for place in range(len(sizes))]
+        held = self.holdings(names, workers)
+        return max(sum(sizes[int(name)] for name in found) for found in held.values()) / sum(sizes)
 
 
-def with_made_up_partitions(spec: StudySpec, count: int) -> StudySpec:
-    """The study on so many equal partitions, before anything was split.
+def made_up_partitions(count: int) -> list[str]:
+    """Changes of a study (``KEY=VALUE``) that give it so many equal partitions, before anything was split.
 
     Raises:
-        SpecError: the number is out of range, or the study cannot train on partitions.
+        SpecError: the number is out of range.
     """
     if not 1 <= count <= limits.PARTITIONS:
         raise SpecError(f"--partitions {count} must be from 1 to {limits.PARTITIONS:,}.")
-    data = spec.data or DataSpec(partitions=[PartitionFile(name="part-0")])
-    files = [{"name": f"part-{place}"} for place in range(count)]
-    plain = data.model_dump(mode="json") | {"partitions": files, "validation": None}
-    return StudySpec.from_plain(spec.plain() | {"data": plain, "warm_start": None}, f"study {spec.study!r}")
+    return [f"data.partitions={json.dumps([f'part-{place}' for place in range(count)])}", "data.validation=null"]
 
 
 class HoppingSimulation(Simulation):
@@ -102,7 +101,6 @@ class HoppingSimulation(Simulation):
         self.study = study
         self.clock = clock
         files = [*data.files, *data.validation_files]
-        counted = all(file.count is not None for file in files)
         more: dict[str, Any] = {} if curve is None else {"curve": curve}
         self.executor = VirtualUnits(
             clock,
@@ -111,7 +109,7 @@ class HoppingSimulation(Simulation):
             seconds=seconds,
             objectives=[metric.name for metric in study.spec.objectives],
             faults=faults,
-            sizes=[float(file.count or 1) if counted else 1.0 for file in files],
+            sizes=weights_of(files),
             trained_on=len(data.files),
             holdings=placed.holdings([file.name for file in files], len(workers)),
             **more,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hpo_core.model.partition_file import weights_of
 from hpo_core.simulation.repeats import Scenario
 from hpo_core.simulation.shared_cluster import ONE_PER_DEVICE
 from hpo_core.simulation.statistics import Answer
@@ -68,7 +69,7 @@ def table(simulated: Simulated, *, quartiles: bool = True) -> list[tuple[str, li
     if simulated.hops:
         placed = [(answer.scenario.placed, answer.scenario) for answer in simulated.answers]
         rows.append(("with all data on each worker", cells("seconds_replicated", duration, "–")))
-        shares = ["all" if one is None else _percent(one.share(_partitions(of), len(of.workers))) for one, of in placed]
+        shares = ["all" if one is None else _percent(one.share(_sizes(of), len(of.workers))) for one, of in placed]
         rows.append(("data on a worker", shares))
     if simulated.target is not None:
         better = "≤" if sign > 0 else "≥"
@@ -96,9 +97,9 @@ def table(simulated: Simulated, *, quartiles: bool = True) -> list[tuple[str, li
     return rows
 
 
-def _partitions(scenario: Scenario) -> int:
+def _sizes(scenario: Scenario) -> tuple[float, ...]:
     data = scenario.spec.data
-    return 1 if data is None else len(data.files)
+    return (1.0,) if data is None else weights_of(data.files)
 
 
 def times_sooner(simulated: Simulated) -> list[float] | None:
