@@ -13,6 +13,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from hpo_core.security.masking import masked_errors
 from hpo_core.spec import StudySpec
+from hpo_core.views.jobs.data_words import data_words
 from hpo_flows.deployed.form import (
     AttemptsSection,
     Choice,
@@ -29,6 +30,7 @@ from hpo_flows.deployed.form import (
     filled_in,
     with_changes,
 )
+from hpo_flows.deployed.form_data import DataSection
 from hpo_flows.deployed.form_packing import PackingSection
 from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method, given
 from hpo_flows.deployed.permissions import Permissions
@@ -63,6 +65,7 @@ def tune(
     limits: LimitsSection = NOTHING,
     training: AttemptsSection = NOTHING,
     packing: PackingSection = NOTHING,
+    data: DataSection = NOTHING,
     further: FurtherSection = NOTHING,
     experiment: str = "hpo",
     journal_retry_seconds: JournalRetry = 60.0,
@@ -86,6 +89,7 @@ def tune(
         limits: Rules that end the study before its search does; `resume` goes on with it.
         training: Limits of one attempt, and when a trial is given up.
         packing: Several jobs at once on one device, by what they need of it, instead of one job on each slot.
+        data: Partitions of the data that lie on the workers: models travel to them.
         further: What else a study file may say.
         experiment: MLflow experiment that holds the runs.
         journal_retry_seconds: How long a journal that cannot be reached is tried again before the study ends.
@@ -105,6 +109,7 @@ def tune(
         limits=limits,
         training=training,
         packing=packing,
+        data=data,
         further=further,
         experiment=experiment,
         journal_retry_seconds=journal_retry_seconds,
@@ -146,6 +151,7 @@ def _as_form(spec: StudySpec) -> dict[str, Any]:
         "limits": plain["stop"],
         "training": plain["training"],
         **({} if plain["packing"] is None else {"packing": plain["packing"]}),
+        **({} if spec.data is None else {"data": data_words(spec.data)}),
         "seed": spec.seed,
         "cluster": plain["cluster"],
         "experiment": spec.tracking.experiment,

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from hpo_core import __version__
 from hpo_core.cli.checking import check
+from hpo_core.cli.data.partition_command import partition
 from hpo_core.cli.debugging import try_trial
 from hpo_core.cli.enqueue import enqueue
 from hpo_core.cli.extras import missing_package
@@ -48,6 +49,7 @@ CORE_COMMANDS: dict[str, Callable[..., None]] = {
     "project": project,
     "import": import_study,
     "history": history,
+    "partition": partition,
 }
 """By name; ``hpo --help`` lists them in this order."""
 

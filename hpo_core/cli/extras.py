@@ -7,6 +7,7 @@ EXTRAS = {
     "distributed": "flows",
     "prefect": "flows",
     "mlflow": "mlflow",
+    "pyarrow": "mlflow",
     "torch": "torch",
     "pynvml": "gpu",
     "scipy": "retraining",

@@ -26,7 +26,7 @@ from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.front import FrontMember, front_rows
 from hpo_core.views.jobs.data_words import data_words
 from hpo_core.views.jobs.device_use import device_jobs, device_uses
-from hpo_core.views.jobs.device_words import device_lines, granted_words
+from hpo_core.views.jobs.device_words import device_lines, granted_words, running_lines
 from hpo_core.views.jobs.grid_states import grid_states
 from hpo_core.views.jobs.packing_words import packing_words
 from hpo_core.views.repeat_spread import spread_of
@@ -34,6 +34,7 @@ from hpo_core.views.rung_names import RungNames, halt_words
 from hpo_core.views.rungs import BracketView, bracket_views, entry_levels, grouped_brackets, rung_rows
 from hpo_core.views.summary import BestResult, StudySummary, constraint_words, exhausted_words, summarize
 from hpo_core.views.trained_further import Extension
+from hpo_core.views.usage_words import megabytes
 
 
 class SafeConsole(Console):
@@ -171,11 +172,13 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
         out.print(Text(f"best: {best_line(study)}"), soft_wrap=True)
         if rules := study.rules.progress(study.state, time.time()):
             out.print(Text(terminal_text(f"stops at: {', '.join(rules)}")), soft_wrap=True)
-        if summary.running:
+        if study.spec.packing is not None:
+            for line in running_lines(study):
+                out.print(Text(terminal_text(line)), soft_wrap=True)
+        elif summary.running:
             jobs = ", ".join(f"trial {job.trial} to {job.target:,}" for job in summary.running[:_JOBS_SHOWN])
             more = f" and {len(summary.running) - _JOBS_SHOWN:,} more" if len(summary.running) > _JOBS_SHOWN else ""
-            granted = "running" if study.spec.packing is None else "granted"
-            out.print(Text(f"{granted}: {jobs}{more}"), soft_wrap=True)
+            out.print(Text(f"running: {jobs}{more}"), soft_wrap=True)
         for line in device_lines(study, latest=True) if study.status == "open" else ():
             out.print(Text(terminal_text(f"device, last minute: {line}")), soft_wrap=True)
         _print_failures(failures_of(study.state), home.study_folder(name))
@@ -190,10 +193,10 @@ def _print_grid(study: Study) -> None:
 
 def _print_counts(study: Study, status: str, summary: StudySummary, as_of: str = "") -> None:
     counts = [plural(summary.trials, "trial"), f"{plural(summary.jobs, 'job')} done"]
+    counts += [granted_words(study)] if summary.running else []
     counts += [
         f"{count:,} {word}"
         for count, word in (
-            (len(summary.running), granted_words(study).partition(" ")[2]),
             (len(summary.waiting), "waiting"),
             (summary.abandoned, "abandoned"),
             (summary.failed_attempts, f"failed attempt{'' if summary.failed_attempts == 1 else 's'}"),
@@ -287,8 +290,11 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, *, f
         if wanted.trial not in state.running:
             out.print(Text(f"to be trained further: trial {wanted.trial} to {wanted.target}"))
     for job in state.wanted():
-        rung = names.label(job.bracket, job.rung)
-        out.print(Text(f"running: trial {job.trial} to {job.target} ({rung}, attempt {job.attempt})"))
+        rung, placed = names.label(job.bracket, job.rung), state.placed.get(job.trial)
+        where = f" on {placed.device}, {megabytes(placed.share[1])}" if placed is not None else ""
+        what = "running" if state.trains(job.trial) else "waiting for a device"
+        line = f"{what}: trial {job.trial} to {job.target} ({rung}, attempt {job.attempt}){where}"
+        out.print(Text(terminal_text(line)), soft_wrap=True)
 
 
 def _plain_jobs(study: Study) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import msgspec
 from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.dispatch import DirectDispatcher, Dispatcher
 from hpo_core.execution.executor import Executor, Inbox
+from hpo_core.execution.new_placements import NewPlacements
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.model.errors import HpoError
@@ -98,6 +99,7 @@ class Loop:
         """(trial, attempt) cancelled before it was dispatched, whose report is in the inbox."""
         self._doubted: dict[tuple[int, int], tuple[float, Report]] = {}
         """Reports that are told a moment later, and when they came: a neighbour may be to blame."""
+        self._new_placements = NewPlacements()
         self._polls = executor.poll_seconds < math.inf
         self._next_poll = 0.0 if self._polls else math.inf
         self._next_renewal = 0.0
@@ -196,6 +198,7 @@ class Loop:
         self._under_way.discard(key)
         self._withdrawn.discard(key)
         self._placer.release(key)
+        self._new_placements.end(key)
         if self._checkpoints is not None:
             self._checkpoints.remove_rest_of(report)
         if granted:
@@ -224,6 +227,7 @@ class Loop:
         self._waiting += self.study.tick()
         self._notice_capacity()
         self._act()
+        self.study.note_placements(self._new_placements.take())
         changed = self._placer.inventory is not inventory
         if look_for_work and not changed:
             changed = len(self._inbox) > 0 or not self._under_way <= before
@@ -238,6 +242,7 @@ class Loop:
         self._placer.update(self._executor.inventory(), self._executor.usages())
         for key, memory in self._placer.lowered():
             self._executor.limit(key, memory)
+            self._new_placements.lower(key, memory)
         self._waiting += self.study.set_capacity(self._placer.capacity())
 
     def _act(self) -> None:
@@ -303,10 +308,12 @@ class Loop:
         for number, (job, slot) in enumerate(placements):
             key = job.trial, job.attempt
             self._under_way.add(key)
+            self._new_placements.begin(key, slot.share, self.study.now())
             try:
                 self._dispatcher.dispatch(job, slot, on_report)
             except Exception:  # nobody will report it, and another run may start it
                 self._under_way.discard(key)
+                self._new_placements.end(key)
                 for left, _ in placements[number:]:
                     self._placer.release(left.key)
                 raise

@@ -13,6 +13,7 @@ import msgspec
 
 from hpo_core.model.devices.inventory import ONE_SLOT, Demand, Inventory
 from hpo_core.model.devices.usage import UsageField
+from hpo_core.model.hops import VisitsField
 from hpo_core.model.stage import Further, Stage
 from hpo_core.model.trial import Checkpoint, Metrics, Outcome, Params, Report
 
@@ -21,6 +22,21 @@ FORMAT = 3
 
 class _Fact(msgspec.Struct, frozen=True, tag_field="is", tag=True, gc=False):
     """Base: frozen, tagged with its class name. No fact refers back, so the cycle collector may skip them."""
+
+
+class JobPlaced(_Fact, frozen=True):
+    """A running attempt has a share of a device that jobs share; until then it waits. No search rule reads it."""
+
+    trial: int
+    attempt: int
+    device: str
+    """A GPU's UUID, or the name of a computer whose processors are shared."""
+    architecture: str
+    """Such as ``A100``, or ``CPU``."""
+    share: tuple[int, int, int]
+    """(compute in permille, memory in bytes, cores in thousandths); a later fact of the same attempt replaces it."""
+    began: float
+    """When it was placed: seconds since the epoch (virtual seconds in a simulation)."""
 
 
 # What was noticed.
@@ -48,6 +64,12 @@ class CapacityNoticed(_Fact, frozen=True):
 
 class JobAsked(_Fact, frozen=True):
     """Somebody asked for one job by hand."""
+
+
+class PlacementsNoticed(_Fact, frozen=True):
+    """Jobs began on devices that they share; many at once, for each entry costs the disk a transaction."""
+
+    placements: tuple[JobPlaced, ...]
 
 
 class AttemptReported(_Fact, frozen=True):
@@ -98,6 +120,7 @@ Stimulus = (
     | ControllerStarted
     | CapacityNoticed
     | JobAsked
+    | PlacementsNoticed
     | AttemptReported
     | ConfigurationRequested
     | ExtensionRequested
@@ -210,6 +233,8 @@ class JobCompleted(_JobFact, frozen=True):
     """Metrics of each seed repeat, of which ``metrics`` are the means; not set where there is one."""
     usage: UsageField = msgspec.UNSET
     """What the attempt used of its machine; not set where nothing was measured."""
+    visits: VisitsField = msgspec.UNSET
+    """Where models hop: which partition the trial saw where and when, in that order; a rerun follows it."""
 
     @property
     def infeasible(self) -> bool:
@@ -349,6 +374,7 @@ Event = (
     | TrialCreated
     | Reproduced
     | JobGranted
+    | JobPlaced
     | JobCompleted
     | AttemptFailed
     | CheckpointCondemned
@@ -367,8 +393,13 @@ Event = (
 
 
 def concerns_search(event: Event) -> bool:
-    """Whether search method and sampler apply it: not facts about jobs beyond the search (:class:`TrialExtended`)."""
-    return not isinstance(event, _JobFact) or type(event.stage) is not Further
+    """Whether search method and sampler apply it.
+
+    Not facts about jobs beyond the search (:class:`TrialExtended`), and not where a job runs.
+    """
+    if isinstance(event, _JobFact):
+        return type(event.stage) is not Further
+    return type(event) is not JobPlaced
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):

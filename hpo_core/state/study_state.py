@@ -23,6 +23,7 @@ from hpo_core.model.events import (
     Event,
     JobCompleted,
     JobGranted,
+    JobPlaced,
     ReportIgnored,
     Reproduced,
     SamplerExhausted,
@@ -69,6 +70,8 @@ class StudyState:
         self.trials: list[TrialRecord] = []
         self.running: dict[int, JobGranted] = {}
         """Grants that await a report, by trial, oldest first."""
+        self.placed: dict[int, JobPlaced] = {}
+        """Of them those that run on a device that jobs share, by trial; with ``packing`` the others wait for one."""
         self.waiting: deque[int] = deque()
         """Trials whose last attempt failed and whose job is wanted again, oldest first."""
         self.inventory: Inventory = EMPTY
@@ -122,6 +125,7 @@ class StudyState:
             TrialCreated: self._trial_created,
             Reproduced: self._reproduced,
             JobGranted: self._job_granted,
+            JobPlaced: self._job_placed,
             JobCompleted: self._job_completed,
             AttemptFailed: self._attempt_failed,
             CheckpointCondemned: self._checkpoint_condemned,
@@ -216,6 +220,9 @@ class StudyState:
         if type(event.stage) is Further:
             self.further_running += units
 
+    def _job_placed(self, event: JobPlaced) -> None:
+        self.placed[event.trial] = event
+
     def _units(self, number: int, stage: Stage, target: int) -> int:
         """What a job to ``target`` trains that was not trained before, in all seed repeats together."""
         trial = self.trials[number]
@@ -226,6 +233,7 @@ class StudyState:
         """Returns the units of the job."""
         units = self._units(number, stage, target)
         del self.running[number]
+        self.placed.pop(number, None)
         self.trials[number].running = False
         self.resource_running -= units
         if type(stage) is Further:
@@ -378,6 +386,12 @@ class StudyState:
     def wanted(self) -> list[Job]:
         """All jobs that should be running now, oldest first. Executors make this true."""
         return [self.job(grant) for grant in self.running.values()]
+
+    def trains(self, number: int) -> bool:
+        """Whether the trial's job runs: not where it was granted and waits for its place on a shared device."""
+        if self.spec is None or self.spec.packing is None:
+            return number in self.running
+        return number in self.placed
 
     def best_checkpoint(self) -> Checkpoint | None:
         """The checkpoint behind the incumbent's result; None where it has none, or it is condemned."""

@@ -26,6 +26,7 @@ from hpo_core.model.events import (
     JobAsked,
     JobCompleted,
     JobGranted,
+    PlacementsNoticed,
     ReportIgnored,
     Stimulus,
     StopRequested,
@@ -72,6 +73,7 @@ class Decider:
             ControllerStarted: self._on_controller_started,
             CapacityNoticed: self._on_capacity,
             JobAsked: self._on_asked,
+            PlacementsNoticed: self._on_placements,
             AttemptReported: self._on_report,
             ConfigurationRequested: self._on_configuration,
             ExtensionRequested: self._on_extension,
@@ -110,6 +112,12 @@ class Decider:
     def _on_asked(self, _: JobAsked) -> Iterator[Event]:
         yield from self._grants.one()
         yield from self._grants.stop_if_due()
+
+    def _on_placements(self, stimulus: PlacementsNoticed) -> Iterator[Event]:
+        for placed in stimulus.placements:
+            grant = self._state.running.get(placed.trial)
+            if grant is not None and grant.attempt == placed.attempt:
+                yield placed
 
     def _on_extension(self, stimulus: ExtensionRequested) -> Iterator[Event]:
         yield StudyExtended(stimulus.configs)
@@ -200,6 +208,7 @@ class Decider:
             violation=violation,
             repeats=report.repeats,
             usage=report.usage,
+            visits=report.visits,
         )
 
     def _losses(self, metrics: Metrics) -> tuple[float | None, tuple[float, ...]]:

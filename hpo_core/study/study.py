@@ -35,6 +35,8 @@ from hpo_core.model.events import (
     Event,
     JobAsked,
     JobGranted,
+    JobPlaced,
+    PlacementsNoticed,
     Stimulus,
     StudyReopened,
     StudyRequested,
@@ -279,6 +281,15 @@ class Study(PersonRequests):
                 f"Study {self.name!r}: set_capacity({count!r}): give the number of jobs that can run at once, 0 or "
                 "more."
             ) from None
+
+    def now(self) -> float:
+        """Of the study's clock: seconds since the epoch, or virtual ones."""
+        return self._clock()
+
+    def note_placements(self, placements: Sequence[JobPlaced]) -> None:
+        """Record where running jobs are, for people; no decision follows. Nothing for those that do not run."""
+        if placements:
+            self._take(PlacementsNoticed(tuple(placements)))
 
     def recover(self, controller: str, *, keep_halt: bool = False) -> list[Job]:
         """A new controller begins: attempts of the one before it are lost, their jobs wanted again.

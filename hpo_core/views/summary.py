@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from hpo_core.model.events import JobGranted, JobPlaced
 from hpo_core.model.stage import FURTHER
 from hpo_core.model.trial import Params
 from hpo_core.spec import StudySpec
@@ -26,7 +27,7 @@ class BestResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """Over its seed repeats, of which ``value`` is the mean; None where the study has none."""
 
 
-class RunningJob(msgspec.Struct, frozen=True):
+class RunningJob(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job under way."""
 
     trial: int
@@ -35,6 +36,10 @@ class RunningJob(msgspec.Struct, frozen=True):
     """Place in its ladder; None beyond the search."""
     target: int
     attempt: int
+    device: str | None = None
+    """That it shares with other jobs; None: there is none, or it waits for one."""
+    memory: int | None = None
+    """Bytes of it that it was given."""
 
 
 class TrialTarget(msgspec.Struct, frozen=True):
@@ -87,6 +92,18 @@ class StudySummary(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
+def _running_job(names: RungNames, grant: JobGranted, placed: JobPlaced | None) -> RunningJob:
+    return RunningJob(
+        trial=grant.trial,
+        bracket=grant.bracket,
+        rung=None if grant.rung == FURTHER else names.place(grant.bracket, grant.rung)[1],
+        target=grant.target,
+        attempt=grant.attempt,
+        device=None if placed is None else placed.device,
+        memory=None if placed is None else placed.share[1],
+    )
+
+
 def summarize(study: Study) -> StudySummary:
     """The summary of a study; O(front + running jobs)."""
     spec, state, names = study.spec, study.state, RungNames(study.spec)
@@ -103,16 +120,7 @@ def summarize(study: Study) -> StudySummary:
         rule="" if state.halted is None else state.halted.rule,
         trials=len(state.trials),
         jobs=state.completed_jobs,
-        running=tuple(
-            RunningJob(
-                trial=grant.trial,
-                bracket=grant.bracket,
-                rung=None if grant.rung == FURTHER else names.place(grant.bracket, grant.rung)[1],
-                target=grant.target,
-                attempt=grant.attempt,
-            )
-            for grant in state.running.values()
-        ),
+        running=tuple(_running_job(names, grant, state.placed.get(grant.trial)) for grant in state.running.values()),
         waiting=tuple(state.waiting),
         to_train_further=tuple(TrialTarget(wanted.trial, wanted.target) for wanted in state.extended.values()),
         abandoned=state.abandoned_trials,

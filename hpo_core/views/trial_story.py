@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from hpo_core.model.events import AttemptFailed, AttemptReported, Entry, JobCompleted
 from hpo_core.model.stage import FURTHER
 from hpo_core.spec import StudySpec
-from hpo_core.state import StudyState
+from hpo_core.state import StudyState, TrialRecord
 from hpo_core.views.repeat_spread import repeat_spread
 from hpo_core.views.rung_names import RungNames
-from hpo_core.views.usage_words import usage_words
+from hpo_core.views.usage_words import megabytes, usage_words
 
 
 def violated(spec: StudySpec, result: JobCompleted) -> str:
@@ -29,6 +29,13 @@ def _spread(spec: StudySpec, result: JobCompleted) -> str:
 def _used(event: JobCompleted | AttemptFailed) -> str:
     words = usage_words(event.usage)
     return f"; used {words}" if words else ""
+
+
+def _status(state: StudyState, trial: TrialRecord) -> str:
+    placed = state.placed.get(trial.number)
+    if placed is not None:
+        return f"{trial.status} on {placed.device}, with {megabytes(placed.share[1])} of its memory"
+    return trial.status if not trial.running or state.trains(trial.number) else "waiting for a device"
 
 
 def trial_story(state: StudyState, number: int) -> list[str]:
@@ -58,7 +65,7 @@ def trial_story(state: StudyState, number: int) -> list[str]:
     if (wanted := state.extended.get(number)) is not None:
         start = "scratch" if wanted.checkpoint is None else f"its checkpoint at {wanted.checkpoint.resource}"
         lines.append(f"to be trained further to {wanted.target}, from {start}")
-    lines.append(f"now {trial.status}")
+    lines.append(f"now {_status(state, trial)}")
     return lines
 
 

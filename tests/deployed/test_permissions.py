@@ -13,7 +13,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Outcome
-from hpo_core.spec import AddressClusterSpec, DemandSpec, LocalClusterSpec, PackingSpec, StudySpec, TrainingSpec
+from hpo_core.spec import (
+    AddressClusterSpec,
+    DataSpec,
+    DemandSpec,
+    LocalClusterSpec,
+    PackingSpec,
+    StudySpec,
+    TrainingSpec,
+)
 from hpo_flows.deployed.flows import rerun, resume, tune_file
 from hpo_flows.deployed.form import (
     _ASKED_ELSEWHERE,
@@ -159,6 +167,61 @@ def test_packing_has_fields_of_its_own(permissions: Permissions) -> None:
     assert set(PackingSpec.model_fields) - {"demand"} <= set(drawn), "what is new in the study file is on the form"
     assert {name.removeprefix("job_") for name in drawn if name.startswith("job_")} == set(DemandSpec.model_fields)
     assert drawn["policy"]["enum"][0] == "fill" and "required" not in schema["definitions"]["Packing"]
+
+
+def test_data_have_fields_of_their_own(permissions: Permissions, tmp_path: Path) -> None:
+    allowed = dataclasses.replace(permissions, data_folder=tmp_path / "data")
+    assert made(allowed).data is None
+    data = made(allowed, data={"partitions": "*.npz", "scheduler": "randomized", "folder": "shards"}).data
+    assert data is not None and data.partitions == "*.npz" and data.scheduler == "randomized"
+    assert data.folder == str(tmp_path / "data" / "shards"), "relative to the deployment's folder of data"
+    data = made(allowed, data={"partitions": "[b, {name: a, count: 3}]", "validation": "- v\n- w"}).data
+    assert data is not None and data.folder == str(tmp_path / "data")
+    assert [file.name for file in (*data.files, *data.validation_files)] == ["a", "b", "v", "w"]
+    with pytest.raises(SpecError, match="data.partitions: is required"):
+        made(allowed, data={"scheduler": "exact"})
+    with pytest.raises(SpecError, match="partitions cannot be read as YAML"):
+        made(allowed, data={"partitions": "[a"})
+    schema = parameter_schema(tune).model_dump()
+    assert schema["properties"]["data"]["anyOf"][0] == {"type": "null", "title": "As the training function reads them"}
+    drawn = schema["definitions"]["Data"]["properties"]
+    assert set(drawn) == set(DataSpec.model_fields), "what is new in the study file is on the form"
+    assert "required" not in schema["definitions"]["Data"]
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ({"folder": "/etc"}, "data: /etc is not allowed here"),
+        ({"folder": "../other"}, "other is not allowed here"),
+        ({"folder": "linked"}, "linked is not allowed here"),
+        ({"partitions": "/etc/manifest.json"}, "data: /etc/manifest.json is not allowed here"),
+        ({"partitions": "[a]", "validation": "../manifest.json"}, "manifest.json is not allowed here"),
+        ({"load": "os:listdir"}, "data.load = 'os:listdir' is not allowed here"),
+    ],
+)
+def test_a_form_names_no_data_outside_the_folder_of_data(
+    permissions: Permissions, tmp_path: Path, data: dict[str, str], says: str
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "linked").symlink_to("/etc")
+    allowed = dataclasses.replace(permissions, data_folder=tmp_path / "data")
+    made(allowed, data={"partitions": "part-*", "load": "models.net:load"})
+    with pytest.raises(NotAllowedError, match=says):
+        made(allowed, data={"partitions": "[a, b]"} | data)
+    with pytest.raises(NotAllowedError, match="none is set"):
+        made(permissions, data={"partitions": "part-*"})
+
+
+def test_partitions_of_a_study_file_may_lie_beside_it(permissions: Permissions) -> None:
+    assert permissions.folder is not None
+    path = permissions.folder / "deep" / "a.yaml"
+    path.write_text(path.read_text() + "\ndata: {partitions: part-*}\n")
+    data = permissions.load("deep/a.yaml").data
+    assert data is not None and data.folder == str(path.resolve().parent)
+    path.write_text(path.read_text().replace("part-*", "part-*, folder: /srv"))
+    with pytest.raises(NotAllowedError, match="/srv is not allowed here"):
+        permissions.load("deep/a.yaml")
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,23 @@ def test_a_study_that_packs_is_on_the_form(packing: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    "data",
+    [
+        {"partitions": "*.npz", "validation": "v/manifest.json", "folder": "/srv/shards", "load": "models.net:load"},
+        {"partitions": ["b", {"name": "a", "count": 3}], "folder": "/srv/shards", "concurrent": 2},
+    ],
+    ids=["patterns", "list"],
+)
+def test_a_study_whose_models_hop_is_on_the_form(data: Any) -> None:
+    spec = StudySpec.from_plain(STUDY | {"style": "handle", "sampler": {"name": "TPESampler"}, "data": data})
+    form = form_of(spec, "study.yaml")
+    seed = form.pop("seed")
+    allowed = Permissions(("models",), data_folder=Path("/srv"))
+    made = with_changes(filled_in(allowed, **form), "rows", allowed, seed=seed, cluster=None)
+    assert made.plain() == spec.plain() and made.data is not None
+
+
+@pytest.mark.parametrize(
     ("changes", "says"),
     [
         ({"lr": {"type": "normal", "mean": 0, "std": 1}}, r"space\.lr|numbers"),

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.journal.protocol import StudyInfo
+from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import JournalError
-from hpo_core.model.trial import Outcome
+from hpo_core.model.events import JobPlaced
+from hpo_core.model.trial import Job, Outcome
 from hpo_core.security.lock_file import LockFile
-from hpo_core.spec import SlurmClusterSpec
+from hpo_core.spec import SlurmClusterSpec, StudySpec
 from hpo_core.study import Study
 from hpo_flows.dask.clusters.kind import ClusterError
 from hpo_flows.dask.clusters.slurm import SlurmJobs
 from hpo_flows.dask.clusters.slurm_jobs import call
+from hpo_flows.study_run.followed_jobs import FollowedJobs
 from hpo_flows.study_run.prefect_follower import Controller, StudyFollower, _final_state
 from hpo_flows.study_run.prefect_process import Ending
+from hpo_flows.study_run.tasks import End
 from tests.conftest import failed, make_spec
 
 
@@ -84,3 +89,69 @@ def test_a_command_that_cannot_be_started_is_no_end_of_the_watch(tmp_path: Path)
     command.write_text("")
     with pytest.raises(ClusterError, match="cannot be started"):
         call([str(command)])
+
+
+class Shown:
+    """Task runs that are noted: name of the job, device, begin, end."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.begun: list[tuple[int, str, float]] = []
+        self.ended: list[tuple[int, Outcome, float]] = []
+
+    @property
+    def task_runs(self) -> int:
+        return len(self.begun)
+
+    def begin(self, job: Job, device: str = "") -> End:
+        self.begun.append((job.trial, device, self.clock()))
+        return lambda report: self.ended.append((job.trial, report.outcome, self.clock()))
+
+    def close(self, seconds: float = 0.0) -> None: ...
+
+
+def follow(spec: StudySpec, play: Callable[[Study, list[float]], None]) -> Shown:
+    """What is shown of a study that ``play`` drives; it moves the time."""
+    now, journal = [100.0], MemoryJournal()
+    study = Study.create(spec, journal, clock=lambda: now[0])
+    play(study, now)
+    follower = StudyFollower(study.name, journal, 1)
+    jobs = FollowedJobs(follower.study, Shown)
+    for entry in follower.news() or ():
+        follower.study.replay(entry)
+        jobs.show(entry)
+    assert isinstance(jobs.tasks, Shown)
+    return jobs.tasks
+
+
+def test_a_job_that_shares_a_device_has_a_task_run_once_it_is_known_which() -> None:
+    def play(study: Study, now: list[float]) -> None:
+        first, second, third, *_ = study.set_capacity(4)
+        now[0] = 101.0
+        study.note_placements([JobPlaced(first.trial, 0, "GPU-a", "A100", share=(1, 1, 1), began=100.5)])
+        now[0] = 105.0
+        study.tell(first, {"loss": 1.0})
+        usage = Usage(device="cpu:vm", architecture="CPU", share=(1, 1, 1))
+        short = failed(second, Outcome.ERROR)
+        study.tell_report(msgspec.structs.replace(short, started=103.0, ended=104.0, usage=usage))
+        study.tell_report(failed(third, Outcome.PREEMPTED))
+
+    search = {"method": "random", "configs": 4, "max_resource": 1}
+    shown = follow(make_spec(search=search, packing={}, training={"retries": {"error": 0}}), play)
+    assert shown.begun == [(0, "GPU-a", 100.5), (1, "cpu:vm", 103.0), (2, "", 105.0)], "the fourth one waits"
+    assert [(trial, time) for trial, _, time in shown.ended] == [(0, 105.0), (1, 105.0), (2, 105.0)]
+    shown = follow(make_spec(search=search), lambda study, now: study.tell(study.set_capacity(2)[0], {"loss": 1.0}))
+    assert [trial for trial, _, _ in shown.begun] == [0, 1, 2] and [one[0] for one in shown.ended] == [0]
+
+
+def test_jobs_that_are_stopped_end_and_are_not_begun_again() -> None:
+    def play(study: Study, now: list[float]) -> None:
+        first, _ = study.set_capacity(2)
+        study.note_placements([JobPlaced(first.trial, 0, "GPU-a", "A100", share=(1, 1, 1), began=100.0)])
+        study.recover("second:2")
+        again = study.set_capacity(2)
+        study.note_placements([JobPlaced(job.trial, job.attempt, "GPU-b", "A100", (1, 1, 1), 100.0) for job in again])
+
+    shown = follow(make_spec(search={"method": "random", "configs": 2, "max_resource": 1}, packing={}), play)
+    assert [(trial, device) for trial, device, _ in shown.begun] == [(0, "GPU-a"), (0, "GPU-b"), (1, "GPU-b")]
+    assert [(trial, outcome) for trial, outcome, _ in shown.ended] == [(0, Outcome.PREEMPTED)]

@@ -14,7 +14,7 @@ import msgspec
 from hpo_core import Job, MemoryJournal, Outcome, Study
 from hpo_core.journal.codec import encode_entry
 from hpo_core.model.devices.usage import Usage
-from hpo_core.model.events import FORMAT
+from hpo_core.model.events import FORMAT, JobPlaced
 from hpo_core.model.seed_repeats import mean_metrics
 from hpo_core.model.trial import Checkpoint
 from tests.conftest import World, completed, failed, fresh, make_spec
@@ -211,6 +211,42 @@ def used() -> Study:
     return study
 
 
+def placed() -> Study:
+    """A study whose jobs share two devices: some wait for one, one is measured and holds less, a controller dies."""
+    world = World(41, failures=0.1)
+    study = fresh(make_spec(study="golden", packing={"devices": "cpu"}), MemoryJournal(), world)
+
+    def place(jobs: list[Job], memory: int = 2 * 10**9) -> None:
+        study.note_placements(
+            [
+                JobPlaced(
+                    job.trial,
+                    job.attempt,
+                    device=f"cpu:node-{job.trial % 2}",
+                    architecture="CPU",
+                    share=(250, memory, 1000),
+                    began=world.now,
+                )
+                for job in jobs
+            ]
+        )
+
+    running = study.set_capacity(5)
+    place(running[:3])
+    place(running[:1], memory=7 * 10**8)
+    late = running[0]
+    for round_ in range(14):
+        job = running.pop(0)
+        running += study.tell_report(world.report(job))
+        place(running[2:3])
+        if round_ == 6:
+            place([late])  # it ended: nothing is recorded
+            study.recover("second:2")
+            running = study.set_capacity(4)
+            place(running[:2])
+    return study
+
+
 METHODS = [
     "asha-brackets", "asha-shared", "asha-endless", "stopping-brackets", "sha", "hyperband", "pasha", "pbt",
     "pbt-truncation", "random", "grid-drawn", "pareto-asha-brackets",
@@ -230,6 +266,7 @@ def studies() -> dict[str, Study]:
         "repeated": repeated(),
         "asked": asked(),
         "used": used(),
+        "placed": placed(),
     }
     for name in METHODS:
         world = World(12, failures=0.05, nans=0.05)

@@ -12,7 +12,15 @@ from hpo_core import MemoryJournal, Study
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import JournalError
-from hpo_core.model.events import FORMAT, AttemptFailed, Event, JobCompleted, Stimulus, StudyRequested
+from hpo_core.model.events import (
+    FORMAT,
+    AttemptFailed,
+    ControllerStarted,
+    Event,
+    JobCompleted,
+    Stimulus,
+    StudyRequested,
+)
 from hpo_core.model.stage import Stage
 from hpo_core.replay.audit import audit
 from tests.golden.make import FOLDER, METHODS, studies, summary
@@ -60,6 +68,24 @@ def test_what_attempts_used_is_read_back() -> None:
     shares = {event.usage.share for event in facts if isinstance(event, JobCompleted) and event.usage}
     assert shares == {None, (300, 6 * 10**9, 2000)}
     assert all(isinstance(usage, Usage) and usage.memory > 10**8 for usage in used.values())
+
+
+def test_where_jobs_run_is_read_back_until_they_end_or_their_controller_does() -> None:
+    lines = (FOLDER / "placed-format-3.jsonl").read_text().splitlines()
+    entries = [decode_entry(line) for line in lines]
+    taken_over = next(entry.seq for entry in entries if isinstance(entry.stimulus, ControllerStarted) and entry.seq > 1)
+    study = Study.from_entries(entries[:1])
+    seen = set()
+    for entry in entries[1:]:
+        study.replay(entry)
+        seen.update(placed.share for placed in study.state.placed.values())
+        assert {grant.attempt for n, grant in study.state.running.items() if n in study.state.placed} == {
+            placed.attempt for placed in study.state.placed.values()
+        }
+        if entry.seq == taken_over:
+            assert not study.state.placed
+    assert seen == {(250, 2 * 10**9, 1000), (250, 7 * 10**8, 1000)}
+    assert 0 < len(study.state.placed) < len(study.state.running), "some run, others wait"
 
 
 def test_newer_formats_and_damage_are_refused_with_the_cure() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpo_core import MemoryJournal, Outcome, Report, Study
 from hpo_core.model.devices.usage import Usage
-from hpo_core.model.events import Entry
+from hpo_core.model.events import Entry, JobPlaced
 from hpo_core.model.trial import Job
 
 SPACE: dict[str, Any] = {
@@ -24,8 +24,9 @@ def packed_study(
     space: dict[str, Any] = SPACE,
     reports: int = 10_000,
     failures: float = 0.08,
+    waiting: int = 0,
 ) -> list[Entry]:
-    """Its journal after so many reports; four jobs run on each device."""
+    """Its journal after so many reports; four jobs run on each device, and so many more wait for one in the end."""
     now, journal, draws = [1_760_000_000.0], MemoryJournal(), random.Random(3)
     plain = {"study": "packed-gpus", "metric": {"name": "val_loss"}, "space": space, "search": search}
     study = Study.create(plain | {"packing": {"oversubscribe": {"A100": 1.5}}}, journal, clock=lambda: now[0])
@@ -36,6 +37,8 @@ def packed_study(
         while len(running) < 4 * len(devices) and (job := study.ask()) is not None:
             place = loads.index(min(loads))
             loads[place] += 1
+            share = (250, 15_000_000 * int(job.params.get("width", 64)), 2000)
+            study.note_placements([JobPlaced(*job.key, names[place], devices[place], share=share, began=now[0])])
             heapq.heappush(running, (now[0] + draws.uniform(20, 60), number * 1000 + job.trial, now[0], job, place))
         if not running:
             break
@@ -64,4 +67,6 @@ def packed_study(
                 usage=usage,
             )
         )
+    for _ in range(waiting):
+        study.ask()
     return list(journal.entries("packed-gpus"))

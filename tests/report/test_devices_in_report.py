@@ -55,10 +55,26 @@ def test_many_devices_and_one_that_runs(series: Series) -> None:
     found = {figure.key: figure for figure in figures(many)}
     assert "Of 14 devices the 12 with most jobs are drawn" in found["device-load"].caption
     assert device_table(many).count("<tr>") == 15
-    begun = read_series(packed_study({"method": "random", "configs": 9, "max_resource": 1}, reports=1))
-    assert sum(len(trace["x"]) for trace in figures(begun)[0].data) >= 1 and len(uses_of(begun)) == 1
     none = read_series(packed_study({"method": "random", "configs": 9, "max_resource": 1}, reports=0))
     assert uses_of(none) == [] and device_table(none) == ""
+
+
+def test_jobs_that_run_are_on_their_device_and_those_that_wait_are_not() -> None:
+    search = {"method": "random", "configs": 19, "max_resource": 1}
+    begun = read_series(packed_study(search, reports=2, failures=0, waiting=3))
+    running = [span for span in begun.spans if span.outcome is None]
+    assert len(running) == len(begun.study.state.placed) == len(begun.study.state.running) - 3 == 11
+    assert all(span.placed is not None and span.start <= span.end == begun.wall for span in running)
+    uses = uses_of(begun)
+    assert [use.jobs for use in uses] == [5, 4, 4] and sum(use.running for use in uses) == 11
+    assert all(use.most_at_once == 4 and use.failed == 0 for use in uses)
+    found = {figure.key: figure for figure in figures(begun)}
+    (shown,) = [trace for trace in found["devices"].data if trace["name"] == "running"]
+    assert len(shown["x"]) == 11 and all("running after" in line and "share: 25%" in line for line in shown["text"])
+    assert "<th>running</th>" in device_table(begun)
+    jobs = [trace for trace in found["jobs"].data if trace["name"] == "running"]
+    assert [len(trace["x"]) for trace in jobs] == [11], "one that waits trains nowhere"
+    render(begun)
 
 
 def test_studies_that_do_not_pack_have_none_of_it() -> None:

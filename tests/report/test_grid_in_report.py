@@ -23,10 +23,10 @@ SPACE: dict[str, Any] = {
 }
 
 
-def played(*names: str, reports: int = 10_000, failures: float = 0.08, **points: int) -> Series:
+def played(*names: str, reports: int = 10_000, failures: float = 0.08, waiting: int = 0, **points: int) -> Series:
     space = {name: SPACE.get(name, {"type": "float", "low": 0, "high": 1}) for name in names}
     search = {"method": "grid", "points": points}
-    return read_series(packed_study(search, space=space, reports=reports, failures=failures))
+    return read_series(packed_study(search, space=space, reports=reports, failures=failures, waiting=waiting))
 
 
 def drawn(series: Series) -> dict[str, Figure]:
@@ -41,13 +41,13 @@ def cells(figure: Figure, key: str = "z") -> list[Any]:
 
 
 def test_two_parameters_are_the_axes_of_both_maps() -> None:
-    series = played("width", "lr", lr=9, reports=12, failures=0.3)
+    series = played("width", "lr", lr=9, reports=12, failures=0.3, waiting=2)
     maps = drawn(series)
     states = maps["grid-states"]
     assert len(cells(states)) == 36
     events = [event for trial in series.trials for event in trial.results]
     assert cells(states).count(2) == len(events) == sum(isinstance(event, JobCompleted) for event in events)
-    assert cells(states).count(1) == len(series.study.state.running) > 0
+    assert cells(states).count(1) == len(series.study.state.placed) == len(series.study.state.running) - 2 > 0
     assert states.title == f"The grid: {_counted(states)}"
     assert states.layout["xaxis"]["ticktext"][0] == "0.0001" and states.layout["yaxis"]["ticktext"] == [
         "64", "128", "256", "512"]  # fmt: skip

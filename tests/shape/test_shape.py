@@ -19,7 +19,7 @@ LAYERS = [
     {"security"},
     {"search", "samplers"},
     {"spec"},
-    {"placement", "journal", "partitioning"},
+    {"placement", "hopper", "journal", "partitioning"},
     {"state"},
     {"checkpoints"},
     {"study"},

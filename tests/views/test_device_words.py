@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 from pathlib import Path
 
 from rich.console import Console
@@ -14,8 +16,10 @@ from hpo_core.home import Home
 from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.devices.share import Share
 from hpo_core.model.devices.usage import Usage
+from hpo_core.model.events import JobPlaced
 from hpo_core.model.trial import Job
-from hpo_core.views.jobs.device_words import device_lines, granted_words
+from hpo_core.views.jobs.device_words import device_lines, granted_words, running_lines
+from hpo_core.views.trial_story import trial_story
 from hpo_flows.study_run.live_progress import LiveBoard, PlainLines
 from hpo_flows.study_run.tasks import End, TaskDispatcher, device_tags, final_state
 from tests.conftest import make_spec
@@ -33,8 +37,21 @@ def packed(granted: int) -> Study:
 
 def test_those_that_wait_are_counted_apart() -> None:
     study = packed(9)
-    assert granted_words(study, 6) == "6 running, 3 waiting" and granted_words(study, 9) == "9 running"
-    assert granted_words(study) == "9 running or waiting for a device"
+    assert granted_words(study, 6) == "6 running, 3 waiting for a device" and granted_words(study, 9) == "9 running"
+    assert granted_words(study) == "0 running, 9 waiting for a device", "none is known to be on a device"
+    share = (250, 6 * 10**9, 1000)
+    study.note_placements([JobPlaced(job, 0, f"GPU-{job % 2}", "A100", share=share, began=1.0) for job in range(4)])
+    assert granted_words(study) == "4 running, 5 waiting for a device"
+    first, second, waiting = running_lines(study)
+    assert first == (
+        "running on GPU-0 (A100; 12 GB and 50% of compute claimed): trial 0 to 1 (6 GB), trial 2 to 1 (6 GB)"
+    )
+    assert second.startswith("running on GPU-1") and waiting.startswith("waiting for a device: trial 4 to 1, trial 5")
+    assert running_lines(study, devices=1, jobs=1) == [
+        "running on GPU-0 (A100; 12 GB and 50% of compute claimed): trial 0 to 1 (6 GB) and 1 more",
+        "and on 1 device more",
+        "waiting for a device: trial 4 to 1 and 4 more",
+    ]
     plain = Study.create(make_spec(search={"method": "random", "configs": 20}))
     plain.set_capacity(2)
     assert granted_words(plain) == "2 running"
@@ -46,19 +63,22 @@ def test_progress_lines_and_board_ask_who_runs() -> None:
     plain = PlainLines(study, lines.append, lambda: placed[0])
     report = Report(trial=0, attempt=0, outcome=Outcome.COMPLETED, metrics={"loss": 1.0})
     plain.on_report(report, study.tell_report(report))
-    assert lines[0].startswith("[1 done, 4 running, 5 waiting, best ")
+    assert lines[0].startswith("[1 done, 4 running, 5 waiting for a device, best ")
     console = Console(file=io.StringIO(), width=100)
     board = LiveBoard(study, console, lambda: placed[0])
     placed[0] = 7
     shown = Console(file=io.StringIO(), width=100)
     shown.print(board.board())
     board.close()
-    assert isinstance(shown.file, io.StringIO) and "1 jobs done, 7 running, 2 waiting" in shown.file.getvalue()
+    assert (
+        isinstance(shown.file, io.StringIO)
+        and "1 jobs done, 7 running, 2 waiting for a device" in shown.file.getvalue()
+    )
 
 
 def test_show_and_status_say_what_devices_did(tmp_path: Path) -> None:
-    entries = packed_study({"method": "grid"}, devices=("A100", "H100"), reports=9, failures=0)
-    journal = Home(tmp_path).open_journal()
+    entries = packed_study({"method": "grid"}, devices=("A100", "H100"), reports=4, failures=0, waiting=1)
+    study, journal = Study.from_entries(entries), Home(tmp_path).open_journal()
     journal.create("packed-gpus", entries[0])
     for entry in entries[1:]:
         journal.append("packed-gpus", entry)
@@ -66,26 +86,35 @@ def test_show_and_status_say_what_devices_did(tmp_path: Path) -> None:
         CliRunner().invoke(app, [c, "packed-gpus", "--home", str(tmp_path)]).output for c in ("show", "status")
     )
     assert "packing: fill, compute oversubscribed 1.5 (A100)" in show
-    assert show.count("device: GPU-") == 2 and "at most 4 at once" in show
+    assert show.count("device: GPU-") == 2 and " at once" in show
     assert status.count("device, last minute: GPU-") == 2, status
-    assert status.splitlines()[0].endswith("9 jobs done, 3 running or waiting for a device") and "granted: " in status
-    assert "grid: 3 in progress, 9 complete" in status and "grid: 3 in progress, 9 complete" in show
-    study = Study.from_entries(entries)
+    assert status.splitlines()[0].endswith("4 jobs done, 7 running, 1 waiting for a device"), status
+    running = [line for line in status.splitlines() if line.startswith("running on GPU-")]
+    assert sum(line.count("trial ") for line in running) == 7 and "GB)" in running[0]
+    assert "waiting for a device: trial 11 to 1" in status
+    assert show.count("\nrunning: trial ") == show.count("attempt 0) on GPU-") == 7
+    assert "waiting for a device: trial 11 to 1 (rung 0, attempt 0)" in show
+    grid = "grid: 1 pending, 7 in progress, 4 complete"
+    assert grid in status and grid in show
+    assert trial_story(study.state, 11)[-1] == "now waiting for a device"
+    assert re.fullmatch(r"now running on GPU-\S+, with [\d.]+ GB of its memory", trial_story(study.state, 10)[-1])
+    plain = json.loads(CliRunner().invoke(app, ["show", "packed-gpus", "--json", "--home", str(tmp_path)]).output)
+    assert [("device" in job, "memory" in job) for job in plain["running"]] == [(True, True)] * 7 + [(False, False)]
     assert len(device_lines(study, most=1)) == 2 and device_lines(study, most=1)[1] == "and 1 device more"
     assert device_lines(packed(1)) == []
 
 
 def test_task_runs_of_packed_jobs_name_their_device() -> None:
-    (tag,) = device_tags(SHARE)
+    (tag,) = device_tags(SHARE.device)
     assert tag.startswith("device-GPU-5d4e8f12-9f3e-") and len(tag) == 31
-    assert device_tags(None) == [] and device_tags(SHARE) == device_tags(SHARE)
-    begun: list[Share | None] = []
+    assert device_tags("") == [] and device_tags(SHARE.device) == device_tags(SHARE.device)
+    begun: list[str] = []
 
     class Shown:
         task_runs = 0
 
-        def begin(self, job: Job, share: Share | None = None) -> End:
-            begun.append(share)
+        def begin(self, job: Job, device: str = "") -> End:
+            begun.append(device)
             return lambda report: None
 
         def close(self, seconds: float = 0.0) -> None: ...
@@ -95,7 +124,7 @@ def test_task_runs_of_packed_jobs_name_their_device() -> None:
 
     job = packed(1).state.wanted()[0]
     TaskDispatcher(Executor(), Shown()).dispatch(job, Slot(0, 0, "g", SHARE), lambda job, report: None)  # type: ignore[arg-type]
-    assert begun == [SHARE]
+    assert begun == [SHARE.device]
     usage = Usage(device="GPU-5d", architecture="A100", share=(1, 1, 1))
     report = Report(trial=0, attempt=0, outcome=Outcome.COMPLETED, metrics={"loss": 0.5}, usage=usage)
     assert final_state(report, "loss").message == "loss = 0.5 on GPU-5d"

@@ -27,6 +27,7 @@ from hpo_core.spec import (
 from hpo_core.spec.plain_data import check_plain
 from hpo_core.spec.study_file import read_yaml
 from hpo_core.spec.validation_errors import explain
+from hpo_flows.deployed.form_data import DataSection, data_of_form
 from hpo_flows.deployed.form_packing import PackingSection, packing_of_form
 from hpo_flows.deployed.form_schema import AsTabs, Drawn, Method, Offered, WithoutNone, given
 from hpo_flows.deployed.form_sections import read_texts, section_of
@@ -115,7 +116,7 @@ Target = Annotated[Annotated[int, Field(ge=1, le=2**53)] | None, WithoutNone()]
 
 _ASKED_ELSEWHERE = (
     *("study", "objective", "metric", "space", "search", "sampler", "seed", "cluster", "training", "stop", "journal"),
-    *("tracking", "prefect", "pythonpath", "packing"),
+    *("tracking", "prefect", "pythonpath", "packing", "data"),
 )
 """Fields of a study that the form asks for in another way, or never: where code is imported from is the worker's."""
 
@@ -154,6 +155,7 @@ class FilledIn(_Form):
     limits: LimitsSection = Field(default=None, description="Limits besides the method's own budget.")
     training: AttemptsSection = Field(default=None, description="Limits of one attempt, and when a trial is given up.")
     packing: PackingSection = Field(default=None, description="Several jobs at once on one device.")
+    data: DataSection = Field(default=None, description="Partitions of the data that lie on the workers.")
     further: FurtherSection = Field(default=None, description="What else a study file may say.")
     experiment: str = Field(default="hpo", min_length=1, description="MLflow experiment that holds the runs.")
     journal_retry_seconds: JournalRetry = JournalSpec().retry_seconds
@@ -186,6 +188,7 @@ class FilledIn(_Form):
             "journal": {"retry_seconds": self.journal_retry_seconds},
             "training": _section(self.training, TrainingSpec),
             "packing": packing_of_form(self.packing),
+            "data": data_of_form(self.data),
             "tracking": {"experiment": self.experiment},
             **_section(self.further, StudySpec),
         }
@@ -271,7 +274,10 @@ def filled_in(permissions: Permissions, **fields: Any) -> StudySpec:
     except ValidationError as error:
         raise SpecError(explain(error, "form", plain_fields, {})) from None
     folders = [str(folder) for folder in permissions.import_folders]
-    return StudySpec.from_plain(plain | {"study": "study", "pythonpath": folders}, "form")
+    spec = StudySpec.from_plain(plain | {"study": "study", "pythonpath": folders}, "form")
+    if spec.data is None or permissions.data_folder is None:
+        return spec
+    return spec.model_copy(update={"data": spec.data.beside(permissions.data_folder)})
 
 
 def _section(section: BaseModel | None, settings: type[BaseModel]) -> dict[str, Any]:

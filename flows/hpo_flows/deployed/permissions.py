@@ -12,7 +12,8 @@ HPO_ALLOWED_CLUSTERS      Dask scheduler addresses, comma-separated; unset: loca
 HPO_REQUIRE_TLS           1: of these only addresses with tls://, and no Kubernetes (dask-kubernetes has no TLS)
 HPO_ALLOWED_CHECKPOINTS   URLs for ``checkpoints.folder``, comma-separated; unset: the home folder only
 HPO_ALLOWED_TRACKING      MLflow servers for ``tracking.mlflow``, comma-separated; unset: the worker's own only
-HPO_DATA_FOLDER           where the files lie that a parameter ``data`` may name; unset: names only, no paths
+HPO_DATA_FOLDER           where the files lie that a parameter ``data`` may name; unset: names only, no paths;
+                          partitions (``data.folder``) lie below it, or below HPO_STUDY_FOLDER
 ========================  =============================================================================
 """
 
@@ -29,9 +30,11 @@ from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.retraining.repeated_studies import DATA
 from hpo_core.security.credentials import without_credentials
 from hpo_core.spec import (
+    DataSpec,
     StudySpec,
     load_spec,
 )
+from hpo_core.spec.data import in_full, is_manifest
 from hpo_core.tracking.credential_scope import allowed_tracking, is_allowed
 
 _SUFFIXES = (".yaml", ".yml")
@@ -179,6 +182,21 @@ class Permissions:
             if not inside:  # what is may be gone by now: a champion outlives the file it was trained on
                 self.data_of(value)
 
+    def _check_partitions(self, data: DataSpec | None) -> None:
+        """Workers look for partitions, and a manifest is read here, where the study says."""
+        if data is None:
+            return
+        folder = in_full(data.folder or ".")
+        manifests = [files for files in (data.partitions, data.validation) if isinstance(files, str)]
+        roots = [root for root in (self.data_folder, self.folder) if root is not None]
+        for place in [folder, *(folder / in_full(path) for path in manifests if is_manifest(path))]:
+            if not any(place.resolve().is_relative_to(root) for root in roots):
+                raise NotAllowedError(
+                    f"data: {place} is not allowed here: partitions lie in the deployment's folder of data "
+                    f"({self.data_folder or 'none is set'}), or beside its study files. Whoever runs the worker sets "
+                    "HPO_DATA_FOLDER."
+                )
+
     def check(self, spec: StudySpec) -> None:
         """Refuse a study that would import, or connect to, what is not allowed.
 
@@ -187,7 +205,8 @@ class Permissions:
         """
         if spec.objective is None:
             raise NotAllowedError(f"Study {spec.study!r} has no objective: it can only be driven by hand.")
-        for setting, function in {"objective": spec.objective, "build": spec.build}.items():
+        load = None if spec.data is None else spec.data.load
+        for setting, function in {"objective": spec.objective, "build": spec.build, "data.load": load}.items():
             if function is not None and not self.allows_objective(function):
                 raise NotAllowedError(
                     f"{setting} = {function!r} is not allowed here. Allowed: {', '.join(self.objectives) or 'none'}. "
@@ -196,6 +215,7 @@ class Permissions:
         for entry in spec.pythonpath:
             self._check_import_folder(entry)
         self._check_data(spec)
+        self._check_partitions(spec.data)
         self._check_cluster(spec)
         place = spec.checkpoints.folder
         if place is not None and place not in self.checkpoint_folders:  # files are removed there, too

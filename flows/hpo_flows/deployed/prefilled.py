@@ -16,6 +16,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.spec import PackingSpec, StopSpec, StudySpec, TrainingSpec, load_spec
 from hpo_core.spec.plain_data import check_plain
 from hpo_flows.deployed.form import FilledIn, Further, read_scalar
+from hpo_flows.deployed.form_data import form_of_data
 from hpo_flows.deployed.form_packing import form_of_packing
 from hpo_flows.deployed.form_sections import is_one_value
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
@@ -79,6 +80,7 @@ def form_of(spec: StudySpec, source: str) -> dict[str, Any]:
         "limits": _section(spec.stop, StopSpec),
         "training": _section(spec.training, TrainingSpec),
         "packing": None if spec.packing is None else _packing(spec.packing),
+        "data": None if spec.data is None else form_of_data(spec.data, _yaml),
         "further": _section(spec, StudySpec, only=Further.model_fields),
     }
     form = {name: value for name, value in form.items() if value is not None}

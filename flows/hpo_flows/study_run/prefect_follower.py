@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -28,8 +28,7 @@ from hpo_core.execution.loop import Observer
 from hpo_core.journal.protocol import Journal
 from hpo_core.journal.sql import open_journal
 from hpo_core.model.errors import JournalError, StudyNotFoundError
-from hpo_core.model.events import AttemptReported, Entry, JobGranted
-from hpo_core.model.trial import Outcome, Report
+from hpo_core.model.events import Entry
 from hpo_core.security.credentials import without_credentials
 from hpo_core.security.masking import mask_logs, masked
 from hpo_core.study import Study
@@ -37,9 +36,6 @@ from hpo_flows.liveness.shown_runs import OWN_SERVER, ShownRun, report_killed_ru
 from hpo_flows.prefect_api.connection import PrefectServerError, configured_api, point_prefect_at
 from hpo_flows.prefect_api.shared_server import SharedServer
 from hpo_flows.study_run.prefect_process import Ending, Shown
-
-if TYPE_CHECKING:
-    from hpo_flows.study_run.tasks import TaskRuns
 
 POLL_SECONDS = 0.3
 JOURNAL_SECONDS = 5.0
@@ -117,9 +113,6 @@ class StudyFlow:
         self._shown = shown
         self._note: ShownRun | None = None
         self._controller = controller
-        self._time = time.time()
-        self._ends: dict[tuple[int, int], Callable[[Report], None]] = {}
-        """By (trial, attempt) under way: shows its end."""
         self.flow_run = ""
         self.task_runs = 0
         self.error: Exception | None = None
@@ -144,6 +137,7 @@ class StudyFlow:
 
         from hpo_flows.liveness.api_watch import ApiWatch, api_is_unreachable, wait_for_return
         from hpo_flows.study_run.flow_run import DecisionLog, label_run, task_runs_of
+        from hpo_flows.study_run.followed_jobs import FollowedJobs
         from hpo_flows.study_run.prefect_artifacts import StudyArtifacts
 
         study, controller = self._follower.study, self._controller
@@ -151,8 +145,7 @@ class StudyFlow:
         self._note = ShownRun(Path(self._shown.runs_folder), UUID(self.flow_run), which_server(self._shown))
         run = label_run(study.spec, self._shown.action)
         controller.tell(None)
-        self._time = time.time()
-        tasks = task_runs_of(study, clock=lambda: self._time)
+        jobs = FollowedJobs(study, lambda clock: task_runs_of(study, clock))
         artifacts = StudyArtifacts(study, run)
         observers: list[Observer] = [DecisionLog(study), artifacts, ApiWatch()]
         unreachable = False
@@ -162,7 +155,10 @@ class StudyFlow:
                 news = self._follower.news()
                 for entry in news or ():
                     study.replay(entry)
-                    self._show(entry, tasks, observers)
+                    report, granted = jobs.show(entry)
+                    if report is not None:
+                        for observer in observers:
+                            observer.on_report(report, granted)
                 for observer in observers:
                     observer.on_tick()
                 if api_is_unreachable() and not unreachable:
@@ -174,8 +170,8 @@ class StudyFlow:
                     time.sleep(POLL_SECONDS)
                 else:
                     controller.ended.wait(POLL_SECONDS)
-            tasks.close(seconds=0.0)
-        self.task_runs = tasks.task_runs
+            jobs.tasks.close(seconds=0.0)
+        self.task_runs = jobs.tasks.task_runs
         if not wait_for_return():
             self._close_server()  # it kills one that hangs, and the final state is not waited for in vain
         else:
@@ -184,23 +180,6 @@ class StudyFlow:
             if controller.ending is not None and controller.ending.links:
                 artifacts.finish(controller.ending.links)
         return _final_state(study, controller.ending)
-
-    def _show(self, entry: Entry, tasks: TaskRuns, observers: list[Observer]) -> None:
-        state = self._follower.study.state
-        self._time = entry.time
-        granted = [state.job(event) for event in entry.events if type(event) is JobGranted]
-        report = entry.stimulus.report if isinstance(entry.stimulus, AttemptReported) else None
-        if report is not None and (end := self._ends.pop((report.trial, report.attempt), None)) is not None:
-            end(report)
-        running = {(grant.trial, grant.attempt) for grant in state.running.values()}
-        for trial, attempt in self._ends.keys() - running - {job.key for job in granted}:
-            stopped = Report(trial=trial, attempt=attempt, outcome=Outcome.PREEMPTED, message="stopped")
-            self._ends.pop((trial, attempt))(stopped)
-        for job in granted:
-            self._ends[job.key] = tasks.begin(job)
-        if report is not None:
-            for observer in observers:
-                observer.on_report(report, granted)
 
 
 def _final_state(study: Study, ending: Ending | None) -> Any:

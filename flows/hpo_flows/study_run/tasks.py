@@ -28,7 +28,6 @@ from prefect.states import Completed, Crashed, Failed
 
 from hpo_core.execution.executor import Executor, OnReport
 from hpo_core.model.devices.inventory import Slot
-from hpo_core.model.devices.share import Share
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.stage import FURTHER, Further, Generation, Rung
 from hpo_core.model.trial import RESULTS, Job, Outcome, Report
@@ -88,17 +87,17 @@ def job_tags(job: Job) -> list[str]:
     return rung_tags(job)
 
 
-def device_tags(share: Share | None) -> list[str]:
+def device_tags(device: str) -> list[str]:
     """``device-NAME`` of the device that a job shares, in characters that tags may have; a long name is cut.
 
-    >>> device_tags(Share(device="cpu:vm", architecture="CPU", compute=1, memory=1, cores=1, capacity=1))
-    ['device-cpu-vm']
+    >>> device_tags("cpu:vm"), device_tags("")
+    (['device-cpu-vm'], [])
     """
-    if share is None:
+    if not device:
         return []
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", share.device).strip("-")
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", device).strip("-")
     if len(name) > _DEVICE_NAME or not name:
-        digest = hashlib.sha256(share.device.encode("utf-8", "replace")).hexdigest()[:6]
+        digest = hashlib.sha256(device.encode("utf-8", "replace")).hexdigest()[:6]
         name = f"{name[: _DEVICE_NAME - 7]}-{digest}"
     return [f"device-{name}"]
 
@@ -147,11 +146,11 @@ class TaskRuns(Protocol):
         """How many task runs were started."""
         ...
 
-    def begin(self, job: Job, share: Share | None = None) -> End:
+    def begin(self, job: Job, device: str = "") -> End:
         """Show that a job runs; what is returned shows how it ended.
 
         Args:
-            share: of the device that it shares; None: there is none, or it is not known yet.
+            device: that it shares; empty: there is none, or it is not known.
         """
         ...
 
@@ -177,7 +176,7 @@ class TaskDispatcher:
         return self._shown.task_runs
 
     def dispatch(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        end = self._shown.begin(job, slot.share)
+        end = self._shown.begin(job, "" if slot.share is None else slot.share.device)
 
         def ended(job: Job, report: Report) -> None:
             end(report)
@@ -242,7 +241,7 @@ class TaskPerJob:
         """How many task runs were started."""
         return len(self._futures)
 
-    def begin(self, job: Job, share: Share | None = None) -> End:
+    def begin(self, job: Job, device: str = "") -> End:
         if api_is_unreachable():
             return _not_shown
         answer: queue.SimpleQueue[Report] = queue.SimpleQueue()
@@ -265,7 +264,7 @@ class TaskPerJob:
             rung_job,
             name=_kind(job, "rung-job", "generation-member"),
             task_run_name=job_name(job),
-            tags=[*job_tags(job), *device_tags(share)],
+            tags=[*job_tags(job), *device_tags(device)],
             retries=0,
             persist_result=False,
             cache_policy=NO_CACHE,
@@ -328,7 +327,7 @@ class TaskPerRung:
         """How many task runs were started."""
         return len(self._futures)
 
-    def begin(self, job: Job, share: Share | None = None) -> End:
+    def begin(self, job: Job, device: str = "") -> End:
         key = (0 if isinstance(job.stage, Further) else job.bracket, job.rung)
         if key not in self._rungs:
             if api_is_unreachable():

@@ -11,7 +11,7 @@ from hpo_core.report.study.job_timeline import bars, lanes_of
 from hpo_core.report.study.series import Series, Span
 from hpo_core.report.study.tables import table
 from hpo_core.report.style import Figure, axis, layout, text, time_axis
-from hpo_core.views.jobs.device_use import DeviceUse, device_job, device_uses, mean_occupancy
+from hpo_core.views.jobs.device_use import DeviceUse, device_job, device_uses, mean_occupancy, running_job
 from hpo_core.views.usage_words import megabytes, usage_words
 
 
@@ -26,6 +26,8 @@ def uses_of(series: Series) -> list[DeviceUse]:
             end=span.end,
             failed=span.outcome not in RESULTS,
         )
+        if span.placed is None
+        else running_job(span.placed, begin=span.start, end=span.end)
         for span in series.spans
     )
     packing = series.study.spec.packing
@@ -42,11 +44,7 @@ def device_figures(series: Series) -> list[Figure | None]:
 def _timelines(series: Series, uses: list[DeviceUse]) -> Figure:
     """A bar per attempt, a group of rows per device."""
     shown = {use.name for use in busiest(uses)}
-    spans = [
-        replace(span, worker=span.usage.device)
-        for span in series.spans
-        if span.usage is not None and span.usage.share is not None and span.usage.device in shown
-    ]
+    spans = [replace(span, worker=name) for span in series.spans if (name := _device(span)) in shown]
     divisor, across = time_axis(series.wall)
     lanes, names = lanes_of(spans)
     starts = {name: names.index(name) for name in dict.fromkeys(names)}
@@ -68,7 +66,7 @@ def _timelines(series: Series, uses: list[DeviceUse]) -> Figure:
     most = max(use.most_at_once for use in uses)
     caption = (
         "Each bar is one attempt, each row of a device one job at a time: as many rows as it ever had at once, at most "
-        f"{most} here. Attempts that were lost, and those that run, are not on it.{left_out(uses)}"
+        f"{most} here. Attempts that were lost are not on it.{left_out(uses)}"
     )
     height = 120 + round(min(900, max(22, 150 / len(names)) * len(names)))
     shape = layout(height, barmode="overlay", xaxis=across, yaxis=left, shapes=lines)
@@ -76,14 +74,26 @@ def _timelines(series: Series, uses: list[DeviceUse]) -> Figure:
                   bars(series, spans, lanes, divisor, more=_words), shape)  # fmt: skip
 
 
+def _device(span: Span) -> str:
+    """Of those that jobs share; empty: none, or it was never told."""
+    if span.placed is not None:
+        return span.placed.device
+    return span.usage.device if span.usage is not None and span.usage.share is not None else ""
+
+
 def _words(span: Span) -> str:
     """What it was given, and what it took."""
+    if span.placed is not None:
+        return f"<br>share: {_share(span.placed.share)}"
     usage = span.usage
     if usage is None or usage.share is None:
         return ""
-    compute, memory, cores = usage.share
-    share = f"{compute / 10:.3g}% of the compute, {megabytes(memory)}, {cores / 1000:.3g} cores"
-    return f"<br>share: {share}<br>used: {text(usage_words(usage), 120)}"
+    return f"<br>share: {_share(usage.share)}<br>used: {text(usage_words(usage), 120)}"
+
+
+def _share(amounts: tuple[int, int, int]) -> str:
+    compute, memory, cores = amounts
+    return f"{compute / 10:.3g}% of the compute, {megabytes(memory)}, {cores / 1000:.3g} cores"
 
 
 def device_table(series: Series) -> str:
@@ -91,12 +101,24 @@ def device_table(series: Series) -> str:
     uses = uses_of(series)
     if not uses:
         return ""
-    head = ("device", "kind", "jobs", "failed", "at once", "memory claimed", "memory used", "in use", "compute claimed")
+    head = (
+        "device",
+        "kind",
+        "jobs",
+        "running",
+        "failed",
+        "at once",
+        "memory claimed",
+        "memory used",
+        "in use",
+        "compute claimed",
+    )
     rows = [
         (
             use.name,
             use.architecture,
             use.jobs,
+            use.running,
             use.failed,
             use.most_at_once,
             megabytes(use.claimed),

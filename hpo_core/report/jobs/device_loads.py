@@ -37,9 +37,11 @@ def device_loads(series: Series, uses: Sequence[DeviceUse]) -> Figure:
         name = f"<b>{text(use.name, 28)}</b> {text(use.architecture, 20)}"
         place = {"xref": "paper", "yref": "paper", "x": 0, "y": top, "xanchor": "left", "yanchor": "bottom"}
         notes.append({"text": name, **place, "showarrow": False, "font": {"size": 12}})
+    unknown = " Of jobs that run, what they use is not known yet." if any(use.running for use in uses) else ""
     caption = (
         "What the jobs of a device claimed together, and the sum of their peaks of memory, which they need not have "
-        f"reached at the same time. Compute is on the right axis; above 100% it is oversubscribed.{left_out(uses)}"
+        f"reached at the same time.{unknown} Compute is on the right axis; above 100% it is "
+        f"oversubscribed.{left_out(uses)}"
     )
     shape = layout(plot + _AROUND, **axes, annotations=notes)
     shape["margin"] |= {"t": 40, "r": 54}

@@ -23,6 +23,7 @@ from hpo_core.model.events import (
     Entry,
     JobCompleted,
     JobGranted,
+    JobPlaced,
     ReportIgnored,
     StudyExtended,
     StudyHalted,
@@ -64,6 +65,8 @@ class Span:
     """Whether it trained beyond the search."""
     usage: Usage | None = None
     """What it used of its machine, where that was measured."""
+    placed: JobPlaced | None = None
+    """While it runs on a device that jobs share: where."""
 
 
 class Step(NamedTuple):
@@ -94,7 +97,7 @@ class Series:
     levels: list[int] = field(default_factory=list)
     """Resources of all rungs, smallest first."""
     spans: list[Span] = field(default_factory=list)
-    """Attempts in the order of their end; those that run come last."""
+    """Attempts in the order of their end; those that run come last, and those that wait for a device are left out."""
     curves: dict[int, dict[int, float]] = field(default_factory=dict)
     """Per trial: resource -> metric, from accepted reports; may hold NaN where a training diverged."""
     steps: list[Step] = field(default_factory=list)
@@ -191,6 +194,7 @@ class _Ended:
     outcome: Outcome | None
     value: float | None
     usage: Usage | None = None
+    placed: JobPlaced | None = None
 
 
 class _Reader:
@@ -230,6 +234,8 @@ class _Reader:
             elif isinstance(event, AttemptFailed):
                 self._end(entry, event, event.outcome, None)
                 found.failures.append((self.active(entry.time), event))
+            elif isinstance(event, JobPlaced):
+                self._placed(entry, event)
             elif isinstance(event, CapacityChanged):
                 self.slots = event.inventory.slots
             elif isinstance(event, TrialAbandoned):
@@ -238,6 +244,12 @@ class _Reader:
                 found.ignored.append((self.active(entry.time), event))
             elif isinstance(event, Turn):
                 found.turns.append((self.active(entry.time), event))
+
+    def _placed(self, entry: Entry, event: JobPlaced) -> None:
+        """It waited until now, and runs from now on."""
+        granted, grant = self.running[event.trial]
+        now = min(self.active(event.began), self.active(entry.time))
+        self.running[event.trial] = (max(granted, now), grant)
 
     def active(self, time: float) -> float:
         """Seconds since the first grant in which a controller ran."""
@@ -281,8 +293,11 @@ class _Reader:
         found.levels = sorted(resources | self.targets | {band.rung.level for band in found.bands.all})
         found.began = self.began if self.began is not None else self.last
         found.wall = self.active(self.last)
+        state = self.study.state
         running = [
-            _Ended(grant, at, found.wall, worker="", outcome=None, value=None) for at, grant in self.running.values()
+            _Ended(grant, at, found.wall, worker="", outcome=None, value=None, placed=state.placed.get(grant.trial))
+            for at, grant in self.running.values()
+            if state.trains(grant.trial)
         ]
         found.spans = [self._span(attempt) for attempt in (*self.attempts, *running)]
         return found
@@ -309,6 +324,7 @@ class _Reader:
             value=attempt.value,
             further=grant.rung == FURTHER,
             usage=attempt.usage,
+            placed=attempt.placed,
         )
 
 

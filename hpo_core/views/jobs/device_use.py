@@ -9,7 +9,7 @@ import msgspec
 
 from hpo_core.model.devices.measurement import is_cpu
 from hpo_core.model.devices.usage import Usage
-from hpo_core.model.events import AttemptFailed, JobCompleted
+from hpo_core.model.events import AttemptFailed, JobCompleted, JobPlaced
 from hpo_core.state import StudyState
 from hpo_core.views.usage_words import usage_of
 
@@ -33,6 +33,7 @@ class DeviceJob(msgspec.Struct, frozen=True, kw_only=True):
     used: int
     """Peak of what it used of the same memory, in bytes; 0: not measured."""
     failed: bool = False
+    running: bool = False
 
 
 class DeviceLoad(msgspec.Struct, frozen=True):
@@ -54,7 +55,7 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     architecture: str
     jobs: int
-    """Attempts that ended on it."""
+    """Attempts that ended on it, or run on it."""
     failed: int
     most_at_once: int
     claimed: int
@@ -67,6 +68,8 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
     """Mean share of its compute that was given to jobs, oversubscription included: 1 is all of it."""
     load: tuple[DeviceLoad, ...]
     """In the order of time."""
+    running: int = 0
+    """Attempts that run on it."""
 
 
 def device_job(
@@ -87,6 +90,23 @@ def device_job(
         claimed=claimed,
         used=usage.memory if is_cpu(usage.architecture) else usage.device_memory or 0,
         failed=failed,
+    )
+
+
+def running_job(placed: JobPlaced, *, begin: float, end: float) -> DeviceJob:
+    """An attempt that runs; ``end`` is now."""
+    compute, claimed, _ = placed.share
+    return DeviceJob(
+        trial=placed.trial,
+        attempt=placed.attempt,
+        device=placed.device,
+        architecture=placed.architecture,
+        begin=begin,
+        end=max(begin, end),
+        compute=compute,
+        claimed=claimed,
+        used=0,
+        running=True,
     )
 
 
@@ -138,6 +158,7 @@ def device_uses(jobs: Iterable[DeviceJob], ratio: Callable[[str], float] = lambd
                 busy=sum(seconds for now, seconds in spans if now.jobs) / whole,
                 occupancy=claimed / whole,
                 load=load,
+                running=sum(job.running for job in own),
             )
         )
     return found

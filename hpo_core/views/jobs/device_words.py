@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hpo_core.model.events import JobGranted, JobPlaced
 from hpo_core.study import Study
 from hpo_core.views.formatting import plural
 from hpo_core.views.jobs.device_use import DeviceUse, device_jobs, device_uses
@@ -13,18 +14,47 @@ LATEST_SECONDS = 60.0
 
 
 def granted_words(study: Study, placed: int | None = None) -> str:
-    """``2 running``; where jobs share devices ``8 running, 9 waiting``.
+    """``2 running``; where jobs share devices ``8 running, 9 waiting for a device``.
 
     Args:
-        placed: jobs that run on a device, if somebody knows it: the journal does not hold placements of jobs that run.
+        placed: jobs that run on a device, from who placed them; None: what the journal says, which is a second older.
     """
     granted = len(study.state.running)
     if study.spec.packing is None:
         return f"{granted:,} running"
-    if placed is None:
-        return f"{granted:,} running or waiting for a device"
-    waiting = max(0, granted - placed)
-    return f"{min(placed, granted):,} running" + (f", {waiting:,} waiting" if waiting else "")
+    runs = min(len(study.state.placed) if placed is None else placed, granted)
+    return f"{runs:,} running" + (f", {granted - runs:,} waiting for a device" if granted > runs else "")
+
+
+def running_lines(study: Study, *, devices: int = 16, jobs: int = 8) -> list[str]:
+    """The jobs that run, a line for each of the devices that they share, and one for those that wait.
+
+    Args:
+        devices: lines; another one says how many more there are.
+        jobs: of a line, likewise.
+    """
+    state = study.state
+    by_device: dict[tuple[str, str], list[JobPlaced]] = {}
+    for placed in state.placed.values():
+        by_device.setdefault((placed.device, placed.architecture), []).append(placed)
+    lines = []
+    for (name, architecture), own in sorted(by_device.items()):
+        compute, memory = (sum(placed.share[k] for placed in own) for k in (0, 1))
+        claimed = f"{megabytes(memory)} and {compute / 10:.0f}% of compute claimed"
+        each = [f"{_goal(state.running[one.trial])} ({megabytes(one.share[1])})" for one in own]
+        lines.append(f"running on {name} ({architecture}; {claimed}): {_some(each, jobs)}")
+    more = [f"and on {plural(len(lines) - devices, 'device')} more"] if len(lines) > devices else []
+    waiting = [_goal(grant) for number, grant in state.running.items() if number not in state.placed]
+    return [*lines[:devices], *more, *([f"waiting for a device: {_some(waiting, jobs)}"] if waiting else [])]
+
+
+def _goal(grant: JobGranted) -> str:
+    return f"trial {grant.trial} to {grant.target:,}"
+
+
+def _some(words: Sequence[str], most: int) -> str:
+    more = f" and {len(words) - most:,} more" if len(words) > most else ""
+    return f"{', '.join(words[:most])}{more}"
 
 
 def use_words(use: DeviceUse) -> str:

@@ -11,7 +11,7 @@ import msgspec
 from hpo_core.model.space import scalar_key
 from hpo_core.model.trial import Params
 from hpo_core.search.search_settings import PointsOfGrid
-from hpo_core.state import TrialRecord
+from hpo_core.state import StudyState, TrialRecord
 from hpo_core.study import Study
 
 MOST_POINTS = 20_000
@@ -22,9 +22,9 @@ class JobState(StrEnum):
     """What has become of one configuration of a grid."""
 
     PENDING = "pending"
-    """Not granted yet."""
+    """Not granted yet, or it waits for its place on a device that jobs share."""
     IN_PROGRESS = "in progress"
-    """Granted: it trains, or waits for its place on a device."""
+    """It trains."""
     COMPLETE = "complete"
     FAILED = "failed"
     """Its last attempt failed: it is tried again, or was abandoned."""
@@ -57,11 +57,11 @@ class GridPoint(msgspec.Struct, frozen=True):
     state: JobState
 
 
-def job_state(trial: TrialRecord) -> JobState:
+def job_state(state: StudyState, trial: TrialRecord) -> JobState:
     """The state of one trial of a search that trains each configuration once."""
     if trial.results:
         return JobState.COMPLETE
-    if trial.running:
+    if state.trains(trial.number):
         return JobState.IN_PROGRESS
     return JobState.FAILED if trial.abandoned is not None or trial.failures else JobState.PENDING
 
@@ -81,7 +81,7 @@ def grid_states(study: Study) -> GridStates | None:
     """Of all configurations of a grid search, those given by hand included; None for another method."""
     if _grid(study) is None:
         return None
-    found = [job_state(trial) for trial in study.state.trials]
+    found = [job_state(study.state, trial) for trial in study.state.trials]
     coming = max(0, sum(rung.expected for rung in study.method.rungs()) - len(found))
     return GridStates(
         pending=coming + found.count(JobState.PENDING),
@@ -103,7 +103,7 @@ def grid_points(study: Study) -> list[GridPoint]:
     found = []
     for point in grid.points:
         trials = by_point.get(_key(point, names), [])
-        states = [job_state(trial) for trial in trials]
+        states = [job_state(study.state, trial) for trial in trials]
         states += [JobState.PENDING] * (grid.repeats - len(states))
         found.append(GridPoint(point, tuple(trial.number for trial in trials), joint_state(states)))
     return found

@@ -1,0 +1,1 @@
+"""Model hopper parallelism: which configuration trains on which partition, where, and when."""

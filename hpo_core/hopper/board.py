@@ -1,0 +1,222 @@
+"""What is where: configurations, workers, partitions, and the work that each has left."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+
+from hpo_core.hopper.unit import Unit
+from hpo_core.hopper.unit_times import UnitTimes
+
+WHOLE = 1_000_000
+"""Work of one unit on a partition of mean size and workers of slowness 1. Whole numbers, so that equals are equal."""
+NOTICED = 0.05
+"""Relative change of an estimate below which sums are not made anew."""
+
+
+class Visiting:
+    """A configuration with epochs to go: the partitions that it visited in this epoch, and those left."""
+
+    __slots__ = ("charged", "configuration", "cost", "entry", "epoch", "left", "number", "open", "orders", "priced",
+                 "to", "unit", "visits", "work")  # fmt: skip
+
+    def __init__(self, configuration: int, number: int, *, epoch: int, to: int) -> None:
+        self.configuration = configuration
+        self.number = number
+        """Counts what was added to the schedule, from 0."""
+        self.epoch = epoch
+        """The one under way."""
+        self.to = to
+        self.orders: dict[int, tuple[int, ...]] = {}
+        """By epoch: the recorded order that has to be followed."""
+        self.visits: list[int] = []
+        """Partitions that were visited in this epoch."""
+        self.left = 0
+        """Partitions that are left in this epoch, the one in flight not counted; a bit each."""
+        self.open = 0
+        """Those of them that may be next."""
+        self.unit: Unit | None = None
+        """The unit in flight."""
+        self.entry: Waiting | None = None
+        """Its place in :attr:`Board.waiting`; None while a unit is in flight."""
+        self.cost = 1.0
+        self.work = 0
+        """Work left up to the last epoch, see :data:`WHOLE`. Times ``cost`` it is the remaining time."""
+        self.charged = 0.0
+        """The cost that the loads of the partitions were counted with."""
+        self.priced = -1
+        """The price list that ``work`` was summed with."""
+
+    def wait_for_next(self, everything: int) -> None:
+        """Opens what may be next: any partition that is left, or the next of the recorded order."""
+        order = self.orders.get(self.epoch)
+        is_free = order is None or len(self.visits) >= len(order)
+        self.open = self.left if order is None or is_free else (1 << order[len(self.visits)]) & everything
+
+
+class HopWorker:
+    """A worker, the partitions that it holds and the unit that it runs."""
+
+    __slots__ = ("holds", "name", "number", "partitions", "slowness", "unit")
+
+    def __init__(self, name: str, number: int, partitions: Sequence[int], slowness: float) -> None:
+        self.name = name
+        self.number = number
+        """Counts the workers that joined, from 0."""
+        self.slowness = slowness
+        self.unit: Unit | None = None
+        self.hold(partitions)
+
+    def hold(self, partitions: Sequence[int]) -> None:
+        """Exactly these."""
+        self.partitions = tuple(sorted(set(partitions)))
+        self.holds = sum(1 << partition for partition in self.partitions)
+        """A bit for each."""
+
+
+Waiting = tuple[float, int, Visiting]
+"""(minus the time that remains after its next unit, on a mean worker; the configuration's number; itself)."""
+
+
+class Board:
+    """All that policies see. Only the schedule changes it.
+
+    Args:
+        names: of the partitions, those of validation at the end.
+        times: estimates of unit times.
+        evaluated: so many of them are of validation: visited once the others of the epoch were.
+    """
+
+    def __init__(self, names: Sequence[str], times: UnitTimes, *, evaluated: int = 0) -> None:
+        self.names = tuple(names)
+        self.times = times
+        self.trained_on = len(names) - evaluated
+        """So many partitions, the first ones, are trained on."""
+        self.everything = (1 << self.trained_on) - 1
+        """Those, a bit each."""
+        self.evaluated = (1 << len(names)) - 1 - self.everything
+        """The others, a bit each."""
+        self.configurations: dict[int, Visiting] = {}
+        self.workers: dict[str, HopWorker] = {}
+        self.waiting: list[Waiting] = []
+        """Configurations without a unit in flight, the one with the most remaining time first."""
+        self.dearest = 0.0
+        """No waiting configuration has a higher cost."""
+        self.holders: list[list[HopWorker]] = [[] for _ in names]
+        """By partition: the workers that hold it."""
+        self.prices = [round(WHOLE * times.size(partition)) for partition in range(len(names))]
+        """By partition: work of one unit there, its size times the mean slowness of its holders."""
+        self.total = sum(self.prices)
+        """Work of one epoch."""
+        self.mean = self.total // len(names)
+        """Work of one unit."""
+        self.loads = [0.0] * len(names)
+        """By partition: the costs of all units that are left there, in this epoch and later ones."""
+        self._list = 0
+        self._default = times.default
+
+    def load(self, worker: HopWorker) -> float:
+        """Seconds of the units that are left for this worker; of a partition with several holders its part."""
+        size, loads, holders = self.times.size, self.loads, self.holders
+        return worker.slowness * sum(loads[each] * size(each) / len(holders[each]) for each in worker.partitions)
+
+    def seat(self, worker: HopWorker, partitions: Sequence[int] | None) -> None:
+        """The worker holds these now; None: it has left."""
+        for partition in worker.partitions:
+            if worker in self.holders[partition]:
+                self.holders[partition].remove(worker)
+        changed = set(worker.partitions)
+        if partitions is not None:
+            worker.hold(partitions)
+            changed.update(worker.partitions)
+            for partition in worker.partitions:
+                self.holders[partition].append(worker)
+        self._price(changed)
+
+    def _price(self, partitions: set[int]) -> None:
+        for partition in partitions:
+            holders = self.holders[partition]
+            if holders:  # with none, what it was
+                slowness = sum(worker.slowness for worker in holders) / len(holders)
+                self.prices[partition] = max(round(WHOLE * self.times.size(partition) * slowness), 1)
+        self.total = sum(self.prices)
+        self.mean = self.total // len(self.prices)
+        self._list += 1
+
+    def measured(self, unit: Unit, seconds: float) -> None:
+        """A unit ended: estimates change, and prices where the worker's slowness moved."""
+        worker = self.workers[unit.worker]
+        self.times.observe(unit.configuration, unit.worker, unit.partition, seconds)
+        slowness = self.times.slowness(worker.name)
+        if abs(slowness - worker.slowness) > NOTICED * worker.slowness:
+            worker.slowness = slowness
+            self._price(set(worker.partitions))
+        default = self.times.default
+        if abs(default - self._default) > 2 * NOTICED * self._default:
+            self._default = default
+            self.dearest = max((each.cost for each in self.configurations.values()), default=0.0)
+            for visiting in list(self.configurations.values()):
+                if visiting.entry is not None and not self.times.is_known(visiting.configuration):
+                    self.withdraw(visiting)
+                    self.wait(visiting)
+
+    def wait(self, visiting: Visiting) -> None:
+        """The configuration has no unit in flight: it waits, in its place by remaining work."""
+        visiting.wait_for_next(self.everything)
+        cost = visiting.cost = self.times.cost(visiting.configuration)
+        if abs(cost - visiting.charged) > NOTICED * visiting.charged:
+            self.charge(visiting, cost)
+        if visiting.priced != self._list:
+            visiting.priced = self._list
+            left = sum(price for place, price in enumerate(self.prices) if visiting.left >> place & 1)
+            visiting.work = left + (visiting.to - visiting.epoch) * self.total
+        self.dearest = max(self.dearest, cost)
+        visiting.entry = entry = (-cost * (visiting.work - self.mean), visiting.number, visiting)
+        insort(self.waiting, entry)
+
+    def charge(self, visiting: Visiting, cost: float) -> None:
+        """Counts what is left for the configuration at this cost from now on."""
+        more, later = cost - visiting.charged, visiting.to - visiting.epoch
+        for partition in range(len(self.loads)):  # those of validation are charged when they are due
+            epochs = later if partition < self.trained_on else 0
+            self.loads[partition] += more * (epochs + (visiting.left >> partition & 1))
+        visiting.charged = cost
+
+    def withdraw(self, visiting: Visiting) -> None:
+        """The configuration no longer waits."""
+        assert visiting.entry is not None
+        del self.waiting[bisect_left(self.waiting, visiting.entry)]
+        visiting.entry = None
+
+    def take(self, visiting: Visiting, partition: int) -> None:
+        """A unit on this partition begins."""
+        self.withdraw(visiting)
+        visiting.left &= ~(1 << partition)
+        visiting.work -= self.prices[partition]
+        self.loads[partition] -= visiting.charged
+
+    def put_back(self, visiting: Visiting, partitions: Sequence[int]) -> None:
+        """These partitions of this epoch have to be visited again."""
+        for partition in partitions:
+            visiting.left |= 1 << partition
+            self.loads[partition] += visiting.charged
+        visiting.priced = -1
+
+    def check(self) -> None:
+        """Raises AssertionError where sums and lists are not what they were made from."""
+        waiting = [each for each in self.configurations.values() if each.entry is not None]
+        assert self.waiting == sorted(self.waiting) and len(self.waiting) == len(waiting)
+        assert all(entry[2].entry is entry for entry in self.waiting)
+        for partition, load in enumerate(self.loads):
+            charged = [
+                each.charged * (each.to - each.epoch + (each.left >> partition & 1))
+                for each in self.configurations.values()
+            ]
+            assert abs(load - sum(charged)) <= 1e-6 * (1 + sum(charged)), "a load is not the sum of what is left"
+            holders = [worker for worker in self.workers.values() if worker.holds >> partition & 1]
+            assert sorted(map(id, self.holders[partition])) == sorted(map(id, holders))
+        for each in self.configurations.values():
+            flying = [] if each.unit is None else [each.unit.partition]
+            left = [partition for partition in range(len(self.names)) if each.left >> partition & 1]
+            assert sorted([*each.visits, *flying, *left]) == list(range(len(self.names)))
+            assert each.epoch <= each.to and not (each.open & ~each.left and each.entry is not None)

@@ -1,0 +1,111 @@
+"""How long units take: estimated from units that ended, and a pilot or the history before that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, log
+
+EXPECTED = 0.1
+"""Variance of the logarithm of a cost that a pilot or the history gave: about 30 % off."""
+SPEEDS = 0.25
+"""The same of a worker's slowness before its first unit."""
+NOISE = 0.01
+"""Variance of a measurement: units of one configuration on one worker differ by about 10 %."""
+DRIFT = 0.0002
+"""Added to both variances at each measurement, so that old ones are forgotten."""
+
+
+class UnitTimes:
+    """Seconds of a unit = cost of the configuration x slowness of the worker x size of the partition.
+
+    Each measurement corrects cost and slowness in proportion to how uncertain each of them is (a Kalman filter in
+    logarithms, without the correlations). Only ratios matter to the schedulers.
+
+    Args:
+        sizes: examples of each partition, or anything proportional to them; all equal where not given.
+
+    Raises:
+        ValueError: a size is not above 0.
+
+    >>> times = UnitTimes()
+    >>> times.expect(0, 10.0)
+    >>> for _ in range(20):
+    ...     times.observe(0, "slow", 0, 20.0)
+    ...     times.observe(0, "fast", 1, 10.0)
+    >>> round(times.slowness("slow") / times.slowness("fast"), 2)
+    2.0
+    >>> times.is_known(1), times.cost(1) == times.cost(0)  # nothing is known: as the others
+    (False, True)
+    """
+
+    def __init__(self, sizes: Sequence[float] | None = None) -> None:
+        if sizes is not None and not all(0 < size < float("inf") for size in sizes):
+            raise ValueError("UnitTimes(sizes): each partition's size must be finite and above 0.")
+        mean = sum(sizes) / len(sizes) if sizes else 1.0
+        self._sizes = [size / mean for size in sizes or ()]
+        self._costs: dict[int, list[float]] = {}
+        """By configuration: logarithm of its cost, and its variance."""
+        self._slowness: dict[str, list[float]] = {}
+        self._sum_of_logs = 0.0
+
+    def size(self, partition: int) -> float:
+        """Relative to the mean."""
+        return self._sizes[partition] if self._sizes else 1.0
+
+    def expect(self, configuration: int, seconds: float) -> None:
+        """A pilot or the history says how long a unit takes on a typical worker and partition.
+
+        Without effect where units of the configuration were measured.
+
+        Raises:
+            ValueError: ``seconds`` is not finite and above 0.
+        """
+        if not 0 < seconds < float("inf"):
+            raise ValueError(f"UnitTimes.expect(): seconds = {seconds} must be finite and above 0.")
+        if configuration not in self._costs:
+            self._costs[configuration] = [log(seconds), EXPECTED]
+            self._sum_of_logs += log(seconds)
+
+    def observe(self, configuration: int, worker: str, partition: int, seconds: float) -> None:
+        """A unit ended after so long. Times of 0 or less (a clock that was set back) are left out."""
+        if not 0 < seconds < float("inf"):
+            return
+        measured = log(seconds / self.size(partition))
+        slowness = self._slowness.get(worker)
+        if slowness is None:
+            slowness = self._slowness[worker] = [0.0, SPEEDS]
+        cost = self._costs.get(configuration)
+        if cost is None:
+            self._costs[configuration] = [measured - slowness[0], slowness[1] + NOISE]
+            self._sum_of_logs += measured - slowness[0]
+            return
+        off = measured - cost[0] - slowness[0]
+        total = cost[1] + slowness[1] + NOISE
+        self._sum_of_logs += off * cost[1] / total
+        for estimate in (cost, slowness):
+            gain = estimate[1] / total
+            estimate[0] += off * gain
+            estimate[1] += DRIFT - estimate[1] * gain
+
+    @property
+    def default(self) -> float:
+        """Cost of a configuration that nothing is known about: the geometric mean of the others."""
+        return exp(self._sum_of_logs / len(self._costs)) if self._costs else 1.0
+
+    def is_known(self, configuration: int) -> bool:
+        """Whether a value was given or measured."""
+        return configuration in self._costs
+
+    def cost(self, configuration: int) -> float:
+        """Seconds of a unit on a worker of slowness 1 and a partition of mean size."""
+        known = self._costs.get(configuration)
+        return exp(known[0]) if known else self.default
+
+    def slowness(self, worker: str) -> float:
+        """How many times as long as elsewhere a unit takes on this worker."""
+        known = self._slowness.get(worker)
+        return exp(known[0]) if known else 1.0
+
+    def seconds(self, configuration: int, worker: str, partition: int) -> float:
+        """Expected seconds of a unit."""
+        return self.cost(configuration) * self.slowness(worker) * self.size(partition)

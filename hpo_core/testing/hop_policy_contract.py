@@ -1,0 +1,102 @@
+"""HopPolicyContract: what every hop policy must do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from hpo_core.hopper.hop_policy import HopPolicy
+from hpo_core.hopper.hop_schedule import HopSchedule
+from hpo_core.hopper.played_hops import Played, play
+from hpo_core.hopper.unit import Unit
+from hpo_core.model.rng import Stream
+from hpo_core.testing.hop_judge import complaints
+
+MakePolicy = Callable[[Stream], HopPolicy]
+
+
+class HopPolicyContract:
+    """Subclass it in a test module and override :meth:`make_policy`."""
+
+    @pytest.fixture
+    def make_policy(self) -> MakePolicy:
+        """A function that makes a new policy; all its draws come from the stream that it gets."""
+        raise NotImplementedError("Override the fixture make_policy in the subclass of HopPolicyContract.")
+
+    def play(self, make_policy: MakePolicy, seed: int, *, replicas: int = 1) -> tuple[Played, dict[str, set[int]]]:
+        """A drawn cluster and configurations with up to two epochs, to the end; with what each worker holds."""
+        rng = random.Random(seed)
+        partitions = rng.randint(1, 6)
+        holds = {f"worker-{number}": {number} for number in range(partitions)}
+        for _ in range((replicas - 1) * partitions):
+            holds[rng.choice(sorted(holds))].add(rng.randrange(partitions))
+        schedule = HopSchedule(partitions, make_policy(Stream(seed, "hops", 0)))
+        for worker, held in holds.items():
+            schedule.worker_joined(worker, held)
+        epochs = {configuration: rng.randint(1, 2) for configuration in range(rng.randint(1, 8))}
+        for configuration, count in epochs.items():
+            schedule.add(configuration, to=count)
+        costs = {configuration: rng.choice([1.0, 1.0, rng.uniform(0.5, 5)]) for configuration in epochs}
+        played = play(schedule, lambda unit: costs[unit.configuration])
+        log = [
+            (each.unit.worker, each.unit.configuration, each.unit.partition, each.begin, each.end)
+            for each in played.units
+        ]
+        assert complaints(
+            log, partitions=partitions, epochs=epochs, holds=lambda worker, partition: partition in holds[worker]
+        ) == []  # fmt: skip
+        assert not schedule.configurations() and not schedule.in_flight()
+        schedule.check()
+        return played, holds
+
+    @pytest.mark.parametrize("replicas", [1, 3])
+    def test_each_configuration_visits_each_partition_once_an_epoch(
+        self, make_policy: MakePolicy, replicas: int
+    ) -> None:
+        for seed in range(30):
+            self.play(make_policy, seed, replicas=replicas)
+
+    def test_the_same_stream_gives_the_same_schedule(self, make_policy: MakePolicy) -> None:
+        for seed in range(5):
+            assert self.play(make_policy, seed)[0] == self.play(make_policy, seed)[0]
+
+    def test_no_worker_stays_idle_while_a_configuration_waits_for_what_it_holds(self, make_policy: MakePolicy) -> None:
+        schedule = HopSchedule(3, make_policy(Stream(0, "hops", 0)))
+        for configuration in range(4):
+            schedule.add(configuration, to=1)
+        schedule.worker_joined("a", [0, 1])
+        assert len(schedule.next_units()) == 1 and schedule.next_units() == []
+        schedule.worker_joined("b", [1])
+        schedule.worker_joined("c", [2])
+        assert {unit.worker for unit in schedule.next_units()} == {"b", "c"}
+
+    def test_a_recorded_order_is_followed(self, make_policy: MakePolicy) -> None:
+        for workers in (1, 2, 5):
+            schedule = HopSchedule(4, make_policy(Stream(workers, "hops", 0)))
+            for number in range(workers):
+                schedule.worker_joined(str(number), range(4))
+            orders = {0: (2, 0, 3, 1), 1: (3, 2, 1, 0), 2: (0, 1, 2, 3)}
+            for configuration, order in orders.items():
+                schedule.add(configuration, to=2, orders={1: order, 2: order[::-1]})
+            visited: dict[int, list[int]] = {configuration: [] for configuration in orders}
+            for each in play(schedule, lambda unit: 1.0 + unit.configuration).units:
+                visited[each.unit.configuration].append(each.unit.partition)
+            assert {key: tuple(order) for key, order in visited.items()} == {
+                key: order + order[::-1] for key, order in orders.items()
+            }
+
+    def test_a_lost_worker_repeats_only_its_unit(self, make_policy: MakePolicy) -> None:
+        schedule = HopSchedule(2, make_policy(Stream(0, "hops", 0)))
+        for worker in "abc":
+            schedule.worker_joined(worker, range(2))
+        for configuration in range(5):
+            schedule.add(configuration, to=1)
+
+        def lose_a(schedule: HopSchedule) -> Unit | None:
+            return schedule.worker_lost("a")
+
+        played = play(schedule, lambda unit: 1.0, happenings=[(0.5, lose_a)])
+        assert sum(each.counted for each in played.units) == 10
+        assert len(played.units) == 11

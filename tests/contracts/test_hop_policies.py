@@ -1,0 +1,14 @@
+"""The contract for every hop policy."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpo_core.hopper.registry import POLICIES
+from hpo_core.testing.hop_policy_contract import HopPolicyContract, MakePolicy
+
+
+class TestHopPolicies(HopPolicyContract):
+    @pytest.fixture(params=sorted(POLICIES))
+    def make_policy(self, request: pytest.FixtureRequest) -> MakePolicy:
+        return POLICIES[request.param]

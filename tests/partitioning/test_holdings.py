@@ -1,0 +1,120 @@
+"""A worker holds the partitions whose files are what the study knows of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from hpo_core.model.partition_file import PartitionFile
+from hpo_core.partitioning.holdings import Holdings
+
+
+def known(name: str, content: bytes) -> PartitionFile:
+    return PartitionFile(name=name, bytes=len(content), digest=hashlib.sha256(content).hexdigest())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "data" / "shards").mkdir(parents=True)
+    (tmp_path / "data" / "shards" / "a").write_bytes(b"12345")
+    (tmp_path / "data" / "b").write_bytes(b"678")
+    return tmp_path / "data"
+
+
+def test_files_that_are_there_are_held(folder: Path) -> None:
+    files = [known("shards/a", b"12345"), PartitionFile(name="b"), known("c", b"9")]
+    holdings = Holdings(folder, files)
+    assert holdings.look() == ({"shards/a", "b"}, {})
+    (folder / "c").write_bytes(b"9")
+    (folder / "b").unlink()
+    assert holdings.look() == ({"shards/a", "c"}, {}), "it is watched while it runs"
+
+
+def test_a_truncated_file_is_named_with_its_size(folder: Path) -> None:
+    names, problems = Holdings(folder, [known("shards/a", b"1234567"), known("b", b"678")]).look()
+    assert names == {"b"}
+    assert problems.keys() == {"shards/a"}
+    assert "partition shards/a in" in problems["shards/a"] and "has 5 bytes where 7 belong" in problems["shards/a"]
+
+
+def test_another_content_is_named_with_both_digests(folder: Path) -> None:
+    file = known("b", b"abc")
+    names, problems = Holdings(folder, [file]).look()
+    assert not names
+    assert hashlib.sha256(b"678").hexdigest() in problems["b"] and str(file.digest) in problems["b"]
+
+
+def test_a_digest_is_computed_once_for_each_version(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = []
+    real = hashlib.file_digest
+
+    def counted(file: object, name: str) -> object:
+        computed.append(name)
+        return real(file, name)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    holdings = Holdings(folder, [known("b", b"678")])
+    for _ in range(3):
+        assert holdings.look().names == {"b"}
+    assert len(computed) == 1
+    written = (folder / "b").stat().st_mtime_ns
+    (folder / "b").write_bytes(b"xyz")
+    os.utime(folder / "b", ns=(written, written))
+    assert holdings.look().names == frozenset(), "a time that was set back hides no change"
+    assert len(computed) == 2
+    (folder / "b").write_bytes(b"678")
+    assert holdings.look() == ({"b"}, {})
+
+
+def test_links_are_followed_inside_the_folder_alone(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"1")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "d").write_bytes(b"1")
+    (folder / "c").symlink_to(tmp_path / "secret")
+    (folder / "linked").symlink_to(tmp_path / "elsewhere")
+    (folder / "inside").symlink_to(folder / "b")
+    (folder / "round").symlink_to(folder / "round")
+    (folder / "dangling").symlink_to(tmp_path / "nothing")
+    files = [PartitionFile(name=name) for name in ("c", "linked/d", "inside", "round", "dangling")]
+    names, problems = Holdings(folder, files).look()
+    assert names == {"inside"}
+    assert problems.keys() == {"c", "linked/d", "round"}
+    assert "leads out of that folder" in problems["c"] and "leads out of that folder" in problems["linked/d"]
+
+
+def test_a_folder_that_is_itself_a_link_is_a_place_like_others(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "mounted").symlink_to(folder)
+    assert Holdings(tmp_path / "mounted", [known("b", b"678")]).look() == ({"b"}, {})
+
+
+def test_what_is_no_file_is_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "fifo")
+    names, problems = Holdings(folder, [PartitionFile(name="fifo"), PartitionFile(name="shards")]).look()
+    assert not names
+    assert "is no regular file" in problems["fifo"] and "is no regular file" in problems["shards"]
+
+
+def test_nothing_is_raised_whatever_the_folder_is(folder: Path, tmp_path: Path) -> None:
+    files = [PartitionFile(name="b"), PartitionFile(name="b/c")]
+    assert Holdings(tmp_path / "nowhere", files).look() == (frozenset(), {})
+    assert Holdings(folder / "b", files).look() == (frozenset(), {})
+    assert Holdings("\0", files).look() == (frozenset(), {})
+    assert Holdings(folder, files).look() == ({"b"}, {}), "below a file there is nothing"
+
+
+def test_a_file_that_changes_while_it_is_read_is_looked_at_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = hashlib.file_digest
+
+    def slow(file: object, name: str) -> object:
+        found = real(file, name)  # type: ignore[arg-type]
+        os.utime(folder / "b")
+        return found
+
+    holdings = Holdings(folder, [known("b", b"678")])
+    with monkeypatch.context() as patched:
+        patched.setattr(hashlib, "file_digest", slow)
+        assert "changed while it was read" in holdings.look().problems["b"]
+    assert holdings.look() == ({"b"}, {})
