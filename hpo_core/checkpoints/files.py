@@ -39,7 +39,15 @@ ITEM_BYTES = {
 }
 
 
-def save(folder: str | Path, relative_path: str, tree: Any, *, resource: int, parent: str | None = None) -> Checkpoint:
+def save(
+    folder: str | Path,
+    relative_path: str,
+    tree: Any,
+    *,
+    resource: int,
+    parent: str | None = None,
+    durable: bool = True,
+) -> Checkpoint:
     """Write a checkpoint durably and return the reference to it.
 
     Args:
@@ -48,6 +56,7 @@ def save(folder: str | Path, relative_path: str, tree: Any, *, resource: int, pa
         tree: tensors, arrays and plain values in dicts and lists (``tree_codec``).
         resource: units of training that it stands for.
         parent: URI of the checkpoint that training started from.
+        durable: whether it must survive a crash of the computer; False where it can be made again.
 
     Raises:
         CheckpointError: the tree contains a value that cannot be stored.
@@ -63,13 +72,19 @@ def save(folder: str | Path, relative_path: str, tree: Any, *, resource: int, pa
     blocks = sorted(flattener.blocks.items(), key=lambda item: -ITEM_BYTES.get(item[1].dtype, 1))
     head = _header(structure, blocks)
     chunks = [memoryview(chunk).cast("B") for chunk in (head, *(block.data for _, block in blocks))]
-    return write_chunks(folder, relative_path, chunks, resource=resource, parent=parent)
+    return write_chunks(folder, relative_path, chunks, resource=resource, parent=parent, durable=durable)
 
 
 def write_chunks(
-    folder: str | Path, relative_path: str, chunks: Sequence[memoryview], *, resource: int, parent: str | None
+    folder: str | Path,
+    relative_path: str,
+    chunks: Sequence[memoryview],
+    *,
+    resource: int,
+    parent: str | None,
+    durable: bool = True,
 ) -> Checkpoint:
-    """Write the bytes of a checkpoint durably and return the reference to it; see :func:`save`."""
+    """Write the bytes of a checkpoint and return the reference to it; see :func:`save`."""
     try:  # the path is our own, but a folder on its way may be a link
         path = local_path(folder, relative_path, "" if "://" not in relative_path else relative_path.rpartition("/")[0])
     except CheckpointError as error:
@@ -81,13 +96,13 @@ def write_chunks(
         write(relative_path, chunks, sum(map(len, chunks)))
     else:
         # In a folder that the user named (a URL), the user's umask decides who may read the files.
-        digest = _write_file(path, chunks, shared="://" in relative_path)
+        digest = _write_file(path, chunks, shared="://" in relative_path, durable=durable)
     size = sum(map(len, chunks))
     return Checkpoint(uri=relative_path, digest=digest.hexdigest(), resource=resource, size=size, parent=parent)
 
 
-def _write_file(path: Path, chunks: Sequence[memoryview], *, shared: bool) -> hashlib._Hash:
-    """Write a file atomically and durably; return the SHA-256 of its content."""
+def _write_file(path: Path, chunks: Sequence[memoryview], *, shared: bool, durable: bool) -> hashlib._Hash:
+    """Write a file atomically, and durably if asked to; return the SHA-256 of its content."""
     partial = path.with_name(path.name + ".part")
     digest = hashlib.sha256()
     size = 0
@@ -100,9 +115,11 @@ def _write_file(path: Path, chunks: Sequence[memoryview], *, shared: bool) -> ha
                 rest = chunk
                 while rest:
                     rest = rest[file.write(rest) :]
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         partial.replace(path)
-        _sync_folder(path.parent)
+        if durable:
+            _sync_folder(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)

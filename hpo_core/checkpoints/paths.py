@@ -7,6 +7,8 @@ from hpo_core.model.trial import Job
 
 CHECKPOINTS = "checkpoints"
 """Folder of checkpoints within the study's folder, unless ``checkpoints.folder`` names another one."""
+HOPS = "hops"
+"""Folder of the states of models that hop, within the study's folder."""
 
 
 def attempt_name(trial: int, attempt: int) -> str:
@@ -24,6 +26,11 @@ def checkpoint_path(job: Job, base: str = CHECKPOINTS) -> str:
     stage = job.stage
     place = "further" if type(stage) is Further else f"rung-{stage.rung}"
     return f"{base}/trial-{job.trial:05d}/{place}-attempt-{job.attempt}.safetensors"
+
+
+def hop_path(trial: int, attempt: int, number: int) -> str:
+    """Path of the state that a unit leaves for the next one, relative to the study's folder."""
+    return f"{HOPS}/trial-{trial:05d}/attempt-{attempt}-unit-{number:06d}.safetensors"
 
 
 def files_of_attempt(trial: int, attempt: int, base: str = CHECKPOINTS) -> str:

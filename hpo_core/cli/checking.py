@@ -66,9 +66,10 @@ def check(
 def _of_study(file: str, given: list[str], home: str | None) -> JobRequest:
     from hpo_core.execution.requests import JobRequests
     from hpo_core.execution.single_trial import first_job, parse_params
+    from hpo_core.partitioning import with_partitions
     from hpo_core.spec import load_spec
 
-    spec = load_spec(file)
+    spec = with_partitions(load_spec(file))
     if spec.objective is None:
         raise SpecError(f"{file}: objective: is required to train; write package.module:function.")
     spec = spec.model_copy(update={"pythonpath": Home(home).import_folders(spec)})

@@ -49,11 +49,12 @@ def try_trial(
 ) -> None:
     """Run one trial in this process: breakpoints work, the whole traceback is shown, nothing is recorded."""
     from hpo_core.execution.single_trial import first_job, parse_params, request_of, run_here
+    from hpo_core.partitioning import with_partitions
     from hpo_core.spec import load_spec
     from hpo_core.spec.threads import VARIABLES
     from hpo_core.training.objective import load_objective
 
-    spec = load_spec(study_file)
+    spec = with_partitions(load_spec(study_file))
     if spec.objective is None:
         raise SpecError(f"{study_file}: objective: is required to train; write package.module:function.")
     job = first_job(spec, parse_params([*(params or ()), *(more_params or ())]), steps)

@@ -24,7 +24,7 @@ from hpo_core.model.errors import HpoError, SpecError, StorageError
 from hpo_core.model.short_text import some
 from hpo_core.security.untrusted_text import json_text, terminal_text
 from hpo_core.views.formatting import duration
-from hpo_core.views.measured_needs import MeasuredNeed, measured_needs
+from hpo_core.views.measured_needs import FoundRatio, MeasuredNeed, measured_needs, ratios_found
 
 _DAY = 86_400.0
 
@@ -148,21 +148,38 @@ def _chosen(
 
 
 def _list(found: Sequence[Measurement], as_json: bool) -> None:
-    needs = measured_needs(found)
+    needs, ratios = measured_needs(found), ratios_found(found)
     if as_json:
-        print_json(msgspec.to_builtins(needs))
+        print_json(msgspec.to_builtins([*needs, *ratios]))
         return
-    if not needs:
+    if not needs and not ratios:
         out.print("Nothing here. Studies with `packing` measure what their jobs need, and keep it here.")
     now = time.time()
     sources: dict[tuple[str, str], list[MeasuredNeed]] = {}
     for need in needs:
         sources.setdefault((need.objective, need.code), []).append(need)
+    for ratio in ratios:
+        sources.setdefault((ratio.objective, ratio.code), [])
     for number, ((objective, code), rows) in enumerate(sources.items()):
         if number:
             out.print()
         out.print(Text(f"{terminal_text(objective)} (source {code[:8]})", style="bold"), soft_wrap=True)
-        print_rows(out, [_row(need, now) for need in rows])
+        if rows:
+            print_rows(out, [_row(need, now) for need in rows])
+        for ratio in ratios:
+            if (ratio.objective, ratio.code) == (objective, code):
+                out.print(Text(terminal_text(_ratio_words(ratio, now))), soft_wrap=True)
+
+
+def _ratio_words(ratio: FoundRatio, now: float) -> str:
+    return (
+        f"{ratio.architecture}: best with oversubscribe {ratio.oversubscribe:g}, {ratio.speedup:.2f} times the units "
+        f"per second of ratio 1 ({ratio.study or 'imported'}, {_age(ratio.measured_at, now)} ago)"
+    )
+
+
+def _age(at: float, now: float) -> str:
+    return " ".join(duration(max(now - at, 0.0)).split()[:2])
 
 
 def _row(need: MeasuredNeed, now: float) -> dict[str, Any]:
@@ -179,7 +196,7 @@ def _row(need: MeasuredNeed, now: float) -> dict[str, Any]:
         "s/unit": f"{need.unit_seconds:.3g}" if is_measured else "",
         "runs": need.measurements,
         "study": need.study,
-        "age": " ".join(duration(max(now - need.measured_at, 0.0)).split()[:2]),
+        "age": _age(need.measured_at, now),
     }
 
 

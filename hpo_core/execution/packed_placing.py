@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 
 from hpo_core.journal.measurements import QuietMeasurements, measurements_of
+from hpo_core.model.devices.measurement import found_ratios
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.placement import Placer, Slots
 from hpo_core.placement.demands import Estimates, StatedDemand, deciding_parameters, objective_digest
 from hpo_core.placement.packing.registry import POLICIES
 from hpo_core.placement.shared_devices import SharedDevices
-from hpo_core.spec import is_pure
+from hpo_core.spec import StudySpec, is_pure
 from hpo_core.study import Study
 
 WRITE_SECONDS = 10.0
@@ -27,6 +28,8 @@ def placer_of(study: Study) -> Placer:
     objective, code = spec.objective or "", ""
     if spec.objective is not None:
         code = objective_digest(spec.objective, spec.pythonpath)
+    past = QuietMeasurements(measurements_of(study.journal)).read(objective, code)
+    packing = packing.with_found({name: one.oversubscribe for name, one in found_ratios(past).items()})
     estimates = Estimates(
         objective=objective,
         code=code,
@@ -35,7 +38,7 @@ def placer_of(study: Study) -> Placer:
         stated=StatedDemand.read(packing.demand.stated()),
         quantile=packing.safety,
         profiles=packing.profiles,
-        past=QuietMeasurements(measurements_of(study.journal)).read(objective, code),
+        past=past,
     )
     placer = SharedDevices(
         packing,
@@ -47,6 +50,14 @@ def placer_of(study: Study) -> Placer:
     )
     learn_from_journal(study, estimates)
     return placer
+
+
+def found_ratio_words(spec: StudySpec, placer: SharedDevices) -> str:
+    """Which ratios the study uses that it does not state; empty: none."""
+    stated = spec.packing.oversubscribe if spec.packing is not None else {}
+    found = {name: ratio for name, ratio in placer.ratios.items() if name not in stated}
+    each = ", ".join(f"{ratio:g} times on {name}" for name, ratio in sorted(found.items()))
+    return f"Jobs may claim the compute {each}, as `hpo tune-packing` found (packing.oversubscribe)." if each else ""
 
 
 def _alone(study: Study) -> list[int]:

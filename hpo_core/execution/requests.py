@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hpo_core.model.devices.share import Share
 from hpo_core.model.errors import HpoError
+from hpo_core.model.partition_file import weights_of
 from hpo_core.model.trial import Job
 from hpo_core.placement.cores import available_cores
 from hpo_core.spec import StudySpec
@@ -29,6 +32,23 @@ class JobRequests:
         self._folder = folder
         self.threads = threads_of(spec, available_cores())
         self._space = spec.plain()["space"] if spec.style == "optuna" else {}
+
+    def _partitions(self, job: Job) -> dict[str, Any]:
+        """Which partitions of the data a job sees: all of them, unless it is a unit of an epoch."""
+        data, unit = self._spec.data, job.unit
+        if data is None:
+            return {}
+        validation = data.validation_files
+        found = {"partition_folder": data.folder or "", "load": data.load or ""}
+        if unit is not None and unit.trains:
+            return found | {"partitions": (unit.partition,)}
+        if unit is not None:
+            return found | {"validation": (unit.partition,), "weights": (1.0,)}
+        return found | {
+            "partitions": tuple(file.name for file in data.files),
+            "validation": tuple(file.name for file in validation),
+            "weights": weights_of(validation),
+        }
 
     def of(self, job: Job, share: Share | None = None) -> JobRequest:
         """All that one attempt needs to know.
@@ -60,6 +80,8 @@ class JobRequests:
             grace=spec.training.grace,
             zygote_timeout=spec.cluster.worker_timeout,
             checkpoint_base=spec.checkpoint_base,
+            elapsed=0.0 if job.unit is None else job.unit.elapsed,
+            **self._partitions(job),
             style=spec.style,
             space=self._space,
         )

@@ -49,7 +49,8 @@ class Visiting:
     def wait_for_next(self, everything: int) -> None:
         """Opens what may be next: any partition that is left, or the next of the recorded order."""
         order = self.orders.get(self.epoch)
-        self.open = self.left if order is None else (1 << order[len(self.visits)]) & everything
+        is_free = order is None or len(self.visits) >= len(order)
+        self.open = self.left if order is None or is_free else (1 << order[len(self.visits)]) & everything
 
 
 class HopWorker:
@@ -80,15 +81,20 @@ class Board:
     """All that policies see. Only the schedule changes it.
 
     Args:
-        names: of the partitions.
+        names: of the partitions, those of validation at the end.
         times: estimates of unit times.
+        evaluated: so many of them are of validation: visited once the others of the epoch were.
     """
 
-    def __init__(self, names: Sequence[str], times: UnitTimes) -> None:
+    def __init__(self, names: Sequence[str], times: UnitTimes, *, evaluated: int = 0) -> None:
         self.names = tuple(names)
         self.times = times
-        self.everything = (1 << len(names)) - 1
-        """All partitions, a bit each."""
+        self.trained_on = len(names) - evaluated
+        """So many partitions, the first ones, are trained on."""
+        self.everything = (1 << self.trained_on) - 1
+        """Those, a bit each."""
+        self.evaluated = (1 << len(names)) - 1 - self.everything
+        """The others, a bit each."""
         self.configurations: dict[int, Visiting] = {}
         self.workers: dict[str, HopWorker] = {}
         self.waiting: list[Waiting] = []
@@ -169,8 +175,9 @@ class Board:
     def charge(self, visiting: Visiting, cost: float) -> None:
         """Counts what is left for the configuration at this cost from now on."""
         more, later = cost - visiting.charged, visiting.to - visiting.epoch
-        for partition in range(len(self.loads)):
-            self.loads[partition] += more * (later + (visiting.left >> partition & 1))
+        for partition in range(len(self.loads)):  # those of validation are charged when they are due
+            epochs = later if partition < self.trained_on else 0
+            self.loads[partition] += more * (epochs + (visiting.left >> partition & 1))
         visiting.charged = cost
 
     def withdraw(self, visiting: Visiting) -> None:

@@ -22,6 +22,8 @@ class HopSchedule:
         partitions: their names, or how many.
         policy: chooses among the units that may start; ``remaining`` by default.
         times: estimates of unit times, with what a pilot or the history told.
+        validation: partitions that each configuration is evaluated on at the end of each epoch, in any order; they
+            have the places after those of ``partitions``.
         repeat: what a lost unit costs. ``unit``: the model state is durable after each unit, the lost one is repeated
             alone. ``epoch``: it is durable at the end of an epoch, which begins again.
 
@@ -49,6 +51,7 @@ class HopSchedule:
         policy: HopPolicy | None = None,
         *,
         times: UnitTimes | None = None,
+        validation: Sequence[str] = (),
         repeat: Literal["unit", "epoch"] = "unit",
     ) -> None:
         names = [str(place) for place in range(partitions)] if isinstance(partitions, int) else list(partitions)
@@ -57,7 +60,7 @@ class HopSchedule:
         self.policy = policy or Remaining()
         self.times = times or UnitTimes()
         self.repeat = repeat
-        self.board = Board(names, self.times)
+        self.board = Board([*names, *validation], self.times, evaluated=len(validation))
         self._to_choose: dict[str, HopWorker] = {}
         """Idle workers that may find work among all that wait: they ended a unit, joined or gained a partition."""
         self._without_work: dict[str, HopWorker] = {}
@@ -93,7 +96,7 @@ class HopSchedule:
             raise ValueError(f"HopSchedule.add(): configuration {configuration} is under way already; remove it first.")
         if not 0 <= after < to:
             raise ValueError(f"HopSchedule.add(): after = {after} must be at least 0 and less than to = {to}.")
-        partitions = range(len(self.board.names))
+        partitions = range(self.board.trained_on)
         if len(set(visited)) < len(visited) or len(visited) >= len(partitions) or not set(visited) <= set(partitions):
             raise ValueError(
                 f"HopSchedule.add(): visited = {list(visited)} must name some of {len(partitions)} partitions, by "
@@ -199,7 +202,11 @@ class HopSchedule:
         if visiting.left:
             self._wait(visiting)
             return COUNTED
-        order = tuple(visiting.visits)
+        if self.board.evaluated and started.partition < self.board.trained_on:
+            self.board.put_back(visiting, range(self.board.trained_on, len(self.board.names)))
+            self._wait(visiting)
+            return COUNTED
+        order = tuple(visiting.visits[: self.board.trained_on])
         if visiting.epoch == visiting.to:
             del self.board.configurations[unit.configuration]
             return UnitEnd(counted=True, order=order, job_ended=True)

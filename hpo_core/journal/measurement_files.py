@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from hpo_core.model.devices.measurement import Measurement
+from hpo_core.model.devices.measurement import Measurement, key_of
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import shown
 
@@ -46,7 +46,7 @@ def written(found: Sequence[Measurement], form: Format) -> str:
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(_COLUMNS)
     for one in found:
-        row = _whole(one) | {"params": one.key}
+        row = _whole(one) | {"params": key_of(one.params)}
         rows.writerow(["" if row[name] is None else row[name] for name in _COLUMNS])
     return text.getvalue()
 

@@ -91,12 +91,12 @@ class MemoryMeasurements:
 
     def add(self, found: Sequence[Measurement], *, wait: float = WAIT_SECONDS) -> int:
         new = {one.identity: one for one in found if one.identity not in self._kept}
-        keys = {identity: (one.objective, one.code, one.architecture, one.key) for identity, one in new.items()}
+        keys = {identity: (one.group, one.code, one.architecture, one.key) for identity, one in new.items()}
         self._kept |= {identity: (keys[identity], one) for identity, one in new.items()}
         for key in set(keys.values()):
             self._keep_newest([one for found, one in self._kept.values() if found == key], PER_KEY)
-        for objective in {key[0] for key in keys.values()}:
-            self._keep_newest([one for found, one in self._kept.values() if found[0] == objective], PER_OBJECTIVE)
+        for group in {key[0] for key in keys.values()}:
+            self._keep_newest([one for found, one in self._kept.values() if found[0] == group], PER_OBJECTIVE)
         return len(new)
 
     def _keep_newest(self, found: list[Measurement], count: int) -> None:

@@ -13,6 +13,7 @@ import msgspec
 
 from hpo_core.model.devices.inventory import ONE_SLOT, Demand, Inventory
 from hpo_core.model.devices.usage import UsageField
+from hpo_core.model.hops import VisitsField
 from hpo_core.model.stage import Further, Stage
 from hpo_core.model.trial import Checkpoint, Metrics, Outcome, Params, Report
 
@@ -232,6 +233,8 @@ class JobCompleted(_JobFact, frozen=True):
     """Metrics of each seed repeat, of which ``metrics`` are the means; not set where there is one."""
     usage: UsageField = msgspec.UNSET
     """What the attempt used of its machine; not set where nothing was measured."""
+    visits: VisitsField = msgspec.UNSET
+    """Where models hop: which partition the trial saw where and when, in that order; a rerun follows it."""
 
     @property
     def infeasible(self) -> bool:

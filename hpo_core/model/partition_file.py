@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -55,6 +55,18 @@ def problem_of_name(name: str) -> str:
     if ".." in path.parts or not path.parts:
         return f"{shown(name)} leads out of data.folder; set data.folder to a folder that holds all partitions"
     return ""
+
+
+def weights_of(files: Sequence[PartitionFile]) -> tuple[float, ...]:
+    """Numbers of examples of partitions; ones, where not all of them are known.
+
+    >>> weights_of([PartitionFile(name="a", count=3), PartitionFile(name="b", count=5)])
+    (3.0, 5.0)
+    >>> weights_of([PartitionFile(name="a", count=3), PartitionFile(name="b")])
+    (1.0, 1.0)
+    """
+    counts = [file.count for file in files]
+    return tuple(1.0 if None in counts else float(count or 1) for count in counts)
 
 
 def natural_order(name: str) -> tuple[tuple[str | int, ...], str]:

@@ -9,6 +9,7 @@ import msgspec
 
 from hpo_core.model.devices.inventory import ONE_SLOT, Demand
 from hpo_core.model.devices.usage import UsageField
+from hpo_core.model.hops import Unit, VisitsField
 from hpo_core.model.stage import Stage
 
 Params = dict[str, Any]
@@ -80,6 +81,8 @@ class Job(msgspec.Struct, frozen=True, gc=False):
     """The trial whose checkpoint this is, where it is another one (PBT: warm start); None: its own, or none."""
     demand: Demand = ONE_SLOT
     """What it needs of a device."""
+    unit: Unit | None = None
+    """The part of its epoch that this is, where models hop; None: the whole job."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -132,6 +135,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Metrics of each seed repeat, where the study has several; ``metrics`` are then their means."""
     usage: UsageField = msgspec.UNSET
     """What the attempt used of its machine; not set where nothing was measured."""
+    visits: VisitsField = msgspec.UNSET
+    """Where models hop: which partition the trial saw where and when, in that order, from the job's start."""
+    unit: int | msgspec.UnsetType = msgspec.UNSET
+    """Number of the unit that was trained, where it is not the whole job."""
 
 
 CURVE_POINTS = 64

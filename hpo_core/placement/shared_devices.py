@@ -15,7 +15,7 @@ from hpo_core.placement.demands import Estimate, Estimates
 from hpo_core.placement.packing.need import WHOLE, Need, WaitingJob
 from hpo_core.placement.packing.packing_policy import PackingPolicy
 from hpo_core.placement.packing.reservations import WithReservations
-from hpo_core.placement.packing.room import Room, SharedDevice, why_nowhere
+from hpo_core.placement.packing.room import Room, SharedDevice, too_much, why_nowhere
 from hpo_core.placement.placer import JobKey, Placement
 from hpo_core.spec import PackingSpec
 
@@ -143,7 +143,18 @@ class SharedDevices:
             )
             for name, capacity in self._capacities.items()
         ]
-        return Room(devices, {capacity.node: capacity.cores for capacity in self._capacities.values()})
+        cores = {}
+        for capacity in self._capacities.values():
+            ratio = (
+                1.0 if capacity.gpu else self._packing.ratio(capacity.architecture)
+            )  # of processors, cores are compute
+            cores[capacity.node] = round(ratio * capacity.cores)
+        return Room(devices, cores)
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """Oversubscription by architecture, as far as it is stated or was found."""
+        return dict(self._packing.oversubscribe)
 
     def _refill(self) -> None:
         """The room that running jobs leave."""
@@ -167,6 +178,27 @@ class SharedDevices:
     def lowered(self) -> list[tuple[JobKey, int]]:
         found, self._lowered = self._lowered, []
         return found
+
+    def shares(self) -> dict[JobKey, Share]:
+        """Of the jobs that run: the part of a device that each was given."""
+        return {key: held.slot.share for key, held in self._held.items() if held.slot.share is not None}
+
+    def lacking(self, job: Job) -> dict[str, str]:
+        """By architecture, what each device has too little left of for this job, as ``memory 6.0 GB of 2.0 GB``.
+
+        One that has room for it is left out.
+        """
+        demand = self._demand(job)
+        found: dict[str, str] = {}
+        for place, device in enumerate(self._room.devices):
+            words = ", ".join(too_much(demand[device.architecture], self._room, place))
+            if words:
+                found.setdefault(device.architecture, words)
+        return found
+
+    def guessed(self, job: Job) -> dict[str, tuple[str, ...]]:
+        """By architecture, the parts of a job's need (memory, compute, cores) of which nothing is known."""
+        return {one.architecture: self._estimate(job, one).guessed for one in self._whole.devices}
 
     def homeless(self) -> list[JobKey]:
         return [key for key, held in self._held.items() if held.slot.name not in self._capacities]
@@ -353,7 +385,8 @@ class SharedDevices:
         report = msgspec.structs.replace(report, usage=usage)
         params = self._parameters(held.job)
         if report.outcome is not Outcome.OUT_OF_MEMORY:  # what it used then is not what it needs
-            self.estimates.learn(params, usage, at=report.ended, architecture=share.architecture)
+            wanted = self._uncontended(held, usage)
+            self.estimates.learn(params, wanted, at=report.ended, architecture=share.architecture)
         if self._is_collateral(report, share, usage):
             self._blameless[report.trial] = self._blameless.get(report.trial, 0) + 1
             return msgspec.structs.replace(
@@ -379,6 +412,24 @@ class SharedDevices:
         elif report.outcome in (Outcome.COMPLETED, Outcome.DIVERGED):
             self._alone.discard(report.trial)
         return report
+
+    def _uncontended(self, held: _Held, usage: Usage) -> Usage:
+        """What an attempt would use if it did not have to wait for others, as far as that is known.
+
+        Where jobs claim more compute than there is, each gets less than it would use. Were that learned, the next ones
+        would be placed by it: still more of them, each of which gets still less.
+        """
+        assert held.slot.share is not None
+        device = next((one for one in self._whole.devices if one.name == held.slot.name), None)
+        if device is None or device.oversubscribe <= WHOLE or held.slot.share.alone or held.is_guess:
+            return usage
+        beside = [one for one in self._held.values() if one.slot.name == held.slot.name]
+        if sum(self._estimate(one.job, device).need.compute for one in beside) <= WHOLE:
+            return usage
+        known = self._estimate(held.job, device).need
+        compute = None if usage.compute is None else max(usage.compute, known.compute / WHOLE)
+        cores = usage.cores if held.slot.share.gpu else max(usage.cores, known.cores / WHOLE)
+        return msgspec.structs.replace(usage, compute=compute, cores=cores)
 
     def is_doubtful(self, report: Report) -> bool:
         held = self._held.get((report.trial, report.attempt))

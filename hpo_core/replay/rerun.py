@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpo_core.model.errors import SpecError
-from hpo_core.model.events import Entry, JobGranted, Reproduced, StudyCreated, TrialCreated
+from hpo_core.model.events import Entry, JobCompleted, JobGranted, Reproduced, StudyCreated, TrialCreated
+from hpo_core.model.hops import Visit
 from hpo_core.model.stage import FURTHER
 from hpo_core.spec import StudySpec
 from hpo_core.spec.plain_data import check_plain
@@ -36,6 +37,7 @@ def rerun_spec(
     born: dict[int, Reproduced] = {}
     granted: list[JobGranted] = []
     further: list[JobGranted] = []
+    visits: dict[int, dict[int, list[int]]] = {}
     for entry in entries:
         for event in entry.events:
             if isinstance(event, StudyCreated):
@@ -44,6 +46,8 @@ def rerun_spec(
                 created.append(event)
             elif isinstance(event, Reproduced):
                 born[event.child] = event
+            elif isinstance(event, JobCompleted) and isinstance(event.visits, tuple):
+                visits.setdefault(event.trial, {}).update(_orders(event.visits, len(source["data"]["partitions"])))
             elif isinstance(event, JobGranted) and not event.retry:
                 (further if event.rung == FURTHER else granted).append(event)
     if not granted:
@@ -61,6 +65,7 @@ def rerun_spec(
         "further": [
             {"trial": number[event.trial], "target": event.target} for event in further if event.trial in number
         ],
+        **({"visits": [visits.get(old, {}) for old in wanted]} if visits else {}),
         "any_metric": StudySpec.from_journal(source).any_metric,
         "max_resource": max(event.target for event in granted if event.trial in number),
     }
@@ -86,6 +91,15 @@ def _with_ancestors(created: Sequence[TrialCreated], trials: Sequence[int]) -> l
             found.add(ancestor)
             ancestor = created[ancestor].parent
     return sorted(found)
+
+
+def _orders(visits: Sequence[Visit], trained_on: int) -> dict[int, list[int]]:
+    """By epoch, from 1: partitions in the order in which they were trained on."""
+    orders: dict[int, list[int]] = {}
+    for visit in visits:
+        if visit.partition < trained_on:
+            orders.setdefault(visit.epoch + 1, []).append(visit.partition)
+    return orders
 
 
 def _grant(

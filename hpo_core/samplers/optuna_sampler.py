@@ -6,8 +6,9 @@ which Optuna's storage has no word for. Instead the storage shows each trial as 
 which understands pruning, results at the full resource are COMPLETE and results at lower rungs PRUNED with
 their intermediate values (TPE ranks them by resource first, then value). Other samplers learn from COMPLETE
 trials alone, so to them the model level is the highest rung with enough results (Falkner et al. 2018, BOHB):
-trials that reached it are COMPLETE with their value there. Abandoned trials are FAIL, the rest RUNNING. Enough
-are as many as the sampler wants before it leaves its random start, and two more than there are parameters.
+trials that reached it are COMPLETE with their value there. Abandoned trials are FAIL, the rest RUNNING; but one that
+was given up because it ran out of memory is PRUNED without a value, the worst there is to TPE (it leaves FAIL
+out). Enough are as many as the sampler wants before it leaves its random start, and two more than there are parameters.
 
 With several objectives Optuna has no pruning, so to every sampler, TPE as well, the model level applies, and
 trials without finite values there are FAIL. Without a maximum resource no result is at the full one: to TPE with
@@ -40,12 +41,19 @@ import optuna
 from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
-from hpo_core.model.events import ConfigurationEnqueued, Event, JobCompleted, TrialAbandoned, TrialCreated
+from hpo_core.model.events import (
+    AttemptFailed,
+    ConfigurationEnqueued,
+    Event,
+    JobCompleted,
+    TrialAbandoned,
+    TrialCreated,
+)
 from hpo_core.model.rng import Stream, derive_seed
 from hpo_core.model.space import PARAMETER_TYPES, ParameterType
 from hpo_core.model.space.given_values import given_values
 from hpo_core.model.space.optuna_view import distributions, seen, suggest
-from hpo_core.model.trial import Params
+from hpo_core.model.trial import Outcome, Params
 from hpo_core.samplers.mirror_storage import MirrorStorage
 from hpo_core.samplers.sampler import SamplerContext
 
@@ -61,6 +69,8 @@ _MOST_ASKS = 100
 """A sampler that answers with a forbidden combination is asked again so often; then a configuration is drawn."""
 _ENDLESS = 2**62
 """The full resource where there is none: above any a study can have."""
+_INFEASIBLE = 1e300
+"""Violation of each constraint by a trial that ran out of memory: ranked behind all that trained."""
 _EPOCH = datetime(2000, 1, 1)
 _OLDER = int(optuna.__version__.split(".")[0]) < 5
 """Optuna 4 reads constraints only in samplers that were given a function for them."""
@@ -153,6 +163,8 @@ class OptunaSampler:
         self._created: dict[int, TrialCreated] = {}
         self._trial_ids: dict[int, int] = {}
         self._violations: dict[int, dict[int, list[float]]] = {}
+        self._last_failure: dict[int, Outcome] = {}
+        """By trial."""
         """By trial and resource: the values of the constraints."""
         self._values: dict[int, dict[int, tuple[float, ...] | None]] = {}
         self._queue = deque(context.start_with)
@@ -255,8 +267,17 @@ class OptunaSampler:
                 again = list(self._values)
             for number in again:
                 self._show_result(number)
+        elif isinstance(event, AttemptFailed):
+            self._last_failure[event.trial] = event.outcome
         elif isinstance(event, TrialAbandoned) and event.trial not in self._values:
-            self._show(event.trial, TrialState.FAIL)
+            self._show_abandoned(event.trial)
+
+    def _show_abandoned(self, number: int) -> None:
+        """One that ran out of memory is infeasible, which says where not to look; other failures say nothing of it."""
+        if self._last_failure.get(number) is not Outcome.OUT_OF_MEMORY or self._several:
+            self._show(number, TrialState.FAIL)
+            return
+        self._show(number, TrialState.PRUNED, infeasible=True)
 
     def _remember(self, event: TrialCreated) -> None:
         """Replay: show the sampler what it once answered.
@@ -321,13 +342,17 @@ class OptunaSampler:
             return [0.0] * len(self._constraints)
         return values[self._level if state is TrialState.COMPLETE and self._level in values else max(values)]
 
-    def _show(self, number: int, state: TrialState, losses: tuple[float, ...] | None = None) -> None:
+    def _show(
+        self, number: int, state: TrialState, losses: tuple[float, ...] | None = None, *, infeasible: bool = False
+    ) -> None:
         params = self._created[number].params
         values = self._seen(number)
         base = self._storage.get_trial(self._trial_ids[number])
         attrs = dict(base.system_attrs)
         if self._constraints and losses is not None:
             attrs["constraints"] = self._constraints_of(number, state)
+        elif self._constraints and infeasible:
+            attrs["constraints"] = [_INFEASIBLE] * len(self._constraints)
         self._storage.view[base.number] = FrozenTrial(
             number=base.number,
             trial_id=base._trial_id,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -57,6 +57,10 @@ class RecordedSearch(SearchSettings):
     further: list[RecordedTraining] = Field(
         default_factory=list, description="Trials that were trained beyond the search, in that order."
     )
+    visits: list[dict[int, list[int]]] = Field(
+        default_factory=list,
+        description="By trial and epoch (from 1): the order in which its model visited the partitions of the data.",
+    )
     any_metric: bool = Field(default=False, description="Of several metrics one suffices, as in the source (PBT).")
     keep_last: bool = Field(default=False, description="Keep the last checkpoint of every trial.")
     min_resource: int = 1
@@ -91,6 +95,9 @@ class RecordedSearch(SearchSettings):
 
     def number_of_seed(self, trial: int) -> int:
         return self.numbers[trial] if self.numbers else trial
+
+    def order_of_visits(self, trial: int) -> Mapping[int, Sequence[int]]:
+        return self.visits[trial] if trial < len(self.visits) else {}
 
 
 class Recorded(SearchMethod):

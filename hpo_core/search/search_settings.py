@@ -204,6 +204,10 @@ class SearchSettings(Part, ABC):
         """Whether one of several metrics suffices for a result; asked for each result."""
         return False
 
+    def order_of_visits(self, trial: int) -> Mapping[int, Sequence[int]]:
+        """By epoch, from 1: in which order a trial's model has to visit the partitions; epochs left out are free."""
+        return {}
+
     def number_of_seed(self, trial: int) -> int:
         """The number that the training seed of a trial follows from."""
         return trial

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -102,7 +103,8 @@ class PackingSpec(Part):
     oversubscribe: dict[str, float] = Field(
         default_factory=dict,
         description="How many times a device's compute jobs may claim together, by architecture: "
-        "{default: 1.0, A100: 3}, or one number for all. It scales compute alone.",
+        "{default: 1.0, A100: 3}, or one number for all. It scales compute (of processors: cores), never memory. Where "
+        "neither an architecture nor default is stated: what `hpo tune-packing` found, or 1.",
     )
     memory: dict[str, str | int] = Field(
         default_factory=dict,
@@ -180,6 +182,20 @@ class PackingSpec(Part):
     def ratio(self, architecture: str) -> float:
         """The oversubscription ratio of an architecture."""
         return self.oversubscribe.get(architecture, self.oversubscribe.get(DEFAULT, 1.0))
+
+    def with_found(self, ratios: Mapping[str, float]) -> PackingSpec:
+        """The same with ratios that were measured (``hpo tune-packing``), by architecture.
+
+        What a person states wins: the ratio of an architecture, and ``default`` for all that are not named.
+
+        >>> PackingSpec(oversubscribe={"A100": 3.0}).with_found({"A100": 2.0, "H100": 2.5}).oversubscribe
+        {'A100': 3.0, 'H100': 2.5}
+        >>> PackingSpec(oversubscribe={"default": 1.0}).with_found({"A100": 2.0}).oversubscribe
+        {'default': 1.0}
+        """
+        if DEFAULT in self.oversubscribe or not ratios:
+            return self
+        return self.model_copy(update={"oversubscribe": dict(ratios) | self.oversubscribe})
 
     def memory_limit(self, architecture: str) -> int | None:
         """Bytes of one device that jobs may use together; None: whatever is free."""

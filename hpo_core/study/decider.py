@@ -208,6 +208,7 @@ class Decider:
             violation=violation,
             repeats=report.repeats,
             usage=report.usage,
+            visits=report.visits,
         )
 
     def _losses(self, metrics: Metrics) -> tuple[float | None, tuple[float, ...]]:

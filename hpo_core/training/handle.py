@@ -24,8 +24,10 @@ from hpo_core.training.exactness.untracked_state import LoopWatch, untrackable
 from hpo_core.training.exactness.watched_variables import Variables, variables_of_function
 from hpo_core.training.inherited_state import InheritedState, describe, initial_state, is_restored_late
 from hpo_core.training.metric_value import real_number
+from hpo_core.training.partitions.partition_passes import Evaluate, PartitionPasses
 from hpo_core.training.random_state import can_track, capture_all, put_state, restore_all, state_of
 from hpo_core.training.request import JobRequest
+from hpo_core.training.required_metrics import check_required
 
 
 class _Phase(Enum):
@@ -92,6 +94,8 @@ class TrialHandle:
         self._curve = Curve()
         self._metrics: Metrics = {}
         self._saved: Checkpoint | None = None
+        self._unit = job.unit
+        self._passes = PartitionPasses(request)
         self._watch: LoopWatch | None = None
         self.warnings: tuple[str, ...] = ()
         """After the loop: what it changed that is not tracked, so that a resume begins it anew."""
@@ -104,6 +108,41 @@ class TrialHandle:
         scratch = Path(self._request.folder) / "scratch"
         own = f"-repeat-{self.repeat}" if self.repeat else ""
         return private_folder(scratch / f"trial-{self.number:05d}{own}", below=scratch)
+
+    @property
+    def partition(self) -> Any:
+        """The part of the data to train on now, where models hop (``data.partitions`` of the study).
+
+        Its path; with ``data.load``, what that function made of it. Each pass of the loop is then one pass over one
+        partition, and an epoch is a pass over each of them.
+
+        Raises:
+            ObjectiveError: the data of the study are not partitioned, or this one cannot be loaded.
+        """
+        return self._passes.data()
+
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether the present step is the last one of its epoch; always, where models do not hop."""
+        return self._passes.ends_epoch
+
+    def evaluate_with(self, function: Evaluate) -> None:
+        """Say how the model is evaluated on one partition of the validation data (``data.validation`` of the study).
+
+        Call it before the loop::
+
+            trial.evaluate_with(lambda shard: {"val_loss": loss(model, shard)})
+
+        The function is called at the end of each epoch, for each partition where it lies, with what
+        :attr:`partition` would be. The study sees the means, weighted by the partitions' numbers of examples where
+        they are known.
+
+        Raises:
+            ObjectiveError: called late.
+        """
+        if self._phase is not _Phase.BUILDING:
+            raise ObjectiveError(f"trial.evaluate_with() was called {self._phase.value}; call it before the loop.")
+        self._passes.evaluate = function
 
     def track(self, **objects: Any) -> None:
         """Save these with the trial; where it resumes, load their state now.
@@ -228,11 +267,14 @@ class TrialHandle:
             raise self.save_error
         self._check_loop_ended()
         if self._phase is _Phase.BUILDING:
+            self._passes.check(tracked=bool(self._tracked))
+        if self._phase is _Phase.BUILDING:
             self._curve.add(self.target, self._metrics)
         metrics = self._curve.at(self.target)
-        if self._state is not None and self._request.job.checkpoint == self._saved:
+        if self._state is not None and self._request.job.checkpoint == self._saved and self._unit is None:
             metrics = self._state["metrics"] | metrics  # the job asked for what was reached before
-        self._check_required(metrics)
+        if self._unit is None:  # else the executor does, once the epoch has ended everywhere
+            check_required(self._request, metrics)
         if not self._finite(metrics):
             self.discard()
         return metrics, self._curve.downsampled(), self._saved
@@ -240,7 +282,7 @@ class TrialHandle:
     def discard(self) -> None:
         """Remove the checkpoint that this attempt wrote: no later job will continue from it."""
         if self._saved is not None and self._saved != self._request.job.checkpoint:
-            remove(self._request.folder, self._saved.uri, self._request.checkpoint_base)
+            remove(self._request.folder, self._saved.uri, self._request.state_base)
         self._saved = None
         if self._watch is not None:
             self._watch.close()
@@ -257,44 +299,27 @@ class TrialHandle:
                 "so nothing can be saved. Train in `for step in trial.steps():`, or track nothing."
             )
 
-    def _check_required(self, metrics: Metrics) -> None:
-        missing = [name for name in self._request.metrics if name not in metrics]
-        if (
-            missing
-            and self._request.required != "none"
-            and (self._request.required == "all" or len(missing) == len(self._request.metrics))
-        ):
-            seen = ", ".join(map(repr, metrics)) or "nothing"
-            several = bool(self._request.more_metrics)
-            one = "; one of them suffices in pbt" if self._request.required == "any" and several else ""
-            raise ObjectiveError(
-                f"Metric {missing[0]!r} was not reported at the target (step {self.target}); reported there: {seen}. "
-                f"Call trial.report({missing[0]}=...) in every step{one}, or "
-                f"{'drop it from metrics' if several else 'set metric.name'} of the study"
-                f"{'.' if several else ' to what is reported.'}"
-            )
-
-        unset = [name for name in self._request.constraints if name not in metrics]
-        if unset:
-            raise ObjectiveError(
-                f"Constraint {unset[0]!r} was not reported at the target (step {self.target}); call "
-                f"trial.report({unset[0]}=...) in every step, or drop it from constraints of the study."
-            )
-
     def _loop(self) -> Iterator[int]:
         if self._progress is not None:
             self._progress.figures.begin_units()
         for index in range(self.resource, self.target):
-            yield index
+            for _ in self._passes.of_epoch():
+                yield index
+            if (evaluated := self._passes.evaluation()) or self._request.validation:
+                self._curve.add(index + 1, evaluated)
             self.resource = index + 1
             if self._progress is not None:
                 self._progress.step(self.resource)
                 self._progress.figures.end_unit()
-        self._save()
+        if self._passes.trains:
+            self._save()
+        else:
+            self._curve.add(self.target, self._passes.evaluation())
         self._phase = _Phase.DONE
 
     def _save(self) -> None:
         exit_if_forked_copy(self._pid)
+        self._passes.check(tracked=bool(self._tracked))
         parent = self._request.job.checkpoint
         if parent is not None and parent.resource == self.target and self.parent is None:
             self._saved = parent
@@ -320,6 +345,7 @@ class TrialHandle:
                     tree,
                     resource=self.target,
                     parent=parent.uri if parent else None,
+                    durable=self._unit is None or self._unit.durable,
                 )
         except StorageError as error:
             self.save_error = error

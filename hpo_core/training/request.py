@@ -54,6 +54,16 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     stall_timeout: float | None = None
     storage_timeout: float | None = 3600.0
     """Seconds that writing or reading one checkpoint may take; ``stall_timeout`` does not count them."""
+    partition_folder: str = ""
+    """Where partitions of the data lie, unless the worker's environment says otherwise; empty: models do not hop."""
+    partitions: tuple[str, ...] = ()
+    """Names of those that the attempt trains on in each epoch: the one of its unit, or all of them."""
+    validation: tuple[str, ...] = ()
+    """Names of those that it evaluates the model on."""
+    weights: tuple[float, ...] = ()
+    """Of those of validation: numbers of examples, or ones."""
+    load: str = ""
+    """``package.module:function`` that loads a partition; empty: the training function gets its path."""
     threads: int | None = None
     """Threads to compute with; None: as the worker's environment says, or 1."""
     share: Share | None = None
@@ -93,8 +103,22 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def checkpoint_path(self) -> str:
         """Where the attempt's checkpoint goes, relative to ``folder``, or a URL."""
+        if self.job.unit is not None and self.job.unit.state:
+            return self.job.unit.state
         whole = paths.checkpoint_path(self.job, self.checkpoint_base)
         return whole if self.repeat is None else f"{whole}.repeat-{self.repeat}"
+
+    @property
+    def start_base(self) -> str:
+        """Folder or URL that the state to start from must lie below."""
+        hopped = self.job.unit is not None and self.job.unit.hopped
+        return paths.HOPS if hopped else self.checkpoint_base
+
+    @property
+    def state_base(self) -> str:
+        """Folder or URL that the state it writes lies below."""
+        hops = self.job.unit is not None and self.job.unit.state.startswith(f"{paths.HOPS}/")
+        return paths.HOPS if hops else self.checkpoint_base
 
 
 # made at import: msgspec (0.22, too) crashes where two threads are the first to decode a type

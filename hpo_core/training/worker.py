@@ -10,7 +10,7 @@ import msgspec
 
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.placement.mps import MpsDaemons
-from hpo_core.training.request import decode_request, encode_report
+from hpo_core.training.request import JobRequest, decode_request, encode_report
 from hpo_core.training.trainer_pool import TrainerPool
 from hpo_core.training.visible_devices import seen_devices, watch_devices
 
@@ -26,16 +26,22 @@ def train_job(request_bytes: bytes) -> bytes:
     request = decode_request(request_bytes)
     share = request.share
     if share is None or not share.gpu or not request.mps:
-        return encode_report(_pool.run(request))
+        return _encoded(request, _pool.run(request))
     with _mps.used(share.device) as pipes:
         shared = msgspec.structs.replace(request, share=msgspec.structs.replace(share, mps=pipes))
-        return encode_report(_pool.run(shared))
+        return _encoded(request, _pool.run(shared))
 
 
 def lost_report(request_bytes: bytes, message: str) -> bytes:
     """The encoded Report of a job that nobody trained."""
-    job = decode_request(request_bytes).job
-    return encode_report(Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message=message))
+    request = decode_request(request_bytes)
+    job = request.job
+    return _encoded(request, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message=message))
+
+
+def _encoded(request: JobRequest, report: Report) -> bytes:
+    unit = request.job.unit
+    return encode_report(report if unit is None else msgspec.structs.replace(report, unit=unit.number))
 
 
 def cancel_job(trial: int, attempt: int, folder: str | None = None) -> bool:

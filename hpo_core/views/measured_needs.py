@@ -1,4 +1,4 @@
-"""What jobs of one key needed, merged from their measurements."""
+"""What jobs of one key needed, merged from their measurements; and the ratios that were found."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.measurement import Measurement, is_cpu
+from hpo_core.model.devices.measurement import Measurement, found_ratios, is_cpu
 
 
 class MeasuredNeed(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,10 +35,33 @@ class MeasuredNeed(msgspec.Struct, frozen=True, kw_only=True):
     measured_at: float
 
 
+class FoundRatio(msgspec.Struct, frozen=True, kw_only=True):
+    """The oversubscription ratio that ``hpo tune-packing`` found last for one objective on one architecture."""
+
+    objective: str
+    code: str
+    architecture: str
+    oversubscribe: float
+    speedup: float
+    """Units per second over those at ratio 1."""
+    study: str
+    measured_at: float
+
+
+def ratios_found(found: Iterable[Measurement]) -> list[FoundRatio]:
+    """By objective, source and architecture."""
+    sources: dict[tuple[str, str], list[Measurement]] = {}
+    for one in found:
+        sources.setdefault((one.objective, one.code), []).append(one)
+    newest = [one for _, group in sorted(sources.items()) for _, one in sorted(found_ratios(group).items())]
+    names = FoundRatio.__struct_fields__
+    return [FoundRatio(**{name: getattr(one, name) for name in names}) for one in newest]
+
+
 def measured_needs(found: Iterable[Measurement]) -> list[MeasuredNeed]:
     """By objective, source, architecture and key; of one objective the source that was measured last comes first."""
     groups: dict[tuple[str, str, str, str], list[Measurement]] = {}
-    for one in found:
+    for one in (one for one in found if not one.oversubscribe):
         groups.setdefault((one.objective, one.code, one.architecture, one.key), []).append(one)
     needs = [_merged(group) for group in groups.values()]
     last: dict[tuple[str, str], float] = {}

@@ -68,6 +68,14 @@ def test_a_new_study_is_refused_before_anything_starts(folder: Path) -> None:
         Home(folder / "home").open_journal().info("hopping")
 
 
+@pytest.mark.parametrize("command", ["try", "check"])
+def test_who_trains_in_this_process_looks_for_the_same_partitions(folder: Path, command: str) -> None:
+    for path in (folder / "shards").iterdir():
+        path.unlink()
+    with pytest.raises(SpecError, match=r"data.partitions = .shards/part-\*.npz.: no file matches"):
+        CliRunner().invoke(app, [command, "study.yaml", "--home", str(folder / "home")], catch_exceptions=False)
+
+
 def test_partitions_are_shown(folder: Path) -> None:
     home = Home(folder / "home")
     study = Study.create(with_partitions(load_spec("study.yaml")), home.open_journal())

@@ -11,7 +11,7 @@ from hpo_core import Job, MemoryJournal, Outcome, Report, Study
 from hpo_core.model.errors import SpecError
 from hpo_core.samplers.optuna_sampler import CounterRandomSampler, OptunaSampler
 from hpo_core.testing.sampler_contract import SamplerContract
-from tests.conftest import World, fresh, make_spec
+from tests.conftest import World, failed, fresh, make_spec
 
 SAMPLERS = [
     {"name": "random"},
@@ -157,3 +157,25 @@ def test_our_random_sampler_is_reproducible_in_a_plain_optuna_study() -> None:
         return [trial.params for trial in study.trials]
 
     assert params(1) == params(1) != params(2)
+
+
+@pytest.mark.parametrize("constraints", [[], ["limit"]])
+def test_tpe_learns_where_memory_runs_out(constraints: list[str]) -> None:
+    def share(outcome: Outcome) -> float:
+        sampler = {"name": "TPESampler", "n_startup_trials": 8}
+        search = {"method": "random", "configs": 40}
+        plain = {"sampler": sampler, "search": search, "constraints": constraints, "training": {"fail_fast": None}}
+        study = Study.create(make_spec(**plain))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # Optuna warns where a result lacks its constraints
+            while (job := study.ask()) is not None:
+                x = float(job.params["x"])
+                if x < 0.5:
+                    study.tell(job, {"loss": 1 - x, **dict.fromkeys(constraints, -1.0)})
+                else:  # the better ones need more memory than there is
+                    study.tell_report(failed(job, outcome))
+        given_up = [trial for trial in study.state.trials if trial.abandoned is not None]
+        assert all(len(trial.failures) == study.spec.training.allowed(outcome) + 1 for trial in given_up)
+        return sum(trial.number >= 15 for trial in given_up) / 25
+
+    assert share(Outcome.OUT_OF_MEMORY) < 0.6 * share(Outcome.ERROR)

@@ -147,10 +147,10 @@ def test_commands_named_exist() -> None:
 
     known = {command.name for command in app.registered_commands}
     table = (ROOT / "docs" / "commands.md").read_text()
-    assert set(re.findall(r"`hpo (\w+)", table)) == known
+    assert set(re.findall(r"`hpo (\w[\w-]*)", table)) == known
     for page in GUIDE:
-        named = set(re.findall(r"`hpo (\w+)", page.read_text()))
-        named |= set(re.findall(r"^\$ hpo (\w+)", page.read_text(), re.MULTILINE))
+        named = set(re.findall(r"`hpo (\w[\w-]*)", page.read_text()))
+        named |= set(re.findall(r"^\$ hpo (\w[\w-]*)", page.read_text(), re.MULTILINE))
         assert named <= known, page
 
 

@@ -343,3 +343,54 @@ def test_no_limit_is_exceeded_whatever_happens(policy: str, steps: list[tuple[An
                 assert len(shares) == 1 or not any(share.alone for share in shares)
         numbers = [(slot.name, slot.number) for _, slot in running.values()]
         assert len(numbers) == len(set(numbers))
+
+
+def processors(cores: int = 2000) -> Device:
+    capacity = Capacity(node="n1", architecture="CPU", memory=40 * GB, free=40 * GB, cores=cores)
+    return Device("cpu:n1", 64, capacity)
+
+
+def test_of_processors_oversubscription_scales_the_cores() -> None:
+    stated = {"memory": "1GB", "cores": 1}
+    jobs = [job(trial, width=8) for trial in range(30)]
+    assert len(devices_for(processors(), stated=stated).place(jobs)) == 2
+    placer = devices_for(processors(), stated=stated, packing={"oversubscribe": 2.5})
+    assert len(placer.place(jobs)) == 5
+    assert placer.lacking(jobs[-1]) == {"CPU": "compute 50 % of 0 %, cores 1 of 0"}
+
+
+def test_what_jobs_get_while_they_wait_for_each_other_is_not_what_they_need() -> None:
+    """Else the next ones are placed by it: more of them, each of which gets less again."""
+    placer = devices_for(processors(), packing={"oversubscribe": 2, "look_ahead": 99})
+
+    def used(cores: float) -> Usage:
+        return Usage(memory=GB, cores=cores, unit_seconds=1.0)
+
+    placer.estimates.learn({"width": 8}, used(1.0), at=1.0, architecture="CPU")
+    counts = []
+    for turn in range(4):
+        jobs = [job(10 * turn + number, width=8) for number in range(64)]
+        placed = placer.place(jobs)
+        counts.append(len(placed))
+        for at, (one, _) in enumerate(placed):  # two cores, shared by all
+            report = Report(
+                trial=one.trial,
+                attempt=0,
+                outcome=Outcome.COMPLETED,
+                started=1.0,
+                ended=100.0 + turn + at / 99,
+                usage=used(2 / len(placed)),
+            )
+            placer.judge(report)
+        for one, _ in placed:
+            placer.release(one.key)
+    assert counts == [4, 4, 4, 4]
+
+
+def test_the_journal_of_an_attempt_adds_nothing_to_what_was_learned_of_it() -> None:
+    placer = devices_for(processors())
+    usage = Usage(memory=GB, cores=1.0, unit_seconds=1.0)
+    assert placer.estimates.learn({"width": 8}, usage, at=5.0, architecture="CPU")
+    lower = Usage(memory=GB, cores=0.3, unit_seconds=1.0)
+    assert not placer.estimates.learn({"width": 8}, lower, at=5.0, architecture="CPU")
+    assert placer.estimates.learn({"width": 8}, lower, at=6.0, architecture="CPU")

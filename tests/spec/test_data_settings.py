@@ -14,6 +14,7 @@ from hpo_core.partitioning import with_partitions
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec import DataSpec, StudySpec, limits, load_spec
 from hpo_core.study import Study
+from hpo_core.tracking.provenance.versions_file import functions_of
 
 FILE = """
 study: hopping
@@ -114,6 +115,11 @@ def test_settings_come_from_the_command_line(tmp_path: Path) -> None:
     assert data_of(load_spec(path, ["data.partitions=p-*.npz"])).partitions == "p-*.npz"
     assert data_of(load_spec(path, ["data.partitions=p-*.npz"])).folder == str(tmp_path), "the study file's folder"
     assert data_of(load_spec(path, ["data.partitions=p", "data.folder=/srv/p"])).folder == "/srv/p"
+
+
+def test_the_code_that_loads_partitions_belongs_to_the_study_s_code() -> None:
+    assert functions_of(spec_with(partitions=["a"])) == ("lab:train",)
+    assert functions_of(spec_with(partitions=["a"], load="lab.io:read")) == ("lab:train", "lab.io:read")
 
 
 def test_the_journal_keeps_the_list(tmp_path: Path) -> None:

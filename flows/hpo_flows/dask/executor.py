@@ -14,14 +14,14 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import dask
 
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.requests import JobRequests
-from hpo_core.model.devices.inventory import Inventory, Slot
+from hpo_core.model.devices.inventory import Device, Inventory, Slot
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.spec import StudySpec
@@ -29,7 +29,7 @@ from hpo_flows.dask.cancellation import Cancellation
 from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, ClusterError
 from hpo_flows.dask.connection import CALL_SECONDS, Connection
-from hpo_flows.dask.device_inventory import shared_inventory, workers_of
+from hpo_flows.dask.device_inventory import DeviceNames, shared_inventory, workers_of
 from hpo_flows.dask.job_tasks import JobTasks
 from hpo_flows.dask.monitor import ClusterWatch, facts_of_workers
 from hpo_flows.dask.on_worker import (
@@ -37,8 +37,10 @@ from hpo_flows.dask.on_worker import (
     close_all_children,
     close_idle_children,
     forbid_repeats,
+    forget_partitions_of,
     limit_attempt,
     share_devices_of_worker,
+    watch_partitions_of_worker,
 )
 from hpo_flows.dask.start_up import IMPORT_SECONDS, StartUp
 
@@ -76,6 +78,7 @@ class DaskExecutor:
         self._restore: Any = None
         self._abandoned = threading.Event()
         self._replacing: set[asyncio.Task[None]] = set()
+        self._device_names = DeviceNames()
         self._said_no_gpu = False
         self._no_mps: dict[str, bool] = {}
         """Why MPS is off on some worker, and whether a person was told."""
@@ -107,6 +110,8 @@ class DaskExecutor:
         start_up.wait_for_workers()
         if self._spec.packing is not None:
             start_up.wait_for_devices(self._spec.packing)
+        if self._spec.data is not None:
+            start_up.wait_for_partitions(self._spec.data)
         start_up.prepare_workers(requests.objective, tuple(self._spec.pythonpath), requests.threads)
 
     def _new_watch(self, connection: Connection) -> ClusterWatch:
@@ -122,8 +127,13 @@ class DaskExecutor:
             on_overdue=self._ran_too_long,
             on_back=self._forget_study_on,
             kind=None if self._spec.packing is None else self._spec.packing.devices,
-            on_new=None if self._spec.packing is None else self._share_devices_of,
+            on_new=self._greeting(),
         )
+
+    def _greeting(self) -> Callable[[str], Awaitable[None]] | None:
+        if self._spec.data is not None:
+            return self._watch_partitions_of
+        return None if self._spec.packing is None else self._share_devices_of
 
     def abandon_start(self) -> None:
         """Make a :meth:`start` that another thread is in end soon, with an error."""
@@ -161,7 +171,8 @@ class DaskExecutor:
     def inventory(self) -> Inventory:
         """The cluster as one device: a slot for each thread of the workers that give a sign of life.
 
-        Where jobs share devices (``packing``): those that these workers see.
+        Where jobs share devices (``packing``): those that these workers see. Where models hop (``data``): a device for
+        each worker, however many threads it has.
 
         Raises:
             ClusterError: the scheduler is gone, or does not answer.
@@ -176,9 +187,22 @@ class DaskExecutor:
             )
         count = self._watch.slots()
         self._kind.keep_size(count)
+        if self._spec.data is not None:
+            return Inventory(tuple(Device(address) for address in sorted(self._watch.holdings())))
         if self._spec.packing is None:
             return Inventory.of(count, "dask")
-        return shared_inventory(self._watch.devices(), self._folder, self._spec.packing.most)
+        seen = self._device_names.told_apart(self._watch.devices())
+        return shared_inventory(seen, self._folder, self._spec.packing.most)
+
+    def holdings(self) -> Mapping[str, list[str]]:
+        """Where models hop: by address of a worker, names of the partitions that lie there."""
+        if self._watch is None or self._spec.data is None:
+            return {}
+        files = [*self._spec.data.files, *self._spec.data.validation_files]
+        return {
+            address: [files[place].name for place in held.places if place < len(files)]
+            for address, held in self._watch.holdings().items()
+        }
 
     def usages(self) -> Mapping[tuple[int, int], Usage]:
         """What running attempts that share devices were seen to use so far."""
@@ -196,14 +220,18 @@ class DaskExecutor:
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Start a job; ``on_report`` is called from another thread with its report, whatever happens.
 
-        ``slot`` says no more than that one is free: Dask picks the worker. A share of a device is another matter.
+        ``slot`` says no more than that one is free: Dask picks the worker. A share of a device is another matter, and
+        so is a unit of a model that hops.
         """
         self._connected.check()
         assert self._tasks is not None and self._watch is not None
+        if job.unit is not None:
+            self._tasks.submit(job, on_report, workers=[slot.name])
+            return
         if slot.share is None:
             self._tasks.submit(job, on_report)
             return
-        workers = workers_of(self._watch.devices(), slot.name)
+        workers = workers_of(self._device_names.told_apart(self._watch.devices()), slot.name)
         if workers:
             self._tasks.submit(job, on_report, share=slot.share, workers=workers)
         else:
@@ -268,6 +296,14 @@ class DaskExecutor:
             logging.getLogger(__name__).info("%s: %s", address, no_mps)
             self._no_mps.setdefault(no_mps, False)
 
+    async def _watch_partitions_of(self, address: str) -> None:
+        data = self._spec.data
+        assert data is not None
+        files = [*data.files, *data.validation_files]
+        await self._connected.client.run(
+            watch_partitions_of_worker, self._folder, data.folder or "", files, workers=[address]
+        )
+
     # End.
 
     def close(self) -> None:
@@ -292,3 +328,5 @@ class DaskExecutor:
         elif self._spec.objective is not None:
             arguments = (self._spec.objective, tuple(self._spec.pythonpath))
             self._run_on_each(close_idle_children, *arguments, seconds=2 * CLOSE_SECONDS)
+            if self._spec.data is not None:
+                self._run_on_each(forget_partitions_of, self._folder, seconds=CLOSE_SECONDS)

@@ -129,7 +129,8 @@ class JobTasks:
     def _start(self, submission: _Submission) -> None:
         """Submit a Dask task. Which worker runs it, Dask decides, but for a job that was placed on a device."""
         job = submission.job
-        key = f"{self._study}/trial-{job.trial:05d}/attempt-{job.attempt}/{self._id}"
+        unit = "" if job.unit is None else f"/unit-{job.unit.number}"
+        key = f"{self._study}/trial-{job.trial:05d}/attempt-{job.attempt}{unit}/{self._id}"
         avoided = bool(self._watch.out())
         workers = (self._watch.well() if avoided else None) if submission.workers is None else [self._least(submission)]
         task = _Task(key, submission, workers[0] if submission.workers and workers else "")
@@ -210,7 +211,7 @@ class JobTasks:
         report = decode_report(data)
         with self._lock:
             task = self._tasks.get(key)
-            if task is None or task.submission is None or task.submission.job.key != (report.trial, report.attempt):
+            if task is None or task.submission is None or not _is_of(task.submission.job, report):
                 return
             submission, task.submission, task.address = task.submission, None, address
             self._open[key] = task
@@ -230,7 +231,13 @@ def _report_of(job: Job, future: Any) -> Report | None:
         return _without_result(job, Outcome.LOST, message, "")
     except Exception as error:
         return _without_result(job, Outcome.LOST, f"its Dask task failed: {type(error).__name__}: {error}", "")
-    return msgspec.structs.replace(report, worker=worker) if (report.trial, report.attempt) == job.key else None
+    return msgspec.structs.replace(report, worker=worker) if _is_of(job, report) else None
+
+
+def _is_of(job: Job, report: Report) -> bool:
+    """Whether it is the report of this very job, not of what its task trained before."""
+    number = msgspec.UNSET if job.unit is None else job.unit.number
+    return (report.trial, report.attempt, report.unit) == (*job.key, number)
 
 
 def _without_result(job: Job, outcome: Outcome, message: str, worker: str) -> Report:

@@ -39,6 +39,19 @@ DEVICES = "hpo_devices"
 By kind (``packing.devices``): studies with different ones may share a worker."""
 USAGES = "hpo_usages"
 """Name under which they then send :func:`hpo_core.training.worker.usages`."""
+PARTITIONS = "hpo_partitions"
+"""Name under which they send :func:`hpo_core.training.partitions.held_partitions.held_partitions`, where models hop.
+
+By folder of the study."""
+
+
+class Held(NamedTuple):
+    """Which of a study's partitions lie on a worker."""
+
+    places: frozenset[int]
+    """Among the study's partitions, those of validation last."""
+    problems: dict[str, str]
+    """By name of one that is there and cannot be used: why."""
 
 
 class WorkerFacts(NamedTuple):
@@ -55,6 +68,8 @@ class WorkerFacts(NamedTuple):
     """That its jobs share, by name; None before it was asked for them."""
     usages: dict[str, Usage]
     """By attempt that runs there and was measured."""
+    partitions: Held | None = None
+    """That lie there; None before it was asked for them."""
 
 
 @dataclass
@@ -151,6 +166,15 @@ class ClusterWatch:
                     found[int(numbers[1]), int(numbers[2])] = usage
         return found
 
+    def holdings(self) -> dict[str, Held]:
+        """By address of a worker that is not out and was asked: the partitions that lie there."""
+        workers = list(self._workers.items())
+        return {
+            address: worker.facts.partitions
+            for address, worker in workers
+            if not worker.out and worker.facts.partitions is not None
+        }
+
     def slots(self) -> int:
         """Threads of the workers that are not out."""
         return sum(worker.facts.threads for worker in list(self._workers.values()) if not worker.out)
@@ -173,7 +197,7 @@ class ClusterWatch:
                 logging.getLogger(__name__).debug("asking the scheduler: %s: %s", type(error).__name__, error)
             else:
                 self._scheduler.reset()
-                taken = {address: _decoded(facts, self._kind) for address, facts in seen.items()}
+                taken = {address: _decoded(facts, self._kind, self._folder) for address, facts in seen.items()}
                 self._take(taken, count=before)
                 before = True
                 self.asked.set()
@@ -191,7 +215,8 @@ class ClusterWatch:
             worker = self._workers.get(address)
             if worker is None:
                 worker = self._workers[address] = _Worker(facts, HeartbeatTimer(self._longest))
-            worker.silent = worker.silent + 1 if worker.greeted and facts.devices is None else 0
+            announced = facts.devices if self._kind is not None else facts.partitions
+            worker.silent = worker.silent + 1 if worker.greeted and announced is None else 0
             if self._on_new is not None and not worker.greeting and (not worker.greeted or worker.silent >= SILENT):
                 worker.greeting = True
                 self._later(self._greet(address, worker, self._on_new))
@@ -268,21 +293,37 @@ def facts_of_workers(prefix: str, dask_scheduler: Any = None) -> dict[str, tuple
             worker.metrics.get(METRIC),
             worker.metrics.get(DEVICES),
             worker.metrics.get(USAGES),
+            worker.metrics.get(PARTITIONS),
         )
         for worker in dask_scheduler.workers.values()
     }
 
 
-def _decoded(sent: tuple[Any, ...], kind: str | None) -> WorkerFacts:
+def _decoded(sent: tuple[Any, ...], kind: str | None, folder: str) -> WorkerFacts:
     """From :func:`facts_of_workers`; what a worker of another version says otherwise is left out."""
-    threads, last_seen, keys, executing, heartbeats, devices, usages = sent
+    threads, last_seen, keys, executing, heartbeats, devices, usages, partitions = sent
     of_kind = devices.get(kind) if isinstance(devices, dict) else None
     seen = None if of_kind is None else _fitting(of_kind, SeenDevice)
     if seen is not None and kind == "gpu":
         seen = {name: device for name, device in seen.items() if device.gpu}
     return WorkerFacts(
-        threads, last_seen, keys, executing, _fitting(heartbeats, int), devices=seen, usages=_fitting(usages, Usage)
+        threads,
+        last_seen,
+        keys,
+        executing,
+        _fitting(heartbeats, int),
+        devices=seen,
+        usages=_fitting(usages, Usage),
+        partitions=_held(partitions, folder),
     )
+
+
+def _held(sent: Any, folder: str) -> Held | None:
+    try:
+        places, problems = msgspec.convert(sent[folder], tuple[frozenset[int], dict[str, str]])
+    except (KeyError, TypeError, ValueError, msgspec.ValidationError):
+        return None
+    return Held(places, problems)
 
 
 def _fitting(sent: Any, wanted: type[T]) -> dict[str, T]:

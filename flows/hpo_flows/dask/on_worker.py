@@ -10,6 +10,8 @@ from typing import Any
 
 import distributed
 
+from hpo_core.model.partition_file import PartitionFile
+from hpo_core.training.partitions.held_partitions import forget_partitions, held_partitions, watch_partitions
 from hpo_core.training.visible_devices import seen_devices
 from hpo_core.training.worker import (
     cancel_job,
@@ -24,7 +26,7 @@ from hpo_core.training.worker import (
     start_mps,
     usages,
 )
-from hpo_flows.dask.monitor import DEVICES, METRIC, USAGES
+from hpo_flows.dask.monitor import DEVICES, METRIC, PARTITIONS, USAGES
 from hpo_flows.dask.open_tasks import close_open_tasks, train_in_turn
 
 
@@ -88,6 +90,24 @@ async def share_devices_of_worker(kind: str, mps: bool, dask_worker: distributed
     dask_worker.metrics[USAGES] = lambda _: usages()
     await dask_worker.heartbeat()
     return problem, await asyncio.to_thread(start_mps) if mps else ""
+
+
+async def watch_partitions_of_worker(
+    study_folder: str, folder: str, files: list[PartitionFile], dask_worker: distributed.Worker
+) -> None:
+    """Send with each heartbeat which of a study's partitions lie on this worker.
+
+    Args:
+        folder: where they lie, unless this worker's environment says otherwise.
+    """
+    await asyncio.to_thread(watch_partitions, study_folder, folder, files)
+    dask_worker.metrics[PARTITIONS] = lambda _: held_partitions()
+    await dask_worker.heartbeat()
+
+
+async def forget_partitions_of(study_folder: str) -> None:
+    """Look no more for the partitions of a study."""
+    await asyncio.to_thread(forget_partitions, study_folder)
 
 
 def forbid_repeats(dask_scheduler: Any = None) -> None:

@@ -6,17 +6,22 @@ import asyncio
 import concurrent.futures
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from hpo_core.model.errors import HpoError
-from hpo_core.spec import PackingSpec
+from hpo_core.spec import DataSpec, PackingSpec
 from hpo_flows.dask.clusters.kind import ClusterError, ClusterKind
 from hpo_flows.dask.connection import Connection
-from hpo_flows.dask.monitor import ClusterWatch
+from hpo_flows.dask.monitor import ClusterWatch, Held
 from hpo_flows.dask.on_worker import prepare
 
 DEVICE_SECONDS = 60.0
 """A driver may take long for its first answer."""
+PARTITION_SECONDS = 60.0
+"""How long a partition that no worker has may be waited for, once all workers said what they have."""
+DIGEST_SECONDS = 3600.0
+"""How long the first worker may take to compute the digests of its partitions."""
 IMPORT_SECONDS = 720.0
 """An import may take 600 s (``Trainer``), and its process then has to be ended."""
 
@@ -77,6 +82,27 @@ class StartUp:
                 )
             time.sleep(0.05)
 
+    def wait_for_partitions(self, data: DataSpec) -> None:
+        """Return when each partition lies on some worker.
+
+        Raises:
+            ClusterError: one lies nowhere.
+        """
+        files = [*data.files, *data.validation_files]
+        began = since = time.monotonic()
+        while True:
+            held = self._watch.holdings()
+            there = set().union(*(one.places for one in held.values()))
+            if there >= set(range(len(files))):
+                return
+            self._stop_if_abandoned()
+            now = time.monotonic()
+            if held.keys() < set(self._watch.well()) and now < began + DIGEST_SECONDS:
+                since = now
+            if now >= since + PARTITION_SECONDS:
+                raise _partitions_missing([file.name for place, file in enumerate(files) if place not in there], held)
+            time.sleep(0.05)
+
     def prepare_workers(self, objective: str, pythonpath: tuple[str, ...], threads: int | None) -> None:
         """Import the objective on every worker.
 
@@ -114,6 +140,16 @@ class StartUp:
     def _stop_if_abandoned(self) -> None:
         if self._abandoned.is_set():
             raise ClusterError("The start of the cluster was given up.")
+
+
+def _partitions_missing(names: list[str], held: Mapping[str, Held]) -> ClusterError:
+    listed = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    reasons = sorted({why for one in held.values() for name, why in one.problems.items() if name in names})
+    found = f" {' '.join(reasons[:3])}" if reasons else ""
+    return ClusterError(
+        f"data.partitions: no worker holds {listed}.{found} Put the files where the workers look (data.folder, or "
+        "HPO_PARTITION_FOLDER on the worker), or start workers that hold them."
+    )
 
 
 def _check_prepared(address: str, answer: concurrent.futures.Future[Any]) -> None:

@@ -9,11 +9,11 @@ from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 
 from hpo_core.execution.dispatch import Dispatcher
+from hpo_core.execution.executor import Executor
 from hpo_core.model.trial import Job, Report
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.spec import StudySpec, notices
 from hpo_core.study import Study
-from hpo_flows.dask.executor import DaskExecutor
 from hpo_flows.liveness.api_watch import (
     RETURN_SECONDS,
     ApiWatch,
@@ -60,7 +60,7 @@ def task_runs_of(study: Study, clock: Callable[[], float] | None = None) -> Task
     return kind(study.spec.metric.name, clock)
 
 
-def _dispatcher(study: Study, executor: DaskExecutor) -> Dispatcher:
+def _dispatcher(study: Study, executor: Executor) -> Dispatcher:
     return TaskDispatcher(executor, task_runs_of(study))
 
 

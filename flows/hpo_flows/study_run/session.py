@@ -20,8 +20,10 @@ from hpo_core.checkpoints.storage import local_path
 from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.dispatch import Dispatcher
 from hpo_core.execution.enqueue_requests import EnqueueRequests
+from hpo_core.execution.executor import Executor
+from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.loop import Loop, Observer, Takeover
-from hpo_core.execution.packed_placing import MeasurementWriter, placer_of
+from hpo_core.execution.packed_placing import MeasurementWriter, found_ratio_words, placer_of
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
@@ -232,7 +234,7 @@ class Session:
 
     # Drive.
 
-    def run(self, make_dispatcher: Callable[[Study, DaskExecutor], Dispatcher]) -> tuple[Study, Summary]:
+    def run(self, make_dispatcher: Callable[[Study, Executor], Dispatcher]) -> tuple[Study, Summary]:
         """Drive the study until nothing is left to run, then write its report."""
         began = time.monotonic()
         self.wait_for_cluster()
@@ -241,16 +243,21 @@ class Session:
         placer = placer_of(study)
         if isinstance(placer, SharedDevices):
             self.placed = placer.__len__
+            self._tell(found_ratio_words(study.spec, placer))
         observers = [make(study) for make in self._observers]
         observers.append(ClusterNews(self._tell_news))
         observers.append(EnqueueRequests(study, self.folder))
-        dispatcher = make_dispatcher(study, self.executor)
+        executor: Executor = self.executor
+        if study.spec.data is not None:
+            trials = [grant.trial for grant in study.state.running.values()]
+            executor = HoppingExecutor(self.executor, study.spec, self.folder, running=trials)
+        dispatcher = make_dispatcher(study, executor)
         if isinstance(placer, SharedDevices):
             observers.append(MeasurementWriter(study, placer))
             observers.append(ClusterNews(lambda: self._tell(placer.news())))
         loop = Loop(
             study,
-            self.executor,
+            executor,
             dispatcher=dispatcher,
             placer=placer,
             checkpoints=CheckpointCleanup(study, self.folder),

@@ -14,7 +14,7 @@ from hpo_core.cli.output import out, print_json
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.partitioning import partition_data
 from hpo_core.partitioning.manifest import MANIFEST
-from hpo_core.partitioning.partition_data import TRAINING, VALIDATION
+from hpo_core.partitioning.splitting import TRAINING, VALIDATION
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.views.formatting import plural
 

@@ -1,9 +1,9 @@
-"""Measurement: what one attempt needed, kept for later studies of the same objective."""
+"""Measurement: what one attempt needed, or which ratio was best, kept for later studies of the same objective."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -23,8 +23,10 @@ _MOST = {
     "startup_seconds": 1e10,
     "unit_seconds": 1e10,
     "measured_at": 1e11,
+    "oversubscribe": 100.0,
+    "speedup": 1e6,
 }
-_FLOATS = {"compute", "cores", "startup_seconds", "unit_seconds", "measured_at"}
+_FLOATS = {"compute", "cores", "startup_seconds", "unit_seconds", "measured_at", "oversubscribe", "speedup"}
 
 
 def is_cpu(architecture: str) -> bool:
@@ -38,6 +40,8 @@ def is_cpu(architecture: str) -> bool:
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What one attempt with these parameters needed on one architecture.
+
+    Or, where ``oversubscribe`` is set, the ratio that ``hpo tune-packing`` found best there for this objective.
 
     Raises:
         ValueError: a figure is negative, absurd or not finite, or a text too long.
@@ -66,6 +70,10 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     study: str = ""
     measured_at: float = 0.0
     """Seconds since the epoch."""
+    oversubscribe: float = 0.0
+    """The oversubscription ratio that was best; 0: this is what one attempt needed."""
+    speedup: float = 0.0
+    """Units per second at that ratio over those at ratio 1; 0: not measured."""
 
     def __post_init__(self) -> None:
         for name, most in _NAMES.items():
@@ -76,6 +84,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
             value = getattr(self, name)
             if value is not None and not 0 <= value <= largest:
                 raise ValueError(f"measurement: {name} = {value!r} must lie between 0 and {largest:g}.")
+        if 0 < self.oversubscribe < 1:
+            raise ValueError(f"measurement: oversubscribe = {self.oversubscribe!r} must be 1 or more, or 0 for none.")
         if len(self.key) > LONGEST_KEY:
             raise ValueError(f"measurement: params has {len(self.key):,} characters, and may have {LONGEST_KEY:,}.")
 
@@ -86,8 +96,13 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
     @property
     def key(self) -> str:
-        """Equal for equal parameters."""
-        return key_of(self.params)
+        """Equal for equal parameters; all ratios of an objective have one, which no attempt has."""
+        return "oversubscribe" if self.oversubscribe else key_of(self.params)
+
+    @property
+    def group(self) -> str:
+        """Of which the newest are kept: the attempts of an objective, or its ratios, which must not be crowded out."""
+        return ratios_of(self.objective) if self.oversubscribe else self.objective
 
     @property
     def identity(self) -> str:
@@ -101,6 +116,22 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
 
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Measurement)}
+
+
+def ratios_of(objective: str) -> str:
+    """The :attr:`Measurement.group` of the ratios of an objective."""
+    return f"oversubscribe {objective}"
+
+
+def found_ratios(found: Iterable[Measurement]) -> dict[str, Measurement]:
+    """By architecture, the ratio that was found last.
+
+    >>> one = Measurement(objective="m:f", code="", architecture="A100", params={}, oversubscribe=2.5)
+    >>> found_ratios([one])["A100"].oversubscribe
+    2.5
+    """
+    ratios = sorted((one for one in found if one.oversubscribe), key=lambda one: (one.measured_at, one.identity))
+    return {one.architecture: one for one in ratios}
 
 
 def key_of(params: Mapping[str, Any]) -> str:

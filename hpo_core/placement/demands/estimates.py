@@ -84,7 +84,7 @@ class Estimates:
         self._new: list[Measurement] = []
         self._profiling: Counter[tuple[str, str]] = Counter()
         for one in past:
-            if (one.objective, one.code) == (objective, code):
+            if (one.objective, one.code) == (objective, code) and not one.oversubscribe:
                 self._take(one)
         self._new.clear()
 
@@ -276,9 +276,11 @@ class Estimates:
         )
 
     def _take(self, one: Measurement) -> bool:
-        if one.identity in self._seen:
+        # an attempt is known by its moment: what the journal says of it may differ from what was learned when it ended
+        attempt = f"{one.architecture} {one.measured_at!r} {bool(one.out_of_memory)} {one.key}"
+        if one.identity in self._seen or (one.measured_at and attempt in self._seen):
             return False
-        self._seen.add(one.identity)
+        self._seen |= {one.identity, attempt}
         self._new.append(one)
         values = self._values(one.params)  # another study may have named other parameters
         self._known.add(one.architecture, key_of(values), values, one)

@@ -114,7 +114,7 @@ def why_nowhere(demand: Demand, empty: Room) -> str | None:
         elif empty.fits(need, place):
             return None
         else:
-            why = f"({device.architecture}): {', '.join(_too_much(need, empty, place))}"
+            why = f"({device.architecture}): {', '.join(too_much(need, empty, place))}"
         reasons.setdefault(why, []).append(device.name)
     return "; ".join(f"{_counted(names)} {why}" for why, names in reasons.items()) or "there is no device"
 
@@ -124,7 +124,8 @@ def _counted(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
-def _too_much(need: Need, empty: Room, place: int) -> list[str]:
+def too_much(need: Need, empty: Room, place: int) -> list[str]:
+    """What a job needs more of than the device at ``place`` has left, and how much of each."""
     cores = empty.cores[empty.node_of[place]]
     found = []
     if need.compute > empty.compute[place]:

@@ -56,7 +56,8 @@ def note_version(study_folder: Path, spec: StudySpec, entry: int) -> None:
 
 def functions_of(spec: StudySpec) -> tuple[str, ...]:
     """The functions that a study names, the training function first."""
-    return tuple(name for name in (spec.objective, spec.build) if name)
+    load = None if spec.data is None else spec.data.load
+    return tuple(name for name in (spec.objective, spec.build, load) if name)
 
 
 def read_versions(study_folder: Path) -> list[Noted]:

@@ -80,7 +80,7 @@ def run_attempt(
         state = None
         if job.checkpoint:
             with progress.storing(job.checkpoint.resource) if progress is not None else contextlib.nullcontext():
-                state = checkpoints.load(request.folder, job.checkpoint, request.checkpoint_base, repeat=request.repeat)
+                state = checkpoints.load(request.folder, job.checkpoint, request.start_base, repeat=request.repeat)
         if state is not None and not {"tracked", "random", "metrics"} <= set(state):
             raise CheckpointError(f"Checkpoint {job.checkpoint} holds no training state of this package.")
     except CheckpointError as error:

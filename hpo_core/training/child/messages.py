@@ -37,6 +37,10 @@ class Run(_Message, frozen=True):
     request: JobRequest
 
 
+class Loading(_Message, frozen=True):
+    """Zygote to trainer: a partition of the data is loaded first, which may take long."""
+
+
 class Started(_Message, frozen=True):
     """Zygote to trainer: the process id (and process group) of the child."""
 
@@ -97,7 +101,7 @@ class MalformedMessageError(ValueError):
     """Received bytes are no message: user code wrote to a descriptor of ours."""
 
 
-Message = Prepare | Ready | Run | Started | Measured | Limit | Lower | Cancel | Ping | Pong | Done
+Message = Prepare | Ready | Run | Loading | Started | Measured | Limit | Lower | Cancel | Ping | Pong | Done
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 

@@ -30,6 +30,7 @@ from hpo_core.training.child.messages import (
     Cancel,
     Done,
     Limit,
+    Loading,
     Lower,
     Measured,
     Message,
@@ -237,17 +238,20 @@ class Trainer:
         ping_seconds = min(PING_SECONDS, request.zygote_timeout / 4)
         since_answer = HeartbeatTimer(max_gap=2 * ping_seconds)
         since_stop = HeartbeatTimer(max_gap=2 * ping_seconds)
+        loading = False
         while (connection := self._connection) is not None:
             self.heartbeats += 1
             try:
                 message = connection.read(ping_seconds)
             except TimeoutError:
-                if since_answer.elapsed() >= request.zygote_timeout:
+                limit = max(request.zygote_timeout, self._import_timeout) if loading else request.zygote_timeout
+                if since_answer.elapsed() >= limit:
                     self._kill_zygote()
-                    return None, f"The zygote process did not answer for {request.zygote_timeout:g} s and was killed"
+                    return None, f"The zygote process did not answer for {limit:g} s and was killed"
                 connection.send(Ping())
                 continue
             since_answer.reset()
+            loading = isinstance(message, Loading)
             if isinstance(message, Done):
                 if (message.report.trial, message.report.attempt) != attempt:
                     continue  # user code wrote it
@@ -264,6 +268,8 @@ class Trainer:
                 elif since_stop.elapsed() >= request.grace + request.zygote_timeout:
                     self._kill_zygote()
                     return None, "The training process outlived its SIGKILL; the zygote process was killed, too"
+            elif loading:
+                continue
             else:
                 break
         return None, ""

@@ -30,6 +30,7 @@ from hpo_core.training.child.messages import (
     Done,
     Inbox,
     Limit,
+    Loading,
     Lower,
     MalformedMessageError,
     Measured,
@@ -44,6 +45,7 @@ from hpo_core.training.child.messages import (
 from hpo_core.training.child.running_child import LIMIT_GRACE, RunningChild
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.objective import load_objective
+from hpo_core.training.partitions.loaded_partitions import is_loaded, partition_data
 from hpo_core.training.random_state import capture_all, seed_all
 from hpo_core.training.request import JobRequest
 from hpo_core.training.resources.process_tree import ProcessTree
@@ -142,6 +144,9 @@ class Zygote:
         except StorageError as error:
             self._send(Done(_storage_report(request, error)))
             return
+        if not is_loaded(request):
+            self._send(Loading())
+            self._load_partition(request)
         if request.share is not None:
             find_thread_pools(request.share, request.threads)
         parent = os.getpid()
@@ -163,6 +168,11 @@ class Zygote:
         self._selector.register(child.result, selectors.EVENT_READ, self._on_result)
         self._selector.register(child.output, selectors.EVENT_READ, self._on_output)
         self._send(Started(child.pid))
+
+    def _load_partition(self, request: JobRequest) -> None:
+        with contextlib.suppress(ObjectiveError, SpecError):  # the child tries again and tells
+            partition_data(request, request.job.unit.partition if request.job.unit is not None else "")
+        gc.freeze()  # as for what the objective's module holds
 
     def _on_result(self) -> None:
         if self._child is not None and not self._child.read_result():
@@ -196,7 +206,7 @@ class Zygote:
         child.close()
         self._send(done)
 
-    def _send(self, message: Ready | Started | Measured | Pong | Done) -> None:
+    def _send(self, message: Ready | Loading | Started | Measured | Pong | Done) -> None:
         try:
             send(self._control, message)
         except (BrokenPipeError, ConnectionError):

@@ -1,0 +1,1 @@
+"""Model hopping: jobs become units that run where their partitions lie."""

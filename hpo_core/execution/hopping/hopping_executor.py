@@ -1,0 +1,319 @@
+"""HoppingExecutor: an executor whose jobs are units of training that run where the data lie (Cerebro, Section 3).
+
+To the loop it is one device with a slot for each configuration that may train at once. A job "train trial T to epoch
+e" becomes a unit for each partition and epoch; the model's state travels between them through the study's folder.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from hpo_core.execution.executor import Executor, Inbox, OnReport
+from hpo_core.execution.hopping.progress_files import ProgressFiles
+from hpo_core.execution.hopping.training import Training
+from hpo_core.execution.requests import JobRequests
+from hpo_core.hopper.hop_schedule import HopSchedule
+from hpo_core.hopper.registry import POLICIES
+from hpo_core.hopper.unit import Unit
+from hpo_core.hopper.unit_times import UnitTimes
+from hpo_core.model.devices.inventory import Inventory, Slot
+from hpo_core.model.devices.usage import Usage
+from hpo_core.model.errors import HpoError, StorageError
+from hpo_core.model.partition_file import weights_of
+from hpo_core.model.rng import Stream
+from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
+from hpo_core.spec import StudySpec
+
+log = logging.getLogger(__name__)
+MISSING_SECONDS = 60.0
+"""How long a partition that some model needs may lie on no worker before the study stops."""
+LOSSES = 5
+"""So often in a row one unit may be lost before its job is."""
+
+
+class PartitionsMissingError(HpoError):
+    """A partition lies on no worker."""
+
+
+class UnitExecutor(Executor, Protocol):
+    """An executor whose inventory has a device for each worker, and that knows which partitions lie there.
+
+    A job runs on the worker that its slot names, or is lost.
+    """
+
+    def holdings(self) -> Mapping[str, Iterable[str]]:
+        """By name of a device: names of the partitions that its jobs can read."""
+        ...
+
+
+class HoppingExecutor:
+    """Runs jobs as units on another executor.
+
+    Args:
+        inner: runs one unit on each of its devices at once.
+        spec: the study, with ``data``.
+        folder: of the study; states travel through it. None: there are no files (a simulation).
+        running: trials that train, as far as an earlier controller came; others left nothing of use.
+    """
+
+    def __init__(
+        self, inner: UnitExecutor, spec: StudySpec, folder: str | Path | None, *, running: Iterable[int] = ()
+    ) -> None:
+        data = spec.data
+        assert data is not None, "models hop over data.partitions"
+        self.poll_seconds = inner.poll_seconds
+        self._inner = inner
+        self._spec = spec
+        self._requests = JobRequests(spec, str(folder))
+        self._files = None if folder is None else ProgressFiles(folder)
+        if self._files is not None:
+            self._files.keep_only(running)
+        files = [*data.files, *data.validation_files]
+        self._names = [file.name for file in files]
+        self._trained_on = len(data.files)
+        self._weights = weights_of(files)
+        self._schedule = HopSchedule(
+            self._names[: self._trained_on],
+            POLICIES[data.scheduler](Stream(spec.seed, "hops", 0)),
+            times=UnitTimes(self._weights),
+            validation=self._names[self._trained_on :],
+        )
+        self._lock = threading.RLock()
+        self._trainings: dict[int, Training] = {}
+        """By trial."""
+        self._numbers: dict[tuple[int, int], int] = {}
+        """By (trial, attempt): units started."""
+        self._devices: dict[str, int] = {}
+        """Workers that are there: place of each in the inventory."""
+        self._held: dict[str, frozenset[int]] = {}
+        """By worker: partitions as they were told to the schedule."""
+        self._ended: deque[tuple[Unit, Job, Report]] = deque()
+        self._advancing = False
+        self._missing: dict[int, float] = {}
+        """By partition that lies on no worker: since when."""
+
+    # What the loop asks.
+
+    def inventory(self) -> Inventory:
+        """A slot for each configuration that may train at once.
+
+        Raises:
+            PartitionsMissingError: a partition has been on no worker for a minute.
+        """
+        inventory, holdings = self._inner.inventory(), self._inner.holdings()
+        with self._lock:
+            self._notice(inventory, holdings)
+            self._advance()
+            self._check_missing()
+            return Inventory.of(self._concurrent(), "model hopper")
+
+    def usages(self) -> Mapping[tuple[int, int], Usage]:
+        """Nothing: no device is shared."""
+        return {}
+
+    def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
+        """Begin the units of a job as workers become free."""
+        with self._lock:
+            training = Training(job, on_report, names=self._names, weights=self._weights, trained_on=self._trained_on)
+            if self._files is not None and (progress := self._files.find(job)) is not None:
+                training.go_on_from(progress)
+            self._trainings[job.trial] = training
+            self._add(training)
+            self._advance()
+
+    def limit(self, attempt: tuple[int, int], memory: int) -> None:
+        """Nothing: no device is shared."""
+
+    def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
+        """End these attempts, between two units or in the middle of one."""
+        keys = set(attempts)
+        with self._lock:
+            running = {unit.configuration for unit in self._schedule.in_flight()}
+            for training in [each for each in self._trainings.values() if each.job.key in keys]:
+                training.cancelled = True
+                if training.job.trial not in running:
+                    self._end(training, training.failed(Outcome.PREEMPTED, "The attempt was ended between two units."))
+            self._inner.cancel(sorted(keys))
+
+    def cancel_all(self) -> None:
+        with self._lock:
+            self.cancel([training.job.key for training in self._trainings.values()])
+            self._inner.cancel_all()
+
+    def now(self) -> float:
+        return self._inner.now()
+
+    def wait(self, inbox: Inbox, until: float) -> bool:
+        return self._inner.wait(inbox, until)
+
+    # Workers.
+
+    def _notice(self, inventory: Inventory, holdings: Mapping[str, Iterable[str]]) -> None:
+        places = {name: place for place, name in enumerate(self._names)}
+        there = {device.name: place for place, device in enumerate(inventory.devices) if device.slots}
+        for name in self._held.keys() - there.keys():
+            self._lose(name)
+        self._devices = there
+        for name in there:
+            held = frozenset(places[each] for each in holdings.get(name, ()) if each in places)
+            if name not in self._held:
+                self._schedule.worker_joined(name, held)
+            elif held != self._held[name]:
+                self._schedule.worker_holds(name, held)
+            self._held[name] = held
+
+    def _lose(self, worker: str) -> None:
+        if worker in self._held:
+            del self._held[worker]
+            self._schedule.worker_lost(worker)
+
+    def _check_missing(self) -> None:
+        now = self._inner.now()
+        halted = self._schedule.halted()
+        self._missing = {each.partition: self._missing.get(each.partition, now) for each in halted}
+        late = [each.name for each in halted if now - self._missing[each.partition] >= MISSING_SECONDS]
+        if late:
+            raise PartitionsMissingError(
+                f"Partition{'s' * (len(late) > 1)} {', '.join(late)} of study {self._spec.study!r} ha"
+                f"{'ve' if len(late) > 1 else 's'} been on no worker for {MISSING_SECONDS:.0f} s, and models wait for "
+                "that. Nothing recorded is lost: start a worker that holds "
+                f"{'them' if len(late) > 1 else 'it'} (data.folder, or HPO_PARTITION_FOLDER on the worker), then "
+                f"`hpo resume {self._spec.study}`."
+            )
+
+    def _concurrent(self) -> int:
+        """Configurations at once."""
+        data = self._spec.data
+        assert data is not None
+        if data.concurrent is not None:
+            return data.concurrent if self._held else 0
+        return CONCURRENT * len(self._held)
+
+    # Units.
+
+    def _add(self, training: Training) -> None:
+        job = training.job
+        orders = {
+            epoch: order
+            for epoch, order in self._spec.search.order_of_visits(job.trial).items()
+            if training.epoch < epoch <= job.target
+        }
+        self._schedule.add(job.trial, to=job.target, after=training.epoch, orders=orders)
+
+    def _advance(self) -> None:
+        """Take what ended and start what can start, until neither is left; not entered twice."""
+        if self._advancing:
+            return
+        self._advancing = True
+        try:
+            while True:
+                while self._ended:
+                    self._take(*self._ended.popleft())
+                units = self._schedule.next_units()
+                if not units and not self._ended:
+                    return
+                for unit in units:
+                    self._start(unit)
+        finally:
+            self._advancing = False
+
+    def _start(self, unit: Unit) -> None:
+        training = self._trainings[unit.configuration]
+        key = training.job.key
+        number = self._numbers[key] = self._numbers.get(key, -1) + 1
+        place = len(self._schedule.visits(unit.configuration))
+        workers = max(1, len(self._held))
+        job = training.unit_job(
+            unit.partition, place, number, base=self._spec.checkpoint_base, cached=-(-len(self._names) // workers) + 1
+        )
+
+        def on_report(_: Job, report: Report) -> None:
+            with self._lock:
+                self._ended.append((unit, job, report))
+                self._advance()
+
+        self._inner.submit(job, Slot(self._devices[unit.worker], 0, unit.worker), on_report)
+
+    def _take(self, unit: Unit, job: Job, report: Report) -> None:
+        training = self._trainings.get(unit.configuration)
+        in_flight = any(each.number == unit.number for each in self._schedule.in_flight())
+        if training is None or training.job.key != job.key or not in_flight:
+            self._schedule.unit_failed(unit)  # of a worker that was lost, or a job that was ended: its worker is free
+            return
+        if report.outcome is Outcome.COMPLETED:
+            self._completed(training, unit, job, report)
+        elif report.outcome is Outcome.LOST and not training.cancelled:
+            self._lost(training, unit, report)
+        else:
+            self._schedule.unit_failed(unit)
+            self._failed(training, job, report)
+
+    def _completed(self, training: Training, unit: Unit, job: Job, report: Report) -> None:
+        self._remove_state(training.take(job, report))
+        end = self._schedule.unit_ended(unit, seconds=max(0.0, report.ended - report.started))
+        if end.order is not None:
+            self._remove_state(training.end_epoch())
+        if end.job_ended:
+            self._end(training, training.finished(self._requests.of(training.job)))
+        elif training.cancelled:
+            self._end(training, training.failed(Outcome.PREEMPTED, "The attempt was ended between two units."))
+        elif end.order is not None and self._files is not None:
+            try:
+                self._files.save(training.job.trial, training.progress())
+            except StorageError as error:
+                self._end(training, training.failed(Outcome.STORAGE, str(error)))
+
+    def _lost(self, training: Training, unit: Unit, report: Report) -> None:
+        """Repeat the unit, from the state that it started with, on another worker or this one once it is back."""
+        self._lose(unit.worker)
+        training.losses += 1
+        if training.losses >= LOSSES:
+            self._end(training, training.failed(Outcome.LOST, report.message, report.detail, report.worker))
+
+    def _failed(self, training: Training, job: Job, report: Report) -> None:
+        assert job.unit is not None
+        if report.outcome is Outcome.DIVERGED:
+            self._end(training, training.diverged(report))
+        elif report.outcome is Outcome.CHECKPOINT_BAD and job.unit.hopped:
+            log.warning("trial %d begins its job again: %s", job.trial, report.message)
+            self._begin_again(training, report)
+        else:
+            seen = f"epoch {job.target}, {job.unit.partition}: {report.message}" if report.message else ""
+            self._end(training, training.failed(report.outcome, seen, report.detail, report.worker))
+
+    def _begin_again(self, training: Training, report: Report) -> None:
+        """A state on its way is gone or damaged: not the fault of the trial, nor of its checkpoint."""
+        training.restarts += 1
+        if training.restarts >= LOSSES or training.cancelled:
+            self._end(training, training.failed(Outcome.LOST, report.message, report.detail, report.worker))
+            return
+        self._schedule.remove(training.job.trial)
+        if self._files is not None:
+            self._files.remove(training.job.trial)
+        training.forget()
+        self._add(training)
+
+    def _remove_state(self, state: Checkpoint | None) -> None:
+        if state is not None and self._files is not None:
+            self._files.remove_state(state)
+
+    def _end(self, training: Training, report: Report) -> None:
+        trial = training.job.trial
+        del self._trainings[trial]
+        self._numbers.pop(training.job.key, None)
+        if trial in self._schedule.configurations():
+            self._schedule.remove(trial)
+        if self._files is not None and report.outcome not in _KEEPS_PROGRESS:
+            self._files.remove(trial)
+        training.on_report(training.job, report)
+
+
+CONCURRENT = 2
+"""Configurations for each worker, where the study does not say how many train at once."""
+_KEEPS_PROGRESS = frozenset({Outcome.LOST, Outcome.PREEMPTED, Outcome.STORAGE})
+"""The same job is granted again."""

@@ -1,0 +1,109 @@
+"""How far the jobs under way have come, in the study's folder: what a crash of the controller does not undo."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpo_core.checkpoints.paths import HOPS
+from hpo_core.model.errors import StorageError
+from hpo_core.model.hops import Visit
+from hpo_core.model.trial import Checkpoint, Job, Point
+from hpo_core.security.private_files import private_folder
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """A job at the end of an epoch before its last one."""
+
+    origin: str | None
+    """URI of the checkpoint that the job started from."""
+    params: dict[str, Any]
+    epoch: int
+    """Epochs that the trial has behind it."""
+    state: Checkpoint
+    visits: tuple[Visit, ...]
+    points: tuple[Point, ...]
+    elapsed: float
+    """Seconds that its units took."""
+    unrestored: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+_progress = msgspec.msgpack.Decoder(Progress)
+
+
+class ProgressFiles:
+    """Reads and writes them below one study's folder.
+
+    Args:
+        folder: of the study.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._root = Path(folder)
+
+    def save(self, trial: int, progress: Progress) -> None:
+        """Write it durably.
+
+        Raises:
+            StorageError: the folder cannot be written.
+        """
+        path = self._path(trial)
+        partial = path.with_suffix(".part")
+        try:
+            private_folder(path.parent, below=self._root)
+            with partial.open("wb") as file:
+                file.write(msgspec.msgpack.encode(progress))
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError as error:
+            raise StorageError(
+                f"Progress of trial {trial} ({path}) cannot be written: {error.strerror or error}. Free space on that "
+                "disk or make the folder writable, then resume the study."
+            ) from error
+
+    def find(self, job: Job) -> Progress | None:
+        """What an earlier attempt at the job left; None where there is nothing that it can go on from."""
+        path = self._path(job.trial)
+        try:
+            if path.is_symlink() or path.parent.is_symlink() or path.parent.parent.is_symlink():
+                return None
+            found = _progress.decode(path.read_bytes())
+        except (OSError, msgspec.MsgspecError):
+            return None
+        start = job.checkpoint.resource if job.checkpoint else 0
+        origin = job.checkpoint.uri if job.checkpoint else None
+        fits = found.origin == origin and found.params == job.params and start < found.epoch < job.target
+        return found if fits and (self._root / found.state.uri).is_file() else None
+
+    def remove_state(self, state: Checkpoint) -> None:
+        """Remove the state that a unit left, once nothing can need it."""
+        if state.uri.startswith(f"{HOPS}/"):
+            with contextlib.suppress(OSError):
+                (self._root / state.uri).unlink()
+
+    def remove(self, trial: int) -> None:
+        """Remove all that a job left that has ended."""
+        self._remove_folder(self._path(trial).parent)
+
+    def keep_only(self, trials: Iterable[int]) -> None:
+        """Remove what jobs left that are not under way any more."""
+        kept = {self._path(trial).parent.name for trial in trials}
+        top = self._root / HOPS
+        for folder in [] if top.is_symlink() or not top.is_dir() else list(top.iterdir()):
+            if folder.name not in kept:
+                self._remove_folder(folder)
+
+    def _remove_folder(self, folder: Path) -> None:
+        if not folder.is_symlink() and not folder.parent.is_symlink():
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _path(self, trial: int) -> Path:
+        return self._root / HOPS / f"trial-{trial:05d}" / "progress.msgpack"

@@ -1,0 +1,227 @@
+"""One job under way, unit by unit: what its model has behind it, and the report that comes of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from hpo_core.checkpoints import paths
+from hpo_core.execution.executor import OnReport
+from hpo_core.execution.hopping.progress_files import Progress
+from hpo_core.model.devices.usage import Usage
+from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.hops import Unit, Visit
+from hpo_core.model.trial import UNRESTORED_LINES, Checkpoint, Job, Metrics, Outcome, Point, Report
+from hpo_core.training.curve import Curve
+from hpo_core.training.request import JobRequest
+from hpo_core.training.required_metrics import check_required
+
+
+class Training:
+    """A job that was granted, as its units see it.
+
+    Args:
+        job: from the study.
+        on_report: called with its report.
+        names: of the partitions, those of validation at the end.
+        weights: of the partitions, in the same order: their numbers of examples, or ones.
+        trained_on: so many of them are trained on.
+    """
+
+    def __init__(
+        self, job: Job, on_report: OnReport, *, names: Sequence[str], weights: Sequence[float], trained_on: int
+    ) -> None:
+        self.job = job
+        self.on_report = on_report
+        self._names, self._weights, self._trained_on = names, weights, trained_on
+        self.cancelled = False
+        self.losses = 0
+        """Units in a row that were lost."""
+        self.restarts = 0
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin at the job's own checkpoint."""
+        self.epoch = self.job.checkpoint.resource if self.job.checkpoint else 0
+        """Epochs that the trial has behind it."""
+        self.state: Checkpoint | None = None
+        """What the next unit starts from; None: the job's own checkpoint."""
+        self.durable: Checkpoint | None = None
+        """State at the end of the last epoch."""
+        self.visits: list[Visit] = []
+        self.curve = Curve()
+        self.elapsed = 0.0
+        self._metrics: Metrics = {}
+        self._sums: dict[str, list[float]] = {}
+        """By metric that is evaluated on the validation data in this epoch: weighted sum, and sum of weights."""
+        self._unrestored: tuple[str, ...] = ()
+        self._warnings: tuple[str, ...] = ()
+        self._usages: list[Usage] = []
+
+    def go_on_from(self, progress: Progress) -> None:
+        """Take what an earlier attempt left, whose controller ended."""
+        self.epoch, self.state, self.durable = progress.epoch, progress.state, progress.state
+        self.visits = list(progress.visits)
+        for point in progress.points:
+            self.curve.add(point.resource, point.metrics)
+        self.elapsed = progress.elapsed
+        self._unrestored, self._warnings = progress.unrestored, progress.warnings
+
+    def progress(self) -> Progress:
+        """What a later controller needs to go on from the end of this epoch."""
+        assert self.durable is not None
+        return Progress(
+            origin=self.job.checkpoint.uri if self.job.checkpoint else None,
+            params=self.job.params,
+            epoch=self.epoch,
+            state=self.durable,
+            visits=tuple(self.visits),
+            points=self.curve.downsampled(),
+            elapsed=self.elapsed,
+            unrestored=self._unrestored,
+            warnings=self._warnings,
+        )
+
+    def unit_job(self, partition: int, place: int, number: int, *, base: str, cached: int) -> Job:
+        """The job of one unit.
+
+        Args:
+            partition: index of the partition it sees.
+            place: units of this epoch before it that train.
+            number: no other unit of the attempt has it.
+            base: of the study's checkpoints.
+            cached: partitions that its worker may keep in memory.
+        """
+        job, state, epoch = self.job, self.state, self.epoch + 1
+        trains = partition < self._trained_on
+        ends_epoch = trains and place == self._trained_on - 1
+        where = ""
+        if trains:
+            where = paths.hop_path(job.trial, job.attempt, number)
+            if ends_epoch and epoch == job.target:
+                # no other unit writes to it, not even one that was lost and is repeated
+                where = paths.checkpoint_path(job, base).replace("/rung-", f"/unit-{number}-rung-")
+        start = job.checkpoint if state is None else msgspec.structs.replace(state, resource=epoch - trains)
+        return msgspec.structs.replace(
+            job,
+            target=epoch,
+            checkpoint=start,
+            parent=job.parent if state is None else None,
+            unit=Unit(
+                partition=self._names[partition],
+                index=partition,
+                place=place,
+                count=self._trained_on,
+                number=number,
+                state=where,
+                durable=ends_epoch,
+                hopped=state is not None and state.uri.startswith(f"{paths.HOPS}/"),
+                trains=trains,
+                cached=cached,
+                elapsed=self.elapsed,
+            ),
+        )
+
+    def take(self, unit: Job, report: Report) -> Checkpoint | None:
+        """A unit ended well; returns the state that nothing needs any more."""
+        assert unit.unit is not None
+        self.losses = 0
+        partition = unit.unit.index
+        came_with = unit.checkpoint.size if unit.checkpoint else 0
+        started, ended = round(report.started, 3), round(report.ended, 3)
+        self.visits.append(Visit(unit.target - 1, partition, report.worker, started, ended, came_with))
+        self.elapsed += max(0.0, report.ended - report.started)
+        self._unrestored = (self._unrestored + report.unrestored)[:UNRESTORED_LINES]
+        warnings = () if report.warnings is msgspec.UNSET else report.warnings
+        self._warnings += tuple(line for line in warnings if line not in self._warnings)
+        if isinstance(report.usage, Usage):
+            self._usages.append(report.usage)
+        if not unit.unit.trains:
+            for name, value in report.metrics.items():
+                entry = self._sums.setdefault(name, [0.0, 0.0])
+                entry[0] += self._weights[partition] * value
+                entry[1] += self._weights[partition]
+            return None
+        self._metrics |= report.metrics
+        before, self.state = self.state, report.checkpoint
+        return before if before is not None and before != self.durable else None
+
+    def end_epoch(self) -> Checkpoint | None:
+        """All partitions were seen; returns the state of the epoch before, which nothing needs any more."""
+        self.epoch += 1
+        metrics = self._metrics | {name: total / weight for name, (total, weight) in self._sums.items()}
+        self.curve.add(self.epoch, metrics)
+        self._metrics, self._sums = {}, {}
+        before, self.durable = self.durable, self.state
+        return before
+
+    def finished(self, request: JobRequest) -> Report:
+        """The report of the whole job, at its target.
+
+        Args:
+            request: of the job; it names the metrics that must be there.
+        """
+        metrics = self.curve.at(self.job.target)
+        judged = (*request.metrics, *request.constraints)
+        bad = next((name for name in judged if name in metrics and not math.isfinite(metrics[name])), None)
+        try:
+            check_required(request, metrics)
+        except ObjectiveError as error:
+            return self.failed(Outcome.ERROR, str(error))
+        assert self.state is not None
+        origin = None if self.job.checkpoint is None else self.job.checkpoint.uri
+        return msgspec.structs.replace(
+            self._report(Outcome.COMPLETED if bad is None else Outcome.DIVERGED),
+            metrics=metrics,
+            curve=self.curve.downsampled(),
+            checkpoint=None if bad is not None else msgspec.structs.replace(self.state, parent=origin),
+            message="" if bad is None else f"Metric {bad!r} is {metrics[bad]} at step {self.job.target}.",
+            visits=tuple(self.visits),
+        )
+
+    def diverged(self, report: Report) -> Report:
+        """A metric was not finite after a unit: the job ends here."""
+        return msgspec.structs.replace(
+            self._report(Outcome.DIVERGED),
+            metrics=report.metrics,
+            curve=(*self.curve.downsampled(), Point(self.epoch + 1, report.metrics)),
+            message=report.message,
+            worker=report.worker,
+            ended=report.ended,
+        )
+
+    def failed(self, outcome: Outcome, message: str, detail: str = "", worker: str = "") -> Report:
+        """The job ended without a result."""
+        return msgspec.structs.replace(self._report(outcome), message=message, detail=detail, worker=worker)
+
+    def _report(self, outcome: Outcome) -> Report:
+        visits = self.visits
+        return Report(
+            trial=self.job.trial,
+            attempt=self.job.attempt,
+            outcome=outcome,
+            worker=visits[-1].worker if visits else "",
+            started=visits[0].started if visits else 0.0,
+            ended=visits[-1].ended if visits else 0.0,
+            unrestored=self._unrestored,
+            warnings=self._warnings or msgspec.UNSET,
+            usage=self._usage() or msgspec.UNSET,
+        )
+
+    def _usage(self) -> Usage | None:
+        """Of all units: the largest memory, and an epoch as the unit of training."""
+        usages = self._usages
+        if not usages:
+            return None
+        epochs = max(1, self.epoch - (self.job.checkpoint.resource if self.job.checkpoint else 0))
+        known = [usage.device_memory for usage in usages if usage.device_memory is not None]
+        return msgspec.structs.replace(
+            usages[-1],
+            memory=max(usage.memory for usage in usages),
+            cores=sum(usage.cores for usage in usages) / len(usages),
+            startup_seconds=sum(usage.startup_seconds for usage in usages) / len(usages),
+            unit_seconds=sum(usage.unit_seconds for usage in usages) / epochs,
+            device_memory=max(known) if known else None,
+        )

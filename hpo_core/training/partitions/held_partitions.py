@@ -1,0 +1,73 @@
+"""Which partitions of the data lie on this worker, looked at in the background."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+
+from hpo_core.model.partition_file import PartitionFile, folder_here
+from hpo_core.partitioning.holdings import Holdings
+
+LOOK_SECONDS = 2.0
+"""How old an answer may be before the files are looked at again."""
+
+Held = tuple[list[int], dict[str, str]]
+"""Places of the partitions that lie here, and why others that are here cannot be used, by name."""
+
+
+class _Watched:
+    """The partitions of one study."""
+
+    def __init__(self, folder: str, files: Sequence[PartitionFile]) -> None:
+        self._places = {file.name: place for place, file in enumerate(files)}
+        self._holdings = Holdings(folder_here(folder, os.environ), files)
+        self._lock = threading.Lock()
+        self._looked = -float("inf")
+        self.held: Held = ([], {})
+
+    def look(self) -> None:
+        """Look at the files now, unless another thread does."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            names, problems = self._holdings.look()
+            self.held = sorted(self._places[name] for name in names), dict(problems)
+            self._looked = time.monotonic()
+        finally:
+            self._lock.release()
+
+    def look_soon(self) -> None:
+        """Have the files looked at in the background, where the last look is old."""
+        if time.monotonic() >= self._looked + LOOK_SECONDS and not self._lock.locked():
+            threading.Thread(target=self.look, name="look-at-partitions", daemon=True).start()
+
+
+_watched: dict[str, _Watched] = {}
+"""By folder of the study."""
+
+
+def watch_partitions(study_folder: str, folder: str, files: Sequence[PartitionFile]) -> None:
+    """Say from now on which of these files lie here; returns after the first look, which computes digests.
+
+    Args:
+        study_folder: of the study, which tells studies apart.
+        folder: of the partitions, unless the environment of this process says otherwise.
+    """
+    watched = _Watched(folder, files)
+    watched.look()
+    _watched[study_folder] = watched
+
+
+def held_partitions() -> dict[str, Held]:
+    """By folder of a study: what lay here when it was last looked at. Returns at once."""
+    studies = dict(_watched)
+    for watched in studies.values():
+        watched.look_soon()
+    return {folder: watched.held for folder, watched in studies.items()}
+
+
+def forget_partitions(study_folder: str) -> None:
+    """Look no more for the partitions of a study."""
+    _watched.pop(study_folder, None)

@@ -1,0 +1,34 @@
+"""Which metrics a training function must have reported at its target."""
+
+from __future__ import annotations
+
+from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.trial import Metrics
+from hpo_core.training.request import JobRequest
+
+
+def check_required(request: JobRequest, metrics: Metrics) -> None:
+    """Refuse what a study cannot judge.
+
+    Raises:
+        ObjectiveError: an objective or a constraint of the study is missing.
+    """
+    target = request.job.target
+    missing = [name for name in request.metrics if name not in metrics]
+    if missing and request.required != "none" and (request.required == "all" or len(missing) == len(request.metrics)):
+        seen = ", ".join(map(repr, metrics)) or "nothing"
+        several = bool(request.more_metrics)
+        one = "; one of them suffices in pbt" if request.required == "any" and several else ""
+        raise ObjectiveError(
+            f"Metric {missing[0]!r} was not reported at the target (step {target}); reported there: {seen}. "
+            f"Call trial.report({missing[0]}=...) in every step{one}, or "
+            f"{'drop it from metrics' if several else 'set metric.name'} of the study"
+            f"{'.' if several else ' to what is reported.'}"
+        )
+
+    unset = [name for name in request.constraints if name not in metrics]
+    if unset:
+        raise ObjectiveError(
+            f"Constraint {unset[0]!r} was not reported at the target (step {target}); call "
+            f"trial.report({unset[0]}=...) in every step, or drop it from constraints of the study."
+        )

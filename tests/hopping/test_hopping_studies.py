@@ -1,0 +1,121 @@
+"""Every search method on models that hop: the loop and the executor as they are, workers in virtual time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpo_core.execution.faults import Faults
+from hpo_core.execution.hopping.hopping_executor import PartitionsMissingError
+from hpo_core.execution.virtual_workers import Worker
+from hpo_core.replay.audit import audit
+from hpo_core.replay.rerun import rerun_spec
+from tests.hopping.hopping_studies import METHODS, VirtualHopping
+
+
+@pytest.mark.parametrize("validation", [0, 2])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_visits_every_partition_once_an_epoch(method: str, validation: int) -> None:
+    world = VirtualHopping(search=METHODS[method], validation=validation).run()
+    assert world.study.status == "finished"
+    world.judge()
+    assert audit(list(world.journal.entries("hopping"))).clean
+    assert not world.executor._trainings
+
+
+@pytest.mark.parametrize("scheduler", ["remaining", "randomized"])
+def test_partitions_stay_where_they_lie(scheduler: str) -> None:
+    held = {"worker-0": ["part-0", "val-0"], "worker-1": ["part-1"], "worker-2": ["part-2", "val-1"]}
+    workers = [Worker(), Worker(speed=0.5), Worker(speed=2.0)]
+    world = VirtualHopping(
+        search=METHODS["asha"], validation=2, workers=workers, holdings=held, data={"scheduler": scheduler}
+    )
+    world.run().judge()
+    assert {visit.worker for event in world.completed() for visit in event.visits} == set(held)
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_workers_that_come_go_and_drop_units_lose_nothing(data: st.DataObject) -> None:
+    many = data.draw(st.integers(2, 4))
+    spans = [
+        (data.draw(st.floats(0, 40)), data.draw(st.floats(1, 60)), data.draw(st.sampled_from([0.5, 1.0, 2.0])))
+        for _ in range(many)
+    ]
+    workers = [Worker(), *[Worker(speed=v, joins=joins, leaves=joins + stay) for joins, stay, v in spans]]
+    faults = Faults(drops=data.draw(st.sampled_from([0.0, 0.02])), stragglers=data.draw(st.sampled_from([0.0, 0.5])))
+    method = data.draw(st.sampled_from(["random", "asha", "pbt"]))
+    world = VirtualHopping(search=METHODS[method], validation=1, workers=workers, faults=faults).run()
+    assert world.study.status == "finished"
+    world.judge()
+
+
+def test_no_worker_idles_while_a_model_waits_for_what_it_holds() -> None:
+    """Eight equal models on four equal workers: the lower bound of the makespan is reached."""
+    search = {"method": "random", "max_resource": 3, "configs": 8}
+    world = VirtualHopping(
+        search=search,
+        partitions=4,
+        workers=[Worker()] * 4,
+        holdings={f"worker-{place}": [f"part-{place}"] for place in range(4)},
+        data={"concurrent": 8},
+    )
+    world.units._seconds = lambda _: 4.0  # one second a unit
+    world.run().judge()
+    assert world.clock.now == pytest.approx(8 * 3 * 1.0)
+    assert world.units.utilization == pytest.approx(1.0)
+
+
+def test_evaluations_are_means_weighted_by_examples() -> None:
+    world = VirtualHopping(search=METHODS["random"], validation=2, counts=[1, 1, 1, 30, 10])
+    world.units.evaluate = lambda job: {"loss": 1.0 if job.unit.partition == "val-0" else 5.0}
+    world.run()
+    assert all(event.metrics["loss"] == pytest.approx((30 * 1.0 + 10 * 5.0) / 40) for event in world.completed())
+    assert len(world.completed()) == 6
+
+
+def test_a_partition_on_no_worker_stops_the_study_by_its_name() -> None:
+    held = {"worker-0": ["part-0", "part-1"], "worker-1": ["part-2"]}
+    workers = [Worker(), Worker(leaves=10.0), Worker(joins=30.0), Worker(joins=200.0)]
+    world = VirtualHopping(
+        search=METHODS["random"], workers=workers, holdings=held | {"worker-2": ["part-0"], "worker-3": ["part-0"]}
+    )
+    with pytest.raises(PartitionsMissingError, match=r"^Partition part-2 of study 'hopping' has been on no worker"):
+        world.run()
+    again = VirtualHopping(
+        search=METHODS["random"], workers=workers, holdings=held | {"worker-2": ["part-0", "part-2"]}
+    )
+    again.run().judge()
+
+
+def test_more_models_at_once_by_request() -> None:
+    for concurrent, most in ((1, 1), (5, 5), (None, 4)):
+        data: dict[str, Any] = {} if concurrent is None else {"concurrent": concurrent}
+        world = VirtualHopping(search=METHODS["random"], data=data)
+        assert world.executor.inventory().slots == most
+
+
+@pytest.mark.parametrize("method", ["asha", "pbt", "random"])
+def test_a_rerun_follows_the_recorded_visits_on_any_number_of_workers(method: str) -> None:
+    held = {"worker-0": ["part-0"], "worker-1": ["part-1"], "worker-2": ["part-2"]}
+    first = VirtualHopping(search=METHODS[method], workers=[Worker(), Worker(speed=3.0), Worker()], holdings=held).run()
+    assert len(set(first.orders().values())) > 1
+    spec = rerun_spec(list(first.journal.entries("hopping")), "again")
+    for workers in ([Worker()], [Worker(speed=0.3), Worker(), Worker(), Worker(speed=2.0)]):
+        again = VirtualHopping(spec=spec, workers=workers).run()
+        again.judge()
+        assert again.orders() == first.orders()
+    once_more = rerun_spec(list(again.journal.entries("again")), "once-more")
+    assert once_more.search.order_of_visits(0) == spec.search.order_of_visits(0) != {}
+
+
+def test_a_metric_that_is_not_finite_ends_the_job() -> None:
+    world = VirtualHopping(search=METHODS["asha"])
+    world.units._train = lambda job: {"loss": math.nan if job.params["x"] > 0.5 else job.params["x"]}
+    world.run()
+    assert any(event.loss is None for event in world.completed())
+    assert world.study.status == "finished"

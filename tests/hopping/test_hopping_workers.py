@@ -1,0 +1,298 @@
+"""Models that hop between real Dask workers, each with a folder of its own; workers and controllers are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_core.checkpoints.files import load
+from hpo_core.home import Home
+from hpo_core.model.errors import HpoError
+from hpo_core.model.events import Entry, JobCompleted
+from hpo_core.model.trial import Outcome
+from hpo_core.replay.audit import audit
+from hpo_core.replay.rerun import rerun_spec
+from hpo_core.study import Study
+from tests.hopping.hopping_objectives import write_partitions
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+LIMIT = 600
+
+
+class Cluster:
+    """A scheduler, and workers that hold different partitions."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._logs: list[Any] = []
+        self._file = folder / "scheduler.json"
+        self._start("scheduler", "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard",
+                    "--scheduler-file", str(self._file))  # fmt: skip
+        until(lambda: self._file.exists() and bool(self._file.read_text()))
+        self.address = json.loads(self._file.read_text())["address"]
+
+    def worker(self, name: str, numbers: list[int], *, validation: int = 0) -> Path:
+        """Start one whose folder holds these partitions."""
+        place = self.folder / name / "data"
+        write_partitions(place, numbers, validation=validation)
+        self._start(name, "worker", self.address, "--nthreads", "1", "--no-nanny", "--name", name, "--host",
+                    "127.0.0.1", "--no-dashboard", "--local-directory", str(self.folder / name),
+                    HPO_PARTITION_FOLDER=str(place))  # fmt: skip
+        return place
+
+    def _start(self, name: str, *words: str, **environment: str) -> None:
+        log = (self.folder / f"{name}.log").open("wb")
+        self._logs.append(log)
+        self.processes[name] = subprocess.Popen(
+            [sys.executable, "-m", "dask", *words], cwd=self.folder, stdout=log, stderr=subprocess.STDOUT,
+            env=os.environ | environment | {"PYTHONPATH": str(ROOT), "HOP_TEST_SECONDS": "0.1"},
+        )  # fmt: skip
+
+    def kill(self, name: str) -> None:
+        self.processes[name].kill()
+        self.processes.pop(name).wait()
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            process.terminate()
+        for process in self.processes.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(30)
+            process.kill()
+            process.wait()
+        for log in self._logs:
+            log.close()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    found = Cluster(tmp_path)
+    yield found
+    found.close()
+
+
+def until(found: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
+    end = time.monotonic() + LIMIT
+    while not found():
+        assert process is None or process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+class Hopping:
+    """One study in a home of its own."""
+
+    def __init__(self, folder: Path, *, name: str = "hops", address: str | None = None, **changes: Any) -> None:
+        self.folder, self.name = folder, name
+        self.home = Home(folder / "home")
+        plain: dict[str, Any] = {
+            "study": name,
+            "objective": "tests.hopping.hopping_objectives:train",
+            "metric": {"name": "val_loss", "mode": "min"},
+            "space": {"lr": {"type": "float", "low": 0.001, "high": 0.05, "log": True}},
+            "search": {"method": "asha", "min_resource": 1, "max_resource": 4, "reduction_factor": 2, "configs": 6},
+            "data": {
+                "partitions": [f"part-{number}.npz" for number in range(4)],
+                "validation": ["val-0.npz", "val-1.npz"],
+                "folder": str(folder / "data"),
+                "load": "tests.hopping.hopping_objectives:load",
+            },
+            "cluster": {"kind": "local", "workers": 2} if address is None else {"kind": "address", "address": address},
+            "tracking": {"mlflow": "off"},
+        }
+        self.file = folder / f"{name}.json"
+        self.file.write_text(json.dumps(plain | changes))
+
+    def start(self) -> subprocess.Popen[str]:
+        words = [sys.executable, "-m", "tests.faults.controller", str(self.home.folder), str(self.file)]
+        return subprocess.Popen(words, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def run(self) -> str:
+        process = self.start()
+        said, _ = process.communicate(timeout=LIMIT)
+        assert process.returncode == 0, said
+        return said
+
+    def entries(self) -> list[Entry]:
+        try:
+            journal = self.home.read_journal()
+            try:
+                return list(journal.entries(self.name))
+            finally:
+                journal.close()
+        except HpoError:
+            return []
+
+    def completed(self) -> list[JobCompleted]:
+        return [event for entry in self.entries() for event in entry.events if isinstance(event, JobCompleted)]
+
+    def study(self) -> Study:
+        journal = self.home.read_journal()
+        study = Study.open(self.name, journal, reading=True)
+        assert audit(list(journal.entries(self.name))).clean
+        journal.close()
+        return study
+
+    def states(self) -> dict[tuple[int, int], dict[str, Any]]:
+        """By (trial, epochs): the model that was saved, as far as it was kept."""
+        folder = self.home.study_folder(self.name)
+        kept = [event for event in self.completed() if event.checkpoint and (folder / event.checkpoint.uri).exists()]
+        return {
+            (event.trial, event.resource): load(folder, event.checkpoint)["tracked"]["model"]
+            for event in kept
+            if event.checkpoint
+        }
+
+
+def judge(hopping: Hopping) -> None:
+    """What the models themselves remember agrees with the journal: each partition once an epoch, in its order."""
+    order: dict[int, dict[int, list[int]]] = {}
+    for event in hopping.completed():
+        assert isinstance(event.visits, tuple)
+        for visit in event.visits:
+            if visit.partition < 4:
+                order.setdefault(event.trial, {}).setdefault(visit.epoch, []).append(visit.partition)
+    states = hopping.states()
+    assert states
+    for (trial, epochs), model in states.items():
+        seen = [number for epoch in range(epochs) for number in order[trial][epoch]]
+        assert model["seen"] == seen
+        assert all(sorted(seen[4 * e : 4 * e + 4]) == [0, 1, 2, 3] for e in range(epochs))
+    assert not list((hopping.home.study_folder(hopping.name) / "hops").glob("*/*")), "no state is left on its way"
+
+
+def test_partitions_stay_in_the_workers_own_folders(cluster: Cluster, tmp_path: Path) -> None:
+    """One worker is killed and one joins in the middle; each partition is read where it lies."""
+    places = {name: cluster.worker(name, numbers, validation=v) for name, numbers, v in
+              (("a", [0, 1], 1), ("b", [2, 3], 2), ("c", [1, 2], 0))}  # fmt: skip
+    hopping = Hopping(tmp_path, address=cluster.address)
+    process = hopping.start()
+    until(lambda: len(hopping.completed()) >= 2, process)
+    cluster.kill("c")
+    until(lambda: len(hopping.completed()) >= 4, process)
+    places["d"] = cluster.worker("d", [0, 3])
+    said, _ = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, said
+    assert hopping.study().status == "finished"
+    judge(hopping)
+    holds = {"a": {0, 1}, "b": {2, 3}, "c": {1, 2}, "d": {0, 3}}
+    folders = {str(place): holds[name] for name, place in places.items()}
+    for model in hopping.states().values():
+        assert all(number in folders[place] for number, place in zip(model["seen"], model["folders"], strict=True))
+
+
+def test_a_killed_controller_repeats_no_epoch_that_ended(cluster: Cluster, tmp_path: Path) -> None:
+    """kill -9 at random moments: every model still saw each partition once an epoch."""
+    cluster.worker("a", [0, 1, 2, 3], validation=2)
+    cluster.worker("b", [0, 1, 2, 3], validation=2)
+    long = {"method": "random", "max_resource": 5, "configs": 4}
+    hopping = Hopping(tmp_path, address=cluster.address, search=long)
+    draw = random.Random(7)
+    progressed = hopping.home.folder / "studies" / "hops" / "hops"
+    for _ in range(3):
+        process = hopping.start()
+        until(lambda: any(progressed.glob("*/progress.msgpack")) or len(hopping.completed()) == 4, process)
+        time.sleep(draw.uniform(0.0, 1.5))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    hopping.run()
+    assert hopping.study().status == "finished"
+    judge(hopping)
+    began = [visit.started for event in hopping.completed() for visit in event.visits if visit.epoch == 0]
+    ended = [event.ended for event in hopping.completed()]
+    assert len(ended) == 4 and min(began) < min(ended)
+
+
+def test_a_killed_worker_at_any_unit_ends_right(cluster: Cluster, tmp_path: Path) -> None:
+    """A worker dies again and again, each time another one takes its place."""
+    cluster.worker("a", [0, 1, 2, 3], validation=2)
+    cluster.worker("b0", [0, 1, 2, 3], validation=2)
+    hopping = Hopping(tmp_path, address=cluster.address, search={"method": "random", "max_resource": 3, "configs": 4})
+    process = hopping.start()
+    draw = random.Random(3)
+    for number in range(3):
+        time.sleep(2.0 + draw.uniform(0.0, 2.0))
+        if process.poll() is not None:
+            break
+        cluster.kill(f"b{number}")
+        cluster.worker(f"b{number + 1}", [0, 1, 2, 3], validation=2)
+    said, _ = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, said
+    assert hopping.study().status == "finished"
+    judge(hopping)
+
+
+def test_a_rerun_gives_the_same_weights_on_any_number_of_workers(tmp_path: Path) -> None:
+    write_partitions(tmp_path / "data", [0, 1, 2, 3], validation=2)
+    first = Hopping(tmp_path)
+    first.run()
+    judge(first)
+    for workers in (1, 3):
+        name = f"again-{workers}"
+        spec = rerun_spec(first.entries(), name).plain() | {"cluster": {"kind": "local", "workers": workers}}
+        again = Hopping(tmp_path, name=name, **spec)
+        again.run()
+        judge(again)
+        before, after = first.states(), again.states()
+        assert before.keys() & after.keys()
+        for key in before.keys() & after.keys():
+            assert after[key]["seen"] == before[key]["seen"]
+            assert after[key]["weights"].tobytes() == before[key]["weights"].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        ("never_looks", "did not read trial.partition"),
+        ("tracks_nothing", "nothing is tracked, so nothing would travel"),
+        ("says_nothing_of_evaluation", r"Call trial\.evaluate_with\(function\) before the loop"),
+        ("fails_on_the_second", r"epoch 1, part-1\.npz: .*this shard is odd"),
+        ("reports_nothing", "Metric 'val_loss' was not reported at the target"),
+    ],
+)
+def test_a_training_function_that_cannot_hop_is_told_so(tmp_path: Path, function: str, words: str) -> None:
+    write_partitions(tmp_path / "data", [0, 1, 2, 3], validation=2)
+    data = {"partitions": "part-*.npz", "folder": str(tmp_path / "data")}
+    data["load"] = "tests.hopping.hopping_objectives:load"
+    if function == "says_nothing_of_evaluation":
+        data["validation"] = "val-*.npz"
+    hopping = Hopping(
+        tmp_path,
+        objective=f"tests.hopping.hopping_objectives:{function}",
+        data=data,
+        search={"method": "random", "max_resource": 1, "configs": 2},
+        training={"retries": {"error": 0}},
+    )
+    process = hopping.start()
+    said, _ = process.communicate(timeout=LIMIT)
+    failures = [failure for trial in hopping.study().state.trials for failure in trial.failures]
+    assert failures, said
+    assert all(failure.outcome is Outcome.ERROR and re.search(words, failure.message) for failure in failures)
+
+
+def test_a_partition_that_nobody_holds_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    place = cluster.worker("a", [0, 1, 2], validation=2)
+    size = (place / "part-0.npz").stat().st_size
+    data = {
+        "partitions": [{"name": f"part-{n}.npz", "bytes": size + (n == 2)} for n in range(4)],
+        "folder": str(tmp_path / "data"),
+    }
+    hopping = Hopping(tmp_path, address=cluster.address, data=data)
+    process = hopping.start()
+    said, _ = process.communicate(timeout=LIMIT)
+    assert process.returncode != 0
+    assert "no worker holds part-2.npz, part-3.npz" in said and "bytes" in said
