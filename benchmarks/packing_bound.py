@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy.optimize import linprog
@@ -66,7 +67,7 @@ def lower_bound(jobs: Sequence[WaitingJob], room: Room, longer: Mapping[object, 
     return max(float(found.fun), longest)
 
 
-def _best_set(needs: Sequence[Need], gains: Sequence[float], size: int) -> tuple[float, np.ndarray]:
+def _best_set(needs: Sequence[Need], gains: Sequence[float], size: int) -> tuple[float, Any]:
     """The most gain within ``size`` of compute, each kind as often as wanted; and how often it is taken."""
     best, last = [0.0] * (size + 1), [-1] * (size + 1)
     wanted = [
