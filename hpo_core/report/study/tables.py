@@ -56,7 +56,7 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
     paused = f"and {duration(series.paused)} stopped" if series.paused > 1 else "first job to last entry"
     tiles.append(("wall time", duration(series.wall), paused))
     share = series.utilization
-    if share is not None and study.spec.packing is None:  # the figure of its devices says it
+    if share is not None and study.spec.packing is None and study.spec.data is None:  # their own figures say it
         tiles.append(("utilization", f"{100 * share:.0f}%", f"{duration(series.busy)} of worker time"))
     return tiles
 
