@@ -16,7 +16,7 @@ from hpo_core.model.partition_file import PartitionFile, folder_here
 from hpo_core.model.short_text import shown, some
 from hpo_core.partitioning.manifest import MANIFEST, Manifest, read_manifest
 from hpo_core.spec import DataSpec, StudySpec
-from hpo_core.spec.data import is_manifest
+from hpo_core.spec.data import in_full, is_manifest
 
 
 def with_partitions(spec: StudySpec, environment: Mapping[str, str] | None = None) -> StudySpec:
@@ -34,7 +34,7 @@ def with_partitions(spec: StudySpec, environment: Mapping[str, str] | None = Non
     data = spec.data
     if data is None or spec.search.record() is not None:
         return spec
-    folder = str(Path(data.folder or ".").expanduser().absolute())
+    folder = str(in_full(data.folder or ".").absolute())
     here = Path(folder_here(folder, os.environ if environment is None else environment))
     found = {"folder": folder, "partitions": _listed(data.partitions, "partitions", here)}
     if data.validation is not None:
@@ -91,7 +91,7 @@ def _completed(files: list[PartitionFile], folder: Path) -> list[PartitionFile]:
 
 def _of_manifest(path: str, role: str, folder: Path) -> list[PartitionFile]:
     """The files of a manifest. Where it lies below the folder, they lie beside it."""
-    whole = folder / Path(path).expanduser()
+    whole = folder / in_full(path)
     manifest = read_manifest(whole)
     place = "."
     if whole.resolve().is_relative_to(folder.resolve()):

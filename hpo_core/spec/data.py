@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from hpo_core.model import limits
+from hpo_core.model.errors import SpecError
 from hpo_core.model.limit_checks import at_most
 from hpo_core.model.partition_file import PartitionFile, natural_order, problem_of_name
 from hpo_core.model.settings import Part
@@ -24,6 +25,18 @@ _WILDCARDS = frozenset("*?[")
 def is_manifest(pattern: str) -> bool:
     """Whether ``partitions`` is the path of a manifest, and no pattern."""
     return pattern.endswith(MANIFEST_SUFFIX) and not _WILDCARDS & set(pattern)
+
+
+def in_full(path: str) -> Path:
+    """A path with ``~`` written out.
+
+    Raises:
+        SpecError: there is no such user, or no home.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise SpecError(f"data: {shown(path)} leads nowhere ({error}); write the path in full.") from None
 
 
 def _read_files(given: Any) -> Any:
@@ -118,8 +131,11 @@ class DataSpec(Part):
 
         Args:
             folder: of the study file.
+
+        Raises:
+            SpecError: there is no such user.
         """
-        return self.model_copy(update={"folder": str((folder / Path(self.folder or ".").expanduser()).absolute())})
+        return self.model_copy(update={"folder": str((folder / in_full(self.folder or ".")).absolute())})
 
     @model_validator(mode="after")
     def _check(self) -> Self:

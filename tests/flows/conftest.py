@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from hpo_core.home import Home
+from tests.nvml_stub.cards import GIB, Cards, build
 
 ROOT = Path(__file__).parents[2]
 LIMIT = 600
@@ -39,6 +40,21 @@ def prefect_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         yield server.client_settings()
     finally:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the stand-in for NVIDIA's management library."""
+    return build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture
+def cards(tmp_path: Path) -> Cards:
+    """Two cards of different size."""
+    cards = Cards(tmp_path / "cards")
+    cards.put("GPU-large", memory=80 * GIB)
+    cards.put("GPU-small", name="Tesla V100-PCIE-32GB", memory=32 * GIB)
+    return cards
 
 
 @pytest.fixture(scope="session")

@@ -2,148 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import psutil
 import pytest
-import yaml
 
-from hpo_core import Study
-from hpo_core.home import Home
 from hpo_core.model.devices.usage import Usage
-from hpo_core.model.errors import HpoError
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.model.trial import Outcome
-from hpo_core.replay.audit import audit
+from tests.flows.packed_runs import (
+    LIMIT,
+    MB,
+    Judge,
+    Packed,
+    check_shares,
+    is_worker,
+    most_at_once,
+    resident,
+    until,
+    usage,
+)
 from tests.mps_stub.daemons import MpsStub
 from tests.mps_stub.daemons import until as until_true
-from tests.nvml_stub.cards import GIB, Cards, build
+from tests.nvml_stub.cards import GIB, Cards
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parents[2]
-LIMIT = 900
-MB = 1_000_000
-
-
-class Packed:
-    """A study with ``packing`` in a folder of its own, driven by the command."""
-
-    def __init__(self, folder: Path, environment: dict[str, str] | None = None, **study: Any) -> None:
-        self.folder = folder
-        self.home = Home(folder / "home")
-        self.environment = (environment or dict(os.environ)) | {"HPO_HOME": str(self.home.folder), "HOME": str(folder)}
-        plain: dict[str, Any] = {
-            "study": "packed",
-            "pythonpath": [str(ROOT)],
-            "metric": {"name": "loss"},
-            "cluster": {"kind": "local", "workers": 2},
-            "prefect": {"enabled": False},
-            "tracking": {"mlflow": "off"},
-        }
-        (folder / "study.yaml").write_text(yaml.safe_dump(plain | study))
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "hpo_flows.command", *words],
-            cwd=self.folder, env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-
-    def run(self, *words: str, code: int = 0) -> str:
-        process = self.start(*words)
-        said, _ = process.communicate(timeout=LIMIT)
-        assert process.returncode == code, said
-        return said
-
-    def ended(self) -> list[JobCompleted | AttemptFailed]:
-        """All attempts that ended so far, in order."""
-        try:
-            journal = self.home.read_journal()
-        except HpoError:
-            return []
-        try:
-            entries = list(journal.entries("packed"))
-        except HpoError:
-            return []
-        finally:
-            journal.close()
-        return [event for entry in entries for event in entry.events if isinstance(event, JobCompleted | AttemptFailed)]
-
-    def study(self) -> Study:
-        journal = self.home.read_journal()
-        study = Study.open("packed", journal, reading=True)
-        assert audit(journal.entries("packed")).clean
-        journal.close()
-        return study
-
-
-def until(found: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + LIMIT
-    while not found():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-def usage(event: JobCompleted | AttemptFailed) -> Usage:
-    assert isinstance(event.usage, Usage), event
-    return event.usage
-
-
-def most_at_once(events: list[JobCompleted | AttemptFailed]) -> int:
-    moments = sorted([(event.started, 1) for event in events] + [(event.ended, -1) for event in events])
-    running = most = 0
-    for _, change in moments:
-        running += change
-        most = max(most, running)
-    return most
-
-
-def check_shares(events: list[JobCompleted | AttemptFailed], memory: dict[str, int]) -> None:
-    """At each moment the shares on a device together exceed neither its memory nor its compute."""
-    for device, limit in memory.items():
-        here = [event for event in events if usage(event).device == device and event.started]
-        for moment in [event.started for event in here]:
-            shares = [usage(event).share or (1000, limit, 0) for event in here if event.started <= moment < event.ended]
-            assert sum(share[1] for share in shares) <= limit
-            assert sum(share[0] for share in shares) <= 1000
-
-
-def resident(pid: int) -> int:
-    """Anonymous memory of all trainings below a process: a judge that shares no code with the one that measures."""
-    total = 0
-    try:
-        family = psutil.Process(pid).children(recursive=True)
-    except psutil.Error:
-        return 0
-    parents = {process.pid for process in family if _is_zygote(process)}
-    for process in family:
-        try:
-            if process.ppid() in parents:
-                full = process.memory_full_info()
-                total += full.uss
-        except psutil.Error:
-            continue
-    return total
-
-
-def _words(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
-
-
 GRID = {
     "objective": "tests.flows.packing_objectives:on_processors",
     "space": {
@@ -159,18 +45,8 @@ def test_a_grid_on_processors_stays_within_its_memory_and_is_done_sooner(tmp_pat
     packing = {"devices": "cpu", "memory": {"CPU": CAPACITY}, "by": ["mb"], "demand": {"compute": 5, "cores": 0.05}}
     packed = Packed(tmp_path, **GRID, packing=packing)
     process = packed.start("tune", "study.yaml")
-    looks: list[int] = []
-    ended = threading.Event()
-
-    def look() -> None:
-        while not ended.wait(0.01):
-            looks.append(resident(process.pid))
-
-    watch = threading.Thread(target=look)
-    watch.start()
-    said, _ = process.communicate(timeout=LIMIT)
-    ended.set()
-    watch.join()
+    with Judge(lambda: {"memory": resident(process.pid)}) as judge:
+        said, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, said
     events, params = packed.ended(), [trial.params for trial in packed.study().state.trials]
     done = [event for event in events if isinstance(event, JobCompleted)]
@@ -178,7 +54,7 @@ def test_a_grid_on_processors_stays_within_its_memory_and_is_done_sooner(tmp_pat
     failed = {(params[event.trial]["mb"], event.outcome) for event in events if isinstance(event, AttemptFailed)}
     assert not failed, "each fits into a quarter of the memory, which a job gets that was never measured"
     check_shares(events, {usage(events[0]).device: CAPACITY})
-    assert len(looks) >= 100 and max(looks) <= CAPACITY, (len(looks), max(looks))
+    assert judge.looks >= 100 and judge.most["memory"] <= CAPACITY, (judge.looks, judge.most)
     for event in done:
         wanted = params[event.trial]["mb"] * MB
         assert wanted <= usage(event).memory <= wanted + 40 * MB
@@ -243,7 +119,7 @@ def test_a_worker_that_is_killed_loses_its_jobs_and_no_other(tmp_path: Path) -> 
     packed = Packed(tmp_path, **GRID, packing=packing)
     process = packed.start("tune", "study.yaml")
     until(lambda: len(packed.ended()) >= 5, process)
-    workers = [one for one in psutil.Process(process.pid).children(recursive=True) if _is_worker(one)]
+    workers = [one for one in psutil.Process(process.pid).children(recursive=True) if is_worker(one)]
     assert len(workers) == 2
     workers[0].kill()
     said, _ = process.communicate(timeout=LIMIT)
@@ -255,35 +131,11 @@ def test_a_worker_that_is_killed_loses_its_jobs_and_no_other(tmp_path: Path) -> 
     assert failed <= {Outcome.LOST}
 
 
-def _is_worker(process: psutil.Process) -> bool:
-    """A Dask worker: a process whose children are zygotes, and which is none."""
-    with contextlib.suppress(psutil.Error):
-        return not _is_zygote(process) and any(map(_is_zygote, process.children()))
-    return False
-
-
-def _is_zygote(process: psutil.Process) -> bool:
-    return "hpo_core.training.child.zygote" in _words(process)
-
-
 GPU_STUDY = {
     "objective": "tests.flows.packing_objectives:on_card",
     "space": {"gb": {"type": "categorical", "choices": [4, 8, 16]}, "x": {"type": "float", "low": 0.0, "high": 1.0}},
     "search": {"method": "asha", "configs": 30, "min_resource": 1, "max_resource": 9, "reduction_factor": 3},
 }
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("nvml"))
-
-
-@pytest.fixture
-def cards(tmp_path: Path) -> Cards:
-    cards = Cards(tmp_path / "cards")
-    cards.put("GPU-large", memory=80 * GIB)
-    cards.put("GPU-small", name="Tesla V100-PCIE-32GB", memory=32 * GIB)
-    return cards
 
 
 def test_two_cards_of_different_size_one_is_lost_and_another_joins(tmp_path: Path, library: Path, cards: Cards) -> None:

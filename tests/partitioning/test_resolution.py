@@ -128,6 +128,13 @@ def test_a_pattern_that_matches_no_file_is_refused(folder: Path, pattern: str) -
         resolved(folder, partitions=pattern)
 
 
+def test_a_home_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="~nobody-of-that-name/data.*write the path in full"):
+        resolved(Path("~nobody-of-that-name/data"), partitions="*")
+    with pytest.raises(SpecError, match="write the path in full"):
+        resolved(tmp_path, partitions="~nobody-of-that-name/manifest.json")
+
+
 def test_a_link_out_of_the_folder_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(b"12345")
     (folder / "shards" / "p-1").unlink()

@@ -29,7 +29,7 @@ from hpo_flows.dask.cancellation import Cancellation
 from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, ClusterError
 from hpo_flows.dask.connection import CALL_SECONDS, Connection
-from hpo_flows.dask.device_inventory import shared_inventory, workers_of
+from hpo_flows.dask.device_inventory import DeviceNames, shared_inventory, workers_of
 from hpo_flows.dask.job_tasks import JobTasks
 from hpo_flows.dask.monitor import ClusterWatch, facts_of_workers
 from hpo_flows.dask.on_worker import (
@@ -78,6 +78,7 @@ class DaskExecutor:
         self._restore: Any = None
         self._abandoned = threading.Event()
         self._replacing: set[asyncio.Task[None]] = set()
+        self._device_names = DeviceNames()
         self._said_no_gpu = False
         self._no_mps: dict[str, bool] = {}
         """Why MPS is off on some worker, and whether a person was told."""
@@ -190,7 +191,8 @@ class DaskExecutor:
             return Inventory(tuple(Device(address) for address in sorted(self._watch.holdings())))
         if self._spec.packing is None:
             return Inventory.of(count, "dask")
-        return shared_inventory(self._watch.devices(), self._folder, self._spec.packing.most)
+        seen = self._device_names.told_apart(self._watch.devices())
+        return shared_inventory(seen, self._folder, self._spec.packing.most)
 
     def holdings(self) -> Mapping[str, list[str]]:
         """Where models hop: by address of a worker, names of the partitions that lie there."""
@@ -229,7 +231,7 @@ class DaskExecutor:
         if slot.share is None:
             self._tasks.submit(job, on_report)
             return
-        workers = workers_of(self._watch.devices(), slot.name)
+        workers = workers_of(self._device_names.told_apart(self._watch.devices()), slot.name)
         if workers:
             self._tasks.submit(job, on_report, share=slot.share, workers=workers)
         else:

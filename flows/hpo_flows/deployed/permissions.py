@@ -34,7 +34,7 @@ from hpo_core.spec import (
     StudySpec,
     load_spec,
 )
-from hpo_core.spec.data import is_manifest
+from hpo_core.spec.data import in_full, is_manifest
 from hpo_core.tracking.credential_scope import allowed_tracking, is_allowed
 
 _SUFFIXES = (".yaml", ".yml")
@@ -186,11 +186,11 @@ class Permissions:
         """Workers look for partitions, and a manifest is read here, where the study says."""
         if data is None:
             return
-        folder = Path(data.folder or ".")
+        folder = in_full(data.folder or ".")
         manifests = [files for files in (data.partitions, data.validation) if isinstance(files, str)]
         roots = [root for root in (self.data_folder, self.folder) if root is not None]
-        for place in [folder, *(folder / path for path in manifests if is_manifest(path))]:
-            if not any(place.expanduser().resolve().is_relative_to(root) for root in roots):
+        for place in [folder, *(folder / in_full(path) for path in manifests if is_manifest(path))]:
+            if not any(place.resolve().is_relative_to(root) for root in roots):
                 raise NotAllowedError(
                     f"data: {place} is not allowed here: partitions lie in the deployment's folder of data "
                     f"({self.data_folder or 'none is set'}), or beside its study files. Whoever runs the worker sets "
