@@ -82,7 +82,7 @@ def test_logs_of_task_runs_list_the_visits(hpo: Runner, tmp_path: Path, grain: s
         (line,) = [line for line in lines if line.startswith("epoch 0: ")]
         order = [visit["partition"].removesuffix(".npz") for visit in first]
         places = [line.index(f"{partition} on ") for partition in order]
-        assert places == sorted(places) and "; validation val on " in line
+        assert places == sorted(places) and "; validation val-0 on " in line
     else:
         lines = logs(hpo, runs["bracket-0/rung-0/to-1"]["id"], 4)
         assert sum("1 epoch, 4 units on " in line for line in lines) == 4

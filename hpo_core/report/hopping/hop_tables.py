@@ -69,8 +69,8 @@ def _moved_card(moved: MovedBytes, file: str) -> str:
     each = f"k |S| = {moved.epochs:,} epochs of all trials, p = {moved.units // max(1, moved.epochs):,} partitions"
     data = "not known" if moved.data is None else byte_count(moved.data)
     caption = (
-        f"What models moved, beside the formulas of Cerebro's Table 2: m = {model} (mean size of a model's state), "
-        f"{each}, w = {plural(moved.workers, 'worker')}, D = {data} (all partitions). Each trial counts with its own m."
+        f"What models moved, beside the formulas of Cerebro's Table 2: m = {model} (a model's state, in the mean), "
+        f"{each}, w = {plural(moved.workers, 'worker')}, D = {data} (all partitions)."
     )
     return _card("Bytes moved", caption, table(("what", "bytes", "how"), rows), file)
 
