@@ -139,9 +139,9 @@ class ModelRegistry:
 
     def keep_decision(self, run: KnownRun, decision: Decision, svg: str) -> None:
         """Upload a decision: from now on it stands."""
-        self._client.log_text(run.run_id, decision.markdown(), "decision.md")
-        self._client.log_text(run.run_id, svg, "decision.svg")
-        self._client.log_text(run.run_id, json.dumps(decision.plain(), indent=1), "decision.json")
+        self._store.write_text(run, decision.markdown(), "decision.md")
+        self._store.write_text(run, svg, "decision.svg")
+        self._store.write_text(run, json.dumps(decision.plain(), indent=1), "decision.json")
         now, sign = time.time(), decision.sign
         points = [
             MetricPoint(legal_key(f"{label} {decision.metric}"), loss * sign, now, step)
@@ -178,7 +178,7 @@ class ModelRegistry:
                 moved.append(msgspec.structs.replace(repeat, checkpoint=checkpoint))
             kept = msgspec.structs.replace(card, repeats=tuple(moved))
             (model / _CARD).write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=1))
-            self._client.log_artifacts(run.run_id, str(model), _FOLDER)
+            self._store.files(run).log_artifacts(str(model), _FOLDER)
         params = {legal_key(name): param_value(value) for name, value in card.repeats[card.serving].params.items()}
         self._store.log(run, params=params)
 

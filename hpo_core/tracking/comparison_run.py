@@ -68,8 +68,8 @@ def _log(
     run = store.create(f"compare {titled(names)}", now, tags)
     store.log(run, points=_points(facts, now))
     if store.takes_files(run):
-        store.client.log_artifact(run.run_id, str(page))
-        store.client.log_text(run.run_id, json.dumps(facts, indent=1), "comparison.json")
+        store.files(run).log_artifact(str(page))
+        store.write_text(run, json.dumps(facts, indent=1), "comparison.json")
     store.set_status(run, "FINISHED", time.time())
     links = {"MLflow run": run_url(uri, store.experiment_id, run.run_id)}
     here = [study for study in studies if study.tracking_uri == uri]

@@ -11,6 +11,7 @@ import contextlib
 import getpass
 import logging
 import os
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -198,6 +199,8 @@ class RunStore:
         self.experiment_id = self._experiment(experiment, artifact_location)
         self._location = artifact_location
         self._takes_files: dict[str, bool] = {}
+        self._places: dict[str, str] = {}
+        self._files: dict[str, Any] = {}
 
     def _experiment(self, name: str, artifact_location: str | None) -> str:
         from mlflow.exceptions import MlflowException
@@ -288,7 +291,7 @@ class RunStore:
     def takes_files(self, run: KnownRun) -> bool:
         """Whether files may be written where the store says this run has them (see ``credential_scope``)."""
         if run.run_id not in self._takes_files:
-            where = str(self.client.get_run(run.run_id).info.artifact_uri)
+            where = self._place(run)
             given = self._location is not None and f"{where}/".startswith(f"{self._location.rstrip('/')}/")
             self._takes_files[run.run_id] = (given and ".." not in where) or may_say_where(self.tracking_uri, where)
             if not self._takes_files[run.run_id]:
@@ -299,6 +302,30 @@ class RunStore:
                     where,
                 )
         return self._takes_files[run.run_id]
+
+    def _place(self, run: KnownRun) -> str:
+        """Where the store says that a run has its files. Asked once: what was allowed is what is written to."""
+        if run.run_id not in self._places:
+            self._places[run.run_id] = str(self.client.get_run(run.run_id).info.artifact_uri)
+        return self._places[run.run_id]
+
+    def files(self, run: KnownRun) -> Any:
+        """MLflow's ``ArtifactRepository`` of a run at this store.
+
+        The clients of MLflow 3.4 and 3.5 send files to the server that the environment names, whatever their own is.
+        """
+        if run.run_id not in self._files:
+            from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+            self._files[run.run_id] = get_artifact_repository(self._place(run), tracking_uri=self.tracking_uri)
+        return self._files[run.run_id]
+
+    def write_text(self, run: KnownRun, text: str, name: str) -> None:
+        """Write a file of a run."""
+        with tempfile.TemporaryDirectory(prefix="hpo-text-") as side:
+            file = Path(side) / name
+            file.write_text(text, encoding="utf-8")
+            self.files(run).log_artifact(str(file))
 
     def supersede(self, run: KnownRun, kind: str) -> None:
         """Take a run out of sight for good: it is no run of its study any more, and deleted (it can be restored)."""

@@ -80,7 +80,7 @@ def write_tables(store: RunStore, run: KnownRun, fold: TrackedStudy) -> None:
     if fold.state.has_members:
         tables["lineage.json"] = lineage_table(fold)
     for name, table in tables.items():
-        store.client.log_text(run.run_id, json.dumps(table, indent=1), name)
+        store.write_text(run, json.dumps(table, indent=1), name)
 
 
 def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path) -> None:
@@ -89,7 +89,7 @@ def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path
         return
     report = folder / "report.html"
     if report.is_file():
-        store.client.log_artifact(run.run_id, str(report))
+        store.files(run).log_artifact(str(report))
     best = fold.state.best_checkpoint()
     if best is None or run.tags.get(BEST_DIGEST) == best.digest:
         return
@@ -106,8 +106,9 @@ def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path
             folder,
         )
         return
-    upload = store.client.log_artifacts if path.is_dir() else store.client.log_artifact
-    upload(run.run_id, str(path), BEST_FOLDER)
+    files = store.files(run)
+    upload = files.log_artifacts if path.is_dir() else files.log_artifact
+    upload(str(path), BEST_FOLDER)
     tags = {"hpo.best_checkpoint": f"{BEST_FOLDER}/{path.name}"} | _write_model(store, run, fold, folder, path)
     _drop_others(store, run, path)
     tags[BEST_DIGEST] = best.digest
@@ -129,12 +130,12 @@ def _write_model(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Pat
         plain.mkdir()
         try:
             tracked = write_plain(model, file, plain)
-            store.client.log_artifacts(run.run_id, str(plain), BEST_FOLDER)
+            store.files(run).log_artifacts(str(plain), BEST_FOLDER)
             tags[WEIGHTS_TAG] = f"{BEST_FOLDER}/{WEIGHTS}"
             if spec.build is not None:
                 write_mlflow_model(model, spec.build, places, tracked=tracked, target=built)
                 _remove(store, run, [MODEL_FOLDER] if run.tags.get(MODEL_TAG) else [])
-                store.client.log_artifacts(run.run_id, str(built), MODEL_FOLDER)
+                store.files(run).log_artifacts(str(built), MODEL_FOLDER)
                 tags[MODEL_TAG] = f"runs:/{run.run_id}/{MODEL_FOLDER}"
         except (CheckpointError, ObjectiveError) as error:
             log.warning("study %r: its best model is not in MLflow as weights or model: %s", spec.study, error)
@@ -161,15 +162,8 @@ def _drop_others(store: RunStore, run: KnownRun, kept: Path) -> None:
 
 def _remove(store: RunStore, run: KnownRun, paths: list[str]) -> None:
     """Remove files or folders of a run; harmless where that cannot be done."""
-    if not paths:
-        return
-    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
-
-    repository: Any = get_artifact_repository(
-        store.client.get_run(run.run_id).info.artifact_uri, tracking_uri=store.tracking_uri
-    )
     for path in paths:
         try:
-            repository.delete_artifacts(path)
+            store.files(run).delete_artifacts(path)
         except Exception as error:
             log.warning("study's run %s: old artifact %s stays (%s).", run.run_id, path, error)

@@ -21,6 +21,8 @@ from hpo_core.training import Trainer
 from hpo_core.training.request import JobRequest
 from tests.gpu import cuda_objectives
 
+torch.use_deterministic_algorithms(False)  # cuda_objectives asks for them; here that would be in every test
+
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU that this torch can use"),

@@ -17,7 +17,13 @@ SCRIPT = Path(__file__).with_name("core_alone.py")
 EXTRAS = ["cmaes", "dask", "distributed", "mlflow", "prefect", "pynvml", "scipy", "sklearn", "torch"]
 """Importable names of what only extras install."""
 NOT_AT_IMPORT = [*EXTRAS, "optuna", "plotly"]
-CPU_SECONDS = 0.3
+STANDARD = """
+import asyncio, concurrent.futures.process, decimal, doctest, http.server, imaplib, logging.config, multiprocessing.pool
+import pydoc, sqlite3, statistics, tarfile, unittest.mock, xml.dom.minidom, xmlrpc.server, zipfile
+"""
+"""Imports that take about 0.1 s of CPU on a machine that is not busy, and more with ours on one that is."""
+TIMES = 3.0
+"""Importing ours may take so many times that: 2.1 with Pydantic 2.14, 2.5 with Pydantic 2.10."""
 STUDY = """
 study: alone
 objective: nowhere:train
@@ -52,14 +58,23 @@ def test_importing_study_and_spec_is_fast_and_loads_no_heavy_package(tmp_path: P
     """With bytecode, which an installed package has: the first import writes it."""
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path)}
     code = f"import sys; from hpo_core import Study, StudySpec;print(sorted(set({NOT_AT_IMPORT!r}) & set(sys.modules)))"
-    used = []
-    while not used or (min(used) > CPU_SECONDS and len(used) < 20):  # a busy machine needs more for the same
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-        assert done.stdout == "[]\n"
-    assert min(used) <= CPU_SECONDS, used
+    for written in (STANDARD, code):
+        cpu_seconds(written, environment)
+    ours, standard = [], []
+    while not ours or (min(ours) > TIMES * min(standard) and len(ours) < 20):
+        standard.append(cpu_seconds(STANDARD, environment)[0])
+        used, printed = cpu_seconds(code, environment)
+        ours.append(used)
+        assert printed == "[]\n"
+    assert min(ours) <= TIMES * min(standard), (ours, standard)
+
+
+def cpu_seconds(code: str, environment: dict[str, str]) -> tuple[float, str]:
+    """What a new interpreter used for it, and printed."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
 
 
 @pytest.mark.slow

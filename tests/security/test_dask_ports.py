@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from tests.faults.test_real_study import ROOT, Real
+from tests.security.listening import sockets_of
 
 ATTACKS = {"client over tcp", "client over tls", "message over tcp", "message over tls", "http"}
 
@@ -22,7 +23,7 @@ def listening(process: psutil.Process) -> dict[int, int]:
     found = {}
     for one in (process, *process.children(recursive=True)):
         try:
-            found.update({c.laddr.port: one.pid for c in one.net_connections("tcp") if c.status == psutil.CONN_LISTEN})
+            found.update({address.port: one.pid for address in sockets_of(one, "tcp")})
         except psutil.Error:
             continue
     return found

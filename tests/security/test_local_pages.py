@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from hpo_core.report.local_server import Answer, LocalServer
+from tests.security.listening import sockets_of
 
 
 @pytest.fixture
@@ -68,5 +69,5 @@ def test_there_are_no_files_below_it(server: LocalServer, path: str) -> None:
 
 
 def test_it_listens_on_this_machine_only(server: LocalServer) -> None:
-    listening = [c.laddr for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    listening = sockets_of(psutil.Process())
     assert {where.ip for where in listening if where.port == server.server_port} == {"127.0.0.1"}

@@ -13,6 +13,7 @@ import subprocess
 import time
 import urllib.error
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
@@ -24,9 +25,11 @@ from hpo_flows.prefect_api.connection import PrefectServerError
 from hpo_flows.prefect_api.shared_server import SharedServer
 from tests.flows.conftest import Runner, server_file, wait_for_entries
 from tests.flows.prefect_api import ask
+from tests.security.listening import sockets_of
 
 pytestmark = pytest.mark.timeout(600)
 EVIL = "http://evil.example"
+PREFECT = tuple(map(int, version("prefect").split(".")[:3]))
 PATIENCE = 240.0
 
 
@@ -133,15 +136,18 @@ def test_requests_for_another_host_name_are_refused(server: SharedServer) -> Non
         assert "through a tunnel use the same port" in answer.body
 
 
-def test_web_sockets_are_checked_like_requests(server: SharedServer) -> None:
+@pytest.mark.parametrize("name", ["out", "in"])
+def test_web_sockets_are_checked_like_requests(server: SharedServer, name: str) -> None:
     """CORS does not cover them: a page of any site may open one."""
-    address = server.api_url.replace("http", "ws") + "/events/in"
+    address = server.api_url.replace("http", "ws") + f"/events/{name}"
     port = int(server.url.rpartition(":")[2])
     for origin, host in ((EVIL, f"127.0.0.1:{port}"), (None, f"evil.example:{port}")):
-        at = f"ws://{host}/api/events/in"
+        at = f"ws://{host}/api/events/{name}"
         with socket.create_connection(("127.0.0.1", port), 60) as plain, pytest.raises(InvalidStatus) as caught:
             connect(at, origin=origin, sock=plain)  # type: ignore[arg-type]
         assert caught.value.response.status_code == 403
+    if name == "in" and PREFECT < (3, 6, 14):
+        return  # Prefect asks nobody who sends events for the password: SECURITY.md says so
     with connect(address, subprotocols=["prefect"], open_timeout=60) as opened:  # type: ignore[list-item]
         opened.send(json.dumps({"type": "auth", "token": "wrong"}))
         with pytest.raises(ConnectionClosed, match="Invalid token"):
@@ -152,9 +158,7 @@ def test_web_sockets_are_checked_like_requests(server: SharedServer) -> None:
 
 
 def test_it_listens_on_this_machine_only(server: SharedServer) -> None:
-    process = psutil.Process(server.pid)
-    listening = [at.laddr.ip for at in process.net_connections("inet") if at.status == psutil.CONN_LISTEN]
-    assert listening == ["127.0.0.1"]
+    assert [address.ip for address in sockets_of(psutil.Process(server.pid))] == ["127.0.0.1"]
 
 
 def test_the_servers_files_are_private(server: SharedServer) -> None:

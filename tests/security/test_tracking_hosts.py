@@ -17,6 +17,7 @@ from hpo_core.home import Home
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.tracking.credential_scope import credentials_for, is_own, origin
+from hpo_core.tracking.mlflow_client import RunStore, open_client
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from tests.conftest import make_spec
 from tests.flows.conftest import LIMIT, Runner
@@ -95,6 +96,18 @@ def test_a_redirect_gets_no_credentials(hpo: Runner) -> None:
         hpo("project", "toy")
         assert BASIC in own.said()
         assert elsewhere.heard and "Authorization" not in elsewhere.said()
+
+
+def test_a_server_cannot_change_its_mind_about_where_files_go(tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    with listening() as named:
+        store = RunStore(open_client(named.url), named.url, "hpo", None)
+        run = store.create("toy", 1.0, {})
+        assert store.takes_files(run)
+        named.runs[run.run_id]["info"]["artifact_uri"] = target.as_uri()
+        store.write_text(run, "{}", "promotions.json")
+        assert named.heard[-1][0] == "/api/2.0/mlflow-artifacts/artifacts/1/promotions.json"
+    assert not target.exists()
 
 
 @pytest.mark.slow

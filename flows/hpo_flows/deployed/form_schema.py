@@ -10,6 +10,7 @@ Enums become selects, unions of models tabs. Three things are given another shap
 - **Folded sections.** A union whose first tab is empty: nothing of it is drawn until it is opened.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import NoneType
@@ -25,13 +26,27 @@ from pydantic import (
     GetJsonSchemaHandler,
     model_validator,
 )
+from pydantic.json_schema import PydanticJsonSchemaWarning
 from pydantic_core import CoreSchema, core_schema
 
 from hpo_core.search.registry import BY_NAME
 from hpo_core.search.search_settings import SearchSettings
 
-NOTHING: Any = getattr(pydantic, "MISSING", None)
-"""A default that no schema shows: nothing was filled in. Before Pydantic 2.14, None, which is a tab of its own."""
+
+class _Nothing:
+    """Pydantic's ``MISSING``, for versions before 2.14: a schema leaves out a default that no JSON can say."""
+
+    def __repr__(self) -> str:
+        return "<nothing>"
+
+    def __reduce__(self) -> str:
+        return "NOTHING"  # copies are the same one
+
+
+NOTHING: Any = getattr(pydantic, "MISSING", None) or _Nothing()
+"""A default that no schema shows: nothing was filled in."""
+if isinstance(NOTHING, _Nothing):
+    warnings.filterwarnings("ignore", "Default value <nothing> is not JSON serializable", PydanticJsonSchemaWarning)
 
 _METHODS: dict[str, type[SearchSettings]] = {name: settings for name, settings in BY_NAME.items() if settings.offered}
 

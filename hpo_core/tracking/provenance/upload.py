@@ -73,7 +73,7 @@ class ProvenanceUpload:
                 tags |= {ENTRIES_TAG: str(self._copy.entries), DIGEST_TAG: self._copy.digest}
             if not any(folder.iterdir()):
                 return
-            store.client.log_artifacts(run.run_id, side, FOLDER)
+            store.files(run).log_artifacts(side, FOLDER)
         self._versions = len(versions)
         store.log(run, tags=tags)
         run.tags.update(tags)
