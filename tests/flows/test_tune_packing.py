@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.flows.test_packing import ROOT, Packed, most_at_once
+from tests.flows.packed_runs import ROOT, Packed, most_at_once
 
 RATIOS = ("--ratios", "1,3", "--seconds", "2")
 STUDY: dict[str, Any] = {
