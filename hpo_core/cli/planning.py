@@ -74,8 +74,8 @@ def simulate_study(
     as_json: AsJson = False,
 ) -> None:
     """What a study would take: simulated on virtual workers, nothing is trained."""
-    from hpo_core.cli.simulate import parse_changes_of_cluster, parse_numbers, simulate
-    from hpo_core.cli.simulated_scenarios import REPEATS, REPEATS_OF_POLICIES, Question
+    from hpo_core.cli.simulation.simulate import parse_changes_of_cluster, parse_numbers, simulate
+    from hpo_core.cli.simulation.simulated_scenarios import REPEATS, REPEATS_OF_POLICIES, Question
     from hpo_core.model.errors import SpecError
     from hpo_core.simulation.devices_question import SharedDevicesQuestion
 

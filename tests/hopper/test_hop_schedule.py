@@ -57,6 +57,20 @@ def test_a_partition_without_a_worker_halts_with_its_name_and_the_others_go_on()
     assert len(play(schedule, lambda unit: 1.0).units) == 2
 
 
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_partitions_of_validation_come_when_the_others_were_visited(policy: str) -> None:
+    schedule = HopSchedule(2, POLICIES[policy](Stream(0, "hops", 0)), validation=["v0", "v1"])
+    for place in range(2):
+        schedule.worker_joined(str(place), [place, place + 2])
+    for configuration in range(3):
+        schedule.add(configuration, to=2)
+    schedule.check()
+    played = play(schedule, lambda unit: 1.0, on_end=lambda schedule, unit, end: schedule.check())
+    for configuration in range(3):
+        order = [each.unit.partition for each in played.units if each.unit.configuration == configuration]
+        assert [partition >= 2 for partition in order] == [False, False, True, True] * 2
+
+
 def test_a_worker_that_joins_within_an_epoch_takes_units_at_once() -> None:
     schedule = HopSchedule(4)
     schedule.worker_joined("a", range(4))

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpo_core.cli.output import err, out, print_json
-from hpo_core.cli.simulated_scenarios import Question, make_scenarios
+from hpo_core.cli.simulation.simulated_scenarios import Question, make_scenarios
 from hpo_core.home import Home
 from hpo_core.model.errors import SpecError
 from hpo_core.replay.damaged_journals import damage_named
