@@ -256,17 +256,19 @@ class HoppingExecutor:
     def _completed(self, training: Training, unit: Unit, job: Job, report: Report) -> None:
         self._remove_state(training.take(job, report))
         end = self._schedule.unit_ended(unit, seconds=max(0.0, report.ended - report.started))
-        if end.order is not None:
-            self._remove_state(training.end_epoch())
+        stale = training.end_epoch() if end.order is not None else None
         if end.job_ended:
             self._end(training, training.finished(self._requests.of(training.job)))
-        elif training.cancelled:
-            self._end(training, training.failed(Outcome.PREEMPTED, "The attempt was ended between two units."))
-        elif end.order is not None and self._files is not None:
+            return
+        if end.order is not None and self._files is not None:
             try:
                 self._files.save(training.job.trial, training.progress())
-            except StorageError as error:
+            except StorageError as error:  # what was saved before names the state before, which stays
                 self._end(training, training.failed(Outcome.STORAGE, str(error)))
+                return
+        self._remove_state(stale)
+        if training.cancelled:
+            self._end(training, training.failed(Outcome.PREEMPTED, "The attempt was ended between two units."))
 
     def _lost(self, training: Training, unit: Unit, report: Report) -> None:
         """Repeat the unit, from the state that it started with, on another worker or this one once it is back."""
