@@ -8,16 +8,20 @@ import json
 import math
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
 import pytest
 from msgspec.structs import replace
 
+from hpo_core.cli.output import epochs_that_ended
+from hpo_core.execution.hopping.progress_files import Progress, ProgressFiles
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.journal.codec import decode_entry
 from hpo_core.model.events import ControllerStarted, Entry
 from hpo_core.model.hops import Visit
+from hpo_core.model.trial import Checkpoint
 from hpo_core.report.hopping import hop_lanes
 from hpo_core.report.hopping.hop_lanes import hop_figure, units_of
 from hpo_core.report.hopping.hop_tables import hop_tables
@@ -198,6 +202,25 @@ def test_one_line_for_hpo_status_and_json_for_programs(world: VirtualHopping) ->
     assert len(plain["partitions"]) == 5
     fresh = VirtualHopping(search=METHODS["asha"])
     assert hopping_line(fresh.study).endswith("; no result yet") and plain_hops(fresh.study) == {}
+
+
+def test_running_jobs_say_how_many_epochs_they_have_behind_them(tmp_path: Path) -> None:
+    world = VirtualHopping(search={"method": "random", "max_resource": 5, "configs": 3})
+    jobs = world.study.set_capacity(3)
+    progress = Progress(
+        origin=None,
+        params=jobs[1].params,
+        epoch=2,
+        state=Checkpoint("hops/trial-00001/state", "", 2, 7),
+        visits=(),
+        points=(),
+        elapsed=3.0,
+    )
+    ProgressFiles(tmp_path).save(1, progress)
+    assert epochs_that_ended(world.study, tmp_path) == {}, "without the state that belongs to it, it is of no use"
+    (tmp_path / "hops/trial-00001/state").write_bytes(b"weights")
+    assert epochs_that_ended(world.study, tmp_path) == {1: " (2 done)"}
+    assert epochs_that_ended(World().study, tmp_path) == {}, "of studies that hop alone"
 
 
 def test_mlflow_gets_each_visit_and_the_bytes(world: VirtualHopping) -> None:

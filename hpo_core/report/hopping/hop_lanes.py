@@ -161,7 +161,7 @@ def trial_color(trial: int) -> str:
     """Neighbours differ in hue by most of a circle, and in lightness.
 
     >>> trial_color(0), trial_color(1)
-    ('#c84b4b', '#7f9ad7')
+    ('#c84c4c', '#7e98d7')
     """
     hue, light = (trial * _GOLDEN) % 1.0, (0.54, 0.67, 0.44)[trial % 3]
     return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, light, 0.53))
