@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -135,18 +136,23 @@ def test_many_units_are_drawn_as_one_path_for_each_trial(
     series: Series, world: VirtualHopping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hop_lanes, "BARS", 10)
-    lines = hop_figure(series)
-    assert lines is not None and {trace["type"] for trace in lines.data} == {"scatter"}
-    assert sum(trace["x"].count(None) for trace in lines.data) == len(visits_of(world)), "all are wider than a pixel"
-    assert all(len(trace["x"]) == len(trace["y"]) == len(trace["text"]) for trace in lines.data)
-    go.Figure(lines.data, lines.layout)
+    found = hop_figure(series)
+    assert found is not None and {trace["type"] for trace in found.data} == {"scatter"}
+    *areas, words = found.data
+    assert [trace["name"] for trace in areas] == [f"trial {number}" for number in range(9)]
+    many = len(visits_of(world))
+    assert sum(trace["x"].count(None) for trace in areas) == len(words["text"]) == many, "all are wider than a pixel"
+    corners = {(area["x"][at], area["x"][at + 1]) for area in areas for at in range(0, len(area["x"]), 5)}
+    assert all(any(low <= middle <= high for low, high in corners) for middle in words["x"])
+    go.Figure(found.data, found.layout)
     monkeypatch.setattr(hop_lanes, "PIXELS", 10)
     joined = hop_figure(series)
     assert joined is not None
-    blocks = sum(trace["x"].count(None) for trace in joined.data)
-    assert 10 < blocks < len(visits_of(world)) / 2, "of what is narrower than a pixel, several together"
-    drawn = [line for trace in joined.data for line in trace["text"] if " units, " in line]
-    assert drawn and any(" trials<br>" in line for line in drawn)
+    lines = joined.data[-1]["text"]
+    assert 10 < len(lines) < many / 2, "of what is narrower than a pixel, several together"
+    single = sum(" units, " not in line for line in lines)
+    assert sum(int(re.findall(r"(\d+) units, ", line)[0]) for line in lines if " units, " in line) + single == many
+    assert any(" trials<br>" in line for line in lines)
 
 
 def test_time_in_which_no_controller_ran_is_cut_out(world: VirtualHopping) -> None:
