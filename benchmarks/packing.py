@@ -6,8 +6,9 @@ for each seed around the paper's range (22 to 50 % of an A100); actual run times
 5 %. ``heterogeneous``: the last quarter of the GPUs is twice as fast. ``cores``: jobs need 2 to 8 cores, and the nodes
 have too few for all.
 
-``makespan``: virtual seconds until the last job has ended, as a ratio to a lower bound: the largest of the longest
-job and the total of each resource over what the cluster has of it. ``one per device`` is the paper's baseline; it
+``makespan``: virtual seconds until the last job has ended, as a ratio to a lower bound (``packing_bound.py``): the time
+in which jobs that could be cut anywhere would be done by sets that fit on a device, and within the cores of a node.
+``one per device`` is the paper's baseline; it
 does not slow down by sharing, nor do the others: this measures the choice alone. ``occupancy`` is the compute that
 the first decision assigns, ``short`` by how much the worst seed falls below the exact solver (within
 ``--exact-seconds``; ``proven``: for so many seeds it is the best). Processor time per decision, over all decisions.
@@ -26,12 +27,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import result_file
+from packing_bound import lower_bound
 
 from hpo_core.placement.packing.best_fit import BestFit
 from hpo_core.placement.packing.exact import Exact
 from hpo_core.placement.packing.fill import Fill
 from hpo_core.placement.packing.first_fit import FirstFit
-from hpo_core.placement.packing.need import WHOLE, Need, WaitingJob
+from hpo_core.placement.packing.need import Need, WaitingJob
 from hpo_core.placement.packing.packing_policy import Assignment, PackingPolicy
 from hpo_core.placement.packing.room import Room, SharedDevice
 from hpo_core.placement.packing.worst_fit import WorstFit
@@ -106,28 +108,6 @@ def problem(space: str, variant: str, seed: int) -> tuple[list[WaitingJob], Room
     nodes = {device.node for device in devices}
     room = Room(devices, dict.fromkeys(nodes, 48_000 if cores_bind else 88_000))
     return waiting, room, {job.key: rng.uniform(0.95, 1.05) for job in waiting}
-
-
-def lower_bound(jobs: Sequence[WaitingJob], room: Room, longer: Mapping[object, float]) -> float:
-    """No schedule ends before; a fast device counts for as many slow ones as its speed."""
-    slowest = {job.key: job.seconds * longer[job.key] for job in jobs}
-    fastest = {job.key: min(need.seconds for need in job.demand.values()) * longer[job.key] for job in jobs}
-    speeds = [2.0 if device.architecture == "H100" else 1.0 for device in room.devices]
-    any_need = {job.key: next(iter(job.demand.values())) for job in jobs}
-    compute = sum(any_need[key].compute * seconds for key, seconds in slowest.items())
-    memory = sum(any_need[key].memory * seconds for key, seconds in slowest.items())
-    cores = sum(any_need[key].cores * seconds for key, seconds in slowest.items())
-    fastest_of_node = [
-        max(speed for speed, of in zip(speeds, room.node_of, strict=True) if of == node)
-        for node in range(len(room.cores))
-    ]
-    has_fast = any(device.architecture == "H100" for device in room.devices)
-    return max(
-        max(fastest.values()) if has_fast else max(slowest.values()),
-        compute / (WHOLE * sum(speeds)),
-        memory / sum(speed * left for speed, left in zip(speeds, room.memory, strict=True)),
-        cores / sum(speed * left for speed, left in zip(fastest_of_node, room.cores, strict=True)),
-    )
 
 
 def play(

@@ -15,6 +15,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from hpo_core.cli.row_table import print_rows
+from hpo_core.execution.hopping.progress_files import ProgressFiles
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal, StudyInfo
 from hpo_core.model.errors import HpoError
@@ -24,7 +25,7 @@ from hpo_core.study import Study
 from hpo_core.views.failure_reasons import Failures, failure_lines, failures_of
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.front import FrontMember, front_rows
-from hpo_core.views.jobs.data_words import data_words
+from hpo_core.views.hopping.hop_words import hopping_line, plain_hops
 from hpo_core.views.jobs.device_use import device_jobs, device_uses
 from hpo_core.views.jobs.device_words import device_lines, granted_words, running_lines
 from hpo_core.views.jobs.grid_states import grid_states
@@ -170,19 +171,34 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
         _print_halt(study)
         _print_grid(study)
         out.print(Text(f"best: {best_line(study)}"), soft_wrap=True)
+        if line := hopping_line(study):
+            out.print(Text(terminal_text(f"data: {line}")), soft_wrap=True)
         if rules := study.rules.progress(study.state, time.time()):
             out.print(Text(terminal_text(f"stops at: {', '.join(rules)}")), soft_wrap=True)
         if study.spec.packing is not None:
             for line in running_lines(study):
                 out.print(Text(terminal_text(line)), soft_wrap=True)
         elif summary.running:
-            jobs = ", ".join(f"trial {job.trial} to {job.target:,}" for job in summary.running[:_JOBS_SHOWN])
+            ended = epochs_that_ended(study, home.study_folder(name))
+            jobs = ", ".join(
+                f"trial {job.trial} to {job.target:,}{ended.get(job.trial, '')}"
+                for job in summary.running[:_JOBS_SHOWN]
+            )
             more = f" and {len(summary.running) - _JOBS_SHOWN:,} more" if len(summary.running) > _JOBS_SHOWN else ""
             out.print(Text(f"running: {jobs}{more}"), soft_wrap=True)
         for line in device_lines(study, latest=True) if study.status == "open" else ():
             out.print(Text(terminal_text(f"device, last minute: {line}")), soft_wrap=True)
         _print_failures(failures_of(study.state), home.study_folder(name))
         out.print(Text(f"more: hpo show {name}", style="dim"), soft_wrap=True)
+
+
+def epochs_that_ended(study: Study, folder: Path) -> dict[int, str]:
+    """By trial that hops: how far its job has come, as the files of its progress say."""
+    if study.spec.data is None:
+        return {}
+    files = ProgressFiles(folder)
+    found = ((job, files.find(job)) for job in study.state.wanted()[:_JOBS_SHOWN])
+    return {job.trial: f" ({progress.epoch:,} done)" for job, progress in found if progress is not None}
 
 
 def _print_grid(study: Study) -> None:
@@ -230,7 +246,7 @@ def _print_settings(study: Study, summary: StudySummary, created: float) -> None
         "objective": spec.objective or "",
         "cluster": spec.cluster.title,
         "packing": packing_words(spec.packing),
-        "data": data_words(spec.data),
+        "data": hopping_line(study),
         "created": time.strftime("%Y-%m-%d %H:%M", time.localtime(created)),
         "resource": f"{summary.resource:,} units of training used",
         "stops at": ", ".join(study.rules.progress(study.state, time.time())),
@@ -298,12 +314,16 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, *, f
 
 
 def _plain_jobs(study: Study) -> dict[str, Any]:
-    """``grid``: the states of its configurations; ``devices``: those that jobs shared. As far as there are any."""
+    """``grid``: the states of its configurations; ``devices``: those that jobs shared; ``hops``: of models.
+
+    As far as there are any.
+    """
     states = grid_states(study)
     jobs = device_jobs(study.state)
     uses = [] if not jobs else device_uses(jobs, study.spec.packing.ratio) if study.spec.packing else device_uses(jobs)
     plain = [{key: value for key, value in msgspec.to_builtins(use).items() if key != "load"} for use in uses]
-    return ({} if states is None else {"grid": msgspec.to_builtins(states)}) | ({"devices": plain} if plain else {})
+    found = {"grid": states and msgspec.to_builtins(states), "devices": plain, "hops": plain_hops(study)}
+    return {name: value for name, value in found.items() if value}
 
 
 def print_comparison(facts: dict[str, Any], page: Path, as_json: bool) -> None:

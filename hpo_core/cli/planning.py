@@ -61,6 +61,11 @@ def simulate_study(
         list[str] | None,
         typer.Option("--policy", help="With --devices: this packing policy only; again to compare. Also exact."),
     ] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", help="Models hop between so many equal partitions, before any data was split."),
+    ] = None,
+    copies: Annotated[int, typer.Option("--copies", help="Workers that hold each partition of the data.")] = 1,
     picture: Annotated[
         str | None, typer.Option("--picture", help="HTML file; default: in the home folder; off: none.")
     ] = None,
@@ -69,14 +74,8 @@ def simulate_study(
     as_json: AsJson = False,
 ) -> None:
     """What a study would take: simulated on virtual workers, nothing is trained."""
-    from hpo_core.cli.simulate import (
-        REPEATS,
-        REPEATS_OF_POLICIES,
-        Question,
-        parse_changes_of_cluster,
-        parse_numbers,
-        simulate,
-    )
+    from hpo_core.cli.simulation.simulate import parse_changes_of_cluster, parse_numbers, simulate
+    from hpo_core.cli.simulation.simulated_scenarios import REPEATS, REPEATS_OF_POLICIES, Question
     from hpo_core.model.errors import SpecError
     from hpo_core.simulation.devices_question import SharedDevicesQuestion
 
@@ -100,6 +99,8 @@ def simulate_study(
         cost_spread=cost_spread,
         target=target,
         shared=shared,
+        partitions=partitions,
+        copies=copies,
     )
     simulate(question, Home(home, journal), picture=picture, as_json=as_json)
 

@@ -20,6 +20,7 @@ from hpo_core.model.trial import RESULTS, Report
 from hpo_core.replay.damaged_journals import damage_named
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
+from hpo_core.views.hopping.hop_words import plain_visits, visit_lines
 from hpo_core.views.trial_story import trial_story, unrestored_lines, warning_lines
 
 
@@ -47,9 +48,12 @@ def print_trial(home: Home, name: str, trial: int, *, at: int | None, as_json: b
         record = study.state.trials[trial]
         attempts = [_plain(report, folder) for report in reports]
         facts = {"trial": trial, "status": record.status, "params": record.params, "story": story}
+        facts |= {"visits": visits} if (visits := plain_visits(study.spec, record)) else {}
         print_json(facts | {"attempts": attempts, "logs": [str(path) for path in logs if path.exists()]})
         return
     for line in story:
+        out.print(Text(terminal_text(line)), soft_wrap=True)
+    for line in visit_lines(study.spec, study.state.trials[trial]):
         out.print(Text(terminal_text(line)), soft_wrap=True)
     failed = [report for report in reports if report.outcome not in RESULTS and report.detail]
     if failed:

@@ -17,7 +17,7 @@ NOTICED = 0.05
 class Visiting:
     """A configuration with epochs to go: the partitions that it visited in this epoch, and those left."""
 
-    __slots__ = ("charged", "configuration", "cost", "entry", "epoch", "left", "number", "open", "orders", "priced",
+    __slots__ = ("charged", "configuration", "entry", "epoch", "left", "number", "open", "orders", "priced",
                  "to", "unit", "visits", "work")  # fmt: skip
 
     def __init__(self, configuration: int, number: int, *, epoch: int, to: int) -> None:
@@ -39,9 +39,8 @@ class Visiting:
         """The unit in flight."""
         self.entry: Waiting | None = None
         """Its place in :attr:`Board.waiting`; None while a unit is in flight."""
-        self.cost = 1.0
         self.work = 0
-        """Work left up to the last epoch, see :data:`WHOLE`. Times ``cost`` it is the remaining time."""
+        """Work left up to the last epoch, see :data:`WHOLE`. Times the cost it is the remaining time."""
         self.charged = 0.0
         """The cost that the loads of the partitions were counted with."""
         self.priced = -1
@@ -100,12 +99,12 @@ class Board:
         self.workers: dict[str, HopWorker] = {}
         self.waiting: list[Waiting] = []
         """Configurations without a unit in flight, the one with the most remaining time first."""
-        self.dearest = 0.0
-        """No waiting configuration has a higher cost."""
         self.holders: list[list[HopWorker]] = [[] for _ in names]
         """By partition: the workers that hold it."""
         self.prices = [round(WHOLE * times.size(partition)) for partition in range(len(names))]
-        """By partition: work of one unit there, its size times the mean slowness of its holders."""
+        """By partition: work of one unit there, its size times the (harmonic) mean slowness of its holders."""
+        self.speeds = [1.0] * len(names)
+        """By partition: the speeds of its holders together; a worker of slowness 2 has 0.5."""
         self.total = sum(self.prices)
         """Work of one epoch."""
         self.mean = self.total // len(names)
@@ -116,9 +115,9 @@ class Board:
         self._default = times.default
 
     def load(self, worker: HopWorker) -> float:
-        """Seconds of the units that are left for this worker; of a partition with several holders its part."""
-        size, loads, holders = self.times.size, self.loads, self.holders
-        return worker.slowness * sum(loads[each] * size(each) / len(holders[each]) for each in worker.partitions)
+        """Seconds until the partitions of this worker are done if all their holders work on them alone."""
+        size, loads, speeds = self.times.size, self.loads, self.speeds
+        return sum(loads[each] * size(each) / speeds[each] for each in worker.partitions)
 
     def seat(self, worker: HopWorker, partitions: Sequence[int] | None) -> None:
         """The worker holds these now; None: it has left."""
@@ -137,8 +136,9 @@ class Board:
         for partition in partitions:
             holders = self.holders[partition]
             if holders:  # with none, what it was
-                slowness = sum(worker.slowness for worker in holders) / len(holders)
-                self.prices[partition] = max(round(WHOLE * self.times.size(partition) * slowness), 1)
+                self.speeds[partition] = sum(1 / worker.slowness for worker in holders)
+                mean = len(holders) / self.speeds[partition]
+                self.prices[partition] = max(round(WHOLE * self.times.size(partition) * mean), 1)
         self.total = sum(self.prices)
         self.mean = self.total // len(self.prices)
         self._list += 1
@@ -154,7 +154,6 @@ class Board:
         default = self.times.default
         if abs(default - self._default) > 2 * NOTICED * self._default:
             self._default = default
-            self.dearest = max((each.cost for each in self.configurations.values()), default=0.0)
             for visiting in list(self.configurations.values()):
                 if visiting.entry is not None and not self.times.is_known(visiting.configuration):
                     self.withdraw(visiting)
@@ -163,14 +162,13 @@ class Board:
     def wait(self, visiting: Visiting) -> None:
         """The configuration has no unit in flight: it waits, in its place by remaining work."""
         visiting.wait_for_next(self.everything)
-        cost = visiting.cost = self.times.cost(visiting.configuration)
+        cost = self.times.cost(visiting.configuration)
         if abs(cost - visiting.charged) > NOTICED * visiting.charged:
             self.charge(visiting, cost)
         if visiting.priced != self._list:
             visiting.priced = self._list
             left = sum(price for place, price in enumerate(self.prices) if visiting.left >> place & 1)
             visiting.work = left + (visiting.to - visiting.epoch) * self.total
-        self.dearest = max(self.dearest, cost)
         visiting.entry = entry = (-cost * (visiting.work - self.mean), visiting.number, visiting)
         insort(self.waiting, entry)
 
@@ -209,7 +207,7 @@ class Board:
         assert all(entry[2].entry is entry for entry in self.waiting)
         for partition, load in enumerate(self.loads):
             charged = [
-                each.charged * (each.to - each.epoch + (each.left >> partition & 1))
+                each.charged * ((each.to - each.epoch) * (partition < self.trained_on) + (each.left >> partition & 1))
                 for each in self.configurations.values()
             ]
             assert abs(load - sum(charged)) <= 1e-6 * (1 + sum(charged)), "a load is not the sum of what is left"
@@ -218,5 +216,6 @@ class Board:
         for each in self.configurations.values():
             flying = [] if each.unit is None else [each.unit.partition]
             left = [partition for partition in range(len(self.names)) if each.left >> partition & 1]
-            assert sorted([*each.visits, *flying, *left]) == list(range(len(self.names)))
+            known = sorted([*each.visits, *flying, *left])
+            assert known in (list(range(self.trained_on)), list(range(len(self.names))))
             assert each.epoch <= each.to and not (each.open & ~each.left and each.entry is not None)

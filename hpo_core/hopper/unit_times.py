@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import exp, log
 
 EXPECTED = 0.1
-"""Variance of the logarithm of a cost that a pilot or the history gave: about 30 % off."""
+"""Variance of the logarithm of what a pilot or the history gave: about 30 % off."""
 SPEEDS = 0.25
 """The same of a worker's slowness before its first unit."""
 NOISE = 0.01
@@ -65,6 +65,18 @@ class UnitTimes:
         if configuration not in self._costs:
             self._costs[configuration] = [log(seconds), EXPECTED]
             self._sum_of_logs += log(seconds)
+
+    def expect_worker(self, worker: str, slowness: float) -> None:
+        """A pilot or the history says how many times as long as elsewhere a unit takes on this worker.
+
+        Without effect where units of the worker were measured.
+
+        Raises:
+            ValueError: ``slowness`` is not finite and above 0.
+        """
+        if not 0 < slowness < float("inf"):
+            raise ValueError(f"UnitTimes.expect_worker(): slowness = {slowness} must be finite and above 0.")
+        self._slowness.setdefault(worker, [log(slowness), EXPECTED])
 
     def observe(self, configuration: int, worker: str, partition: int, seconds: float) -> None:
         """A unit ended after so long. Times of 0 or less (a clock that was set back) are left out."""

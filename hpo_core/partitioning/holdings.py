@@ -20,7 +20,8 @@ class Held(NamedTuple):
 
     names: frozenset[str]
     problems: dict[str, str]
-    """By name: why a file that is there does not count. A file that is not there is no problem: others may hold it."""
+    """By name: a sentence why a file that is there does not count. One that is not there is no problem: others may hold
+    it."""
 
 
 class Holdings:
@@ -55,7 +56,7 @@ class Holdings:
                 reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
                 problem = f"cannot be read ({reason})"
             if problem:
-                problems[file.name] = f"partition {file.name} in {self.folder} {problem}"
+                problems[file.name] = f"Partition {file.name} in {self.folder} {problem}."
             else:
                 names.add(file.name)
         return Held(frozenset(names), problems)
@@ -69,7 +70,8 @@ class Holdings:
         if not stat.S_ISREG(status.st_mode):
             return "is no regular file"
         if file.bytes not in (None, status.st_size):
-            return f"has {status.st_size:,} bytes where {file.bytes:,} belong: it is incomplete or was changed"
+            short = f"has {status.st_size:,} bytes where {file.bytes:,} belong"
+            return f"{short}: it is incomplete, or was changed; copy it again"
         if not os.access(path, os.R_OK):
             return "may not be read by this user"
         if file.digest is None:
@@ -82,7 +84,7 @@ class Holdings:
                     return "changed while it was read; it is looked at again"
             known = self._digests[file.name] = _version(status), digest
         if known[1] != file.digest:
-            return f"has the SHA-256 {known[1]} where {file.digest} belongs: its content is another one"
+            return f"has the SHA-256 {known[1]} where {file.digest} belongs: its content is another one; copy it again"
         return ""
 
 

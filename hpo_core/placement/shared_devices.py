@@ -329,7 +329,7 @@ class SharedDevices:
     def _need(self, job: Job, device: SharedDevice) -> Need:
         estimate = self._estimate(job, device)
         need = estimate.need
-        least = -(-device.oversubscribe // self._packing.most)  # so at most so many jobs have room
+        least = device.oversubscribe // (self._packing.most + 1) + 1  # so that one more than most has no room
         compute = device.oversubscribe if job.trial in self._alone else max(need.compute, least)
         # what was measured did fit; a limit is not met to the byte
         memory = need.memory if estimate.source == "stated" else min(need.memory, device.memory)

@@ -107,6 +107,19 @@ function facts(rows) {
     element('tr', {}, element('td', {textContent: name}), element('td', {textContent: value})))));
 }
 
+// A table without the columns that are empty in all rows.
+function stacked(all, rows) {
+  const filled = all.map((_, at) => rows.some(cells => cells[at] !== ''));
+  const names = all.filter((_, at) => filled[at]);
+  return element('table', {className: 'stack'},
+    element('thead', {}, element('tr', {}, ...names.map(name => element('th', {textContent: name})))),
+    element('tbody', {}, ...rows.map(cells => element('tr', {}, ...cells.filter((_, at) => filled[at]).map((cell, at) => {
+      const made = element('td', {textContent: shown(cell)});
+      made.dataset.label = names[at];
+      return made;
+    })))));
+}
+
 function showTrial(jump) {
   const place = document.getElementById('trial');
   const number = chosenTrial();
@@ -114,7 +127,7 @@ function showTrial(jump) {
   place.hidden = row === undefined;
   if (row === undefined) return;
   const {columns, details, params, parents} = data.trials;
-  const {curve = [], story = null, attempts = [], log = null} = details[number] || {};
+  const {curve = [], story = null, attempts = [], visits = [], log = null} = details[number] || {};
   const first = columns.length - params;
   const known = row.map((cell, at) => [columns[at], cell]).filter(([, cell]) => cell !== null);
   const title = element('h2', {textContent: `Trial ${number} `});
@@ -132,18 +145,10 @@ function showTrial(jump) {
     story ? element('ul', {}, ...story.map(line => element('li', {textContent: line})))
       : element('p', {className: 'caption', textContent: `Not in this page, to keep it small: hpo show ${data.trials.study} --trial ${number}`}));
   const parts = [element('div', {className: 'grid'}, left, right)];
-  if (attempts.length) {
-    const all = ['attempt', 'to', 'outcome', 'begins after', 'took', 'worker', 'used'];
-    const filled = all.map((_, at) => attempts.some(cells => cells[at] !== ''));
-    const names = all.filter((_, at) => filled[at]);
-    parts.push(element('h3', {textContent: 'Attempts'}), element('table', {className: 'stack'},
-      element('thead', {}, element('tr', {}, ...names.map(name => element('th', {textContent: name})))),
-      element('tbody', {}, ...attempts.map(cells => element('tr', {}, ...cells.filter((_, at) => filled[at]).map((cell, at) => {
-        const made = element('td', {textContent: shown(cell)});
-        made.dataset.label = names[at];
-        return made;
-      }))))));
-  }
+  const heads = ['attempt', 'to', 'outcome', 'begins after', 'took', 'worker', 'used'];
+  if (attempts.length) parts.push(element('h3', {textContent: 'Attempts'}), stacked(heads, attempts));
+  if (visits.length) parts.push(element('h3', {textContent: 'Partitions in the order of the visits'}),
+    stacked(['epoch', 'partitions', 'workers', 'evaluated on', 'took'], visits));
   if (log) parts.push(element('h3', {textContent: `End of ${log[0]}`}), element('pre', {textContent: log[1]}));
   const close = element('button', {textContent: 'Close', onclick: () => { history.replaceState(null, '', ' '); showTrials(); }});
   place.replaceChildren(element('div', {className: 'bar'}, title, element('span', {style: 'flex:1'}), close), about, ...parts);

@@ -15,6 +15,7 @@ from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.events import AttemptFailed, Entry, JobCompleted, JobGranted
 from hpo_core.model.trial import Job, Metrics, Outcome, Params, Point
 from hpo_core.samplers.sampler import Sampler
+from hpo_core.simulation.partitioned_data import HoppingSimulation, PartitionedData
 from hpo_core.simulation.shared_cluster import SharedCluster, SharedSimulation
 from hpo_core.simulation.simulated_needs import SimulatedNeeds
 from hpo_core.simulation.simulation import Simulation
@@ -72,6 +73,8 @@ class Scenario:
     """``KEY=VALUE`` that made ``spec`` what it is."""
     cluster: SharedCluster | None = None
     """Devices that jobs share; None: each worker runs one job at a time."""
+    placed: PartitionedData | None = None
+    """How partitions of the data lie on the workers, where models hop."""
 
     @property
     def max_resource(self) -> int | None:
@@ -118,6 +121,8 @@ class Run:
     """Compute claimed over the compute that was there, where jobs share devices."""
     claims: tuple[tuple[float, ...], ...] = ()
     """By device, of the first repeat: the compute claimed in each of these parts."""
+    replicated: float | None = None
+    """Seconds with all data on each worker, where models hop."""
 
     @property
     def loss(self) -> float | None:
@@ -178,35 +183,27 @@ def play(scenario: Scenario, world: Callable[[StudySpec, int], World], repeat: i
     most = MOST_ATTEMPTS + PER_JOB * expected_jobs(study)
     executor.run(max_reports=min(most, limits.SIMULATED_JOBS))
     run = _summary(scenario, study, executor, journal.entries(spec.study), guessed=place.workload.guessed)
+    if scenario.placed is not None:
+        whole = replace(scenario, placed=None, spec=spec.model_copy(update={"data": None, "seed": scenario.spec.seed}))
+        return replace(run, replicated=play(whole, world, repeat).seconds)
     return _with_claims(run, executor, keep=repeat == 0) if isinstance(executor, SharedSimulation) else run
 
 
 def _simulation(scenario: Scenario, study: Study, clock: VirtualClock, place: World, faults: Faults) -> Simulation:
     workload = place.workload
-    curve = workload.curve if study.method.reads_curves else None
+    how: dict[str, Any] = {
+        "train": workload.train,
+        "seconds": workload.seconds,
+        "curve": workload.curve if study.method.reads_curves else None,
+        "faults": faults,
+    }
+    if scenario.placed is not None:
+        return HoppingSimulation(study, clock, placed=scenario.placed, workers=scenario.workers, **how)
+    how["checkpoints"] = place.checkpoints
     if scenario.cluster is None or place.needs is None:
-        return Simulation(
-            study,
-            clock,
-            workers=scenario.workers,
-            train=workload.train,
-            seconds=workload.seconds,
-            curve=curve,
-            checkpoints=place.checkpoints,
-            faults=faults,
-        )
-    return SharedSimulation(
-        study,
-        clock,
-        cluster=scenario.cluster,
-        needs=place.needs,
-        train=workload.train,
-        seconds=workload.seconds,
-        time_unit=workload.time_unit,
-        curve=curve,
-        checkpoints=place.checkpoints,
-        faults=faults,
-    )
+        return Simulation(study, clock, workers=scenario.workers, **how)
+    needs, unit = place.needs, workload.time_unit
+    return SharedSimulation(study, clock, cluster=scenario.cluster, needs=needs, time_unit=unit, **how)
 
 
 def _with_claims(run: Run, executor: SharedSimulation, *, keep: bool) -> Run:

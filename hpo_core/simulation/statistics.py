@@ -32,6 +32,7 @@ class Answer:
             "occupancy": Spread.of(run.occupancy for run in runs),
             "worker_seconds": Spread.of(run.offered for run in runs),
             "lost_worker_seconds": Spread.of(run.lost for run in runs),
+            "seconds_replicated": Spread.of(run.replicated for run in runs),
             "best_loss": Spread.of(run.loss for run in runs),
         }
 

@@ -1,7 +1,9 @@
-"""Files of the study's run: promotions, best parameters, front, report, best checkpoint."""
+"""Files of the study's run: promotions, best parameters, front, visits, report, best checkpoint."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import logging
 import tempfile
@@ -16,6 +18,7 @@ from hpo_core.tracking.mlflow_client import KnownRun, RunStore
 from hpo_core.tracking.models.model_folder import PARAMS, WEIGHTS, Trained, write_mlflow_model, write_plain
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.front import front_members
+from hpo_core.views.hopping.hop_words import plain_visits
 from hpo_core.views.summary import best_result
 
 BEST_FOLDER = "best_checkpoint"
@@ -67,6 +70,18 @@ def lineage_table(fold: TrackedStudy) -> dict[str, Any]:
     return {"study": fold.spec.study, "about": "parent: whose weights it went on from", "trials": rows}
 
 
+def visits_csv(fold: TrackedStudy) -> str:
+    """Every visit of a model to a partition behind a result, trial by trial; empty where models do not hop."""
+    rows = [{"trial": trial.number, **visit} for trial in fold.state.trials for visit in plain_visits(fold.spec, trial)]
+    if not rows:
+        return ""
+    written = io.StringIO()
+    writer = csv.DictWriter(written, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return written.getvalue()
+
+
 def write_tables(store: RunStore, run: KnownRun, fold: TrackedStudy) -> None:
     """``promotions.json``, ``best_params.json``; with several objectives ``front.json``, in PBT ``lineage.json``."""
     if not store.takes_files(run):
@@ -84,9 +99,11 @@ def write_tables(store: RunStore, run: KnownRun, fold: TrackedStudy) -> None:
 
 
 def write_files(store: RunStore, run: KnownRun, fold: TrackedStudy, folder: Path) -> None:
-    """Upload the report and the best checkpoint, where they exist and are not there yet."""
+    """Upload visits, the report and the best checkpoint, where they exist and are not there yet."""
     if not store.takes_files(run):
         return
+    if visits := visits_csv(fold):
+        store.client.log_text(run.run_id, visits, "visits.csv")
     report = folder / "report.html"
     if report.is_file():
         store.files(run).log_artifact(str(report))

@@ -41,6 +41,8 @@ from hpo_core.views.rung_names import Place, RungNames
 from hpo_core.views.spread import spans_decades
 from hpo_core.views.usage_words import usage_of
 
+BYTES_MOVED = "bytes_moved"
+"""Metric of a trial's run, where models hop: bytes of all states that its model hopped with until then."""
 TRAINED_TO = "trained_to"
 """Metric of a trial's run: the units of training behind its latest result."""
 
@@ -302,6 +304,9 @@ class TrackedStudy:
                 if isinstance(value, int | float) and not isinstance(value, bool):
                     self._point(notes, MetricPoint(f"param_{name}", float(value), notes.ended, event.resource))
         self._used(notes, event, notes.ended, event.resource)
+        if event.visits and BYTES_MOVED not in event.metrics:
+            moved = sum(visit.size for result in trial.all_results for visit in result.visits or ())
+            self._point(notes, MetricPoint(BYTES_MOVED, float(moved), notes.ended, event.resource))
         if event.rung != FURTHER:
             self._count(event, trial.results[0].resource)
 

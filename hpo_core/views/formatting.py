@@ -58,3 +58,16 @@ def plural(count: int, noun: str) -> str:
     ('1 result', '1,200 results')
     """
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def byte_count(amount: float) -> str:
+    """An amount of data.
+
+    >>> byte_count(100), byte_count(81_920), byte_count(6_442_450_944), byte_count(2.14e12)
+    ('100 B', '81.9 kB', '6.44 GB', '2.14 TB')
+    """
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if amount < 999.5:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:,.3g} PB" if amount < 999.5 else f"{amount:,.0f} PB"

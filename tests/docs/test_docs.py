@@ -133,7 +133,7 @@ def test_simulation_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     page = (ROOT / "docs" / "simulate.md").read_text()
     commands = re.findall(r"\$ hpo (simulate .*)", page)
     shown = re.findall(r"```\n( +(?:2 workers|time to the end) .*?)```", page, re.DOTALL)
-    assert len(commands) == len(shown) == 2
+    assert len(commands) == len(shown) == 3
     for command, lines in zip(commands, shown, strict=True):
         words = [sys.executable, "-m", "hpo_flows.command", *command.split()]
         done = subprocess.run(words, capture_output=True, text=True)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,12 @@ def until(found: Callable[[], bool], process: subprocess.Popen[str]) -> None:
 def usage(event: JobCompleted | AttemptFailed) -> Usage:
     assert isinstance(event.usage, Usage), event
     return event.usage
+
+
+def measured(events: Sequence[JobCompleted | AttemptFailed]) -> set[int | None]:
+    """Memory that attempts were seen to hold of their card; on a busy computer nobody may look in half a second."""
+    found = {usage(event).device_memory for event in events if event.ended - event.started > 0.7}
+    return found | ({usage(event).device_memory for event in events} - {None})
 
 
 def most_at_once(events: list[JobCompleted | AttemptFailed]) -> int:

@@ -20,6 +20,7 @@ from tests.flows.packed_runs import (
     Packed,
     check_shares,
     is_worker,
+    measured,
     most_at_once,
     resident,
     until,
@@ -154,8 +155,8 @@ def test_two_cards_of_different_size_one_is_lost_and_another_joins(tmp_path: Pat
     assert all(by_device.values()), "both cards that were there at the end trained"
     assert most_at_once(by_device["GPU-large"]) >= 3
     check_shares(events, {"GPU-large": 80 * GIB, "GPU-small": 32 * GIB, "GPU-new": 80 * GIB})
-    done = [usage(event) for event in events if isinstance(event, JobCompleted)]
-    assert {one.device_memory for one in done if one.device != "GPU-small"} <= {4 * 10**9, 8 * 10**9, 16 * 10**9}
+    done = [event for event in events if isinstance(event, JobCompleted) and usage(event).device != "GPU-small"]
+    assert measured(done) == {4 * 10**9, 8 * 10**9, 16 * 10**9}
     assert {usage(event).architecture for event in events} >= {"A100"}
 
 
@@ -201,7 +202,7 @@ def test_jobs_of_one_card_go_through_one_mps_daemon_that_ends_with_the_study(
             assert found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "10"
             assert limit in {f"0={int(1.1e9 * gb) // 2**20}M" for gb in (4, 8, 16)}
         assert len(children) == len(packed.ended())
-        assert {usage(one).device_memory for one in packed.ended()} <= {4 * 10**9, 8 * 10**9, 16 * 10**9}
+        assert measured(packed.ended()) <= {4 * 10**9, 8 * 10**9, 16 * 10**9}
         stub.behave("fail")
         (tmp_path / "off").mkdir()
         packed = Packed(tmp_path / "off", packed.environment, **study, packing=packing)

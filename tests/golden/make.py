@@ -11,13 +11,15 @@ from pathlib import Path
 
 import msgspec
 
-from hpo_core import Job, MemoryJournal, Outcome, Study
+from hpo_core import Job, MemoryJournal, Outcome, Study, StudySpec
+from hpo_core.execution.virtual_workers import Worker
 from hpo_core.journal.codec import encode_entry
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.events import FORMAT, JobPlaced
 from hpo_core.model.seed_repeats import mean_metrics
 from hpo_core.model.trial import Checkpoint
 from tests.conftest import World, completed, failed, fresh, make_spec
+from tests.hopping.hopping_studies import VirtualHopping
 from tests.methods import spec_of
 
 FOLDER = Path(__file__).parent
@@ -247,6 +249,33 @@ def placed() -> Study:
     return study
 
 
+def hopped() -> Study:
+    """A study whose models hop over partitions, two of them for validation, on workers that hold some of them."""
+    files = [{"name": f"part-{place}", "count": 90 + place, "bytes": 5000 + place} for place in range(4)]
+    validation = [{"name": f"val-{place}", "count": 20} for place in range(2)]
+    held = {
+        "worker-0": ["part-0", "part-1", "val-0", "val-1"],
+        "worker-1": ["part-1", "part-2"],
+        "worker-2": ["part-3", "part-0", "val-1"],
+    }
+    spec = StudySpec.from_plain(
+        {
+            "study": "golden",
+            "objective": "lab:train",
+            "metric": {"name": "loss", "mode": "min"},
+            "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+            "search": {"method": "asha", "min_resource": 1, "max_resource": 4, "reduction_factor": 2, "configs": 8},
+            "data": {"partitions": files, "validation": validation, "scheduler": "remaining", "concurrent": 5},
+            "seed": 43,
+        }
+    )
+    workers = [Worker(), Worker(speed=0.5), Worker(leaves=100.0)]
+    counts = [*(90 + place for place in range(4)), 20, 20]
+    held["worker-1"] += ["part-3", "part-0"]  # worker-2 leaves in the middle
+    world = VirtualHopping(spec=spec, partitions=4, validation=2, workers=workers, holdings=held, counts=counts)
+    return world.run().study
+
+
 METHODS = [
     "asha-brackets", "asha-shared", "asha-endless", "stopping-brackets", "sha", "hyperband", "pasha", "pbt",
     "pbt-truncation", "random", "grid-drawn", "pareto-asha-brackets",
@@ -267,6 +296,7 @@ def studies() -> dict[str, Study]:
         "asked": asked(),
         "used": used(),
         "placed": placed(),
+        "hopped": hopped(),
     }
     for name in METHODS:
         world = World(12, failures=0.05, nans=0.05)

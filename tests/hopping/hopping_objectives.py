@@ -16,6 +16,11 @@ def load(path: Path) -> dict[str, Any]:
         return {name: file[name] for name in file.files} | {"from": str(path.parent)}
 
 
+def load_slowly(path: Path) -> dict[str, Any]:
+    time.sleep(1.5)
+    return load(path)
+
+
 class Linear:
     """A linear model that remembers which partitions it saw, and where."""
 

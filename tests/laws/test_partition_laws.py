@@ -43,7 +43,7 @@ def differ_by_one(counts: list[int]) -> bool:
 
 
 @given(splits())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_every_example_is_in_one_partition(case: Any) -> None:
     found = made(case)
     arguments = case[0]
@@ -55,7 +55,7 @@ def test_every_example_is_in_one_partition(case: Any) -> None:
 
 
 @given(splits())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_counts_differ_by_one_at_most_and_those_of_each_class_too(case: Any) -> None:
     found = made(case)
     arguments, classes = case
@@ -72,7 +72,7 @@ def test_counts_differ_by_one_at_most_and_those_of_each_class_too(case: Any) -> 
 
 
 @given(splits())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_a_seed_says_it_all(case: Any) -> None:
     def plain(found: Split) -> list[list[int]]:
         return [rows.tolist() for rows in (*found.partitions, *found.validation)]
@@ -101,7 +101,7 @@ def test_the_order_of_a_seed_is_kept_between_versions() -> None:
 
 
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(0, 1000), st.booleans())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_files_hold_the_rows_of_their_source_byte_for_byte_again(
     count: int, parts: int, seed: int, stratified: bool
 ) -> None:

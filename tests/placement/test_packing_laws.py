@@ -171,3 +171,16 @@ def test_a_job_that_fits_nowhere_is_named_and_blocks_nobody() -> None:
     for key in range(20):
         assert [job for job, _ in policy.choose([huge, WaitingJob(key, {"A100": Need(compute=900)})], empty)] == [1]
     assert policy.reserved == {}
+
+
+def test_fill_splits_scarce_cores_among_the_devices_of_a_node() -> None:
+    kinds = ((272, 4), (287, 8), (326, 4), (377, 2))
+    jobs = [
+        WaitingJob(key, {"A100": Need(compute=compute, cores=1000 * cores, seconds=9.0 - cores)})
+        for key, (compute, cores) in enumerate(kinds * 24)
+    ]
+    devices = [SharedDevice(name=f"gpu-{number}", node="a", architecture="A100", memory=80) for number in range(4)]
+    room = Room(devices, {"a": 48_000})
+    chosen = Fill().choose(jobs, room)
+    check(jobs, room, chosen)
+    assert assigned(jobs, room, chosen) >= 2 * 990 + 2 * 975 - 4 * TOLERANCE, "the exact solution, less the tolerance"

@@ -95,9 +95,12 @@ def test_the_study_may_grant_what_runs_and_a_few_more() -> None:
     assert placer.capacity().slots == 0 and placer.place([job(9, width=8)]) == []
 
 
-def test_most_jobs_on_a_device() -> None:
-    placer = devices_for(gpu(), packing={"most": 5}, stated={"memory": "1MB", "compute": 0, "cores": 0})
-    assert len(placer.place([job(trial, width=8) for trial in range(30)])) == 5
+@pytest.mark.parametrize("most", [1, 5, 16, 30])
+@pytest.mark.parametrize("ratio", [1, 2.5, 3])
+def test_most_jobs_on_a_device(most: int, ratio: float) -> None:
+    packing = {"most": most, "oversubscribe": ratio}
+    placer = devices_for(gpu(), packing=packing, stated={"memory": "1MB", "compute": 0, "cores": 0})
+    assert len(placer.place([job(trial, width=8) for trial in range(40)])) == most
 
 
 def test_oversubscription_scales_compute_alone() -> None:

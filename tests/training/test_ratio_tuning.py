@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -29,10 +29,12 @@ MB = 1_000_000
 class OneComputer:
     """Runs each job in a child process of this one, in a thread: a Dask worker without Dask.
 
-    It says that it has two cores and 400 MB.
+    It says that each of its devices has two cores.
     """
 
     poll_seconds = 0.02
+    sizes: ClassVar[dict[str, int]] = {"CPU": 400 * MB}
+    """By architecture."""
 
     def __init__(self, pool: TrainerPool, spec: StudySpec, folder: Path) -> None:
         self._pool = pool
@@ -42,8 +44,12 @@ class OneComputer:
         self._threads: list[threading.Thread] = []
 
     def inventory(self) -> Inventory:
-        capacity = Capacity(node="here", architecture="CPU", memory=400 * MB, free=400 * MB, cores=2000)
-        return Inventory((Device("here", 16, capacity),))
+        return Inventory(
+            tuple(
+                Device(name, 16, Capacity(node=name, architecture=name, memory=size, free=size, cores=2000))
+                for name, size in self.sizes.items()
+            )
+        )
 
     def usages(self) -> Mapping[tuple[int, int], Usage]:
         found = {}
@@ -146,7 +152,18 @@ def test_jobs_that_compute_gain_nothing(pool: TrainerPool, tmp_path: Path) -> No
 def test_memory_ends_it(pool: TrainerPool, tmp_path: Path) -> None:
     found = tuner(pool, tmp_path, "waits", ratios=(1, 2, 4), demand={"memory": "130MB", "cores": 1}).run()["CPU"]
     assert [row.jobs for row in found.rows] == [2, 3], "400 MB hold three"
-    assert found.end == "no room for more jobs: CPU: memory 0.1 GB of 0.0 GB"
+    assert found.end == "no room for more jobs at 4: memory 0.1 GB of 0.0 GB"
+
+
+def test_each_architecture_has_a_ratio_and_an_end_of_its_own(
+    pool: TrainerPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OneComputer, "sizes", {"CPU": 400 * MB, "CPU-old": 50 * MB})
+    found = tuner(pool, tmp_path, "waits", ratios=(1, 2, 4), most=4).run()
+    assert [row.jobs for row in found["CPU"].rows] == [2, 4] and found["CPU"].best.ratio == 2
+    assert found["CPU"].end == "no room for more jobs at 4: packing.most = 4"
+    assert [row.jobs for row in found["CPU-old"].rows] == [2] and found["CPU-old"].best.ratio == 1
+    assert found["CPU-old"].end.startswith("no room for more jobs at 2: memory")
 
 
 @pytest.mark.parametrize(

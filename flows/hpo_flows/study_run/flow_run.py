@@ -14,6 +14,7 @@ from hpo_core.model.trial import Job, Report
 from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.spec import StudySpec, notices
 from hpo_core.study import Study
+from hpo_core.views.hopping.partition_names import PartitionNames
 from hpo_flows.liveness.api_watch import (
     RETURN_SECONDS,
     ApiWatch,
@@ -57,7 +58,7 @@ def task_runs_of(study: Study, clock: Callable[[], float] | None = None) -> Task
         clock: tells the time of what is shown; None: it is shown when it happens.
     """
     kind = TaskPerJob if grain(study.spec, study.state.extra_configs) == "job" else TaskPerRung
-    return kind(study.spec.metric.name, clock)
+    return kind(study.spec.metric.name, clock, partitions=PartitionNames.of(study.spec))
 
 
 def _dispatcher(study: Study, executor: Executor) -> Dispatcher:

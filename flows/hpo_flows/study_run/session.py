@@ -249,7 +249,7 @@ class Session:
         observers.append(EnqueueRequests(study, self.folder))
         executor: Executor = self.executor
         if study.spec.data is not None:
-            trials = [grant.trial for grant in study.state.running.values()]
+            trials = [*study.state.running, *study.state.waiting, *study.state.extended]
             executor = HoppingExecutor(self.executor, study.spec, self.folder, running=trials)
         dispatcher = make_dispatcher(study, executor)
         if isinstance(placer, SharedDevices):
@@ -273,6 +273,8 @@ class Session:
             warm.cancel()
             for observer in observers:
                 observer.close()
+        if isinstance(executor, HoppingExecutor):
+            executor.keep_only([*study.state.waiting, *study.state.extended])
         self._closing = threading.Thread(target=self.executor.close, name="close-cluster")
         self._closing.start()  # while the report is written
         halted = study.state.halted

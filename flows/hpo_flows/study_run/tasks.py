@@ -32,6 +32,8 @@ from hpo_core.model.devices.usage import Usage
 from hpo_core.model.stage import FURTHER, Further, Generation, Rung
 from hpo_core.model.trial import RESULTS, Job, Outcome, Report
 from hpo_core.security.untrusted_text import terminal_text
+from hpo_core.views.hopping.partition_names import PartitionNames
+from hpo_core.views.hopping.visit_order import epoch_lines, hops_in_short
 from hpo_flows.liveness.api_watch import api_answers, api_is_unreachable
 
 _REPORT_SECONDS = 10.0
@@ -40,6 +42,8 @@ _STATES_SECONDS = 30.0
 """How long it waits for the next final state of a task run."""
 OPEN_RUNGS = 32
 """At most this many task runs of rungs are open at once."""
+EPOCHS_LISTED = 200
+"""In the log of one job whose model hops; the study's journal has all of them."""
 _DEVICE_NAME = 24
 """Characters of a device's name in a tag."""
 _AWAY = frozenset({Outcome.LOST, Outcome.PREEMPTED})
@@ -64,6 +68,13 @@ def _where(report: Report) -> str:
     if not isinstance(usage, Usage) or usage.share is None:
         return ""
     return f" on {terminal_text(usage.device)}"
+
+
+def visit_lines(report: Report, partitions: PartitionNames | None) -> list[str]:
+    """The partitions that a model visited, a line for each epoch; empty where models do not hop."""
+    if partitions is None or not report.visits:
+        return []
+    return [terminal_text(line) for line in epoch_lines(report.visits, partitions, EPOCHS_LISTED)]
 
 
 def job_name(job: Job) -> str:
@@ -227,11 +238,15 @@ class TaskPerJob:
     Args:
         metric: of the study, for the words of a state.
         clock: see :class:`_Times`.
+        partitions: of a study whose models hop: the log lists the visits.
     """
 
-    def __init__(self, metric: str, clock: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, metric: str, clock: Callable[[], float] | None = None, *, partitions: PartitionNames | None = None
+    ) -> None:
         self._metric = metric
         self._clock = clock
+        self._partitions = partitions
         self._futures: list[PrefectFuture[Any]] = []
         self._unanswered: dict[tuple[int, int], tuple[Job, queue.SimpleQueue[Report]]] = {}
         self._told: frozenset[str] = frozenset()
@@ -251,8 +266,11 @@ class TaskPerJob:
         def rung_job() -> State[Any]:
             report = answer.get()
             times.set()
+            logger = get_run_logger()
+            for line in visit_lines(report, self._partitions):
+                logger.info("%s", line)
             if report.outcome not in RESULTS:
-                get_run_logger().error("%s: %s", report.outcome, self._words(report))
+                logger.error("%s: %s", report.outcome, self._words(report))
             return final_state(report, self._metric)
 
         def end(report: Report) -> None:
@@ -313,11 +331,15 @@ class TaskPerRung:
     Args:
         metric: of the study, for the words of a state.
         clock: see :class:`_Times`.
+        partitions: of a study whose models hop: the log lists the visits.
     """
 
-    def __init__(self, metric: str, clock: Callable[[], float] | None = None) -> None:
+    def __init__(
+        self, metric: str, clock: Callable[[], float] | None = None, *, partitions: PartitionNames | None = None
+    ) -> None:
         self._metric = metric
         self._clock = clock
+        self._partitions = partitions
         self._lock = threading.Lock()
         self._rungs: dict[tuple[int, int], _Rung] = {}
         self._futures: list[PrefectFuture[Any]] = []
@@ -373,6 +395,8 @@ class TaskPerRung:
                 good = report.outcome in RESULTS
                 counts[good] += 1
                 line = final_state(report, self._metric).message
+                if self._partitions is not None and report.visits:
+                    line = f"{line} ({hops_in_short(report.visits)})"
                 (logger.info if good else logger.error)("%s: %s", job_name(ended), line)
             open_rung.times.set()
             return Completed(message=f"{counts[True]} jobs completed, {counts[False]} attempts failed")

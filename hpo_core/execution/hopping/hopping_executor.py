@@ -58,7 +58,8 @@ class HoppingExecutor:
         inner: runs one unit on each of its devices at once.
         spec: the study, with ``data``.
         folder: of the study; states travel through it. None: there are no files (a simulation).
-        running: trials that train, as far as an earlier controller came; others left nothing of use.
+        running: trials that train or are to be tried again, as far as an earlier controller came; others left nothing
+            of use.
     """
 
     def __init__(
@@ -71,8 +72,7 @@ class HoppingExecutor:
         self._spec = spec
         self._requests = JobRequests(spec, str(folder))
         self._files = None if folder is None else ProgressFiles(folder)
-        if self._files is not None:
-            self._files.keep_only(running)
+        self.keep_only(running)
         files = [*data.files, *data.validation_files]
         self._names = [file.name for file in files]
         self._trained_on = len(data.files)
@@ -144,6 +144,11 @@ class HoppingExecutor:
         with self._lock:
             self.cancel([training.job.key for training in self._trainings.values()])
             self._inner.cancel_all()
+
+    def keep_only(self, trials: Iterable[int]) -> None:
+        """Remove states of all others: a worker that was lost may have written one after its job had ended."""
+        if self._files is not None:
+            self._files.keep_only(trials)
 
     def now(self) -> float:
         return self._inner.now()
@@ -256,17 +261,19 @@ class HoppingExecutor:
     def _completed(self, training: Training, unit: Unit, job: Job, report: Report) -> None:
         self._remove_state(training.take(job, report))
         end = self._schedule.unit_ended(unit, seconds=max(0.0, report.ended - report.started))
-        if end.order is not None:
-            self._remove_state(training.end_epoch())
+        before = None if end.order is None else training.end_epoch()
         if end.job_ended:
             self._end(training, training.finished(self._requests.of(training.job)))
-        elif training.cancelled:
-            self._end(training, training.failed(Outcome.PREEMPTED, "The attempt was ended between two units."))
-        elif end.order is not None and self._files is not None:
-            try:
+            return
+        try:
+            if end.order is not None and self._files is not None:
                 self._files.save(training.job.trial, training.progress())
-            except StorageError as error:
-                self._end(training, training.failed(Outcome.STORAGE, str(error)))
+        except StorageError as error:
+            self._end(training, training.failed(Outcome.STORAGE, str(error)))
+            return
+        self._remove_state(before)  # not earlier: the progress that was saved before names it
+        if training.cancelled:
+            self._end(training, training.failed(Outcome.PREEMPTED, "The attempt was ended between two units."))
 
     def _lost(self, training: Training, unit: Unit, report: Report) -> None:
         """Repeat the unit, from the state that it started with, on another worker or this one once it is back."""

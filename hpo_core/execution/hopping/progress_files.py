@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -49,7 +48,10 @@ class ProgressFiles:
         self._root = Path(folder)
 
     def save(self, trial: int, progress: Progress) -> None:
-        """Write it durably.
+        """Write it; it survives the end of this process, and need not survive a crash of the computer.
+
+        After that an older one, or none, is found, and more is repeated: no wait for the disk here, for the caller may
+        be the thread that hears of all other units.
 
         Raises:
             StorageError: the folder cannot be written.
@@ -58,10 +60,7 @@ class ProgressFiles:
         partial = path.with_suffix(".part")
         try:
             private_folder(path.parent, below=self._root)
-            with partial.open("wb") as file:
-                file.write(msgspec.msgpack.encode(progress))
-                file.flush()
-                os.fsync(file.fileno())
+            partial.write_bytes(msgspec.msgpack.encode(progress))
             partial.replace(path)
         except OSError as error:
             raise StorageError(

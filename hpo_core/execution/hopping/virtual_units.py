@@ -70,7 +70,10 @@ class VirtualUnits(VirtualExecutor):
         unit = job.unit
         assert unit is not None, "a whole job has no place to run"
         part = self._sizes[unit.index] / self._epoch
-        return self._seconds(job) * part * (1.0 if unit.trains else EVALUATION)
+        if unit.trains or job.checkpoint is None:
+            return self._seconds(job) * part
+        begin = msgspec.structs.replace(job.checkpoint, resource=job.target - 1)
+        return self._seconds(msgspec.structs.replace(job, checkpoint=begin)) * part * EVALUATION
 
     def _result(self, attempt: Attempt) -> Report:
         job, unit = attempt.job, attempt.job.unit

@@ -17,7 +17,7 @@ from hpo_core.execution.ratio_tuning.choice import Together, best_of, is_falling
 from hpo_core.execution.ratio_tuning.window import MeasuredWindow
 from hpo_core.journal.measurements import measurements_of
 from hpo_core.journal.memory import MemoryJournal
-from hpo_core.model.devices.inventory import EMPTY
+from hpo_core.model.devices.inventory import EMPTY, Capacity
 from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.events import Event
@@ -33,6 +33,7 @@ CONFIGURATIONS = 100_000
 """More than can end in a window."""
 PATIENCE = 600.0
 """Seconds beyond ten windows that the first units may take."""
+_NO_ROOM = "no room for more jobs"
 UNITS = 10_000
 """Of a training whose search has no upper limit: more than end in a window."""
 
@@ -137,11 +138,16 @@ class RatioTuner:
         before: dict[str, int] = {}
         for ratio in self._ratios:
             counts, lacking = self._room(ratio)
-            if counts == before:
-                self._say(f"ratio {ratio:g}: no more jobs at once than before ({'; '.join(lacking.values())})")
-                ends = {name: end or f"no room for more jobs: {lacking.get(name, '')}" for name, end in ends.items()}
+            same = {name for name in alone if counts.get(name, 0) == before.get(name, 0)}
+            for name in alone:
+                if name in same:
+                    ends[name] = ends[name] or f"{_NO_ROOM} at {ratio:g}: {lacking.get(name, '')}"
+                elif ends[name].startswith(_NO_ROOM):
+                    ends[name] = ""
+            if all(name in same or not _may_rise(ends[name]) for name in alone):
+                self._say(f"ratio {ratio:g}: {_NO_ROOM} than before")
                 continue
-            before, ends = counts, {name: "" if end.startswith("no room") else end for name, end in ends.items()}
+            before = counts
             found = self._measure(ratio)
             if not found:
                 ends = {name: end or f"out of memory at {ratio:g}" for name, end in ends.items()}
@@ -151,7 +157,7 @@ class RatioTuner:
                     rows[name].append(row)
                     if is_falling(rows[name]):
                         ends[name] = f"slower at {ratio:g}"
-            if all(ends.values()):
+            if not any(map(_may_rise, ends.values())):
                 break
         return {name: Found(alone=alone[name], rows=tuple(rows[name]), end=ends[name]) for name in alone if rows[name]}
 
@@ -204,7 +210,8 @@ class RatioTuner:
         """A placer that is full of such jobs, and one more of them."""
         placer = _shared(self._study(ratio))
         placer.update(self._inventory)
-        jobs = [Job(number, 0, Rung(0, 0), 1, self._params) for number in range(self._inventory.slots + 1)]
+        most = self._packing.most * len(self._inventory.devices)
+        jobs = [Job(number, 0, Rung(0, 0), 1, self._params) for number in range(most + 1)]
         placer.place(jobs)
         return placer, jobs[-1]
 
@@ -214,7 +221,14 @@ class RatioTuner:
         counts: dict[str, int] = {}
         for share in placer.shares().values():
             counts[share.architecture] = counts.get(share.architecture, 0) + 1
-        return counts, {name: f"{name}: {words}" for name, words in placer.lacking(another).items()}
+        most = self._packing.most
+        full = {name for name, count in counts.items() if count == most * self._devices(name)}
+        lacking = placer.lacking(another)
+        return counts, lacking | dict.fromkeys(full, f"packing.most = {most}")
+
+    def _devices(self, architecture: str) -> int:
+        capacities = [device.capacity for device in self._inventory.devices]
+        return sum(isinstance(one, Capacity) and one.architecture == architecture for one in capacities)
 
     def _check_needs(self) -> None:
         placer, job = self._placed(1.0)
@@ -224,6 +238,11 @@ class RatioTuner:
                 f"What compute a job needs of {', '.join(unknown)} could not be measured, so a ratio means nothing "
                 "there. State it: --set packing.demand.compute=30 (percent of the device)."
             )
+
+
+def _may_rise(end: str) -> bool:
+    """Whether a larger ratio may still be better: more jobs may have room again, slower ones get no faster."""
+    return not end or end.startswith(_NO_ROOM)
 
 
 def _repeated(spec: StudySpec, units: int | None) -> StudySpec:

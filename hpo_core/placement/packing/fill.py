@@ -1,107 +1,158 @@
-"""Fill: per device the waiting jobs that together leave the least of it idle."""
+"""Fill: per device the waiting jobs that should begin early, of those that leave next to none of it idle."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-from hpo_core.placement.packing.need import Need, WaitingJob
-from hpo_core.placement.packing.packing_policy import Assignment, by_run_time
+from hpo_core.placement.packing.core_split import split_cores
+from hpo_core.placement.packing.need import WHOLE, Need, WaitingJob
+from hpo_core.placement.packing.packing_policy import Assignment
 from hpo_core.placement.packing.room import Room
-from hpo_core.placement.packing.subset import largest_subset
+from hpo_core.placement.packing.subset import TOLERANCE, Candidate, best_subset, is_within
 
 
 class Fill:
-    """Fills each device with the subset of waiting jobs that uses most of its compute.
+    """Fills each device with the waiting jobs that are worth most together, of those that leave next to none idle.
 
-    Equation 5 of HyperSack asks for the largest sum of compute. On one device that is a subset sum: which sums the
-    longest waiting jobs reach is one whole number, a bit for each sum, and each further job is one shift of it. The
-    shortest list of longest jobs that reaches the device's capacity, but for a small tolerance, is enough: so long
-    jobs begin early, as in the decreasing policies, and devices are full, as from an exact solver. Where memory or
-    cores forbid the subset found, a bounded branch and bound looks for another. Fast devices come first, then those
-    with the most compute left.
+    Equation 5 of HyperSack asks for the largest sum of compute. A decision may assign :data:`TOLERANCE` permille of
+    the cluster's compute less than that, and chooses by :attr:`Need.value` among the subsets that remain: large and
+    long jobs early. Otherwise small jobs are used up first, and large ones find no room beside others at the end.
+    Where memory or cores forbid the subset found, a bounded branch and bound looks for another. Fast devices come
+    first, then those with the most compute left.
 
-    Where cores or memory are what runs out, the order by run time would spend them on few jobs; the same is then done
-    in order of compute per share of what is scarce, and the better of both is taken.
+    Where cores or memory are what runs out, the cores of each node are split among its devices so that they can hold
+    the most compute, and the assignment with these parts is taken if it is better.
     """
 
     def choose(self, jobs: Sequence[WaitingJob], room: Room) -> list[Assignment]:
-        smallest = _smallest(jobs)
-        order = by_run_time(jobs)
-        best, left = _fill(order, jobs, room, smallest, share_cores=False)
-        if len(best) == len(jobs) or not _is_short_of_other_than_compute(jobs, best, left):
+        smallest = _extreme(jobs, min)
+        order = sorted(range(len(jobs)), key=lambda job: -jobs[job].value)
+        places = _with_room(range(len(room.devices)), room, smallest)
+        best, left = _fill(order, jobs, room, smallest, parts={})
+        slack = _slack(room)
+        if len(best) == len(jobs) or not _is_short_of_other_than_compute(jobs, left, slack):
             return best
-        share = _compute_per_share(room)
-        scarce = sorted(order, key=lambda job: -share(jobs[job]))
-        for other, share_cores in ((scarce, False), (order, True), (scarce, True)):
-            chosen, left_then = _fill(other, jobs, room, smallest, share_cores=share_cores)
-            if sum(left_then.compute) < sum(left.compute):
-                best, left = chosen, left_then
-        return best
+        parts, possible = _parts(order, jobs, room, places)
+        if possible <= sum(room.compute[place] - left.compute[place] for place in parts) + slack:
+            return best
+        chosen, left_then = _fill(order, jobs, room, smallest, parts=parts)
+        return chosen if sum(left_then.compute) < sum(left.compute) - slack else best
 
 
-def _smallest(jobs: Sequence[WaitingJob]) -> dict[str, Need]:
-    """By architecture: the least of each that any of the jobs needs; a device with less room is full."""
-    least: dict[str, list[float]] = {}
+def _slack(room: Room) -> int:
+    """Permille of compute, of all devices, that a decision may leave idle."""
+    return TOLERANCE * sum(device.oversubscribe for device in room.devices) // WHOLE
+
+
+def _extreme(jobs: Sequence[WaitingJob], least_or_most: Callable[[list[Any]], Any]) -> dict[str, Need]:
+    """By architecture: the least, or the most, of each that any of the jobs needs."""
+    needs: dict[str, list[Need]] = {}
     for job in jobs:
         for name, need in job.demand.items():
-            known = least.get(name)
-            if known is None:
-                least[name] = [need.compute, need.memory, need.cores, need.seconds]
-                continue
-            if need.compute < known[0]:
-                known[0] = need.compute
-            if need.memory < known[1]:
-                known[1] = need.memory
-            if need.cores < known[2]:
-                known[2] = need.cores
-            if need.seconds < known[3]:
-                known[3] = need.seconds
+            if name in needs:
+                needs[name].append(need)
+            else:
+                needs[name] = [need]
     return {
-        name: Need(compute=int(compute), memory=int(memory), cores=int(cores), seconds=seconds)
-        for name, (compute, memory, cores, seconds) in least.items()
+        name: Need(
+            compute=least_or_most([need.compute for need in some]),
+            memory=least_or_most([need.memory for need in some]),
+            cores=least_or_most([need.cores for need in some]),
+            seconds=least_or_most([need.seconds for need in some]),
+        )
+        for name, some in needs.items()
     }
 
 
 def _fill(
-    order: list[int], jobs: Sequence[WaitingJob], room: Room, smallest: Mapping[str, Need], *, share_cores: bool
+    order: list[int], jobs: Sequence[WaitingJob], room: Room, smallest: Mapping[str, Need], *, parts: Mapping[int, int]
 ) -> tuple[list[Assignment], Room]:
     """Assignments with ``order`` saying which jobs matter first, and the room that they leave.
 
     Args:
-        smallest: see :func:`_smallest`.
-        share_cores: a device takes no more of the cores that its node has left than its part among the node's devices
-            that are still to be filled.
+        smallest: see :func:`_extreme`.
+        parts: by device, how much of its node's cores it may take; all of them where it is not named.
     """
     room = room.copy()
     chosen: list[Assignment] = []
     places = _with_room(range(len(room.devices)), room, smallest)
-    to_fill = Counter(room.node_of[place] for place in places)
+    spare: Counter[int] = Counter()
+    filled, subset = ("", 0), list[Candidate]()
+    idle = _slack(room) // max(len(places), 1)
     for place in sorted(places, key=lambda place: _rank(place, room, smallest)):
         node = room.node_of[place]
         architecture = room.devices[place].architecture
         compute, memory, cores = room.compute[place], room.memory[place], room.cores[node]
-        if share_cores:
-            cores //= to_fill[node]
-        to_fill[node] -= 1
-        candidates = [
-            (job, need)
-            for job in order
-            if (need := jobs[job].demand.get(architecture)) is not None
-            and need.compute <= compute
-            and need.memory <= memory
-            and need.cores <= cores
-        ]
-        if not candidates:
+        if place in parts:
+            cores = min(cores, spare[node] + parts[place])
+        if not room.fits(smallest[architecture], place):
             continue
-        subset = largest_subset(candidates, compute=compute, memory=memory, cores=cores)
+        like = architecture, compute
+        subset = _the_same(subset, order, jobs, architecture) if like == filled else []
+        if not subset or not is_within(subset, memory, cores):
+            candidates = [
+                (job, need)
+                for job in order
+                if (need := jobs[job].demand.get(architecture)) is not None
+                and need.compute <= compute
+                and need.memory <= memory
+                and need.cores <= cores
+            ]
+            if not candidates:
+                continue
+            subset = best_subset(candidates, compute=compute, memory=memory, cores=cores, idle=idle)
+        filled = like
         for job, need in subset:
             room.take(need, place)
             chosen.append((job, place))
+        if place in parts:
+            spare[node] += parts[place] - sum(need.cores for _, need in subset)
         taken = {job for job, _ in subset}
         order = [job for job in order if job not in taken]
     chosen += _first_fit(order, jobs, room, smallest)
     return chosen, room
+
+
+def _parts(order: list[int], jobs: Sequence[WaitingJob], room: Room, places: list[int]) -> tuple[dict[int, int], int]:
+    """By device, its part of the cores of a node that has several to fill; the compute that they can then hold."""
+    parts: dict[int, int] = {}
+    possible = 0
+    for node in dict.fromkeys(room.node_of[place] for place in places):
+        of_node = [place for place in places if room.node_of[place] == node]
+        if len(of_node) > 1:
+            needs = {
+                name: [need for job in order if (need := jobs[job].demand.get(name)) is not None]
+                for name in {room.devices[place].architecture for place in of_node}
+            }
+            split, total = split_cores(
+                [needs[room.devices[place].architecture] for place in of_node],
+                [room.compute[place] for place in of_node],
+                room.cores[node],
+            )
+            parts.update(zip(of_node, split, strict=True))
+            possible += total
+    return parts, possible
+
+
+def _the_same(
+    subset: list[Candidate], order: list[int], jobs: Sequence[WaitingJob], architecture: str
+) -> list[Candidate]:
+    """Other jobs that need what those of ``subset`` need; empty where there are not enough of them.
+
+    What is best for one device is best for the next one like it; so many free devices cost little more than one.
+    """
+    wanted = Counter((need.compute, need.memory, need.cores) for _, need in subset)
+    found: list[Candidate] = []
+    for job in order:
+        if len(found) == len(subset):
+            break
+        need = jobs[job].demand.get(architecture)
+        if need is not None and wanted[size := (need.compute, need.memory, need.cores)]:
+            wanted[size] -= 1
+            found.append((job, need))
+    return found if len(found) == len(subset) else []
 
 
 def _first_fit(
@@ -137,36 +188,14 @@ def _rank(place: int, room: Room, smallest: Mapping[str, Need]) -> tuple[float, 
     return smallest[room.devices[place].architecture].seconds, -room.compute[place]
 
 
-def _is_short_of_other_than_compute(jobs: Sequence[WaitingJob], chosen: list[Assignment], left: Room) -> bool:
-    """Whether a job that still waits has compute enough somewhere, but not memory or cores."""
-    placed = {job for job, _ in chosen}
-    most: dict[str, int] = {}
-    for place, device in enumerate(left.devices):
-        most[device.architecture] = max(most.get(device.architecture, 0), left.compute[place])
+def _is_short_of_other_than_compute(jobs: Sequence[WaitingJob], left: Room, slack: int) -> bool:
+    """Whether more than ``slack`` is left of compute, and beside it too little memory or cores for some job."""
+    if sum(left.compute) <= slack:
+        return False
+    most = _extreme(jobs, max)
     return any(
-        need.compute <= most.get(architecture, -1)
-        for place, job in enumerate(jobs)
-        if place not in placed
-        for architecture, need in job.demand.items()
+        left.compute[place] * len(left.devices) > slack
+        and (need := most.get(device.architecture)) is not None
+        and (left.memory[place] < need.memory or left.cores[left.node_of[place]] < need.cores)
+        for place, device in enumerate(left.devices)
     )
-
-
-def _compute_per_share(room: Room) -> Callable[[WaitingJob], float]:
-    """A job's compute for each share of a device's memory, or of its part of the cores, whichever is larger."""
-    memory: dict[str, int] = {}
-    cores: dict[str, float] = {}
-    devices = Counter(room.node_of)
-    for place, device in enumerate(room.devices):
-        node = room.node_of[place]
-        memory[device.architecture] = max(memory.get(device.architecture, 1), room.memory[place])
-        cores[device.architecture] = max(cores.get(device.architecture, 1.0), room.cores[node] / devices[node])
-
-    def of(job: WaitingJob) -> float:
-        shares = [
-            need.compute / max(need.memory / memory[name], need.cores / cores[name], 1e-9)
-            for name, need in job.demand.items()
-            if name in memory
-        ]
-        return max(shares, default=0.0)
-
-    return of

@@ -1,57 +1,80 @@
-"""The waiting jobs that together leave the least of one device idle: a subset sum within memory and cores."""
+"""The waiting jobs that begin together on one device: a knapsack within memory and cores."""
 
 from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
+
 from hpo_core.placement.packing.need import Need
 
-TOLERANCE = 4
-"""Permille of a device that may stay idle rather than passing over a longer job."""
+TOLERANCE = 5
+"""Permille of compute that may stay idle for the sake of jobs that should begin early."""
 STEPS = 120
 """Steps of the search for a subset that memory and cores allow, at most."""
 CONSIDERED = 40
 """Jobs that this search looks at."""
 
+MOST_ITEMS = 96
+"""Jobs that the knapsack of one device is filled from."""
+
 Candidate = tuple[int, Need]
 """(place among the waiting jobs, need on this device)."""
 
 
-def largest_subset(candidates: list[Candidate], *, compute: int, memory: int, cores: int) -> list[Candidate]:
-    """The candidates with the largest sum of compute, but for :data:`TOLERANCE`, of as few first ones as reach it.
+def best_subset(candidates: list[Candidate], *, compute: int, memory: int, cores: int, idle: int) -> list[Candidate]:
+    """The candidates worth most together, of those that leave at most ``idle`` more compute idle than must be.
 
     Args:
         candidates: each fits by itself; the first matter most.
         compute: permille that are left, and likewise for the others.
+        idle: permille.
     """
-    subset = _first_that_reach(candidates, compute)
-    if _is_within(subset, memory, cores):
+    subset = _most_valued(candidates, compute, idle)
+    if is_within(subset, memory, cores):
         return subset
     return _bounded_search(_without_surplus(candidates, compute, memory, cores), compute, memory, cores)
 
 
-def _first_that_reach(candidates: list[Candidate], compute: int) -> list[Candidate]:
-    """The subset with the largest sum of compute within ``compute``, of as few first candidates as reach it."""
-    mask = (1 << (compute + 1)) - 1
-    enough = max(compute - TOLERANCE, 0)
-    sums = 1
-    reached = []
-    for _, need in candidates:
-        reached.append(sums)
-        sums |= (sums << need.compute) & mask
-        if sums >> enough:
-            break
-    total = sums.bit_length() - 1
+def _most_valued(candidates: list[Candidate], compute: int, idle: int) -> list[Candidate]:
+    """As :func:`best_subset`, by compute alone: a knapsack by dynamic programming over the sums of compute."""
+    items = _items(candidates, compute)
+    worth = np.full(compute + 1, -np.inf)
+    worth[0] = 0.0
+    taken = []
+    for _, need in items:
+        with_it = worth[: -need.compute] + need.value
+        is_better = with_it > worth[need.compute :]
+        np.copyto(worth[need.compute :], with_it, where=is_better)
+        taken.append(is_better)
+    most = int(np.flatnonzero(worth >= 0)[-1])
+    least = max(most - idle, 0)
+    total = least + int(worth[least : most + 1].argmax())
     subset = []
-    for place in range(len(reached) - 1, -1, -1):
-        if not (reached[place] >> total) & 1:
-            subset.append(candidates[place])
-            total -= candidates[place][1].compute
-    subset += [candidate for candidate in candidates if candidate[1].compute == 0]
+    for candidate, is_better in zip(reversed(items), reversed(taken), strict=True):
+        rest = total - candidate[1].compute
+        if rest >= 0 and is_better[rest]:
+            subset.append(candidate)
+            total = rest
     return subset
 
 
-def _is_within(subset: list[Candidate], memory: int, cores: int) -> bool:
+def _items(candidates: list[Candidate], compute: int) -> list[Candidate]:
+    """Of candidates that need about as much compute the first ones, so many as fit; :data:`MOST_ITEMS` or few more."""
+    for width in (1, 4, 16, 64):
+        count: Counter[int] = Counter()
+        items = []
+        for candidate in candidates:
+            size = candidate[1].compute
+            if size and (count[size // width] + 1) * size <= compute:
+                count[size // width] += 1
+                items.append(candidate)
+        if len(items) <= MOST_ITEMS:
+            break
+    return items
+
+
+def is_within(subset: list[Candidate], memory: int, cores: int) -> bool:
     return sum(need.memory for _, need in subset) <= memory and sum(need.cores for _, need in subset) <= cores
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hpo_core.model.partition_file import weights_of
+from hpo_core.simulation.repeats import Scenario
 from hpo_core.simulation.shared_cluster import ONE_PER_DEVICE
 from hpo_core.simulation.statistics import Answer
 from hpo_core.views.formatting import duration, number
@@ -38,6 +40,11 @@ class Simulated:
         return self.answers[0].scenario.cluster is not None
 
     @property
+    def hops(self) -> bool:
+        """Whether models hop between partitions of the data."""
+        return any(answer.scenario.placed is not None for answer in self.answers)
+
+    @property
     def repeats(self) -> int:
         return len(self.answers[0].runs)
 
@@ -59,6 +66,11 @@ def table(simulated: Simulated, *, quartiles: bool = True) -> list[tuple[str, li
     rows = [("time to the end", cells("seconds", duration))]
     if (sooner := times_sooner(simulated)) is not None:
         rows.append(("times sooner", [f"{times:.2f}" for times in sooner]))
+    if simulated.hops:
+        placed = [(answer.scenario.placed, answer.scenario) for answer in simulated.answers]
+        rows.append(("with all data on each worker", cells("seconds_replicated", duration, "–")))
+        shares = ["all" if one is None else _percent(one.share(_sizes(of), len(of.workers))) for one, of in placed]
+        rows.append(("data on a worker", shares))
     if simulated.target is not None:
         better = "≤" if sign > 0 else "≥"
         goal = f"time to {metric} {better} {number(simulated.target * sign)}"
@@ -83,6 +95,11 @@ def table(simulated: Simulated, *, quartiles: bool = True) -> list[tuple[str, li
         rows.append((lost, cells("lost_worker_seconds", _hours)))
     rows.append((f"best {metric}", cells("best_loss", lambda loss: number(loss * sign), "none")))
     return rows
+
+
+def _sizes(scenario: Scenario) -> tuple[float, ...]:
+    data = scenario.spec.data
+    return (1.0,) if data is None else weights_of(data.files)
 
 
 def times_sooner(simulated: Simulated) -> list[float] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hpo_core.model.trial import Outcome
@@ -21,7 +22,7 @@ from hpo_core.report.style import (
     text,
     time_axis,
 )
-from hpo_core.views.formatting import duration
+from hpo_core.views.formatting import duration, plural
 
 BARS = 5_000
 LANES_NAMED = 40
@@ -31,23 +32,27 @@ def jobs_over_time(series: Series) -> Figure | None:
     """A bar per attempt, a row per worker slot."""
     if not series.spans:
         return None
+    hops = series.study.spec.data is not None  # a job runs on many workers, one after the other
+    spans = [replace(span, worker="model") for span in series.spans] if hops else series.spans
     divisor, across = time_axis(series.wall)
-    lanes, owners = lanes_of(series.spans)
-    data = bars(series, series.spans, lanes, divisor)
+    lanes, owners = lanes_of(spans)
+    data = bars(series, spans, lanes, divisor)
     names = [text(owner.removeprefix("tcp://"), 24) or "no worker named" for owner in owners]
     left = axis("", range=[len(names) - 0.4, -0.6], showgrid=False, fixedrange=True, ticks="")
-    if len(names) <= LANES_NAMED:
+    if len(names) <= LANES_NAMED and not hops:
         left |= {"tickvals": list(range(len(names))), "ticktext": names}
     else:
-        left |= {"showticklabels": False, "title": {"text": f"{len(names)} rows", "font": {"size": 13}}}
+        rows = plural(len(names), "model") if hops else f"{len(names)} rows"
+        left |= {"showticklabels": False, "title": {"text": rows, "font": {"size": 13}}}
     share = series.utilization
-    is_share = share is not None and series.study.spec.packing is None  # with packing, slots are jobs to choose from
+    slots_are_workers = series.study.spec.packing is None and not hops  # with packing they are jobs to choose from
+    is_share = share is not None and slots_are_workers
     title = f"Jobs over time: workers busy {100 * (share or 0):.0f}% of the time" if is_share else "Jobs over time"
     few = f" Of {len(series.spans):,} attempts the {BARS:,} longest are drawn." if len(series.spans) > BARS else ""
     cut = f" {duration(series.paused)} in which no controller ran are cut out." if series.paused > 1 else ""
     caption = (
-        "Each row is a worker, each bar one attempt; gaps are idle time, pink bars failed, grey ones were "
-        f"lost.{few}{cut}"
+        f"Each row is a {'model that trains' if hops else 'worker'}, each bar one attempt; gaps are idle time, pink "
+        f"bars failed, grey ones were lost.{few}{cut}"
     )
     shape = layout(150 + round(min(900, 30 * len(names))), barmode="overlay", xaxis=across, yaxis=left)
     return Figure("jobs", title, caption, data, shape)

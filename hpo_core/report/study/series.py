@@ -92,6 +92,8 @@ class Series:
     """Active seconds from the first grant to the last entry."""
     paused: float = 0.0
     """Seconds in which no controller ran."""
+    pauses: list[tuple[float, float]] = field(default_factory=list)
+    """Begin and end of each such stretch after the first grant, on the journal's clock."""
     slot_time: float = 0.0
     """Slots offered, integrated over active time."""
     levels: list[int] = field(default_factory=list)
@@ -142,6 +144,11 @@ class Series:
         """
         offered = self.slot_time or self.wall * _most_at_once(self.spans)
         return min(1.0, self.busy / offered) if offered > 0 else None
+
+    def active(self, time: float) -> float:
+        """Active seconds until a time of the journal's clock, between 0 and :attr:`wall`."""
+        paused = math.fsum(max(0.0, min(end, time) - begin) for begin, end in self.pauses)
+        return min(max(0.0, time - self.began - paused), self.wall)
 
     def level(self, resource: int) -> int:
         """Index of a resource in :attr:`levels`."""
@@ -218,6 +225,7 @@ class _Reader:
             gap = max(0.0, entry.time - self.last)
             if isinstance(entry.stimulus, ControllerStarted):
                 found.paused += gap
+                found.pauses.append((self.last, self.last + gap))
             else:
                 found.slot_time += gap * self.slots
         self.last = max(self.last, entry.time)

@@ -7,6 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from hpo_core.model.events import Entry
+from hpo_core.report.hopping.hop_lanes import hop_figure
+from hpo_core.report.hopping.hop_tables import hop_tables
 from hpo_core.report.html_page import Live, card, html_page, write_page
 from hpo_core.report.jobs.device_lanes import device_figures, device_table
 from hpo_core.report.jobs.grid_map import grid_figures
@@ -73,6 +75,7 @@ def _of_rungs(series: Series) -> list[Figure | None]:
         ladder_figure(series),
         rung_counts(series),
         *device_figures(series),
+        hop_figure(series),
         jobs_over_time(series),
         importance_bars(found) if found else None,
         parameter_panels(series, found) if found else None,
@@ -91,6 +94,7 @@ def _of_pbt(series: Series) -> list[Figure | None]:
         schedules(series),
         lineage_tree(series),
         *device_figures(series),
+        hop_figure(series),
         jobs_over_time(series),
         importance_bars(found) if found is not None and drawn else None,
         distribution(series),
@@ -127,7 +131,8 @@ def render(
         f"{head(series, links)}"
         f'<div class="{"pair" if len(series.study.spec.space) < 12 else "pair long"}">{first}</div>'
         f"{brackets(series)}{course(series)}{cards}"
-        f"{device_table(series)}{front_table(series)}{top_trials(series)}{failures(series)}{trials_card(series)}",
+        f"{device_table(series)}{hop_tables(series)}{front_table(series)}{top_trials(series)}{failures(series)}"
+        f"{trials_card(series)}",
         drawn,
         f"A projection of the journal up to entry {series.study.seq - 1}; write it again at any time.",
         trials=embedded_trials(series, folder),

@@ -15,6 +15,7 @@ from hpo_core.search.search_settings import Progress
 from hpo_core.spec import notices
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.jobs.data_words import data_words
+from hpo_core.views.jobs.device_words import granted_words
 from hpo_core.views.jobs.packing_words import packing_words
 from hpo_core.views.next_command import next_command
 from hpo_core.views.repeat_spread import spread_of
@@ -49,14 +50,14 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
         tiles.append(("infeasible", f"{state.infeasible_results:,}", f"results; {names} should be at most 0"))
     if len(study.spec.objectives) > 1:
         tiles.append(("Pareto front", f"{len(state.front):,}", f"results, by {len(study.spec.objectives)} objectives"))
-    running = f", {len(state.running)} running" if state.running else ""
+    running = f", {granted_words(series.study)}" if state.running else ""
     tiles.append(("trials", f"{len(state.trials):,}", f"{state.abandoned_trials:,} abandoned"))
     tiles.append(("jobs done", f"{state.completed_jobs:,}", f"{state.failed_attempts:,} failed attempts{running}"))
     tiles += _resource(series)
     paused = f"and {duration(series.paused)} stopped" if series.paused > 1 else "first job to last entry"
     tiles.append(("wall time", duration(series.wall), paused))
     share = series.utilization
-    if share is not None and study.spec.packing is None:  # the figure of its devices says it
+    if share is not None and study.spec.packing is None and study.spec.data is None:  # their own figures say it
         tiles.append(("utilization", f"{100 * share:.0f}%", f"{duration(series.busy)} of worker time"))
     return tiles
 

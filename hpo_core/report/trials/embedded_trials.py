@@ -18,7 +18,9 @@ from hpo_core.report.study.series import Series, Span
 from hpo_core.report.style import text
 from hpo_core.report.trials.log_tails import log_tail
 from hpo_core.state import TrialRecord
-from hpo_core.views.formatting import duration, number
+from hpo_core.views.formatting import duration, listed, number
+from hpo_core.views.hopping.partition_names import PartitionNames
+from hpo_core.views.hopping.visit_order import VISITS_NAMED, epochs_of
 from hpo_core.views.repeat_spread import repeat_spread
 from hpo_core.views.trial_state import trial_state
 from hpo_core.views.trial_story import trial_story
@@ -26,12 +28,14 @@ from hpo_core.views.usage_words import largest_memory, usage_words
 
 CURVE_POINTS = 60
 """Of one trial."""
-CURVE_BYTES, STORY_BYTES, LOG_BYTES = 1_500_000, 1_500_000, 400_000
+CURVE_BYTES, STORY_BYTES, LOG_BYTES, VISIT_BYTES = 1_500_000, 1_500_000, 400_000, 1_000_000
 """Of all trials together."""
 _USED = ["memory MB", "cores", "seconds per unit"]
 """Columns of a study whose attempts were measured: the largest memory, the others of the latest attempt."""
 _SPREAD = ["std", "repeats"]
 """Columns of a study with seed repeats: standard deviation and single values behind the best."""
+EPOCHS = 100
+"""The latest ones of a trial whose visits are listed."""
 LOGS = 300
 """Trials whose logs are looked for."""
 
@@ -151,7 +155,8 @@ def _spans(series: Series) -> dict[int, list[Span]]:
 
 def _details(series: Series, spans: dict[int, list[Span]], folder: Path | None) -> dict[int, dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
-    left = {"curve": CURVE_BYTES, "story": STORY_BYTES, "log": LOG_BYTES}
+    left = {"curve": CURVE_BYTES, "story": STORY_BYTES, "log": LOG_BYTES, "visits": VISIT_BYTES}
+    partitions = PartitionNames.of(series.study.spec)
 
     def keep(trial: TrialRecord, key: str, value: Any, budget: str) -> None:
         size = len(json.dumps(value))
@@ -165,6 +170,8 @@ def _details(series: Series, spans: dict[int, list[Span]], folder: Path | None) 
         if left["story"] > 0:
             keep(trial, "story", _story(series, trial), "story")
             keep(trial, "attempts", [_attempt(series, span) for span in spans.get(trial.number, ())], "story")
+        if partitions is not None and left["visits"] > 0:
+            keep(trial, "visits", _visits(trial, partitions), "visits")
         if folder is not None and place < LOGS:
             keep(trial, "log", log_tail(folder, trial.number, trial.attempts), "log")
     return found
@@ -198,6 +205,21 @@ def _story(series: Series, trial: TrialRecord) -> list[str]:
     """Without its parameters and its state, which stand beside it."""
     created, *others = trial_story(series.study.state, trial.number)[:-1]
     return [line[:2_000] for line in (created.partition(": ")[0], *others)]
+
+
+def _visits(trial: TrialRecord, names: PartitionNames) -> list[list[Any]]:
+    """A row for each of the latest epochs: number, partitions in order, workers, those of validation, seconds."""
+    epochs = [epoch for result in trial.all_results for epoch in epochs_of(result.visits or (), names)]
+    return [
+        [
+            epoch.epoch,
+            listed([name for name, _, _ in epoch.trained], VISITS_NAMED),
+            listed([worker for _, worker, _ in epoch.trained], VISITS_NAMED),
+            listed([f"{name} on {worker}" for name, worker, _ in epoch.evaluated], VISITS_NAMED),
+            duration(epoch.seconds),
+        ]
+        for epoch in epochs[-EPOCHS:]
+    ]
 
 
 def _attempt(series: Series, span: Span) -> list[Any]:

@@ -139,14 +139,14 @@ class Zygote:
 
     def _start(self, request: JobRequest) -> None:
         assert self._function is not None and self._child is None
+        if not is_loaded(request):  # before the child's limits begin: it does not count as a step of training
+            self._send(Loading())
+            self._load_partition(request)
         try:
             child = RunningChild(request, self._progress, self._tree)
         except StorageError as error:
             self._send(Done(_storage_report(request, error)))
             return
-        if not is_loaded(request):
-            self._send(Loading())
-            self._load_partition(request)
         if request.share is not None:
             find_thread_pools(request.share, request.threads)
         parent = os.getpid()

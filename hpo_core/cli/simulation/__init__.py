@@ -1,0 +1,1 @@
+"""hpo simulate: what was typed, what is played, what is printed."""

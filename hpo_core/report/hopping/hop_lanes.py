@@ -1,0 +1,167 @@
+"""The units of a study on its workers over time, a colour for each trial."""
+
+from __future__ import annotations
+
+import colorsys
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpo_core.model.partition_file import natural_order
+from hpo_core.report.study.job_timeline import LANES_NAMED
+from hpo_core.report.study.learning_curves import LISTED
+from hpo_core.report.study.series import Series
+from hpo_core.report.style import Figure, axis, layout, rounded, text, time_axis
+from hpo_core.views.formatting import duration
+from hpo_core.views.hopping.hop_units import HopUnit, hop_units
+from hpo_core.views.hopping.hop_uses import mean_utilization, worker_uses
+from hpo_core.views.hopping.partition_names import PartitionNames
+from hpo_core.views.hopping.visit_order import worker_name
+
+BARS = 2_000
+"""With more units they are lines: a browser draws one path for each trial, not one shape for each unit."""
+LINES = 30_000
+"""At most about this many, of all workers together."""
+PIXELS = 1_500
+"""Of a row on a wide screen: what is narrower is drawn together with its neighbours where there are lines."""
+_GOLDEN = 0.618034
+
+
+def units_of(series: Series) -> list[HopUnit]:
+    """The units behind all results; times are active ones."""
+    return hop_units(series.study.spec, series.study.state, clock=series.active)
+
+
+def hop_figure(series: Series) -> Figure | None:
+    """A bar for each unit, a row for each worker; None where models do not hop, or no result is there yet."""
+    units, names = units_of(series), PartitionNames.of(series.study.spec)
+    if not units or names is None:
+        return None
+    workers = sorted({unit.worker for unit in units}, key=natural_order)
+    rows = {worker: row for row, worker in enumerate(workers)}
+    divisor, across = time_axis(series.wall)
+    height = 130 + round(min(900, max(24, 150 / len(rows)) * len(rows)))
+    as_bars = len(units) <= BARS
+    own = defaultdict(list)
+    for block in _blocks(units, names, series.wall if not as_bars else 0.0):
+        own[block.trial].append(block)
+    draw = _bars if as_bars else _lines
+    width = 0.72 * (height - 90) / len(rows)
+    data = [draw(trial, blocks, rows, divisor, width=width) for trial, blocks in sorted(own.items())]
+    for trace in data:
+        trace["showlegend"] = len(own) <= LISTED
+    left = axis("", range=[len(rows) - 0.4, -0.6], showgrid=False, fixedrange=True, ticks="")
+    if len(rows) <= LANES_NAMED:
+        left |= {"tickvals": list(rows.values()), "ticktext": [text(worker_name(name), 24) for name in rows]}
+    else:
+        left |= {"showticklabels": False, "title": {"text": f"{len(rows)} workers", "font": {"size": 13}}}
+    shape = layout(height, barmode="overlay", hoverdistance=30, xaxis=across, yaxis=left)
+    busy = 100 * (mean_utilization(worker_uses(units)) or 0.0)
+    pale = " Pale ones evaluate a model." if as_bars and any(not unit.trains for unit in units) else ""
+    few = "" if as_bars else " Units narrower than a pixel are drawn together."
+    caption = (
+        f"Each row is a worker, each bar a unit: one model on one partition, in the colour of its trial.{pale}{few} "
+        "Units of jobs that run or failed are not in the journal."
+    )
+    return Figure("hops", f"Units on workers: busy {busy:.0f}% of the time", caption, data, shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """What is drawn as one: a unit, or several that cannot be told apart."""
+
+    trial: int
+    worker: str
+    start: float
+    end: float
+    trains: bool
+    words: str
+
+
+def _blocks(units: Sequence[HopUnit], names: PartitionNames, wall: float) -> list[_Block]:
+    """Units by worker and time; ``wall``: of the study, where narrow ones are joined, else 0."""
+    by_worker = defaultdict(list)
+    for unit in units:
+        by_worker[unit.worker].append(unit)
+    pixel = wall / min(PIXELS, LINES / len(by_worker))
+    found = []
+    for worker, own in by_worker.items():
+        joined: list[HopUnit] = []
+        for unit in sorted(own, key=lambda unit: unit.started):
+            if joined and unit.ended - joined[0].started > pixel:
+                found.append(_block(worker, joined, names))
+                joined = []
+            joined.append(unit)
+        found.append(_block(worker, joined, names))
+    return found
+
+
+def _block(worker: str, joined: Sequence[HopUnit], names: PartitionNames) -> _Block:
+    first, last = joined[0], joined[-1]
+    if len(joined) == 1:
+        words = (
+            f"trial {first.trial}, epoch {first.epoch}<br>{text(names.all[first.partition], 60)}, "
+            f"{duration(first.seconds)}"
+        )
+        words += f"<br>came from {text(worker_name(first.came_from), 40)}" if first.changed_worker else ""
+    else:
+        longest = max(joined, key=lambda unit: unit.seconds)
+        trials = {unit.trial for unit in joined}
+        words = f"trial {longest.trial}" if len(trials) == 1 else f"{len(trials)} trials"
+        words += f"<br>{len(joined)} units, {duration(last.ended - first.started)}"
+        first = longest
+    return _Block(first.trial, worker, joined[0].started, last.ended, first.trains, words)
+
+
+def _bars(
+    trial: int, blocks: Sequence[_Block], rows: dict[str, int], divisor: float, *, width: float
+) -> dict[str, Any]:
+    opacity = {} if all(block.trains for block in blocks) else {"opacity": [1 if b.trains else 0.45 for b in blocks]}
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": f"trial {trial}",
+        "width": 0.72,
+        "hoverinfo": "text",
+        "textposition": "none",
+        "base": [rounded(block.start / divisor) for block in blocks],
+        "x": [rounded((block.end - block.start) / divisor) for block in blocks],
+        "y": [rows[block.worker] for block in blocks],
+        "text": [block.words for block in blocks],
+        "marker": {"color": trial_color(trial), "line": {"width": 0.5, "color": "#ffffff"}, **opacity},
+    }
+
+
+def _lines(
+    trial: int, blocks: Sequence[_Block], rows: dict[str, int], divisor: float, *, width: float
+) -> dict[str, Any]:
+    """Begin, middle and end of each as one path; the middle answers to the mouse."""
+    across: list[float | None] = []
+    down: list[int | None] = []
+    words: list[str] = []
+    for block in blocks:
+        start, end = block.start / divisor, block.end / divisor
+        across += [rounded(start), rounded((start + end) / 2), rounded(end), None]
+        down += [rows[block.worker]] * 3 + [None]
+        words += ["", block.words, "", ""]
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": f"trial {trial}",
+        "hoverinfo": "text",
+        "x": across,
+        "y": down,
+        "text": words,
+        "line": {"color": trial_color(trial), "width": round(width, 1), "simplify": False},
+    }
+
+
+def trial_color(trial: int) -> str:
+    """Neighbours differ in hue by most of a circle, and in lightness.
+
+    >>> trial_color(0), trial_color(1)
+    ('#c84b4b', '#7f9ad7')
+    """
+    hue, light = (trial * _GOLDEN) % 1.0, (0.54, 0.67, 0.44)[trial % 3]
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, light, 0.53))

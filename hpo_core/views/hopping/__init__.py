@@ -1,0 +1,1 @@
+"""Models that hop, as people look at them: units, workers, bytes moved, the order of visits."""

@@ -1,0 +1,64 @@
+"""Estimates of unit times."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from hpo_core.hopper.unit_times import UnitTimes
+
+
+def test_costs_and_slowness_are_found_from_units_that_ended() -> None:
+    rng = random.Random(4)
+    costs = [rng.uniform(1, 50) for _ in range(12)]
+    slowness = [rng.choice([0.5, 1.0, 2.0]) for _ in range(6)]
+    sizes = [1.0, 1.0, 2.0, 1.0, 0.5, 1.0]
+    times = UnitTimes(sizes)
+    mean = sum(sizes) / len(sizes)
+
+    def seconds(configuration: int, worker: int) -> float:
+        return costs[configuration] * slowness[worker] * sizes[worker] / mean
+
+    pairs = [(configuration, worker) for configuration in range(12) for worker in range(6)]
+    for _ in range(2):  # two epochs
+        rng.shuffle(pairs)
+        for configuration, worker in pairs:
+            times.observe(configuration, str(worker), worker, seconds(configuration, worker) * rng.uniform(0.9, 1.1))
+    for configuration, worker in pairs:
+        assert times.seconds(configuration, str(worker), worker) == pytest.approx(
+            seconds(configuration, worker), rel=0.15
+        )
+
+
+def test_a_worker_that_becomes_slow_is_noticed() -> None:
+    times = UnitTimes()
+    for _ in range(50):
+        for worker in "ab":
+            times.observe(0, worker, 0, 1.0)
+    for _ in range(100):
+        times.observe(0, "a", 0, 3.0)
+        times.observe(0, "b", 0, 1.0)
+    assert times.slowness("a") / times.slowness("b") == pytest.approx(3.0, rel=0.1)
+
+
+def test_what_is_measured_counts_for_more_than_what_was_expected() -> None:
+    times = UnitTimes()
+    times.expect(0, 100.0)
+    times.expect_worker("a", 1.0)
+    for _ in range(10):
+        times.observe(0, "a", 0, 10.0)
+    times.expect(0, 100.0)
+    assert times.seconds(0, "a", 0) == pytest.approx(10.0, rel=0.1)
+
+
+def test_impossible_times_are_refused_and_a_clock_that_went_back_is_left_out() -> None:
+    times = UnitTimes()
+    times.observe(0, "a", 0, -3.0)
+    assert not times.is_known(0)
+    with pytest.raises(ValueError, match=r"seconds = 0\.0 must be"):
+        times.expect(0, 0.0)
+    with pytest.raises(ValueError, match="slowness = inf must be"):
+        times.expect_worker("a", float("inf"))
+    with pytest.raises(ValueError, match="size must be finite and above 0"):
+        UnitTimes([1.0, 0.0])

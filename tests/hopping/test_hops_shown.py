@@ -1,0 +1,237 @@
+"""What people are shown of models that hop, judged by the journal of a study in virtual time."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+from msgspec.structs import replace
+
+from hpo_core.execution.virtual_workers import Worker
+from hpo_core.journal.codec import decode_entry
+from hpo_core.model.events import ControllerStarted, Entry
+from hpo_core.model.hops import Visit
+from hpo_core.report.hopping import hop_lanes
+from hpo_core.report.hopping.hop_lanes import hop_figure, units_of
+from hpo_core.report.hopping.hop_tables import hop_tables
+from hpo_core.report.study.job_timeline import jobs_over_time
+from hpo_core.report.study.series import Series, read_series
+from hpo_core.report.study.study_page import figures, render
+from hpo_core.report.study.tables import key_numbers
+from hpo_core.report.trials.embedded_trials import embedded_trials
+from hpo_core.tracking.run_artifacts import visits_csv
+from hpo_core.tracking.tracked_study import TrackedStudy
+from hpo_core.views.hopping.hop_units import hop_units
+from hpo_core.views.hopping.hop_uses import mean_utilization, partition_uses, worker_uses
+from hpo_core.views.hopping.hop_words import hopping_line, plain_hops, visit_lines
+from hpo_core.views.hopping.moved_bytes import moved_bytes
+from hpo_core.views.hopping.partition_names import PartitionNames, short_names
+from hpo_core.views.hopping.visit_order import epoch_lines
+from tests.golden.make import FOLDER as GOLDEN
+from tests.hopping.hopping_studies import METHODS, VirtualHopping
+from tests.report.test_report import World
+
+SIZES = [{"name": f"part-{place}", "count": 50, "bytes": 10**6} for place in range(3)]
+
+
+@pytest.fixture(scope="module")
+def world() -> VirtualHopping:
+    workers = [Worker(), Worker(speed=0.5), Worker(joins=30.0)]
+    return VirtualHopping(search=METHODS["asha"], validation=2, workers=workers).run()
+
+
+@pytest.fixture(scope="module")
+def series(world: VirtualHopping) -> Series:
+    return read_series(entries(world))
+
+
+def entries(world: VirtualHopping) -> list[Entry]:
+    return list(world.journal.entries("hopping"))
+
+
+def visits_of(world: VirtualHopping) -> list[tuple[int, Visit]]:
+    return [(event.trial, visit) for event in world.completed() for visit in event.visits or ()]
+
+
+def test_units_are_the_visits_of_the_journal(world: VirtualHopping) -> None:
+    units = hop_units(world.study.spec, world.study.state)
+    recorded = Counter((trial, v.epoch, v.partition, v.worker, v.started, v.ended) for trial, v in visits_of(world))
+    assert Counter((u.trial, u.epoch, u.partition, u.worker, u.started, u.ended) for u in units) == recorded
+    uses = worker_uses(units)
+    assert [use.worker for use in uses] == ["worker-0", "worker-1", "worker-2"]
+    assert sum(use.units for use in uses) == len(units)
+    end = max(unit.ended for unit in units)
+    for use in uses:
+        seconds = math.fsum(v.ended - v.started for _, v in visits_of(world) if v.worker == use.worker)
+        assert use.seconds == pytest.approx(seconds) and use.utilization == pytest.approx(seconds / end)
+        assert use.received == 100 * use.models
+    assert 0 < (mean_utilization(uses) or 0) < 1
+    data = world.study.spec.data
+    assert data is not None
+    partitions = partition_uses([*data.files, *data.validation_files], 3, units)
+    epochs = len({(unit.trial, unit.epoch) for unit in units})
+    assert [use.units for use in partitions] == [epochs] * 5, "each model sees each partition once an epoch"
+    assert [use.trains for use in partitions] == [True] * 3 + [False] * 2
+
+
+def test_bytes_moved_are_those_of_the_sources_table() -> None:
+    """Three configurations, two epochs, three partitions of 1 MB, models of 100 bytes."""
+    search = {"method": "random", "max_resource": 2, "configs": 3}
+    world = VirtualHopping(search=search, data={"partitions": SIZES}, counts=[50] * 3).run()
+    units = hop_units(world.study.spec, world.study.state)
+    moved = moved_bytes(world.study.spec, world.study.state, units)
+    assert moved is not None
+    assert moved.hopping == 2 * 100 * 3 * 3 + 100 * 3
+    assert moved.replication == 2 * 3 * 10**6 + 100 * 3, "two workers"
+    assert moved.remote_reads == 2 * 3 * 3 * 10**6 + 100 * 3
+    assert moved.moved == 100 * (moved.units - 3) == sum(v.size for _, v in visits_of(world)), "three began with none"
+    orders: dict[int, list[str]] = {}
+    for trial, visit in visits_of(world):
+        orders.setdefault(trial, []).append(visit.worker)
+    changes = sum(a != b for order in orders.values() for a, b in pairwise(order))
+    assert moved.changed_worker == changes > 0 and moved.moved_to_others == 100 * changes
+    unknown = VirtualHopping(search=search).run()
+    found = moved_bytes(unknown.study.spec, unknown.study.state, hop_units(unknown.study.spec, unknown.study.state))
+    assert found is not None and found.data is found.replication is found.remote_reads is None
+    assert "sizes of partitions are not known" in hop_tables(read_series(entries(unknown)))
+
+
+def test_the_chart_has_a_bar_for_each_unit(world: VirtualHopping, series: Series) -> None:
+    found = {figure.key: figure for figure in figures(series)}
+    lanes = found["hops"]
+    assert sum(len(trace["x"]) for trace in lanes.data) == len(visits_of(world))
+    assert lanes.layout["yaxis"]["ticktext"] == ["worker-0", "worker-1", "worker-2"]
+    assert [trace["name"] for trace in lanes.data] == [f"trial {number}" for number in range(9)]
+    pale = [share for trace in lanes.data for share in trace["marker"]["opacity"]]
+    assert pale.count(0.45) == 2 * pale.count(1) // 3, "validation on two partitions for three of training"
+    words = [line for trace in lanes.data for line in trace["text"]]
+    assert any("came from worker-1" in line for line in words) and all(line.startswith("trial ") for line in words)
+    go.Figure(lanes.data, lanes.layout)
+    spans = sorted(
+        (y, base, x) for trace in lanes.data for y, base, x in zip(trace["y"], trace["base"], trace["x"], strict=True)
+    )
+    for (row, begin, length), (other, then, _) in pairwise(spans):
+        assert row != other or begin + length <= then + 1e-3, "one unit at a time on a worker"
+    jobs = found["jobs"]
+    assert jobs.title == "Jobs over time" and "Each row is a model that trains" in jobs.caption
+    assert "utilization" not in [label for label, _, _ in key_numbers(series)]
+    page = render(series)
+    for name in ("bytes", "workers", "partitions"):
+        assert f'data-csv="hopping-{name}.csv"' in page
+
+
+def test_many_units_are_drawn_as_one_path_for_each_trial(
+    series: Series, world: VirtualHopping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hop_lanes, "BARS", 10)
+    lines = hop_figure(series)
+    assert lines is not None and {trace["type"] for trace in lines.data} == {"scatter"}
+    assert sum(trace["x"].count(None) for trace in lines.data) == len(visits_of(world)), "all are wider than a pixel"
+    assert all(len(trace["x"]) == len(trace["y"]) == len(trace["text"]) for trace in lines.data)
+    go.Figure(lines.data, lines.layout)
+    monkeypatch.setattr(hop_lanes, "PIXELS", 10)
+    joined = hop_figure(series)
+    assert joined is not None
+    blocks = sum(trace["x"].count(None) for trace in joined.data)
+    assert 10 < blocks < len(visits_of(world)) / 2, "of what is narrower than a pixel, several together"
+    drawn = [line for trace in joined.data for line in trace["text"] if " units, " in line]
+    assert drawn and any(" trials<br>" in line for line in drawn)
+
+
+def test_time_in_which_no_controller_ran_is_cut_out(world: VirtualHopping) -> None:
+    recorded = entries(world)
+    cut = len(recorded) // 2
+    at = recorded[cut - 1].time
+    later = [replace(entry, seq=entry.seq + 1, time=entry.time + 5000.0) for entry in recorded[cut:]]
+    stopped = Entry(cut, at + 5000.0, 1, ControllerStarted("second"), ())
+    whole, paused = read_series(recorded), read_series([*recorded[:cut], stopped, *later])
+    assert paused.paused == pytest.approx(5000.0) and paused.wall == pytest.approx(whole.wall)
+    assert paused.active(at + 4000.0) == pytest.approx(at), "within the pause"
+    assert paused.active(at + 5010.0) == pytest.approx(at + 10.0) and paused.active(at - 1.0) == pytest.approx(at - 1.0)
+    assert paused.active(-5.0) == 0.0 and paused.active(1e9) == paused.wall
+
+
+def test_the_order_of_visits_of_a_trial(world: VirtualHopping, series: Series) -> None:
+    lines = list(visit_lines(world.study.spec, world.study.state.trials[0]))
+    orders = {epoch: order for (trial, epoch), order in world.orders().items() if trial == 0}
+    assert len(lines) == len(orders)
+    for epoch, order in orders.items():
+        assert lines[epoch].startswith(f"epoch {epoch}: part-{order[0]} on worker-")
+        places = [lines[epoch].index(f"part-{place} on") for place in order]
+        assert places == sorted(places) and "; validation val-" in lines[epoch]
+    trials = embedded_trials(series)
+    assert trials is not None
+    rows = trials["details"][0]["visits"]
+    assert [row[0] for row in rows] == sorted(orders)
+    assert [row[1] for row in rows] == [", ".join(f"part-{place}" for place in orders[k]) for k in sorted(orders)]
+
+
+def test_long_jobs_and_wide_epochs_are_shortened() -> None:
+    visits = [Visit(epoch, place, "w0", 0.0, 1.0, 0) for epoch in range(300) for place in range(100)]
+    names = PartitionNames(tuple(f"part-{place}" for place in range(100)), 100)
+    lines = list(epoch_lines(visits, names, 200))
+    assert len(lines) == 201 and lines[-1] == "and 100 epochs more"
+    assert lines[0].endswith(" and 36 more; 1 min 40 s")
+
+
+def test_short_names_stay_apart() -> None:
+    assert short_names(["a/x-1.npz", "b/x-1.npz"]) == ("a", "b")
+    assert short_names([]) == ()
+    assert short_names(["p-10-of-20.npz", "p-20-of-20.npz"]) == ("p-10", "p-20")
+    assert short_names(["1.csv", ".csv"]) == ("1.csv", ".csv")
+
+
+def test_one_line_for_hpo_status_and_json_for_programs(world: VirtualHopping) -> None:
+    line = hopping_line(world.study)
+    many = len(visits_of(world))
+    assert line.startswith("3 partitions (3 examples), validation on 2 partitions (2 examples), scheduler remaining; ")
+    assert f"{many:,} units of {many // 5} epochs on 3 workers, busy " in line and " hops moved " in line
+    plain = json.loads(json.dumps(plain_hops(world.study)))
+    assert plain["moved"]["units"] == many == sum(row["units"] for row in plain["workers"])
+    assert len(plain["partitions"]) == 5
+    fresh = VirtualHopping(search=METHODS["asha"])
+    assert hopping_line(fresh.study).endswith("; no result yet") and plain_hops(fresh.study) == {}
+
+
+def test_mlflow_gets_each_visit_and_the_bytes(world: VirtualHopping) -> None:
+    fold = TrackedStudy()
+    moved: dict[int, list[float]] = {}
+    for entry in entries(world):
+        fold.add(entry)
+        for number, notes in enumerate(fold.trials):
+            moved.setdefault(number, []).extend(p.value for p in notes.points if p.key == "bytes_moved")
+        fold.clear_changes()
+    sizes: Counter[int] = Counter()
+    for trial, visit in visits_of(world):
+        sizes[trial] += visit.size
+    assert {trial: values[-1] for trial, values in moved.items()} == sizes
+    assert all(values == sorted(values) for values in moved.values())
+    rows: list[dict[str, Any]] = list(csv.DictReader(io.StringIO(visits_csv(fold))))
+    assert len(rows) == len(visits_of(world))
+    first = [row["partition"] for row in rows if row["trial"] == "0" and row["epoch"] == "0"][:3]
+    assert first == [f"part-{place}" for place in world.orders()[0, 0]]
+
+
+def test_studies_that_do_not_hop_have_none_of_it() -> None:
+    plain = read_series(World().play().entries())
+    assert hop_figure(plain) is None and hop_tables(plain) == "" and units_of(plain) == []
+    assert hopping_line(plain.study) == "" and plain_hops(plain.study) == {}
+    assert PartitionNames.of(plain.study.spec) is None
+    trials = embedded_trials(plain)
+    assert trials is not None and not any("visits" in one for one in trials["details"].values())
+    jobs = jobs_over_time(plain)
+    assert jobs is not None and "Each row is a worker" in jobs.caption
+
+
+def test_the_golden_journal_draws() -> None:
+    lines = (GOLDEN / "hopped-format-3.jsonl").read_text().splitlines()
+    found = read_series(decode_entry(line) for line in lines)
+    page = render(found)
+    assert "Units on workers: busy " in page and "part-3" in page

@@ -1,0 +1,123 @@
+"""What lies in ``hops/`` while models hop: at each moment a controller that comes next can go on from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
+from hpo_core.execution.hopping.progress_files import Progress, ProgressFiles
+from hpo_core.execution.hopping.virtual_units import VirtualUnits
+from hpo_core.execution.loop import Loop
+from hpo_core.execution.virtual import Attempt
+from hpo_core.model.errors import StorageError
+from hpo_core.model.hops import Unit
+from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Checkpoint, Job, Report
+from hpo_core.training import Trainer
+from hpo_core.training.request import JobRequest
+from tests.hopping.hopping_objectives import write_partitions
+from tests.hopping.hopping_studies import VirtualHopping
+
+SEARCH = {"method": "random", "max_resource": 4, "configs": 3}
+
+
+class UnitsThatWrite(VirtualUnits):
+    """Each unit leaves a state, as real ones do."""
+
+    folder: Path
+
+    def _result(self, attempt: Attempt) -> Report:
+        report = super()._result(attempt)
+        if report.checkpoint is not None:
+            path = self.folder / report.checkpoint.uri
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"state")
+        return report
+
+
+def on_disk(folder: Path) -> VirtualHopping:
+    """A study whose states are files."""
+    world = VirtualHopping(search=SEARCH)
+    world.units.__class__ = UnitsThatWrite
+    world.units.folder = folder  # type: ignore[attr-defined]
+    world.executor = HoppingExecutor(world.units, world.study.spec, folder)
+    world.loop = Loop(world.study, world.executor)
+    return world
+
+
+def resumable(folder: Path) -> list[int]:
+    """Trials whose progress is there; each of them names a state that is there."""
+    found = []
+    for path in folder.glob("hops/*/progress.msgpack"):
+        progress = msgspec.msgpack.decode(path.read_bytes(), type=Progress)
+        assert (folder / progress.state.uri).is_file(), "it could not be gone on from"
+        found.append(int(path.parent.name.removeprefix("trial-")))
+    return found
+
+
+def test_saved_progress_names_a_state_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    for name in ("save", "remove_state"):
+        original = getattr(ProgressFiles, name)
+
+        def checked(self: ProgressFiles, *words: Any, original: Any = original) -> None:
+            seen.append(resumable(tmp_path))  # a kill -9 just before
+            original(self, *words)
+            seen.append(resumable(tmp_path))  # or just after
+
+        monkeypatch.setattr(ProgressFiles, name, checked)
+    on_disk(tmp_path).run().judge()
+    assert any(seen) and not list(tmp_path.glob("hops/*"))
+
+
+def test_a_full_disk_costs_no_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = on_disk(tmp_path)
+    original = ProgressFiles.save
+
+    def full(self: ProgressFiles, trial: int, progress: Progress) -> None:
+        if progress.epoch >= 2:
+            raise StorageError("the disk is full")
+        original(self, trial, progress)
+
+    monkeypatch.setattr(ProgressFiles, "save", full)
+    world.loop.run()
+    assert world.study.status == "halted"
+    assert resumable(tmp_path)
+    assert set(resumable(tmp_path)) <= set(world.study.state.waiting)
+
+
+def test_what_was_left_of_ended_jobs_is_removed(tmp_path: Path) -> None:
+    world = on_disk(tmp_path)
+    world.run()
+    late = tmp_path / "hops" / "trial-00001" / "attempt-0-unit-000002.safetensors"
+    late.parent.mkdir(parents=True)
+    late.write_bytes(b"of a worker that was lost, and went on")
+    world.executor.keep_only([])
+    assert not list(tmp_path.glob("hops/*"))
+
+
+def test_loading_a_partition_is_no_step_of_training(tmp_path: Path) -> None:
+    """However long it takes: ``training.stall_timeout`` is for the training function."""
+    write_partitions(tmp_path / "data", [0])
+    base: dict[str, Any] = {
+        "study": "slow",
+        "objective": "tests.hopping.hopping_objectives:train",
+        "metric": "train_loss",
+        "seed": 1,
+        "folder": str(tmp_path),
+        "partition_folder": str(tmp_path / "data"),
+        "partitions": ("part-0.npz",),
+        "load": "tests.hopping.hopping_objectives:load_slowly",
+        "stall_timeout": 1.0,
+    }
+    unit = Unit("part-0.npz", 0, 0, 1, 0, "hops/trial-00000/attempt-0-unit-000000.safetensors")
+    trainer = Trainer(base["objective"])
+    try:
+        report = trainer.run(JobRequest(job=Job(0, 0, Rung(0, 0), 1, {"lr": 0.01}, unit=unit), **base))
+    finally:
+        trainer.close()
+    assert isinstance(report.checkpoint, Checkpoint), report
