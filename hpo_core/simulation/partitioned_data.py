@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpo_core.execution.faults import NO_FAULTS, Faults
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.hopping.virtual_units import VirtualUnits
 from hpo_core.execution.loop import Loop
@@ -15,7 +14,6 @@ from hpo_core.execution.virtual import VirtualClock
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.model.errors import SpecError
 from hpo_core.model.partition_file import weights_of
-from hpo_core.model.trial import Job, Metrics, Outcome, Point
 from hpo_core.simulation.simulation import Simulation
 from hpo_core.spec import limits
 from hpo_core.study import Study
@@ -79,9 +77,8 @@ class HoppingSimulation(Simulation):
         clock: moved forward by :meth:`run`.
         placed: how the partitions lie.
         workers: each one.
-        train: what training a job gives.
-        seconds: virtual duration of a job on a worker of speed 1.
-        more: ``curve``, ``faults``, as of :class:`~hpo_core.simulation.simulation.Simulation`.
+        more: ``train``, ``seconds``, ``curve``, ``faults``, as of
+            :class:`~hpo_core.simulation.simulation.Simulation`.
     """
 
     def __init__(
@@ -91,24 +88,17 @@ class HoppingSimulation(Simulation):
         *,
         placed: PartitionedData,
         workers: Sequence[Worker],
-        train: Callable[[Job], Metrics | Outcome],
-        seconds: Callable[[Job], float],
-        curve: Callable[[Job], Sequence[Point]] | None = None,
-        faults: Faults = NO_FAULTS,
+        **more: Any,
     ) -> None:
         data = study.spec.data
         assert data is not None
         self.study = study
         self.clock = clock
         files = [*data.files, *data.validation_files]
-        more: dict[str, Any] = {} if curve is None else {"curve": curve}
         self.executor = VirtualUnits(
             clock,
             workers=workers,
-            train=train,
-            seconds=seconds,
             objectives=[metric.name for metric in study.spec.objectives],
-            faults=faults,
             sizes=weights_of(files),
             trained_on=len(data.files),
             holdings=placed.holdings([file.name for file in files], len(workers)),

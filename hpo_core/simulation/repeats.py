@@ -191,41 +191,19 @@ def play(scenario: Scenario, world: Callable[[StudySpec, int], World], repeat: i
 
 def _simulation(scenario: Scenario, study: Study, clock: VirtualClock, place: World, faults: Faults) -> Simulation:
     workload = place.workload
-    curve = workload.curve if study.method.reads_curves else None
+    how: dict[str, Any] = {
+        "train": workload.train,
+        "seconds": workload.seconds,
+        "curve": workload.curve if study.method.reads_curves else None,
+        "faults": faults,
+    }
     if scenario.placed is not None:
-        return HoppingSimulation(
-            study,
-            clock,
-            placed=scenario.placed,
-            workers=scenario.workers,
-            train=workload.train,
-            seconds=workload.seconds,
-            curve=curve,
-            faults=faults,
-        )
+        return HoppingSimulation(study, clock, placed=scenario.placed, workers=scenario.workers, **how)
+    how["checkpoints"] = place.checkpoints
     if scenario.cluster is None or place.needs is None:
-        return Simulation(
-            study,
-            clock,
-            workers=scenario.workers,
-            train=workload.train,
-            seconds=workload.seconds,
-            curve=curve,
-            checkpoints=place.checkpoints,
-            faults=faults,
-        )
-    return SharedSimulation(
-        study,
-        clock,
-        cluster=scenario.cluster,
-        needs=place.needs,
-        train=workload.train,
-        seconds=workload.seconds,
-        time_unit=workload.time_unit,
-        curve=curve,
-        checkpoints=place.checkpoints,
-        faults=faults,
-    )
+        return Simulation(study, clock, workers=scenario.workers, **how)
+    needs, unit = place.needs, workload.time_unit
+    return SharedSimulation(study, clock, cluster=scenario.cluster, needs=needs, time_unit=unit, **how)
 
 
 def _with_claims(run: Run, executor: SharedSimulation, *, keep: bool) -> Run:

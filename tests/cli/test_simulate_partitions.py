@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from hpo_core.cli.app import app
 from hpo_core.model.errors import SpecError
+from tests.cli.test_simulate_devices import facts, hpo
 
 PLAIN: dict[str, Any] = {
     "study": "hops",
@@ -31,17 +30,9 @@ def study_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def hpo(*words: object) -> str:
-    result = CliRunner().invoke(app, ["simulate", *map(str, words), "--repeat", "1"])
-    if result.exception is not None:
-        raise result.exception
-    return result.stdout
-
-
 def ends(*words: object) -> list[tuple[float, float]]:
     """Of each scenario: seconds to its end, and with all data on each worker."""
-    found = json.loads(hpo(*words, "--json", "--picture", "off"))
-    figures = [scenario["figures"] for scenario in found["scenarios"]]
+    figures = [scenario["figures"] for scenario in facts(*words)["scenarios"]]
     return [(one["seconds"]["median"], one["seconds_replicated"]["median"]) for one in figures]
 
 
@@ -59,11 +50,13 @@ def test_more_workers_than_partitions_hold_copies(study_file: Path) -> None:
 def test_a_study_with_data_is_simulated_on_its_partitions(study_file: Path, tmp_path: Path) -> None:
     data = {"partitions": [{"name": f"part-{n}", "count": n + 1} for n in range(3)], "validation": ["val-0"]}
     study_file.write_text(json.dumps(PLAIN | {"data": data}))
-    shown = hpo(study_file, "--workers", 3)
+    shown = hpo(study_file, "--workers", 3, "--repeat", 1)
     assert "with all data on each worker" in shown and "data on a worker" in shown and "50 %" in shown
     assert "Models hop: an epoch's time is divided" in " ".join(shown.split())
     assert "with all data on each worker" in (tmp_path / "home" / "simulations" / "hops.html").read_text()
-    assert "data on a worker               100 %" in hpo(study_file, "--workers", 2, "--copies", 2, "--picture", "off")
+    assert "data on a worker               100 %" in hpo(
+        study_file, "--workers", 2, "--copies", 2, "--picture", "off", "--repeat", 1
+    )
 
 
 @pytest.mark.parametrize(

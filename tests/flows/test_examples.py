@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 import yaml
 
@@ -39,6 +42,38 @@ def test_pbt_its_schedule_and_the_replay_of_the_winner(hpo: Runner) -> None:
     again = hpo.json("rerun", "pbt-digits", "--trial", str(best["trial"]), "--as", "replay")
     assert again["status"] == "finished" and again["trials"] == len(schedule.segments)
     assert again["best"]["value"] == best["value"], "the winner's training again, to the bit"
+
+
+@pytest.mark.slow
+def test_hopping_network_and_its_rerun(hpo: Runner) -> None:
+    plain = split_and_read(hpo, "network")
+    plain["search"] |= {"configs": 4, "max_resource": 3}  # the example's 20 to 9 take a minute; the code is the same
+    first = hpo.json("tune", hpo.study(**plain))
+    assert first["status"] == "finished" and first["best"]["value"] < 2.0
+    again = hpo.json("rerun", "hopping-network", "--as", "again")
+    assert again["status"] == "finished"
+    assert metrics(hpo, "hopping-network") == metrics(hpo, "again"), "the same partitions in the same order"
+
+
+@pytest.mark.slow
+def test_hopping_linear_classifier(hpo: Runner) -> None:
+    plain = split_and_read(hpo, "linear")
+    plain["search"] |= {"configs": 3, "max_resource": 2}
+    file = hpo.study(**plain)
+    assert "exact (tracked: model)" in hpo("check", file)
+    first = hpo.json("tune", file)
+    assert first["status"] == "finished" and first["best"]["value"] < 1.0
+    assert all(values["val_accuracy"] > 0.5 for values in metrics(hpo, "hopping-linear").values())
+
+
+def split_and_read(hpo: Runner, name: str) -> dict[str, Any]:
+    """An example's study file, beside the shards that the documented command makes."""
+    (command,) = set(re.findall(r"\$ hpo (partition .*)", (ROOT / "examples/README.md").read_text()))
+    assert f"$ hpo {command}\n" in (ROOT / "docs/hopping.md").read_text()
+    hpo.environment["PYTHONPATH"] = str(ROOT)  # the command of the page runs in the clone
+    hpo(*command.replace("examples/hopping/shards", "shards").split())
+    plain: dict[str, Any] = yaml.safe_load((ROOT / f"examples/hopping/{name}.yaml").read_text())
+    return plain | {"pythonpath": [str(ROOT)], "tracking": {"mlflow": "off"}}
 
 
 def test_the_demo_is_what_the_readme_says() -> None:

@@ -1,0 +1,86 @@
+"""A study whose models hop, on real Dask workers with its SQL journal, without Prefect and MLflow.
+
+``python driven.py FOLDER`` runs ``FOLDER/study.json``; :func:`run_study` does so in a process of its own and reads what
+came of it. The workers are started from that process, so that they hold nothing of a benchmark's own imports.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpo_core.execution.dispatch import DirectDispatcher
+from hpo_core.execution.executor import OnReport
+from hpo_core.home import Home
+from hpo_core.model.devices.inventory import Slot
+from hpo_core.model.trial import Job, Report
+
+HERE = str(Path(__file__).resolve().parent)
+
+
+class Ended(msgspec.Struct):
+    """A job, and what it came to: with the curve, which the journal holds for few methods alone."""
+
+    params: dict[str, Any]
+    report: Report
+
+
+class Noting(DirectDispatcher):
+    """Submits jobs as they are, and keeps their reports."""
+
+    def __init__(self, executor: Any) -> None:
+        super().__init__(executor)
+        self.ended: list[Ended] = []
+
+    def dispatch(self, job: Job, slot: Slot, on_report: OnReport) -> None:
+        def noted(of: Job, report: Report) -> None:
+            self.ended.append(Ended(of.params, report))
+            on_report(of, report)
+
+        super().dispatch(job, slot, noted)
+
+
+def run_study(folder: Path, plain: dict[str, Any], *, seconds: float) -> list[Ended]:
+    """Run it to its end; returns its results.
+
+    Args:
+        folder: new; for the study file and the home of the study.
+        plain: the study file.
+        seconds: that it may take.
+    """
+    folder.mkdir(parents=True)
+    more = {"pythonpath": [HERE], "tracking": {"mlflow": "off"}}
+    (folder / "study.json").write_text(json.dumps(more | plain))
+    done = subprocess.run([sys.executable, __file__, str(folder)], capture_output=True, text=True, timeout=seconds)
+    if done.returncode or done.stdout.split()[-1:] != ["finished"]:
+        raise SystemExit(f"the study did not finish: {done.stdout[-500:]}\n{done.stderr[-2000:]}")
+    return msgspec.msgpack.decode((folder / "ended.msgpack").read_bytes(), type=list[Ended])
+
+
+def main(folder: Path) -> None:
+    from hpo_core.spec import StudySpec
+    from hpo_flows.study_run.session import Session
+
+    spec = StudySpec.from_plain(json.loads((folder / "study.json").read_text()))
+    session = Session(Home(folder / "home"), spec.study, spec=spec)
+    made: list[Noting] = []
+
+    def noting(_study: Any, executor: Any) -> Noting:
+        made.append(Noting(executor))
+        return made[-1]
+
+    try:
+        _, summary = session.run(noting)
+    finally:
+        session.close()
+    (folder / "ended.msgpack").write_bytes(msgspec.msgpack.encode(made[-1].ended))
+    print(summary.status, flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
