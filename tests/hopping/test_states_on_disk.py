@@ -10,13 +10,15 @@ import pytest
 
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.hopping.progress_files import Progress, ProgressFiles
+from hpo_core.execution.hopping.training import Training
 from hpo_core.execution.hopping.virtual_units import VirtualUnits
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import Attempt
+from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import ObjectiveError, StorageError
 from hpo_core.model.hops import Unit
 from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Checkpoint, Job, Report
+from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
 from hpo_core.training import Trainer
 from hpo_core.training.partitions.loaded_partitions import partition_data
 from hpo_core.training.request import JobRequest
@@ -132,3 +134,16 @@ def test_a_loader_that_is_not_there_is_named_as_such(tmp_path: Path) -> None:
     )  # fmt: skip
     with pytest.raises(ObjectiveError, match=r"^data\.load = 'tests.*:none': .* no function"):
         partition_data(request, "part-0.npz")
+
+
+def test_time_of_an_epoch_is_that_of_epochs_that_were_measured(tmp_path: Path) -> None:
+    """A job that goes on from its eighth epoch has not been measured in the first eight."""
+    training = Training(Job(0, 1, Rung(0, 0), 9, {}), lambda *_: None, names=["part-0"], weights=[1.0], trained_on=1)
+    state = Checkpoint("hops/trial-00000/attempt-0-unit-000007.safetensors", "", 8, 5)
+    training.go_on_from(Progress(origin=None, params={}, epoch=8, state=state, visits=(), points=(), elapsed=80.0))
+    job = training.unit_job(0, 0, 0, base="checkpoints", cached=1)
+    usage = Usage(memory=1, cores=1.0, startup_seconds=0.1, unit_seconds=10.0)
+    training.take(job, Report(trial=0, attempt=1, outcome=Outcome.COMPLETED, checkpoint=state, usage=usage))
+    training.end_epoch()
+    found = training.failed(Outcome.PREEMPTED, "").usage
+    assert isinstance(found, Usage) and found.unit_seconds == 10.0

@@ -59,6 +59,8 @@ class Training:
         self._unrestored: tuple[str, ...] = ()
         self._warnings: tuple[str, ...] = ()
         self._usages: list[Usage] = []
+        self._measured_after = self.epoch
+        """Epochs before those that ``_usages`` are of."""
 
     def go_on_from(self, progress: Progress) -> None:
         """Take what an earlier attempt left, whose controller ended."""
@@ -67,6 +69,7 @@ class Training:
         for point in progress.points:
             self.curve.add(point.resource, point.metrics)
         self.elapsed = progress.elapsed
+        self._measured_after = progress.epoch
         self._unrestored, self._warnings = progress.unrestored, progress.warnings
 
     def progress(self) -> Progress:
@@ -215,7 +218,7 @@ class Training:
         usages = self._usages
         if not usages:
             return None
-        epochs = max(1, self.epoch - (self.job.checkpoint.resource if self.job.checkpoint else 0))
+        epochs = max(1, self.epoch - self._measured_after)
         known = [usage.device_memory for usage in usages if usage.device_memory is not None]
         return msgspec.structs.replace(
             usages[-1],
