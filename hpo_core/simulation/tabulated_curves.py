@@ -54,11 +54,15 @@ class CurveTable:
         if untrained:  # point 0 is before training
             losses = losses[:, 1:]
             times = None if times is None else times[:, 1:] - times[:, :1]
-        if times is None:
-            times = np.broadcast_to(np.arange(1.0, losses.shape[1] + 1), losses.shape).copy()
         if lengths is not None:  # runs that ended early by their own rule keep their best and cost no more
             losses = np.fmin.accumulate(losses, axis=1)
-            times = np.minimum(times, lengths[:, None].astype(np.float64))
+        if times is not None:
+            times = _held(times, path)
+        else:
+            units = np.arange(1.0, losses.shape[1] + 1)
+            times = np.broadcast_to(units, losses.shape).copy()
+            if lengths is not None:
+                times = np.minimum(times, lengths[:, None].astype(np.float64))
         return cls(path.stem, losses, times, meta["direction"])
 
     @property
@@ -84,6 +88,25 @@ class CurveTable:
     def regret(self, row: int) -> float:
         """Normalised regret of a configuration fully trained: 0 the best of the table, 1 its median or worse."""
         return min(1.0, (float(self.final[row]) - self.best_final) / (self.median_final - self.best_final))
+
+
+def _held(times: npt.NDArray[np.float64], path: Path) -> npt.NDArray[np.float64]:
+    """Measured times; after the last one of a run that ended early, that one: it costs no more.
+
+    Raises:
+        SpecError: a time is missing before the last one.
+    """
+    known = np.isfinite(times)
+    last = np.where(known.any(axis=1), times.shape[1] - 1 - np.argmax(known[:, ::-1], axis=1), -1)
+    columns = np.arange(times.shape[1])
+    if (gaps := ~known & (columns <= last[:, None])).any() or (last < 0).any():
+        row = int(np.argmax(gaps.any(axis=1) | (last < 0)))
+        raise SpecError(
+            f"{path}: row {row} of time_s has no time where it has one later, or none at all; a training whose "
+            "duration is not known would cost nothing. Fill in the cumulative seconds, or drop the row."
+        )
+    held: npt.NDArray[np.float64] = np.take_along_axis(times, np.minimum(columns, last[:, None]), axis=1)
+    return held
 
 
 class TableSampler:

@@ -54,6 +54,7 @@ def study(hpo: Runner, folder: Path, **changes: Any) -> Path:
             "load": "tests.hopping.hopping_objectives:load",
         },
         cluster={"kind": "local", "workers": 2},
+        tracking={},
         **changes,
     )
 
@@ -70,6 +71,8 @@ def logs(hpo: Runner, run: str, wanted: int) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("grain", ["job", "rung"])
 def test_logs_of_task_runs_list_the_visits(hpo: Runner, tmp_path: Path, grain: str) -> None:
+    import mlflow
+
     name = f"hops-{grain}"
     facts = hpo.json("tune", study(hpo, tmp_path, study=name, prefect={"grain": grain}))
     assert facts["status"] == "finished" and facts["jobs"] == 6
@@ -86,6 +89,13 @@ def test_logs_of_task_runs_list_the_visits(hpo: Runner, tmp_path: Path, grain: s
     else:
         lines = logs(hpo, runs["bracket-0/rung-0/to-1"]["id"], 4)
         assert sum("1 epoch, 4 units on " in line for line in lines) == 4
+    client = mlflow.MlflowClient(f"sqlite:///{hpo.home / 'mlflow.db'}")
+    found = client.search_runs([e.experiment_id for e in client.search_experiments()], max_results=100)
+    (parent,) = [run for run in found if run.data.tags["hpo.kind"] == "study"]
+    table = Path(client.download_artifacts(parent.info.run_id, "visits.csv", str(tmp_path))).read_text().splitlines()
+    assert table[0] == "trial,epoch,partition,worker,started,ended,bytes" and len(table) == 1 + 6 * 4
+    moved = {run.data.tags["hpo.trial"]: run.data.metrics["bytes_moved"] for run in found if run is not parent}
+    assert len(moved) == 4 and moved["0"] == sum(visit["bytes"] for visit in recorded) > 0
     assert "units of 6 epochs on " in hpo("status", name) and "hops moved" in hpo("status", name)
     assert "epoch 0: part-" in hpo("show", name, "--trial", "0")
     assert {"moved", "workers", "partitions"} == set(hpo.json("show", name)["hops"])

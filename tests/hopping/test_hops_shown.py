@@ -6,18 +6,23 @@ import csv
 import io
 import json
 import math
+import re
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
 import pytest
 from msgspec.structs import replace
 
+from hpo_core.cli.output import epochs_that_ended
+from hpo_core.execution.hopping.progress_files import Progress, ProgressFiles
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.journal.codec import decode_entry
 from hpo_core.model.events import ControllerStarted, Entry
 from hpo_core.model.hops import Visit
+from hpo_core.model.trial import Checkpoint
 from hpo_core.report.hopping import hop_lanes
 from hpo_core.report.hopping.hop_lanes import hop_figure, units_of
 from hpo_core.report.hopping.hop_tables import hop_tables
@@ -131,18 +136,23 @@ def test_many_units_are_drawn_as_one_path_for_each_trial(
     series: Series, world: VirtualHopping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hop_lanes, "BARS", 10)
-    lines = hop_figure(series)
-    assert lines is not None and {trace["type"] for trace in lines.data} == {"scatter"}
-    assert sum(trace["x"].count(None) for trace in lines.data) == len(visits_of(world)), "all are wider than a pixel"
-    assert all(len(trace["x"]) == len(trace["y"]) == len(trace["text"]) for trace in lines.data)
-    go.Figure(lines.data, lines.layout)
+    found = hop_figure(series)
+    assert found is not None and {trace["type"] for trace in found.data} == {"scatter"}
+    *areas, words = found.data
+    assert [trace["name"] for trace in areas] == [f"trial {number}" for number in range(9)]
+    many = len(visits_of(world))
+    assert sum(trace["x"].count(None) for trace in areas) == len(words["text"]) == many, "all are wider than a pixel"
+    corners = {(area["x"][at], area["x"][at + 1]) for area in areas for at in range(0, len(area["x"]), 5)}
+    assert all(any(low <= middle <= high for low, high in corners) for middle in words["x"])
+    go.Figure(found.data, found.layout)
     monkeypatch.setattr(hop_lanes, "PIXELS", 10)
     joined = hop_figure(series)
     assert joined is not None
-    blocks = sum(trace["x"].count(None) for trace in joined.data)
-    assert 10 < blocks < len(visits_of(world)) / 2, "of what is narrower than a pixel, several together"
-    drawn = [line for trace in joined.data for line in trace["text"] if " units, " in line]
-    assert drawn and any(" trials<br>" in line for line in drawn)
+    lines = joined.data[-1]["text"]
+    assert 10 < len(lines) < many / 2, "of what is narrower than a pixel, several together"
+    single = sum(" units, " not in line for line in lines)
+    assert sum(int(re.findall(r"(\d+) units, ", line)[0]) for line in lines if " units, " in line) + single == many
+    assert any(" trials<br>" in line for line in lines)
 
 
 def test_time_in_which_no_controller_ran_is_cut_out(world: VirtualHopping) -> None:
@@ -198,6 +208,25 @@ def test_one_line_for_hpo_status_and_json_for_programs(world: VirtualHopping) ->
     assert len(plain["partitions"]) == 5
     fresh = VirtualHopping(search=METHODS["asha"])
     assert hopping_line(fresh.study).endswith("; no result yet") and plain_hops(fresh.study) == {}
+
+
+def test_running_jobs_say_how_many_epochs_they_have_behind_them(tmp_path: Path) -> None:
+    world = VirtualHopping(search={"method": "random", "max_resource": 5, "configs": 3})
+    jobs = world.study.set_capacity(3)
+    progress = Progress(
+        origin=None,
+        params=jobs[1].params,
+        epoch=2,
+        state=Checkpoint("hops/trial-00001/state", "", 2, 7),
+        visits=(),
+        points=(),
+        elapsed=3.0,
+    )
+    ProgressFiles(tmp_path).save(1, progress)
+    assert epochs_that_ended(world.study, tmp_path) == {}, "without the state that belongs to it, it is of no use"
+    (tmp_path / "hops/trial-00001/state").write_bytes(b"weights")
+    assert epochs_that_ended(world.study, tmp_path) == {1: " (2 done)"}
+    assert epochs_that_ended(World().study, tmp_path) == {}, "of studies that hop alone"
 
 
 def test_mlflow_gets_each_visit_and_the_bytes(world: VirtualHopping) -> None:

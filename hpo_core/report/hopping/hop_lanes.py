@@ -20,11 +20,13 @@ from hpo_core.views.hopping.partition_names import PartitionNames
 from hpo_core.views.hopping.visit_order import worker_name
 
 BARS = 2_000
-"""With more units they are lines: a browser draws one path for each trial, not one shape for each unit."""
-LINES = 30_000
-"""At most about this many, of all workers together."""
+"""With more units a browser draws one filled path for each trial, not one shape for each unit."""
+RECTANGLES = 30_000
+"""Of all these paths together, about."""
 PIXELS = 1_500
-"""Of a row on a wide screen: what is narrower is drawn together with its neighbours where there are lines."""
+"""Of a row on a wide screen: what is narrower is drawn together with its neighbours where units are no bars."""
+_HALF = 0.36
+"""Of the height of a bar, in rows."""
 _GOLDEN = 0.618034
 
 
@@ -44,13 +46,15 @@ def hop_figure(series: Series) -> Figure | None:
     height = 130 + round(min(900, max(24, 150 / len(rows)) * len(rows)))
     as_bars = len(units) <= BARS
     own = defaultdict(list)
-    for block in _blocks(units, names, series.wall if not as_bars else 0.0):
+    blocks = _blocks(units, names, series.wall if not as_bars else 0.0)
+    for block in blocks:
         own[block.trial].append(block)
-    draw = _bars if as_bars else _lines
-    width = 0.72 * (height - 90) / len(rows)
-    data = [draw(trial, blocks, rows, divisor, width=width) for trial, blocks in sorted(own.items())]
+    draw = _bars if as_bars else _area
+    data = [draw(trial, blocks, rows, divisor) for trial, blocks in sorted(own.items())]
     for trace in data:
         trace["showlegend"] = len(own) <= LISTED
+    if not as_bars:
+        data.append(_words_of(blocks, rows, divisor) | {"showlegend": False})
     left = axis("", range=[len(rows) - 0.4, -0.6], showgrid=False, fixedrange=True, ticks="")
     if len(rows) <= LANES_NAMED:
         left |= {"tickvals": list(rows.values()), "ticktext": [text(worker_name(name), 24) for name in rows]}
@@ -84,7 +88,7 @@ def _blocks(units: Sequence[HopUnit], names: PartitionNames, wall: float) -> lis
     by_worker = defaultdict(list)
     for unit in units:
         by_worker[unit.worker].append(unit)
-    pixel = wall / min(PIXELS, LINES / len(by_worker))
+    pixel = wall / min(PIXELS, RECTANGLES / len(by_worker))
     found = []
     for worker, own in by_worker.items():
         joined: list[HopUnit] = []
@@ -114,15 +118,13 @@ def _block(worker: str, joined: Sequence[HopUnit], names: PartitionNames) -> _Bl
     return _Block(first.trial, worker, joined[0].started, last.ended, first.trains, words)
 
 
-def _bars(
-    trial: int, blocks: Sequence[_Block], rows: dict[str, int], divisor: float, *, width: float
-) -> dict[str, Any]:
+def _bars(trial: int, blocks: Sequence[_Block], rows: dict[str, int], divisor: float) -> dict[str, Any]:
     opacity = {} if all(block.trains for block in blocks) else {"opacity": [1 if b.trains else 0.45 for b in blocks]}
     return {
         "type": "bar",
         "orientation": "h",
         "name": f"trial {trial}",
-        "width": 0.72,
+        "width": 2 * _HALF,
         "hoverinfo": "text",
         "textposition": "none",
         "base": [rounded(block.start / divisor) for block in blocks],
@@ -133,27 +135,37 @@ def _bars(
     }
 
 
-def _lines(
-    trial: int, blocks: Sequence[_Block], rows: dict[str, int], divisor: float, *, width: float
-) -> dict[str, Any]:
-    """Begin, middle and end of each as one path; the middle answers to the mouse."""
+def _area(trial: int, blocks: Sequence[_Block], rows: dict[str, int], divisor: float) -> dict[str, Any]:
+    """All rectangles as one filled path."""
     across: list[float | None] = []
-    down: list[int | None] = []
-    words: list[str] = []
+    down: list[float | None] = []
     for block in blocks:
-        start, end = block.start / divisor, block.end / divisor
-        across += [rounded(start), rounded((start + end) / 2), rounded(end), None]
-        down += [rows[block.worker]] * 3 + [None]
-        words += ["", block.words, "", ""]
+        start, end, row = rounded(block.start / divisor), rounded(block.end / divisor), rows[block.worker]
+        across += [start, end, end, start, None]
+        down += [row - _HALF, row - _HALF, row + _HALF, row + _HALF, None]
     return {
         "type": "scatter",
-        "mode": "lines",
+        "mode": "none",
+        "fill": "toself",
         "name": f"trial {trial}",
-        "hoverinfo": "text",
+        "hoverinfo": "skip",
         "x": across,
         "y": down,
-        "text": words,
-        "line": {"color": trial_color(trial), "width": round(width, 1), "simplify": False},
+        "fillcolor": trial_color(trial),
+    }
+
+
+def _words_of(blocks: Sequence[_Block], rows: dict[str, int], divisor: float) -> dict[str, Any]:
+    """What the mouse shows of areas: a point in the middle of each rectangle, which is not drawn."""
+    return {
+        "type": "scatter",
+        "mode": "none",
+        "name": "units",
+        "hoverinfo": "text",
+        "hoverlabel": {"bgcolor": "#ffffff"},
+        "x": [rounded((block.start + block.end) / 2 / divisor) for block in blocks],
+        "y": [rows[block.worker] for block in blocks],
+        "text": [block.words for block in blocks],
     }
 
 
@@ -161,7 +173,7 @@ def trial_color(trial: int) -> str:
     """Neighbours differ in hue by most of a circle, and in lightness.
 
     >>> trial_color(0), trial_color(1)
-    ('#c84b4b', '#7f9ad7')
+    ('#c84c4c', '#7e98d7')
     """
     hue, light = (trial * _GOLDEN) % 1.0, (0.54, 0.67, 0.44)[trial % 3]
     return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, light, 0.53))
