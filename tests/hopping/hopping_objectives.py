@@ -114,6 +114,15 @@ def looks_at_all(trial: Any) -> None:
         trial.report(val_loss=float(data["x"].sum()) ** 2)
 
 
+def slow(trial: Any) -> None:
+    model = Linear()
+    trial.track(model=model)
+    for _ in trial.steps():
+        model.seen.append(len(load(trial.partition)["x"]))
+        time.sleep(0.2)
+        trial.report(val_loss=1.0)
+
+
 def write_partitions(folder: Path, numbers: list[int], *, validation: int = 0, rows: int = 40) -> None:
     """``part-0.npz`` and so on, and ``val-0.npz`` and so on, the same wherever they are written."""
     folder.mkdir(parents=True, exist_ok=True)

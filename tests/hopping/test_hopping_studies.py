@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from hpo_core.execution.faults import Faults
 from hpo_core.execution.hopping.hopping_executor import PartitionsMissingError
+from hpo_core.execution.virtual import Attempt
 from hpo_core.execution.virtual_workers import Worker
+from hpo_core.model.trial import Outcome, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from tests.hopping.hopping_studies import METHODS, VirtualHopping
@@ -119,3 +121,21 @@ def test_a_metric_that_is_not_finite_ends_the_job() -> None:
     world.run()
     assert any(event.loss is None for event in world.completed())
     assert world.study.status == "finished"
+
+
+def test_a_damaged_state_is_not_blamed_on_the_checkpoint_that_the_job_began_with() -> None:
+    """The state after the last epoch lies beside the checkpoints; those of validation start from it."""
+    world = VirtualHopping(search=METHODS["sha"], validation=1)
+    original, damaged = world.units._result, []
+
+    def result(attempt: Attempt) -> Report:
+        job = attempt.job
+        if not job.unit.trains and job.target == 3 and not damaged:
+            damaged.append(job)
+            return Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.CHECKPOINT_BAD, message="truncated")
+        return original(attempt)
+
+    world.units._result = result
+    world.run().judge()
+    assert damaged and damaged[0].checkpoint.uri.startswith("checkpoints/")
+    assert not any(trial.failures or trial.condemned for trial in world.study.state.trials)

@@ -236,6 +236,55 @@ def test_a_killed_worker_at_any_unit_ends_right(cluster: Cluster, tmp_path: Path
     judge(hopping)
 
 
+def test_a_study_that_was_halted_goes_on_where_its_trials_were(tmp_path: Path) -> None:
+    """What a stop rule cancels waits to be tried again; no epoch of it is repeated."""
+    write_partitions(tmp_path / "data", [0, 1])
+    hopping = Hopping(
+        tmp_path,
+        objective="tests.hopping.hopping_objectives:slow",
+        search={"method": "random", "max_resource": 12, "configs": 3},
+        data={"partitions": "part-*.npz", "folder": str(tmp_path / "data")},
+        stop={"seconds": 4, "running": "cancel"},
+    )
+    states = hopping.home.study_folder(hopping.name) / "hops"
+    kept: set[int] = set()
+    while not kept:
+        assert "halted" in hopping.run()
+        kept = {int(path.parent.name.removeprefix("trial-")) for path in states.glob("*/progress.msgpack")}
+    assert kept <= set(hopping.study().state.waiting)
+    resumed, runs = time.time(), 0
+    while "finished" not in hopping.run():
+        runs += 1
+        assert runs < 30, "each run begins anew"
+    visits = {event.trial: event.visits for event in hopping.completed() if isinstance(event.visits, tuple)}
+    assert all(visits[trial][0].started < resumed for trial in kept)
+    assert all([visit.epoch for visit in seen] == [*sorted([*range(12)] * 2)] for seen in visits.values())
+    assert not list(states.glob("*"))
+
+
+def test_a_worker_that_stood_still_counts_no_unit_twice(cluster: Cluster, tmp_path: Path) -> None:
+    """SIGSTOP for longer than ``cluster.worker_timeout``: its unit is repeated, and what it says later is not heard."""
+    for name in ("a", "b"):
+        cluster.worker(name, [0, 1, 2, 3], validation=2)
+    hopping = Hopping(
+        tmp_path,
+        address=cluster.address,
+        cluster={"kind": "address", "address": cluster.address, "worker_timeout": 5},
+        search={"method": "random", "max_resource": 6, "configs": 6},
+    )
+    process = hopping.start()
+    until(lambda: len(hopping.completed()) >= 1, process)
+    cluster.processes["b"].send_signal(signal.SIGSTOP)
+    before = len(hopping.completed())
+    until(lambda: len(hopping.completed()) >= before + 3 or process.poll() is not None)
+    cluster.processes["b"].send_signal(signal.SIGCONT)
+    said, _ = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, said
+    assert "counts as gone" in said
+    assert hopping.study().status == "finished"
+    judge(hopping)
+
+
 def test_a_rerun_gives_the_same_weights_on_any_number_of_workers(tmp_path: Path) -> None:
     write_partitions(tmp_path / "data", [0, 1, 2, 3], validation=2)
     first = Hopping(tmp_path)

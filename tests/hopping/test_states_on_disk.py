@@ -13,11 +13,12 @@ from hpo_core.execution.hopping.progress_files import Progress, ProgressFiles
 from hpo_core.execution.hopping.virtual_units import VirtualUnits
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import Attempt
-from hpo_core.model.errors import StorageError
+from hpo_core.model.errors import ObjectiveError, StorageError
 from hpo_core.model.hops import Unit
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Report
 from hpo_core.training import Trainer
+from hpo_core.training.partitions.loaded_partitions import partition_data
 from hpo_core.training.request import JobRequest
 from tests.hopping.hopping_objectives import write_partitions
 from tests.hopping.hopping_studies import VirtualHopping
@@ -121,3 +122,13 @@ def test_loading_a_partition_is_no_step_of_training(tmp_path: Path) -> None:
     finally:
         trainer.close()
     assert isinstance(report.checkpoint, Checkpoint), report
+
+
+def test_a_loader_that_is_not_there_is_named_as_such(tmp_path: Path) -> None:
+    write_partitions(tmp_path, [0])
+    request = JobRequest(
+        study="s", job=Job(0, 0, Rung(0, 0), 1, {}), objective="a:b", metric="loss", seed=1, folder=str(tmp_path),
+        partition_folder=str(tmp_path), partitions=("part-0.npz",), load="tests.hopping.hopping_objectives:none",
+    )  # fmt: skip
+    with pytest.raises(ObjectiveError, match=r"^data\.load = 'tests.*:none': .* no function"):
+        partition_data(request, "part-0.npz")

@@ -286,7 +286,7 @@ class HoppingExecutor:
         assert job.unit is not None
         if report.outcome is Outcome.DIVERGED:
             self._end(training, training.diverged(report))
-        elif report.outcome is Outcome.CHECKPOINT_BAD and job.unit.hopped:
+        elif report.outcome is Outcome.CHECKPOINT_BAD and training.state is not None:  # not the job's own
             log.warning("trial %d begins its job again: %s", job.trial, report.message)
             self._begin_again(training, report)
         else:

@@ -12,6 +12,8 @@ from hpo_core.partitioning.holdings import Holdings
 
 LOOK_SECONDS = 2.0
 """How old an answer may be before the files are looked at again."""
+FIRST_SECONDS = 2.0
+"""How long the first look may take for its answer to be waited for."""
 
 Held = tuple[list[int], dict[str, str]]
 """Places of the partitions that lie here, and why others that are here cannot be used, by name."""
@@ -21,11 +23,14 @@ class _Watched:
     """The partitions of one study."""
 
     def __init__(self, folder: str, files: Sequence[PartitionFile]) -> None:
+        self.asked = folder, tuple(files)
         self._places = {file.name: place for place, file in enumerate(files)}
         self._holdings = Holdings(folder_here(folder, os.environ), files)
         self._lock = threading.Lock()
         self._looked = -float("inf")
         self.held: Held = ([], {})
+        self.known = threading.Event()
+        """Set once the first look has ended."""
 
     def look(self) -> None:
         """Look at the files now, unless another thread does."""
@@ -35,6 +40,7 @@ class _Watched:
             names, problems = self._holdings.look()
             self.held = sorted(self._places[name] for name in names), dict(problems)
             self._looked = time.monotonic()
+            self.known.set()
         finally:
             self._lock.release()
 
@@ -49,23 +55,28 @@ _watched: dict[str, _Watched] = {}
 
 
 def watch_partitions(study_folder: str, folder: str, files: Sequence[PartitionFile]) -> None:
-    """Say from now on which of these files lie here; returns after the first look, which computes digests.
+    """Say from now on which of these files lie here.
+
+    The first look computes digests, which may take long: it goes on in the background, and nothing is said before it
+    has ended. Who asks again meanwhile, or later, does not make it begin anew.
 
     Args:
         study_folder: of the study, which tells studies apart.
         folder: of the partitions, unless the environment of this process says otherwise.
     """
-    watched = _Watched(folder, files)
-    watched.look()
-    _watched[study_folder] = watched
+    watched = _watched.get(study_folder)
+    if watched is None or watched.asked != (folder, tuple(files)):
+        watched = _watched[study_folder] = _Watched(folder, files)
+    watched.look_soon()
+    watched.known.wait(FIRST_SECONDS)
 
 
 def held_partitions() -> dict[str, Held]:
-    """By folder of a study: what lay here when it was last looked at. Returns at once."""
+    """By folder of a study that was looked for: what lay here the last time. Returns at once."""
     studies = dict(_watched)
     for watched in studies.values():
         watched.look_soon()
-    return {folder: watched.held for folder, watched in studies.items()}
+    return {folder: watched.held for folder, watched in studies.items() if watched.known.is_set()}
 
 
 def forget_partitions(study_folder: str) -> None:

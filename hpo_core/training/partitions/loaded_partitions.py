@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.errors import ObjectiveError, SpecError
 from hpo_core.model.partition_file import FOLDER_VARIABLE, folder_here
 from hpo_core.training.objective import load_objective
 from hpo_core.training.request import JobRequest
@@ -87,4 +87,7 @@ def _signature(path: Path) -> _Signature:
 
 
 def _loader(name: str, pythonpath: Sequence[str]) -> Callable[[Path], Any]:
-    return load_objective(name, pythonpath)
+    try:
+        return load_objective(name, pythonpath)
+    except (SpecError, ObjectiveError) as error:
+        raise ObjectiveError(str(error).replace(f"objective = {name!r}", f"data.load = {name!r}", 1)) from error
