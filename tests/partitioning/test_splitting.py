@@ -331,3 +331,13 @@ def test_files_of_npy_are_not_read_as_a_whole(tmp_path: Path) -> None:
         path.unlink()
     assert len(examples) == 400 and (tmp_path / "two").stat().st_size > 20_000_000
     assert peak < 100_000_000
+
+
+def test_a_data_set_of_scikit_learn_is_its_data_and_target(tmp_path: Path) -> None:
+    """Its other entries are names and text."""
+    pytest.importorskip("sklearn")
+    partition_data("sklearn.datasets:load_iris", tmp_path / "shards", parts=3)
+    parts = [np.load(path) for path in sorted((tmp_path / "shards").glob("*.npz"))]
+    assert [sorted(part.files) for part in parts] == [["x", "y"]] * 3
+    assert [part["x"].shape for part in parts] == [(50, 4)] * 3
+    assert sorted(np.concatenate([part["y"] for part in parts])) == [0] * 50 + [1] * 50 + [2] * 50

@@ -68,6 +68,9 @@ def _of_path(path: Path, file_format: FileFormat | None) -> Examples:
 def _of_object(found: Any, source: str) -> Examples:
     if hasattr(found, "iloc") or hasattr(found, "to_batches"):  # pandas; Arrow
         return table_of(found)
+    if isinstance(found, Mapping) and type(found).__name__ == "Bunch" and found.keys() >= {"data", "target"}:
+        # a data set of scikit-learn, whose other entries describe it
+        return Arrays({"x": found["data"], "y": found["target"]}, source)
     if isinstance(found, Mapping):
         return Arrays(found, source)
     if isinstance(found, tuple):
