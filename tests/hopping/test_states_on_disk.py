@@ -93,6 +93,27 @@ def test_a_full_disk_costs_no_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert set(resumable(tmp_path)) <= set(world.study.state.waiting)
 
 
+@pytest.mark.parametrize("often", [1, 2])
+def test_a_state_that_is_lost_on_its_way_costs_an_epoch(tmp_path: Path, often: int) -> None:
+    """The second time, the state at the end of the epoch may be the damaged one: the job begins again."""
+    world = on_disk(tmp_path)
+    original, lost, epochs = world.units._result, [], []
+
+    def result(attempt: Attempt) -> Report:
+        job = attempt.job
+        if job.trial == 0:
+            epochs.append(job.target)
+            if job.target == 3 and job.unit.place == 1 and len(lost) < often:
+                lost.append(job)
+                return Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.CHECKPOINT_BAD, message="gone")
+        return original(attempt)
+
+    world.units._result = result
+    world.run().judge()
+    assert len(lost) == often
+    assert epochs.count(1) == 3 * often, "from the end of epoch 2 at first, then from the beginning"
+
+
 def test_what_was_left_of_ended_jobs_is_removed(tmp_path: Path) -> None:
     world = on_disk(tmp_path)
     world.run()

@@ -287,22 +287,29 @@ class HoppingExecutor:
         if report.outcome is Outcome.DIVERGED:
             self._end(training, training.diverged(report))
         elif report.outcome is Outcome.CHECKPOINT_BAD and training.state is not None:  # not the job's own
-            log.warning("trial %d begins its job again: %s", job.trial, report.message)
-            self._begin_again(training, report)
+            log.warning("trial %d goes back: %s", job.trial, report.message)
+            self._go_back(training, report)
         else:
             seen = f"epoch {job.target}, {job.unit.partition}: {report.message}" if report.message else ""
             self._end(training, training.failed(report.outcome, seen, report.detail, report.worker))
 
-    def _begin_again(self, training: Training, report: Report) -> None:
-        """A state on its way is gone or damaged: not the fault of the trial, nor of its checkpoint."""
+    def _go_back(self, training: Training, report: Report) -> None:
+        """A state on its way is gone or damaged: not the fault of the trial, nor of its checkpoint.
+
+        To the end of the last epoch, and from the second time on to the beginning of the job.
+        """
         training.restarts += 1
         if training.restarts >= LOSSES or training.cancelled:
             self._end(training, training.failed(Outcome.LOST, report.message, report.detail, report.worker))
             return
         self._schedule.remove(training.job.trial)
-        if self._files is not None:
-            self._files.remove(training.job.trial)
         training.forget()
+        if self._files is not None:
+            progress = self._files.find(training.job) if training.restarts == 1 else None
+            if progress is not None:
+                training.go_on_from(progress)
+            else:
+                self._files.remove(training.job.trial)
         self._add(training)
 
     def _remove_state(self, state: Checkpoint | None) -> None:
