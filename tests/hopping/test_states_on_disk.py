@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from hpo_core.checkpoints.paths import files_of_attempt
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.hopping.progress_files import Progress, ProgressFiles
 from hpo_core.execution.hopping.training import Training
@@ -17,7 +19,7 @@ from hpo_core.execution.virtual import Attempt
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import ObjectiveError, StorageError
 from hpo_core.model.hops import Unit
-from hpo_core.model.stage import Rung
+from hpo_core.model.stage import Further, Generation, Rung, Stage
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
 from hpo_core.training import Trainer
 from hpo_core.training.partitions.loaded_partitions import partition_data
@@ -168,3 +170,15 @@ def test_time_of_an_epoch_is_that_of_epochs_that_were_measured(tmp_path: Path) -
     training.end_epoch()
     found = training.failed(Outcome.PREEMPTED, "").usage
     assert isinstance(found, Usage) and found.unit_seconds == 10.0
+
+
+@pytest.mark.parametrize("stage", [Rung(0, 2), Generation(3, 1), Further(0)])
+@pytest.mark.parametrize("base", ["checkpoints", "s3://bucket/rung-0/study"])
+def test_no_two_units_write_to_one_path(stage: Stage, base: str) -> None:
+    """One that was lost may still write when it is repeated, whatever the job is for."""
+    job = Job(7, 3, stage, 1, {})
+    training = Training(job, lambda *_: None, names=["part-0"], weights=[1.0], trained_on=1)
+    first, again = (training.unit_job(0, 0, number, base=base, cached=1).unit for number in (0, 1))
+    assert first is not None and again is not None and first.state != again.state
+    for unit in (first, again):
+        assert fnmatch(unit.state, files_of_attempt(7, 3, base)), "what is left of an attempt is found"

@@ -105,7 +105,8 @@ class Training:
             where = paths.hop_path(job.trial, job.attempt, number)
             if ends_epoch and epoch == job.target:
                 # no other unit writes to it, not even one that was lost and is repeated
-                where = paths.checkpoint_path(job, base).replace("/rung-", f"/unit-{number}-rung-")
+                folder, _, name = paths.checkpoint_path(job, base).rpartition("/")
+                where = f"{folder}/unit-{number}-{name}"
         start = job.checkpoint if state is None else msgspec.structs.replace(state, resource=epoch - trains)
         return msgspec.structs.replace(
             job,
