@@ -158,7 +158,7 @@ def threads(trial):
     pools = {pool["num_threads"] for pool in threadpool_info()}
     trial.report(
         loss=0.0,
-        blas=min(pools),
+        blas=min(pools, default=0),
         torch=torch.get_num_threads() if torch else 0,
         omp=int(os.environ["OMP_NUM_THREADS"]),
     )
