@@ -184,6 +184,7 @@ def test_two_processes_see_each_other(tmp_path: Path) -> None:
 
 def test_threads() -> None:
     study = new_study(AshaPruner(max_resource=9, reduction_factor=2))
+    study.sampler = optuna.samplers.RandomSampler()
 
     def objective(trial: Trial) -> float:
         x = trial.suggest_float("x", 0, 1)
@@ -195,7 +196,7 @@ def test_threads() -> None:
 
     study.optimize(objective, n_trials=60, n_jobs=4)
     states = [trial.state for trial in study.trials]
-    assert states.count(TrialState.PRUNED) > 20 and TrialState.COMPLETE in states
+    assert states.count(TrialState.PRUNED) > 10 and TrialState.COMPLETE in states
     assert TrialState.RUNNING not in states
 
 
