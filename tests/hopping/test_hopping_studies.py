@@ -14,9 +14,12 @@ from hpo_core.execution.hopping.epoch_times import EpochTimes
 from hpo_core.execution.hopping.hopping_executor import PartitionsMissingError
 from hpo_core.execution.virtual import Attempt
 from hpo_core.execution.virtual_workers import Worker
+from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
+from hpo_core.retraining.repeated_studies import check_data_is_a_parameter, repeats_spec
+from hpo_core.spec import StudySpec
 from tests.hopping.hopping_studies import METHODS, SPACE, VirtualHopping
 
 
@@ -132,6 +135,51 @@ def test_a_rerun_follows_the_recorded_visits_on_any_number_of_workers(method: st
         assert again.orders() == first.orders()
     once_more = rerun_spec(list(again.journal.entries("again")), "once-more")
     assert once_more.search.order_of_visits(0) == spec.search.order_of_visits(0) != {}
+
+
+def test_repeats_of_a_trial_follow_its_visits_each() -> None:
+    first = VirtualHopping(search=METHODS["pbt"]).run()
+    entries = list(first.journal.entries("hopping"))
+    trial = next(one.number for one in reversed(first.study.state.trials) if one.results)
+    spec = repeats_spec(entries, "repeats", trial=trial, repeats=3, changes={})
+    again = VirtualHopping(spec=spec).run()
+    once = rerun_spec(entries, "once", trials=[trial]).search
+    for place in range(len(spec.search.record().params)):
+        followed = {epoch - 1: tuple(order) for epoch, order in once.order_of_visits(place // 3).items()}
+        done = {epoch: order for (one, epoch), order in again.orders().items() if one == place}
+        assert done and done == {epoch: followed[epoch] for epoch in done}
+    with pytest.raises(SpecError, match=r"'hopping' trains on partitions .* warm_start: {studies: \[hopping\]}"):
+        check_data_is_a_parameter(first.study.spec)
+
+
+@pytest.mark.parametrize(("method", "most"), [("asha", 2), ("hyperband", 3), ("pbt", 2)])
+def test_few_checkpoints_slow_a_study_down_and_stop_nothing(method: str, most: int) -> None:
+    spec = VirtualHopping(search=METHODS[method]).study.spec.plain() | {"checkpoints": {"max_count": most}}
+    world = VirtualHopping(spec=StudySpec.from_plain(spec)).run()
+    assert world.study.status == "finished"
+    world.judge()
+
+
+def test_trials_that_are_enqueued_and_abandoned_meanwhile() -> None:
+    world = VirtualHopping(search=METHODS["asha"])
+    original, units, abandoned = world.units._result, [], []
+
+    def result(attempt: Attempt) -> Report:
+        units.append(attempt.job)
+        if len(units) == 5:
+            world.study.enqueue({"x": 0.31})
+        if len(units) == 7:
+            abandoned.append(min(world.study.state.running))
+            world.study.abandon(abandoned[0])
+        return original(attempt)
+
+    world.units._result = result
+    world.run().judge()
+    trials = world.study.state.trials
+    assert [trial.number for trial in trials if trial.abandoned is not None] == abandoned
+    assert any(trial.params["x"] == 0.31 and trial.results for trial in trials)
+    assert not world.executor._trainings
+    assert audit(list(world.journal.entries("hopping"))).clean
 
 
 def test_a_metric_that_is_not_finite_ends_the_job() -> None:
