@@ -90,6 +90,12 @@ class StudySpec(Part):
         description="Training seeds per configuration. A job trains all of them, one after the other, and a trial is "
         "ranked by the mean of each metric; its spread is shown. A job costs so many times as much.",
     )
+    best_of: Literal["all_rungs", "highest_rung"] = Field(
+        default="all_rungs",
+        description="Whose results the best one is of: all_rungs, whatever it was trained to (as in the paper on "
+        "ASHA); highest_rung, only those at the largest resource that has one, which is the better choice where the "
+        "winner is trained on. Holds for report, MLflow, kept checkpoints, stop.target and retraining.",
+    )
     cluster: Cluster = LocalClusterSpec()
     packing: Annotated[PackingSpec | None, BeforeValidator(read_packing)] = Field(
         default=None,
