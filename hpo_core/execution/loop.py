@@ -25,7 +25,7 @@ from hpo_core.model.errors import HpoError
 from hpo_core.model.stage import Further
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.placement import Placement, Placer, Slots
-from hpo_core.placement.shared_devices import BLAME_SECONDS
+from hpo_core.placement.attempt_judge import BLAME_SECONDS
 from hpo_core.study import Study
 
 RENEW_SECONDS = 10.0
