@@ -285,7 +285,7 @@ class Loop:
         while self._waiting:
             for report in self._placer.refused(self._waiting):
                 self._refuse(report)
-            self._dispatch(self._placer.place(self._waiting))
+            self._dispatch(self._placer.place(self._waiting, now=self.study.now()))
             capacity = self._placer.capacity()
             granted = [] if capacity == self.study.state.inventory else self.study.set_capacity(capacity)
             if not granted:

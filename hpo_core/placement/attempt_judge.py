@@ -51,10 +51,16 @@ class AttemptJudge:
             architecture=share.architecture,
             share=(held.need.compute, held.need.memory, held.need.cores),  # smaller by now where it began as a guess
         )
+        usage, beside = self._running.neighbours.judge(report, usage)
         report = msgspec.structs.replace(report, usage=usage)
         if report.outcome is not Outcome.OUT_OF_MEMORY:  # what it used then is not what it needs
-            wanted, params = self._uncontended(held, usage), self._needs.parameters(held.job)
-            self._needs.estimates.learn(params, wanted, at=report.ended, architecture=share.architecture)
+            self._needs.estimates.learn(
+                self._needs.parameters(held.job),
+                self._uncontended(held, usage),
+                at=report.ended,
+                architecture=share.architecture,
+                beside=[(self._needs.parameters(job), permille) for job, permille in beside],
+            )
         if self._is_collateral(report, share, usage):
             self._blameless[report.trial] = self._blameless.get(report.trial, 0) + 1
             return msgspec.structs.replace(

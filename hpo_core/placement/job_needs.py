@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 
+from hpo_core.model.devices.measurement import neighbour_key
 from hpo_core.model.trial import Job
 from hpo_core.placement.demands import Estimate, Estimates
 from hpo_core.placement.packing.need import Need
-from hpo_core.placement.packing.room import SharedDevice
+from hpo_core.placement.packing.room import Apart, SharedDevice
 from hpo_core.placement.shared_room import SharedRoom
 from hpo_core.spec import PackingSpec
 
@@ -58,7 +59,19 @@ class JobNeeds:
         compute = device.oversubscribe if job.trial in self.alone else max(need.compute, least)
         # what was measured did fit; a limit is not met to the byte
         memory = need.memory if estimate.source == "stated" else min(need.memory, device.memory)
-        return msgspec.structs.replace(need, compute=compute, memory=memory)
+        return msgspec.structs.replace(need, compute=compute, memory=memory, kind=self.kind(job, device.architecture))
+
+    def apart(self) -> Apart:
+        """The kinds of jobs that were measured to gain too little from sharing a device."""
+        return self.estimates.pairs.apart() if self._packing.learn_pairs else {}
+
+    def kind(self, job: Job, architecture: str) -> str:
+        """Its key, where a kind is kept apart from it; so jobs with equal needs are alike as long as none is."""
+        kinds = self.apart().get(architecture)
+        if not kinds:
+            return ""
+        key = neighbour_key(self.estimates.key(self.parameters(job)))
+        return key if key in kinds else ""
 
     def estimate(self, job: Job, device: SharedDevice) -> Estimate:
         """What it will need there, as far as that is known."""

@@ -11,6 +11,7 @@ from hpo_core.model.devices.share import Share
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import Job
 from hpo_core.placement.job_needs import JobNeeds
+from hpo_core.placement.neighbours import Neighbours
 from hpo_core.placement.packing.need import Need
 from hpo_core.placement.packing.room import Room
 from hpo_core.placement.placer import JobKey
@@ -45,6 +46,7 @@ class RunningJobs:
         self._needs = needs
         self._room = room
         self._held: dict[JobKey, RunningJob] = {}
+        self.neighbours = Neighbours()
         self._lowered: list[tuple[JobKey, int]] = []
         """Running jobs that hold less than they began with, and the bytes that they may use from now on."""
 
@@ -67,27 +69,32 @@ class RunningJobs:
         used = {held.slot.number for held in self if held.slot.name == device}
         return next(number for number in range(len(used) + 1) if number not in used)
 
-    def begin(self, job: Job, slot: Slot, need: Need, *, is_guess: bool) -> None:
+    def begin(self, job: Job, slot: Slot, need: Need, *, is_guess: bool, now: float | None) -> None:
         """A job begins with this share; one that is a guess is being measured."""
         held = RunningJob(job, slot, need, is_guess)
         self._held[job.key] = held
+        self.neighbours.begin(job, slot.name, now)
         if is_guess:
             self._needs.estimates.profile_begins(self._needs.parameters(job), held.share.architecture)
 
     def end(self, key: JobKey) -> bool:
         """It ended; returns whether it held anything."""
         held = self._held.pop(key, None)
+        self.neighbours.end(key)
         if held is not None and held.is_guess:
             self._needs.estimates.profile_ends(self._needs.parameters(held.job), held.share.architecture)
         return held is not None
 
     def left_of(self, empty: Room) -> Room:
         """The room that running jobs leave."""
-        room = empty.copy()
+        room = empty.keep_apart(self._needs.apart())
         places = {device.name: place for place, device in enumerate(empty.devices)}
         for held in self:
             if (place := places.get(held.slot.name)) is not None:
-                room.take(held.need, place)
+                need = held.need
+                if room.apart:  # maybe since it began
+                    need = msgspec.structs.replace(need, kind=self._needs.kind(held.job, held.share.architecture))
+                room.take(need, place)
         return room
 
     def see(self, key: JobKey, usage: Usage) -> None:

@@ -152,7 +152,7 @@ class SharedDevices:
 
     # Placing.
 
-    def place(self, jobs: Sequence[Job]) -> list[Placement]:
+    def place(self, jobs: Sequence[Job], *, now: float | None = None) -> list[Placement]:
         placements: list[Placement] = []
         if not self._devices.capacities or not jobs:
             return placements
@@ -161,15 +161,15 @@ class SharedDevices:
         waiting = [WaitingJob(job.key, self._needs.demand(job)) for job in ordered]
         for number, place in self._policy.choose(waiting, self._room, last=len(later)):
             job, device = ordered[number], self._empty.devices[place]
-            placements.append((job, self._take(job, waiting[number].demand[device.architecture], place)))
+            placements.append((job, self._take(job, waiting[number].demand[device.architecture], place, now)))
         begun = {job.key for job, _ in placements}
         left = [job for job in ordered if job.key not in begun]
-        placements += self._try_on_what_is_free(left)
+        placements += self._try_on_what_is_free(left, now)
         begun |= {job.key for job, _ in placements}
         self._waiting = [job for job in left if job.key not in begun]
         return placements
 
-    def _try_on_what_is_free(self, jobs: Sequence[Job]) -> list[Placement]:
+    def _try_on_what_is_free(self, jobs: Sequence[Job], now: float | None) -> list[Placement]:
         """A device whose memory others use is given whole to one job that is estimated to need more than is left.
 
         Not to one that is known to need more: it waits.
@@ -187,12 +187,12 @@ class SharedDevices:
                     continue
                 need = msgspec.structs.replace(need, compute=device.oversubscribe, memory=device.memory)
                 if self._room.fits(need, place):
-                    placements.append((job, self._take(job, need, place)))
+                    placements.append((job, self._take(job, need, place, now)))
                     jobs = [other for other in jobs if other.key != job.key]
                     break
         return placements
 
-    def _take(self, job: Job, need: Need, place: int) -> Slot:
+    def _take(self, job: Job, need: Need, place: int, now: float | None) -> Slot:
         device = self._empty.devices[place]
         share = Share(
             device=device.name,
@@ -206,7 +206,7 @@ class SharedDevices:
         )
         slot = Slot(place, self._running.free_number(device.name), device.name, share)
         estimate = self._needs.estimate(job, self._devices.whole.devices[place])
-        self._running.begin(job, slot, need, is_guess=estimate.source == "profile")
+        self._running.begin(job, slot, need, is_guess=estimate.source == "profile", now=now)
         self._room.take(need, place)
         return slot
 
