@@ -75,7 +75,9 @@ def test_who_was_beside_an_attempt_is_read_back() -> None:
     entries = [decode_entry(line) for line in (FOLDER / "beside-format-3.jsonl").read_text().splitlines()]
     usages = [event.usage for entry in entries for event in entry.events if isinstance(event, JobCompleted)]
     known = [usage for usage in usages if isinstance(usage, Usage)]
-    assert {usage.alone for usage in known} == {100, 1000} and all(bool(one.beside) == (one.alone == 100) for one in known)
+    assert {usage.alone for usage in known} == {100, 1000} and all(
+        bool(one.beside) == (one.alone == 100) for one in known
+    )
     trials = Study.from_entries(entries).state.trials
     assert {trial for usage in known for trial, _ in usage.beside} <= {trial.number for trial in trials}
 

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpo_core import MemoryJournal, Study, StudySpec
+from hpo_core.execution.packed_placing import learn_from_journal
+from hpo_core.journal.measurement_files import read_file, written
 from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.devices.measurement import Measurement, key_of
 from hpo_core.model.devices.usage import Usage
+from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.placement.demands import Estimates
 from hpo_core.placement.demands.pair_speeds import GAIN, PairSpeeds
 from hpo_core.placement.neighbours import Neighbours
 from hpo_core.placement.packing.exact import Exact
@@ -23,6 +30,8 @@ from hpo_core.placement.packing.packing_policy import PackingPolicy
 from hpo_core.placement.packing.reservations import WithReservations
 from hpo_core.placement.packing.room import Room
 from hpo_core.placement.shared_devices import SharedDevices
+from hpo_core.replay.audit import audit
+from hpo_core.views.jobs.kept_apart import found_apart, kept_apart_in, kept_apart_lines
 from tests.placement.problems import ARCHITECTURES, assigned, check, cluster, waiting
 from tests.placement.test_packing_laws import POLICIES
 from tests.placement.test_shared_devices import GB, devices_for, gpu, job
@@ -258,7 +267,12 @@ def test_of_an_attempt_without_times_nothing_is_said() -> None:
 
 
 def played(
-    placer: SharedDevices, jobs: list[Job], speeds: Mapping[tuple[int, int], float], now: float = 1.0
+    placer: SharedDevices,
+    jobs: list[Job],
+    speeds: Mapping[tuple[int, int], float],
+    *,
+    now: float = 1.0,
+    tell: Callable[[Report], object] = lambda report: None,
 ) -> list[Usage]:
     """Runs jobs of 10 s alone on one device, two at most, at these speeds beside each other; usages as they end."""
     waiting, usages = list(jobs), []
@@ -277,7 +291,9 @@ def played(
         one, began, _ = running.pop(first)
         seen = Usage(device_memory=GB, compute=0.1, cores=0.1, unit_seconds=(now - began) / 3)
         report = Report(trial=one.trial, attempt=0, outcome=Outcome.COMPLETED, started=began, ended=now, usage=seen)
-        judged = placer.judge(report).usage
+        told = placer.judge(report)
+        tell(told)
+        judged = told.usage
         assert isinstance(judged, Usage) and judged.alone is not None
         usages.append(judged)
         placer.release(one.key)
@@ -330,6 +346,67 @@ def test_one_that_began_before_a_pair_was_known_keeps_others_away_too() -> None:
         placer.estimates.learn(one.params, used, at=one.measured_at, architecture="A100", beside=beside)
     placer.update(Inventory((gpu(),)))
     assert placer.place([job(1, width=2)]) == []
+
+
+def test_a_resumed_study_knows_from_its_journal_what_it_had_learned() -> None:
+    study = Study.create(
+        StudySpec.from_plain(
+            {
+                "study": "pairs",
+                "objective": "lab:train",
+                "metric": {"name": "loss", "mode": "min"},
+                "space": {"width": {"type": "ordinal", "choices": [1, 2]}},
+                "search": {"method": "random", "configs": 60, "max_resource": 3},
+                "packing": {"most": 2},
+            }
+        ),
+        MemoryJournal(),
+    )
+    placer = devices_for(gpu(), packing={"most": 2}, stated=dict(STATED))
+    jobs = study.set_capacity(Inventory.of(60))
+
+    def tell(report: Report) -> None:
+        study.tell_report(msgspec.structs.replace(report, metrics={"loss": 1.0}))
+
+    alone = [next(one for one in jobs if one.params["width"] == width) for width in (1, 2)]
+    for number, one in enumerate(alone):
+        played(placer, [one], SPEEDS, now=1.0 + 100 * number, tell=tell)
+    played(placer, [one for one in jobs if one not in alone], SPEEDS, now=1000.0, tell=tell)
+    learned = placer.estimates.pairs.kept_apart()
+    assert learned
+    again = Estimates(objective="m:f", code="c", study="s", by=("width",))
+    learn_from_journal(Study.open("pairs", study.journal, reading=True), again)
+    assert again.pairs.kept_apart() == learned
+    assert kept_apart_in(study) == learned
+    (line,) = kept_apart_lines(learned)
+    assert line.startswith("kept apart on A100: width=1 and width=2, together 0.9")
+    assert audit(list(study.journal.entries("pairs"))).clean
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_neighbours_go_to_a_file_and_back(form: Literal["json", "csv"], tmp_path: Path) -> None:
+    kinds = {key_of({"width": 2, "name": 'a,"b"'}): 0.75, "sha256:" + "0" * 64: 1.5}
+    one = msgspec.structs.replace(attempt("k", 1.0, 0.25, kinds), code="0" * 64)
+    plain = msgspec.structs.replace(one, alone=None, beside=())
+    file = tmp_path / f"needs.{form}"
+    file.write_text(written([one, plain], form))
+    assert read_file(file, now=0.0) == [one, plain]
+    file.write_text(file.read_text().replace("1.5", "-1.5"))
+    with pytest.raises(SpecError, match=r"measurement 1: .*beside has -1.5"):
+        read_file(file, now=0.0)
+
+
+def test_the_history_says_which_kinds_are_kept_apart_and_why() -> None:
+    kind = key_of({"width": 8})
+    shared = attempt("", 4.0, 0.0, {kind: 1.0})
+    history = [attempt("", 1.0, 1.0, {}), *[shared] * 5]
+    history = [msgspec.structs.replace(one, params={"width": 8}, code="c") for one in history]
+    (found,) = found_apart(history)
+    assert (found.objective, found.code) == ("m:f", "c")
+    assert kept_apart_lines([found.kept_apart] * 10)[0] == (
+        "kept apart on A100: two of width=8, together 0.50 times as fast as one alone (0.25 + 0.25, 5 attempts)"
+    )
+    assert kept_apart_lines([found.kept_apart] * 10)[8:] == ["and 2 more pairs kept apart"]
 
 
 def test_measurements_with_neighbours_are_kept_once_and_told_apart_by_key() -> None:

@@ -171,7 +171,12 @@ class Estimates:
         amounts = {part: max(guesses[part], 1) if value is None else value for part, value in found.items()}
         amounts["memory"] = max(amounts["memory"], known.memory_after_failure(device.memory))
         return Estimate(
-            need=Need(**amounts, seconds=self._seconds(stated.get("unit_seconds"), figures, device, units)),
+            need=Need(
+                compute=amounts["compute"],
+                memory=amounts["memory"],
+                cores=amounts["cores"],
+                seconds=self._seconds(stated.get("unit_seconds"), figures, device, units),
+            ),
             source="stated" if "memory" in stated else source,
             measurements=rests_on,
             guessed=tuple(part for part in guesses if found[part] is None),
