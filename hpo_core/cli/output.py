@@ -34,7 +34,15 @@ from hpo_core.views.jobs.packing_words import packing_words
 from hpo_core.views.repeat_spread import spread_of
 from hpo_core.views.rung_names import RungNames, halt_words
 from hpo_core.views.rungs import BracketView, bracket_views, entry_levels, grouped_brackets, rung_rows
-from hpo_core.views.summary import BestResult, StudySummary, constraint_words, exhausted_words, summarize
+from hpo_core.views.summary import (
+    BestResult,
+    StudySummary,
+    constraint_words,
+    exhausted_words,
+    other_best_words,
+    rule_words,
+    summarize,
+)
 from hpo_core.views.trained_further import Extension
 from hpo_core.views.usage_words import megabytes
 
@@ -70,7 +78,9 @@ _SHOWN = (
     "abandoned",
     "failed_attempts",
     "infeasible",
+    "best_of",
     "best",
+    "best_of_highest_rung",
     "front",
 )
 """Fields of the summary in ``hpo show --json``."""
@@ -85,7 +95,8 @@ def best_line(study: Study) -> str:
     front = f", front of {len(study.state.front)}" if len(study.spec.objectives) > 1 else ""
     found = spread_of(study.state, best)
     around = f" {found.short}" if found is not None else ""
-    return f"{name} {number(study.metric_value(best.loss), 5)}{around} (trial {best.trial} at {best.resource}){front}"
+    where = f"(trial {best.trial} at {best.resource}{rule_words(study.spec)}){front}"
+    return f"{name} {number(study.metric_value(best.loss), 5)}{around} {where}"
 
 
 def _print_front(study: str, front: Sequence[FrontMember], most: int | None = None) -> None:
@@ -259,6 +270,8 @@ def _print_settings(study: Study, summary: StudySummary, created: float) -> None
     out.print(Text(f"best: {best_line(study)}"), soft_wrap=True)
     for key, value in (summary.best.params if summary.best is not None else {}).items():
         out.print(Text(terminal_text(f"    {key} = {value}")), soft_wrap=True)
+    if other := other_best_words(study):
+        out.print(Text(terminal_text(other)), soft_wrap=True)
 
 
 def print_study(home: Home, name: str, at: int | None, as_json: bool) -> None:

@@ -21,7 +21,7 @@ from hpo_core.views.jobs.packing_words import packing_words
 from hpo_core.views.next_command import next_command
 from hpo_core.views.repeat_spread import spread_of
 from hpo_core.views.rung_names import halt_words
-from hpo_core.views.summary import exhausted_words
+from hpo_core.views.summary import exhausted_words, other_best_words, rule_words
 from hpo_core.views.trial_state import trial_state
 
 TOP, FAILURES, UNBROKEN = 15, 50, 16
@@ -41,7 +41,7 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
     if best is not None:
         found = spread_of(state, best)
         where = f"{found.short}, " if found is not None else ""
-        where += f"trial {best.trial} at {best.resource:,}"
+        where += f"trial {best.trial} at {best.resource:,}{rule_words(study.spec)}"
         tiles.append((f"best {series.metric}", number(study.metric_value(best.loss)), where))
     else:
         what = "feasible" if state.infeasible_results else "finite"
@@ -158,7 +158,10 @@ def best_parameters(series: Series) -> str:
     others = [(name, number(item)) for name, item in best.metrics.items() if name != series.metric]
     metrics = table(("its other metrics", "value"), others) if others else ""
     shown = table(("parameter", "value"), rows)
-    caption = f'<p class="caption">of trial {best.trial}, best after {best.resource:,}.</p>'
+    other = other_best_words(series.study)
+    words = f"of trial {best.trial}, best after {best.resource:,}{rule_words(spec)}."
+    words += f" By the other rule, {other}." if other else ""
+    caption = f'<p class="caption">{text(words, 300)}</p>'
     return f'<section class="card"><h2>Best parameters</h2>{caption}{shown}{metrics}</section>'
 
 
