@@ -29,6 +29,7 @@ from hpo_core.views.hopping.hop_words import hopping_line, plain_hops
 from hpo_core.views.jobs.device_use import device_jobs, device_uses
 from hpo_core.views.jobs.device_words import device_lines, granted_words, running_lines
 from hpo_core.views.jobs.grid_states import grid_states
+from hpo_core.views.jobs.kept_apart import kept_apart_in, kept_apart_lines
 from hpo_core.views.jobs.packing_words import packing_words
 from hpo_core.views.repeat_spread import spread_of
 from hpo_core.views.rung_names import RungNames, halt_words
@@ -305,6 +306,8 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, *, f
     _print_settings(study, summary, info.created)
     for line in device_lines(study):
         out.print(Text.assemble(("device: ", "dim"), terminal_text(line)), soft_wrap=True)
+    for line in kept_apart_lines(kept_apart_in(study)):
+        out.print(Text(terminal_text(line)), soft_wrap=True)
     _print_failures(failures, folder)
     if constraints := constraint_words(study.spec, state.infeasible_results):
         out.print(Text(f"constraints: {terminal_text(constraints)}"), soft_wrap=True)
@@ -335,7 +338,12 @@ def _plain_jobs(study: Study) -> dict[str, Any]:
     jobs = device_jobs(study.state)
     uses = [] if not jobs else device_uses(jobs, study.spec.packing.ratio) if study.spec.packing else device_uses(jobs)
     plain = [{key: value for key, value in msgspec.to_builtins(use).items() if key != "load"} for use in uses]
-    found = {"grid": states and msgspec.to_builtins(states), "devices": plain, "hops": plain_hops(study)}
+    found = {
+        "grid": states and msgspec.to_builtins(states),
+        "devices": plain,
+        "kept_apart": msgspec.to_builtins(kept_apart_in(study)),
+        "hops": plain_hops(study),
+    }
     return {name: value for name, value in found.items() if value}
 
 

@@ -250,6 +250,25 @@ def placed() -> Study:
     return study
 
 
+def beside() -> Study:
+    """A packed study whose attempts say how long each had its device to itself, and which jobs were beside it."""
+    world = World(47, failures=0.1)
+    packing = {"devices": "gpu", "by": ["x"], "learn_pairs": True}
+    study = fresh(make_spec(study="golden", packing=packing), MemoryJournal(), world)
+    gpu = {"architecture": "A100", "device": "GPU-5d4e", "share": (300, 6 * 10**9, 2000)}
+    running = study.set_capacity(3)
+    while running:
+        job = running.pop(0)
+        others = tuple((other.trial, 900 - 200 * place) for place, other in enumerate(running))
+        usage = Usage(memory=10**8, unit_seconds=0.5 + len(running) / 8, device_memory=2 * 10**9, **gpu)
+        usage = msgspec.structs.replace(usage, alone=100 if others else 1000, beside=others)
+        report = world.report(job)
+        running += study.tell_report(
+            report if report.outcome is Outcome.LOST else msgspec.structs.replace(report, usage=usage)
+        )
+    return study
+
+
 def hopped() -> Study:
     """A study whose models hop over partitions, two of them for validation, on workers that hold some of them."""
     files = [{"name": f"part-{place}", "count": 90 + place, "bytes": 5000 + place} for place in range(4)]
@@ -326,6 +345,7 @@ def studies() -> dict[str, Study]:
         "asked": asked(),
         "used": used(),
         "placed": placed(),
+        "beside": beside(),
         "hopped": hopped(),
         "hopped-failures": hopped_failures(),
     }
