@@ -18,6 +18,14 @@ jobs, ``one model`` from one model's batch sizes, as in a search. A GPU that is 
 - ``learned, chooses``: of the oldest 16 that fit, the one with the largest sum. ``all known``: the same with the
   table known from the beginning, the most that learning could come to.
 
+These are policies of this script, with a simple rule and memory known beforehand. The placement of a packed study
+itself (`SharedDevices`, the policy `fill`, at most two jobs on a GPU) plays the same lists and knows nothing
+beforehand: a pair that does not fit runs out of memory after a minute, and the placement judges that as it would:
+
+- ``placement``: any that fit share (`learn_pairs: false`).
+- ``placement, learns``: kinds that were seen to gain less than 5 % are kept apart.
+- ``placement, history``: the same with the measurements of five earlier lists.
+
 ``makespan`` and ``mean completion``: as ratios to one per GPU, mean and standard deviation over the lists.
 ``worst pair``: share of the shared time in which two jobs did less together than one alone.
 
@@ -36,8 +44,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import plot_style
 import result_file
+
+from hpo_core.model.devices.inventory import Capacity, Device, Inventory
+from hpo_core.model.devices.measurement import Measurement
+from hpo_core.model.devices.usage import Usage
+from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Job as PlacedJob
+from hpo_core.model.trial import Outcome, Report
+from hpo_core.placement.demands import Estimates, StatedDemand
+from hpo_core.placement.packing.registry import POLICIES
+from hpo_core.placement.shared_devices import SharedDevices
+from hpo_core.spec import PackingSpec
 
 KINDS = ("k80", "p100")
 GPUS, JOBS, AHEAD = 8, 160, 16
@@ -223,6 +243,119 @@ def play(jobs: Sequence[Job], speeds: Speeds, policy: Policy, seed: int, gpus: i
     return Played(now, completion / len(jobs), shared, worse, failures)
 
 
+MEMORY = 16_000_000_000
+"""Bytes of a GPU; each job is told to need a fourth, which is not known to be too little for some pairs."""
+
+
+def placer_for(gpus: int, *, learn: bool, past: Sequence[Measurement]) -> SharedDevices:
+    packing = PackingSpec(most=2, learn_pairs=learn, look_ahead=AHEAD)
+    stated = StatedDemand.read({"memory": MEMORY // 4, "compute": 10, "cores": 0.001})
+    estimates = Estimates(
+        objective="gavel:job", code="", study="pairs", by=("model", "batch"), stated=stated, past=past
+    )
+    placer = SharedDevices(packing, POLICIES[packing.policy](), estimates)
+    capacity = Capacity(node="n", architecture="GPU", memory=MEMORY, free=MEMORY, cores=10**6, gpu=True)
+    placer.update(Inventory(tuple(Device(f"gpu-{number}", 2, capacity) for number in range(gpus))))
+    return placer
+
+
+@dataclass
+class Running:
+    job: Job
+    placed: PlacedJob
+    gpu: str
+    began: float
+    work: float
+    """Seconds alone."""
+    fails_at: float = math.inf
+
+
+def play_placed(jobs: Sequence[Job], speeds: Speeds, placer: SharedDevices, seed: int) -> Played:
+    """A list to its end by the placement of a study."""
+    rng = random.Random(f"noise {seed}")
+    waiting = [Job(job.number, job.key, job.left) for job in jobs]
+    attempts = dict.fromkeys(range(len(jobs)), 0)
+    running: dict[int, Running] = {}
+    now, completion, shared, worse, failures = 1.0, 0.0, 0.0, 0.0, 0
+    while waiting or running:
+        ahead = [
+            PlacedJob(job.number, attempts[job.number], Rung(0, 0), 1, {"model": job.key[0], "batch": job.key[1]})
+            for job in waiting[:AHEAD]
+        ]
+        for placed, slot in placer.place(ahead, now=now):
+            (job,) = (one for one in waiting if one.number == placed.trial)
+            waiting.remove(job)
+            begun = Running(job, placed, slot.name, now, job.left)
+            others = [one for one in running.values() if one.gpu == slot.name]
+            if others and not speeds.fits(job.key, others[0].job.key):
+                begun.fails_at = now + LOST_SECONDS
+            running[job.number] = begun
+        rates = {}
+        for number, one in running.items():
+            others = [other for other in running.values() if other.gpu == one.gpu and other is not one]
+            beside = speeds.beside[one.job.key, others[0].job.key] if others else 1.0
+            fits = not others or speeds.fits(one.job.key, others[0].job.key)
+            rates[number] = beside if fits else float(one.fails_at == math.inf)
+        ends = [one.job.left / rates[number] for number, one in running.items() if rates[number] > 0]
+        passed = min([*ends, *(one.fails_at - now for one in running.values() if one.fails_at < math.inf)])
+        for gpu in {one.gpu for one in running.values()}:
+            together = [rates[number] for number, one in running.items() if one.gpu == gpu]
+            if len(together) == 2:
+                shared += passed
+                worse += passed if sum(together) < 1 else 0.0
+        now += passed
+        for number, one in running.items():
+            one.job.left -= passed * rates[number]
+        for number, one in list(running.items()):
+            is_out = one.fails_at <= now + 1e-9
+            if not is_out and one.job.left > 1e-6:
+                continue
+            unit = 0.0 if is_out else 60 * (now - one.began) / one.work * rng.gauss(1, NOISE)
+            usage = Usage(device_memory=MEMORY // 4, compute=0.1, cores=0.001, unit_seconds=unit)
+            outcome = Outcome.OUT_OF_MEMORY if is_out else Outcome.COMPLETED
+            placer.judge(
+                Report(
+                    trial=number,
+                    attempt=one.placed.attempt,
+                    outcome=outcome,
+                    started=one.began,
+                    ended=now,
+                    usage=usage,
+                )
+            )
+            placer.release(one.placed.key)
+            del running[number]
+            if is_out:
+                failures += 1
+                attempts[number] += 1
+                waiting.insert(0, Job(number, one.job.key, one.work))
+                for other in running.values():  # what it shares with is alone again
+                    other.fails_at = math.inf if other.gpu == one.gpu else other.fails_at
+            else:
+                completion += now - 1.0
+    return Played(now - 1.0, completion / len(jobs), shared, worse, failures)
+
+
+def placed_before(speeds: Speeds, mix: str, seed: int) -> list[Measurement]:
+    """The history that earlier lists of the same jobs left."""
+    found: list[Measurement] = []
+    models = len(models_of(speeds))
+    for lap in range(1, EARLIER_LISTS + 1):
+        earlier = seed + 1000 * models * lap
+        placer = placer_for(GPUS, learn=True, past=found)
+        play_placed(job_list(speeds, mix, earlier), speeds, placer, earlier)
+        found += [msgspec.structs.replace(one, study=f"list {lap}") for one in placer.estimates.new_measurements()]
+    return found
+
+
+def play_row(name: str, make: Callable[[int], Policy] | None, speeds: Speeds, mix: str, seed: int) -> Played:
+    jobs = job_list(speeds, mix, seed)
+    if make is not None:
+        return play(jobs, speeds, make(seed), seed)
+    past = placed_before(speeds, mix, seed) if name.endswith("history") else []
+    return play_placed(jobs, speeds, placer_for(GPUS, learn=name != "placement", past=past), seed)
+
+
 def speeds_of(gpu: Gpu, speeds: Speeds) -> list[tuple[Job, float]]:
     if len(gpu.jobs) < 2:
         return [(job, 1.0) for job in gpu.jobs]
@@ -256,8 +389,8 @@ def learned_before(speeds: Speeds, mix: str, seed: int) -> Learned:
     return policy
 
 
-def policies(speeds: Speeds, mix: str, ratio: float) -> dict[str, Callable[[int], Policy]]:
-    """By name: made for the list of a seed."""
+def policies(speeds: Speeds, mix: str, ratio: float) -> dict[str, Callable[[int], Policy] | None]:
+    """By name: made for the list of a seed; None for the placement of a study."""
     return {
         "one per GPU": lambda seed: Policy(),
         "k = 2": lambda seed: Oldest(lambda one, other: True),
@@ -267,6 +400,9 @@ def policies(speeds: Speeds, mix: str, ratio: float) -> dict[str, Callable[[int]
         "learned, history": lambda seed: learned_before(speeds, mix, seed),
         "learned, chooses": lambda seed: Learned(speeds, chooses=True),
         "all known": lambda seed: Known(speeds, chooses=True),
+        "placement": None,
+        "placement, learns": None,
+        "placement, history": None,
     }
 
 
@@ -275,7 +411,7 @@ def measure(speeds: Speeds, kind: str, mix: str, lists: int) -> list[dict[str, A
     rows: list[dict[str, Any]] = []
     alone: list[Played] = []
     for name, make in policies(speeds, mix, ratio).items():
-        runs = [play(job_list(speeds, mix, seed), speeds, make(seed), seed) for seed in range(lists)]
+        runs = [play_row(name, make, speeds, mix, seed) for seed in range(lists)]
         alone = alone or runs
         spans = [run.makespan / base.makespan for run, base in zip(runs, alone, strict=True)]
         completions = [run.completion / base.completion for run, base in zip(runs, alone, strict=True)]

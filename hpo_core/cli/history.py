@@ -24,6 +24,7 @@ from hpo_core.model.errors import HpoError, SpecError, StorageError
 from hpo_core.model.short_text import some
 from hpo_core.security.untrusted_text import json_text, terminal_text
 from hpo_core.views.formatting import duration
+from hpo_core.views.jobs.kept_apart import found_apart, kept_apart_lines
 from hpo_core.views.measured_needs import FoundRatio, MeasuredNeed, measured_needs, ratios_found
 
 _DAY = 86_400.0
@@ -148,9 +149,9 @@ def _chosen(
 
 
 def _list(found: Sequence[Measurement], as_json: bool) -> None:
-    needs, ratios = measured_needs(found), ratios_found(found)
+    needs, ratios, apart = measured_needs(found), ratios_found(found), found_apart(found)
     if as_json:
-        print_json(msgspec.to_builtins([*needs, *ratios]))
+        print_json(msgspec.to_builtins([*needs, *ratios, *apart]))
         return
     if not needs and not ratios:
         out.print("Nothing here. Studies with `packing` measure what their jobs need, and keep it here.")
@@ -169,6 +170,8 @@ def _list(found: Sequence[Measurement], as_json: bool) -> None:
         for ratio in ratios:
             if (ratio.objective, ratio.code) == (objective, code):
                 out.print(Text(terminal_text(_ratio_words(ratio, now))), soft_wrap=True)
+        for line in kept_apart_lines(one.kept_apart for one in apart if (one.objective, one.code) == (objective, code)):
+            out.print(Text(terminal_text(line)), soft_wrap=True)
 
 
 def _ratio_words(ratio: FoundRatio, now: float) -> str:

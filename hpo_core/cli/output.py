@@ -29,11 +29,20 @@ from hpo_core.views.hopping.hop_words import hopping_line, plain_hops
 from hpo_core.views.jobs.device_use import device_jobs, device_uses
 from hpo_core.views.jobs.device_words import device_lines, granted_words, running_lines
 from hpo_core.views.jobs.grid_states import grid_states
+from hpo_core.views.jobs.kept_apart import kept_apart_in, kept_apart_lines
 from hpo_core.views.jobs.packing_words import packing_words
 from hpo_core.views.repeat_spread import spread_of
 from hpo_core.views.rung_names import RungNames, halt_words
 from hpo_core.views.rungs import BracketView, bracket_views, entry_levels, grouped_brackets, rung_rows
-from hpo_core.views.summary import BestResult, StudySummary, constraint_words, exhausted_words, summarize
+from hpo_core.views.summary import (
+    BestResult,
+    StudySummary,
+    constraint_words,
+    exhausted_words,
+    other_best_words,
+    rule_words,
+    summarize,
+)
 from hpo_core.views.trained_further import Extension
 from hpo_core.views.usage_words import megabytes
 
@@ -69,7 +78,9 @@ _SHOWN = (
     "abandoned",
     "failed_attempts",
     "infeasible",
+    "best_of",
     "best",
+    "best_of_highest_rung",
     "front",
 )
 """Fields of the summary in ``hpo show --json``."""
@@ -84,7 +95,8 @@ def best_line(study: Study) -> str:
     front = f", front of {len(study.state.front)}" if len(study.spec.objectives) > 1 else ""
     found = spread_of(study.state, best)
     around = f" {found.short}" if found is not None else ""
-    return f"{name} {number(study.metric_value(best.loss), 5)}{around} (trial {best.trial} at {best.resource}){front}"
+    where = f"(trial {best.trial} at {best.resource}{rule_words(study.spec)}){front}"
+    return f"{name} {number(study.metric_value(best.loss), 5)}{around} {where}"
 
 
 def _print_front(study: str, front: Sequence[FrontMember], most: int | None = None) -> None:
@@ -258,6 +270,8 @@ def _print_settings(study: Study, summary: StudySummary, created: float) -> None
     out.print(Text(f"best: {best_line(study)}"), soft_wrap=True)
     for key, value in (summary.best.params if summary.best is not None else {}).items():
         out.print(Text(terminal_text(f"    {key} = {value}")), soft_wrap=True)
+    if other := other_best_words(study):
+        out.print(Text(terminal_text(other)), soft_wrap=True)
 
 
 def print_study(home: Home, name: str, at: int | None, as_json: bool) -> None:
@@ -292,6 +306,8 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, *, f
     _print_settings(study, summary, info.created)
     for line in device_lines(study):
         out.print(Text.assemble(("device: ", "dim"), terminal_text(line)), soft_wrap=True)
+    for line in kept_apart_lines(kept_apart_in(study)):
+        out.print(Text(terminal_text(line)), soft_wrap=True)
     _print_failures(failures, folder)
     if constraints := constraint_words(study.spec, state.infeasible_results):
         out.print(Text(f"constraints: {terminal_text(constraints)}"), soft_wrap=True)
@@ -322,7 +338,12 @@ def _plain_jobs(study: Study) -> dict[str, Any]:
     jobs = device_jobs(study.state)
     uses = [] if not jobs else device_uses(jobs, study.spec.packing.ratio) if study.spec.packing else device_uses(jobs)
     plain = [{key: value for key, value in msgspec.to_builtins(use).items() if key != "load"} for use in uses]
-    found = {"grid": states and msgspec.to_builtins(states), "devices": plain, "hops": plain_hops(study)}
+    found = {
+        "grid": states and msgspec.to_builtins(states),
+        "devices": plain,
+        "kept_apart": msgspec.to_builtins(kept_apart_in(study)),
+        "hops": plain_hops(study),
+    }
     return {name: value for name, value in found.items() if value}
 
 

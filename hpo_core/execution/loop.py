@@ -25,7 +25,7 @@ from hpo_core.model.errors import HpoError
 from hpo_core.model.stage import Further
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.placement import Placement, Placer, Slots
-from hpo_core.placement.shared_devices import BLAME_SECONDS
+from hpo_core.placement.attempt_judge import BLAME_SECONDS
 from hpo_core.study import Study
 
 RENEW_SECONDS = 10.0
@@ -285,7 +285,7 @@ class Loop:
         while self._waiting:
             for report in self._placer.refused(self._waiting):
                 self._refuse(report)
-            self._dispatch(self._placer.place(self._waiting))
+            self._dispatch(self._placer.place(self._waiting, now=self.study.now()))
             capacity = self._placer.capacity()
             granted = [] if capacity == self.study.state.inventory else self.study.set_capacity(capacity)
             if not granted:

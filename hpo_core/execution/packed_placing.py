@@ -73,13 +73,20 @@ def learn_from_journal(study: Study, estimates: Estimates, *, gpu: str = "") -> 
         gpu: architecture of attempts that had a whole GPU, for they do not know it; empty: they are left out.
     """
     spec = study.spec
+    parameters = [{**spec.constants, **trial.params} for trial in study.state.trials]
     for trial in study.state.trials:
-        params = {**spec.constants, **trial.params}
+        params = parameters[trial.number]
         for result in trial.results:
             if isinstance(result.usage, Usage):
                 usage = result.usage
                 unnamed = gpu if usage.device_memory is not None else ""
-                estimates.learn(params, usage, at=result.ended, architecture=usage.architecture or unnamed or None)
+                estimates.learn(
+                    params,
+                    usage,
+                    at=result.ended,
+                    architecture=usage.architecture or unnamed or None,
+                    beside=[(parameters[number], permille) for number, permille in usage.beside],
+                )
         for failure in trial.failures:
             used = failure.usage
             if failure.outcome is Outcome.OUT_OF_MEMORY and isinstance(used, Usage) and used.share is not None:
@@ -92,8 +99,8 @@ def learn_from_journal(study: Study, estimates: Estimates, *, gpu: str = "") -> 
 class MeasurementWriter:
     """Writes what a study measured into the history, for this study's next controller and for other studies."""
 
-    def __init__(self, study: Study, placer: SharedDevices) -> None:
-        self._estimates = placer.estimates
+    def __init__(self, study: Study, estimates: Estimates) -> None:
+        self._estimates = estimates
         self._history = QuietMeasurements(measurements_of(study.journal))
         self._next = time.monotonic() + WRITE_SECONDS
 

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from hpo_core.model.float_sum import float_sum
+
 
 def total_violation(values: Iterable[float]) -> float | None:
     """Sum of the constraint values above 0; None where one of them is not finite.
@@ -22,7 +24,7 @@ def total_violation(values: Iterable[float]) -> float | None:
     known = list(values)
     if not all(map(math.isfinite, known)):
         return None
-    return min(sum((value for value in known if value > 0), 0.0), sys.float_info.max)
+    return min(float_sum(value for value in known if value > 0), sys.float_info.max)
 
 
 class Infeasible:

@@ -16,7 +16,7 @@ JobKey = tuple[int, int]
 
 
 class Placer(Protocol):
-    """Knows what is free. It never waits, draws or does IO; time comes with the reports."""
+    """Knows what is free. It never waits, draws or does IO; it is told the time."""
 
     @property
     def inventory(self) -> Inventory:
@@ -43,8 +43,12 @@ class Placer(Protocol):
         """Jobs that run on a device that is gone, where nobody else would notice."""
         ...
 
-    def place(self, jobs: Sequence[Job]) -> list[Placement]:
-        """Slots for some or all of ``jobs`` (the oldest first), which hold them from now on; the others wait."""
+    def place(self, jobs: Sequence[Job], *, now: float | None = None) -> list[Placement]:
+        """Slots for some or all of ``jobs`` (the oldest first), which hold them from now on; the others wait.
+
+        Args:
+            now: of the study's clock; None: not known.
+        """
         ...
 
     def release(self, job: JobKey) -> None:

@@ -70,7 +70,7 @@ class Slots:
     def homeless(self) -> list[JobKey]:
         return []  # the executor reports them
 
-    def place(self, jobs: Sequence[Job]) -> list[Placement]:
+    def place(self, jobs: Sequence[Job], *, now: float | None = None) -> list[Placement]:
         placements = list(zip(jobs, self.free(len(jobs)), strict=False))
         for job, slot in placements:
             self.take((job.trial, job.attempt), slot)

@@ -20,6 +20,7 @@ from hpo_core.simulation.shared_cluster import SharedCluster, SharedSimulation
 from hpo_core.simulation.simulated_needs import SimulatedNeeds
 from hpo_core.simulation.simulation import Simulation
 from hpo_core.spec import StudySpec, limits
+from hpo_core.state.best_results import BestResults
 from hpo_core.study import Study
 
 MOST_ATTEMPTS, PER_JOB = 200_000, 20
@@ -229,6 +230,7 @@ def _summary(scenario: Scenario, study: Study, executor: Simulation, entries: It
     rungs: dict[int, int] = {}
     running: dict[int, float] = {}
     load = [0.0] * LOAD_BINS
+    bests = BestResults(highest_rung=study.spec.best_of == "highest_rung")
     for entry in entries:
         for event in entry.events:
             if type(event) is JobGranted:
@@ -238,8 +240,11 @@ def _summary(scenario: Scenario, study: Study, executor: Simulation, entries: It
                 rungs[event.resource] = rungs.get(event.resource, 0) + 1
                 if event.resource == top:
                     full.append(entry.time)
-                if event.loss is not None and not event.infeasible and (not steps or event.loss < steps[-1][1]):
-                    steps.append((entry.time, event.loss))
+                if event.loss is not None and not event.infeasible:
+                    bests.take(event, event.resource)
+                best = bests.incumbent
+                if best is not None and (not steps or best.loss != steps[-1][1]):
+                    steps.append((entry.time, best.loss))
             elif type(event) is AttemptFailed:
                 _spread(load, running.pop(event.trial), entry.time, end)
     best = state.incumbent

@@ -58,7 +58,7 @@ class SharedCluster:
             changes: dict[str, Any] = {"policy": "first_fit", "most": 1, "look_ahead": 1}
         else:
             changes = {"policy": self.policy}
-        return self.packing.model_copy(update=changes)
+        return self.packing.model_copy(update={**changes, "learn_pairs": False})  # the rule of sharing knows no pairs
 
 
 class SharedSimulation(Simulation):

@@ -89,7 +89,15 @@ class SimulatedNeeds(Estimates):
     def is_known(self, params: Mapping[str, Any], architecture: str) -> bool:
         return True
 
-    def learn(self, params: Mapping[str, Any], usage: Usage, *, at: float, architecture: str | None = None) -> bool:
+    def learn(
+        self,
+        params: Mapping[str, Any],
+        usage: Usage,
+        *,
+        at: float,
+        architecture: str | None = None,
+        beside: Sequence[tuple[Mapping[str, Any], int]] = (),
+    ) -> bool:
         """Nothing: repeats and policies must not learn of each other."""
         return False
 

@@ -127,6 +127,11 @@ class PackingSpec(Part):
         "the same time, and the driver keeps each to its share. off: they take turns, and one that faults or is ended "
         "(pruned, timed out) cannot harm its neighbours, as it may under MPS.",
     )
+    learn_pairs: bool = Field(
+        default=True,
+        description="Kinds of jobs that were measured to train less than 5 % faster together than one after the other "
+        "are no longer put on one device. false: any that fit share.",
+    )
     look_ahead: int | None = Field(
         default=None,
         ge=1,

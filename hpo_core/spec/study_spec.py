@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from hpo_core.model.errors import SpecError
-from hpo_core.model.nested_names import flat_space, flattened
 from hpo_core.model.rng import derive_seed
 from hpo_core.model.seed_repeats import seed_of_repeat
 from hpo_core.model.settings import RECORDED, MetricSpec, Part, is_recorded
 from hpo_core.model.space import Parameter, SearchSpace
 from hpo_core.model.space.given_values import default_values
+from hpo_core.model.space.nested_names import flat_space, flattened
 from hpo_core.model.space.when import Condition
 from hpo_core.samplers.finite_lists import check_listed
 from hpo_core.samplers.registry import check_objectives, check_population
@@ -89,6 +89,12 @@ class StudySpec(Part):
         ge=1,
         description="Training seeds per configuration. A job trains all of them, one after the other, and a trial is "
         "ranked by the mean of each metric; its spread is shown. A job costs so many times as much.",
+    )
+    best_of: Literal["all_rungs", "highest_rung"] = Field(
+        default="all_rungs",
+        description="Whose results the best one is of: all_rungs, whatever it was trained to (as in the paper on "
+        "ASHA); highest_rung, only those at the largest resource that has one, which is the better choice where the "
+        "winner is trained on. Holds for report, MLflow, kept checkpoints, stop.target and retraining.",
     )
     cluster: Cluster = LocalClusterSpec()
     packing: Annotated[PackingSpec | None, BeforeValidator(read_packing)] = Field(

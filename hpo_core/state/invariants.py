@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from hpo_core.model.pareto_front import dominates
 from hpo_core.model.stage import Further
-from hpo_core.state.trial_record import is_complete
+from hpo_core.state.trial_record import TrialRecord, is_complete
 
 if TYPE_CHECKING:
+    from hpo_core.model.events import JobCompleted
+    from hpo_core.state.best_results import BestResults
     from hpo_core.state.study_state import StudyState
 
 
@@ -37,15 +39,7 @@ def check_state(state: StudyState) -> None:
             assert trial.granted.target > (trial.resource if further_job else trial.searched)
             assert not further_job or i in state.extended
             assert trial.granted.attempt == trial.attempts - 1
-    finite = [
-        r.loss
-        for t in state.trials
-        for r in t.all_results
-        if r.loss is not None and is_complete(r) and not r.infeasible
-    ]
-    assert (state.incumbent.loss if state.incumbent else None) == (min(finite) if finite else None)
-    assert (state.front[0] if state.front else None) == state.incumbent
-    _check_front(state)
+    _check_best(state)
     running = [t for t in state.trials if t.running and t.granted is not None]
     jobs = [(t.granted.target, type(t.granted.stage) is Further, t) for t in running if t.granted is not None]
     repeats = state.spec.repeats if state.spec is not None else 1
@@ -60,15 +54,39 @@ def check_state(state: StudyState) -> None:
     assert state.abandoned_trials == sum(t.abandoned is not None for t in state.trials)
 
 
-def _check_front(state: StudyState) -> None:
-    results = [r for t in state.trials for r in t.all_results if r.losses and is_complete(r) and not r.infeasible]
-    if not results:
-        assert state.front == ([state.incumbent] if state.incumbent else [])
+def _check_best(state: StudyState) -> None:
+    """Both rules, from the records of all trials."""
+    usable = [
+        (_rung(trial, result), result)
+        for trial in state.trials
+        for result in trial.all_results
+        if result.loss is not None and is_complete(result) and not result.infeasible
+    ]
+    _check_one(state, state.best_of_all, [result for _, result in usable])
+    top = max((rung for rung, _ in usable), default=0)
+    _check_one(state, state.best_of_highest_rung, [result for rung, result in usable if rung == top])
+    highest = state.spec is not None and state.spec.best_of == "highest_rung"
+    shown = state.best_of_highest_rung if highest else state.best_of_all
+    assert state.incumbent is shown.incumbent and state.front is shown.front
+
+
+def _rung(trial: TrialRecord, result: JobCompleted) -> int:
+    """Units that the search had trained it when the result came."""
+    return max((r.resource for r in trial.results if r.attempt <= result.attempt), default=trial.base)
+
+
+def _check_one(state: StudyState, best: BestResults, results: list[JobCompleted]) -> None:
+    losses = [result.loss for result in results if result.loss is not None]
+    assert (best.incumbent.loss if best.incumbent else None) == (min(losses) if losses else None)
+    assert (best.front[0] if best.front else None) == best.incumbent
+    several = [result for result in results if result.losses]
+    if not several:
+        assert best.front == ([best.incumbent] if best.incumbent else [])
         return
-    keys = [member.losses for member in state.front]
+    keys = [member.losses for member in best.front]
     assert keys == sorted(set(keys))
     assert not any(dominates(a, b) for a in keys for b in keys)
-    for result in results:
+    for result in several:
         assert result.losses in keys or any(dominates(key, result.losses) for key in keys)
     found = {(t.number, r.resource, r.losses) for t in state.trials for r in t.all_results}
-    assert all((member.trial, member.resource, member.losses) in found for member in state.front)
+    assert all((member.trial, member.resource, member.losses) in found for member in best.front)

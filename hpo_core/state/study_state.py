@@ -37,29 +37,15 @@ from hpo_core.model.events import (
     TrialExtensionEnded,
     TrialStopped,
 )
-from hpo_core.model.pareto_front import add_to_front
 from hpo_core.model.stage import Further, Generation, Rung, Stage
-from hpo_core.model.trial import Checkpoint, Job, Metrics, Outcome, Params
+from hpo_core.model.trial import Checkpoint, Job, Outcome, Params
 from hpo_core.spec import StudySpec
+from hpo_core.state.best_results import BestResults, Incumbent
 from hpo_core.state.invariants import check_state
-from hpo_core.state.trial_record import TrialRecord, is_complete
+from hpo_core.state.trial_record import TrialRecord
 from hpo_core.state.worker_losses import Losses
 
 _Job = TypeVar("_Job", bound=JobGranted | JobCompleted)
-
-
-class Incumbent(msgspec.Struct, frozen=True):
-    """Best finite loss seen at any rung (ASHA 3.3: intermediate losses count).
-
-    Between equal losses the earlier one stays. With several objectives: a result that no other one dominates.
-    """
-
-    trial: int
-    resource: int
-    loss: float
-    metrics: Metrics
-    losses: tuple[float, ...] = ()
-    """All objectives as losses, where there are several."""
 
 
 class StudyState:
@@ -87,12 +73,11 @@ class StudyState:
         self.halted: StudyHalted | None = None
         self.exhausted = False
         """Whether the sampler has no further configurations."""
-        self.incumbent: Incumbent | None = None
-        """With several objectives the best in the first one; between equals there, in the next one."""
-        self.front: list[Incumbent] = []
-        """The Pareto front over the results of all rungs, ascending by loss; with one objective the incumbent alone.
-
-        A trial may be in it with several results; of equal ones the earliest stays."""
+        self.best_of_all = BestResults()
+        """Over the results of all rungs (ASHA 3.3: intermediate losses count)."""
+        self.best_of_highest_rung = BestResults(highest_rung=True)
+        """Over those of the highest rung that has one."""
+        self._best = self.best_of_all
         self.completed_jobs = 0
         self.abandoned_trials = 0
         self.infeasible_results = 0
@@ -142,6 +127,16 @@ class StudyState:
             StudyReopened: self._reopened,
         }
 
+    @property
+    def incumbent(self) -> Incumbent | None:
+        """The best result by the study's rule (``best_of``)."""
+        return self._best.incumbent
+
+    @property
+    def front(self) -> list[Incumbent]:
+        """The Pareto front by the study's rule; with one objective the incumbent alone."""
+        return self._best.front
+
     def apply(self, event: Event) -> None:
         """Take over one fact. Total: a recorded fact is never refused."""
         self._appliers[type(event)](event)  # type: ignore[operator]
@@ -179,6 +174,7 @@ class StudyState:
     def _created(self, event: StudyCreated) -> None:
         self.spec = StudySpec.from_journal(event.spec)
         self.has_members = self.spec.search.outline().members
+        self._best = self.best_of_highest_rung if self.spec.best_of == "highest_rung" else self.best_of_all
         self.queue.extend(self.spec.first_configurations)
 
     def _controller_changed(self, event: ControllerChanged) -> None:
@@ -262,13 +258,8 @@ class StudyState:
         if event.infeasible:
             self.infeasible_results += 1
             return
-        if event.losses:
-            if is_complete(event):
-                add_to_front(self.front, Incumbent(event.trial, event.resource, loss, event.metrics, event.losses))
-                self.incumbent = self.front[0]
-        elif self.incumbent is None or loss < self.incumbent.loss:
-            self.incumbent = Incumbent(event.trial, event.resource, loss, event.metrics)
-            self.front = [self.incumbent]
+        self.best_of_all.take(event, trial.searched)
+        self.best_of_highest_rung.take(event, trial.searched)
 
     def _attempt_failed(self, event: AttemptFailed) -> None:
         event = self._with_stage_of_grant(event)

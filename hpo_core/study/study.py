@@ -342,12 +342,26 @@ class Study(PersonRequests):
 
     @property
     def best(self) -> Incumbent | None:
-        """The incumbent: best finite loss over all rungs."""
+        """The incumbent: best finite loss, of all rungs or of the highest one, as ``best_of`` of the study says."""
         return self.state.incumbent
 
     @property
+    def best_of_all_rungs(self) -> Incumbent | None:
+        """Best finite loss over the results of all rungs (ASHA 3.3: intermediate losses count)."""
+        return self.state.best_of_all.incumbent
+
+    @property
+    def best_of_highest_rung(self) -> Incumbent | None:
+        """Best finite loss among the results at the largest resource that has one.
+
+        A smaller sample, compared at equal training: the better choice where the winner is trained on. Further
+        training of a trial (:meth:`train_further`) counts at the rung that it had reached by the search.
+        """
+        return self.state.best_of_highest_rung.incumbent
+
+    @property
     def front(self) -> list[Incumbent]:
-        """The Pareto front over all rungs, ascending by loss; with one objective the incumbent alone."""
+        """The Pareto front by ``best_of``, ascending by loss; with one objective the incumbent alone."""
         return list(self.state.front)
 
     @property

@@ -17,7 +17,7 @@ from hpo_core.views.front import front_members
 from hpo_core.views.repeat_spread import spread_of
 from hpo_core.views.rung_names import halt_words
 from hpo_core.views.rungs import entry_levels
-from hpo_core.views.summary import constraint_words
+from hpo_core.views.summary import constraint_words, other_best_words, rule_words
 
 _LONGEST_LIST = 250
 _LONGEST_FRONT = 20
@@ -100,9 +100,11 @@ def description(fold: TrackedStudy, status: str, *, loading: str = "", table: st
         around = f"{found.short} " if found is not None else ""
         lines.append(
             f"- best: {markdown_text(spec.metric.name)} = {best.loss * spec.metric.sign:.6g} {around}"
-            f"by {trial_name(best.trial)} after {best.resource} units, "
+            f"by {trial_name(best.trial)} after {best.resource} units{rule_words(spec)}, "
             f"with {markdown_code(json.dumps(state.trials[best.trial].params))}"
         )
+    if other := other_best_words(fold.study):
+        lines.append(f"- {markdown_text(other)}")
     if len(spec.objectives) > 1:
         numbers = sorted({member.trial for member in state.front})
         lines.append(

@@ -10,7 +10,9 @@ from hpo_core.model.events import JobGranted, JobPlaced
 from hpo_core.model.stage import FURTHER
 from hpo_core.model.trial import Params
 from hpo_core.spec import StudySpec
+from hpo_core.state import Incumbent
 from hpo_core.study import Study
+from hpo_core.views.formatting import number
 from hpo_core.views.front import FrontMember, front_members
 from hpo_core.views.repeat_spread import RepeatSpread, spread_of
 from hpo_core.views.rung_names import RungNames
@@ -78,7 +80,10 @@ class StudySummary(msgspec.Struct, frozen=True, kw_only=True):
     constraints: tuple[str, ...]
     infeasible: int
     """Finite results that violate a constraint; none of them can be the best."""
+    best_of: str
+    """``all_rungs`` or ``highest_rung``: whose results ``best`` and ``front`` are of."""
     best: BestResult | None
+    best_of_highest_rung: BestResult | None
     front: tuple[FrontMember, ...]
     """The Pareto front; with one objective the best result alone."""
     extendable: bool
@@ -128,7 +133,9 @@ def summarize(study: Study) -> StudySummary:
         resource=state.resource_used,
         constraints=tuple(spec.constraints),
         infeasible=state.infeasible_results,
+        best_of=spec.best_of,
         best=best_result(study),
+        best_of_highest_rung=_shown(study, study.best_of_highest_rung),
         front=front_members(spec, state),
         extendable=study.refuse_extension() is None,
         checkpoint=None if checkpoint is None else checkpoint.uri,
@@ -153,7 +160,29 @@ def constraint_words(spec: StudySpec, infeasible: int) -> str:
 
 def best_result(study: Study) -> BestResult | None:
     """The incumbent in the user's metric; None before there is a finite result."""
-    best = study.best
+    return _shown(study, study.best)
+
+
+def rule_words(spec: StudySpec) -> str:
+    """``, best of the highest rung`` where that is the study's rule, to stand behind a best result; else empty."""
+    return ", best of the highest rung" if spec.best_of == "highest_rung" else ""
+
+
+def other_best_words(study: Study) -> str:
+    """The best by the other rule of ``best_of``, where it is another result; else empty.
+
+    ``best of the highest rung: loss = 0.21 (trial 7 at 81)``
+    """
+    whole, top = study.best_of_all_rungs, study.best_of_highest_rung
+    if whole is None or top is None or (whole.trial, whole.resource) == (top.trial, top.resource):
+        return ""
+    highest = study.spec.best_of == "highest_rung"
+    title, other = ("all rungs", whole) if highest else ("the highest rung", top)
+    value = number(study.metric_value(other.loss), 5)
+    return f"best of {title}: {study.spec.metric.name} = {value} (trial {other.trial} at {other.resource:,})"
+
+
+def _shown(study: Study, best: Incumbent | None) -> BestResult | None:
     if best is None:
         return None
     value = study.metric_value(best.loss)

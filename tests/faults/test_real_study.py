@@ -211,7 +211,9 @@ def test_a_killed_dask_worker_and_a_killed_child_are_recovered(tmp_path: Path) -
 
 
 def test_second_controller_is_refused_and_a_forced_one_fences_the_first(tmp_path: Path) -> None:
-    real = Real(tmp_path)
+    gate = tmp_path / "gate"
+    gate.write_text("6")  # on a busy machine the study would end before the second one has started
+    real = Real(tmp_path, "held", constants={"gate": str(gate)})
     first = real.start()
     real.wait_for_entries(5, first)
     second = real.start()
@@ -229,6 +231,7 @@ def test_second_controller_is_refused_and_a_forced_one_fences_the_first(tmp_path
     epoch = journal.info("real").epoch
     journal.release("real", epoch)
     journal.close()
+    gate.unlink()
     real.finish()
 
 

@@ -26,6 +26,7 @@ def test_a_study_with_two_objectives(hpo: Runner) -> None:
     assert f"### Pareto front of loss, speed: {len(front)} results" in artifacts[0]["data"]
     assert artifacts[0]["data"].count(f"| {front[-1]['trial']} | {front[-1]['resource']} |") == 1
 
+    hpo("project", "two")  # on a busy machine the end of the study does not wait for all of it
     client = mlflow.MlflowClient(f"sqlite:///{hpo.home / 'mlflow.db'}")
     runs = client.search_runs([e.experiment_id for e in client.search_experiments()], "tags.`hpo.pareto` = 'front'")
     assert {int(run.data.tags["hpo.trial"]) for run in runs} == {member["trial"] for member in front}

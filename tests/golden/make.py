@@ -12,12 +12,13 @@ from pathlib import Path
 import msgspec
 
 from hpo_core import Job, MemoryJournal, Outcome, Study, StudySpec
+from hpo_core.execution.virtual import Attempt
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.journal.codec import encode_entry
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.events import FORMAT, JobPlaced
 from hpo_core.model.seed_repeats import mean_metrics
-from hpo_core.model.trial import Checkpoint
+from hpo_core.model.trial import Checkpoint, Report
 from tests.conftest import World, completed, failed, fresh, make_spec
 from tests.hopping.hopping_studies import VirtualHopping
 from tests.methods import spec_of
@@ -249,6 +250,25 @@ def placed() -> Study:
     return study
 
 
+def beside() -> Study:
+    """A packed study whose attempts say how long each had its device to itself, and which jobs were beside it."""
+    world = World(47, failures=0.1)
+    packing = {"devices": "gpu", "by": ["x"], "learn_pairs": True}
+    study = fresh(make_spec(study="golden", packing=packing), MemoryJournal(), world)
+    gpu = {"architecture": "A100", "device": "GPU-5d4e", "share": (300, 6 * 10**9, 2000)}
+    running = study.set_capacity(3)
+    while running:
+        job = running.pop(0)
+        others = tuple((other.trial, 900 - 200 * place) for place, other in enumerate(running))
+        usage = Usage(memory=10**8, unit_seconds=0.5 + len(running) / 8, device_memory=2 * 10**9, **gpu)
+        usage = msgspec.structs.replace(usage, alone=100 if others else 1000, beside=others)
+        report = world.report(job)
+        running += study.tell_report(
+            report if report.outcome is Outcome.LOST else msgspec.structs.replace(report, usage=usage)
+        )
+    return study
+
+
 def hopped() -> Study:
     """A study whose models hop over partitions, two of them for validation, on workers that hold some of them."""
     files = [{"name": f"part-{place}", "count": 90 + place, "bytes": 5000 + place} for place in range(4)]
@@ -276,6 +296,35 @@ def hopped() -> Study:
     return world.run().study
 
 
+def hopped_failures() -> Study:
+    """Attempts that fail or diverge within an epoch: the units before are in the journal."""
+    spec = StudySpec.from_plain(
+        {
+            "study": "golden",
+            "objective": "lab:train",
+            "metric": {"name": "loss", "mode": "min"},
+            "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+            "search": {"method": "sha", "min_resource": 1, "max_resource": 4, "reduction_factor": 2, "configs": 4},
+            "data": {"partitions": [f"part-{place}" for place in range(3)]},
+            "training": {"retries": {"error": 1}},
+            "seed": 44,
+        }
+    )
+    world = VirtualHopping(spec=spec)
+    original = world.units._result
+
+    def result(attempt: Attempt) -> Report:
+        job, unit = attempt.job, attempt.job.unit
+        assert unit is not None
+        bad = {(0, 0, 1): Outcome.ERROR, (2, 0, 2): Outcome.DIVERGED}.get((job.trial, job.attempt, unit.place))
+        if bad is None:
+            return original(attempt)
+        return Report(trial=job.trial, attempt=job.attempt, outcome=bad, message="bad", ended=world.clock.now)
+
+    world.units._result = result  # type: ignore[method-assign]
+    return world.run().study
+
+
 METHODS = [
     "asha-brackets", "asha-shared", "asha-endless", "stopping-brackets", "sha", "hyperband", "pasha", "pbt",
     "pbt-truncation", "random", "grid-drawn", "pareto-asha-brackets",
@@ -296,7 +345,9 @@ def studies() -> dict[str, Study]:
         "asked": asked(),
         "used": used(),
         "placed": placed(),
+        "beside": beside(),
         "hopped": hopped(),
+        "hopped-failures": hopped_failures(),
     }
     for name in METHODS:
         world = World(12, failures=0.05, nans=0.05)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hpo_core import Job, MemoryJournal, Outcome, Report, Study
 from hpo_core.model.events import JobCompleted, TrialCreated
+from hpo_core.model.float_sum import float_sum
 from hpo_core.model.pareto_front import add_to_front, dominates
 from hpo_core.replay.audit import audit
 from hpo_core.search.halving.pareto_rungs import ParetoRung
@@ -50,7 +51,7 @@ def plain_order(front: list[int], points: dict[int, Losses], promoted: set[int])
     }
 
     def nearest(trial: int) -> float:
-        return min(sum((a - b) * (a - b) for a, b in zip(unit[trial], unit[o], strict=True)) for o in order)
+        return min(float_sum((a - b) * (a - b) for a, b in zip(unit[trial], unit[o], strict=True)) for o in order)
 
     order: list[int] = []
     for group in ([t for t in front if t in promoted], [t for t in front if t not in promoted]):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory
+from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
@@ -35,7 +36,11 @@ def job(trial: int, attempt: int = 0, **params: Any) -> Job:
 
 
 def devices_for(
-    *devices: Device, packing: dict[str, Any] | None = None, stated: dict[str, Any] | None = None, **more: Any
+    *devices: Device,
+    packing: dict[str, Any] | None = None,
+    stated: dict[str, Any] | None = None,
+    past: Iterable[Measurement] = (),
+    **more: Any,
 ) -> SharedDevices:
     spec = PackingSpec.model_validate(packing or {})
     estimates = Estimates(
@@ -46,6 +51,7 @@ def devices_for(
         stated=StatedDemand.read(stated or {}),
         quantile=spec.safety,
         profiles=spec.profiles,
+        past=past,
     )
     placer = SharedDevices(spec, POLICIES[spec.policy](), estimates, **more)
     placer.update(Inventory(devices))

@@ -352,3 +352,7 @@ def test_tpe_finds_the_feasible_region() -> None:
         return found / 75
 
     assert share(["limit"]) > 2 * share([])
+
+
+def test_a_violation_is_the_same_number_on_every_python() -> None:
+    assert total_violation([0.1] * 10) == 0.9999999999999999, "rounded after each addition, also where sum() is not"

@@ -28,7 +28,7 @@ from hpo_core.views.front import front_members, front_rows
 from hpo_core.views.jobs.device_words import granted_words
 from hpo_core.views.rung_names import RungNames, halt_words
 from hpo_core.views.rungs import bracket_views, entry_levels, grouped_brackets, rung_rows
-from hpo_core.views.summary import best_result
+from hpo_core.views.summary import best_result, other_best_words, rule_words
 from hpo_flows.study_run.live_progress import Pace, remaining_units
 
 SOONEST = 4.0
@@ -51,8 +51,9 @@ def best_markdown(study: Study) -> str:
     lines = [
         f"## {study.name}: trial {best.trial}",
         "",
-        f"**{reached}** after {best.resource} units of training",
+        f"**{reached}** after {best.resource} units of training{rule_words(study.spec)}",
         "",
+        *((markdown_text(other), "") if (other := other_best_words(study)) else ()),
         "| parameter | value |",
         "| --- | --- |",
         *(f"| {markdown_text(name)} | {markdown_text(_short(value))} |" for name, value in best.params.items()),

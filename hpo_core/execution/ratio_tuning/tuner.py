@@ -197,7 +197,7 @@ class RatioTuner:
         return found
 
     def _study(self, ratio: float | None) -> Study:
-        changes: dict[str, Any] = {"oversubscribe": {DEFAULT: ratio or 1.0}}
+        changes: dict[str, Any] = {"oversubscribe": {DEFAULT: ratio or 1.0}, "learn_pairs": False}
         if ratio is None:
             changes |= {"most": 1, "look_ahead": 1}
         packing = self._packing.model_copy(update=changes)

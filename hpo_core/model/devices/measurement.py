@@ -25,8 +25,15 @@ _MOST = {
     "measured_at": 1e11,
     "oversubscribe": 100.0,
     "speedup": 1e6,
+    "alone": 1.0,
 }
-_FLOATS = {"compute", "cores", "startup_seconds", "unit_seconds", "measured_at", "oversubscribe", "speedup"}
+_FLOATS = {"compute", "cores", "startup_seconds", "unit_seconds", "measured_at", "oversubscribe", "speedup", "alone"}
+MOST_NEIGHBOURS = 16
+"""Kinds of jobs beside an attempt that are kept, those that were longest beside it."""
+LONGEST_NEIGHBOUR = 500
+"""Characters of the key of such a kind; a longer one is kept as its digest."""
+
+_MOST_BESIDE = 1000.0
 
 
 def is_cpu(architecture: str) -> bool:
@@ -74,6 +81,10 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """The oversubscription ratio that was best; 0: this is what one attempt needed."""
     speedup: float = 0.0
     """Units per second at that ratio over those at ratio 1; 0: not measured."""
+    alone: float | None = None
+    """Share of its training time in which no other job of its study was on its device, 0 to 1; None: not known."""
+    beside: tuple[tuple[str, float], ...] = ()
+    """(key, mean number over its training time) of the kinds of jobs that were on its device meanwhile."""
 
     def __post_init__(self) -> None:
         for name, most in _NAMES.items():
@@ -86,6 +97,14 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
                 raise ValueError(f"measurement: {name} = {value!r} must lie between 0 and {largest:g}.")
         if 0 < self.oversubscribe < 1:
             raise ValueError(f"measurement: oversubscribe = {self.oversubscribe!r} must be 1 or more, or 0 for none.")
+        if len(self.beside) > MOST_NEIGHBOURS:
+            raise ValueError(f"measurement: beside has {len(self.beside)} kinds, and may have {MOST_NEIGHBOURS}.")
+        for key, number in self.beside:
+            if len(key) > LONGEST_NEIGHBOUR or not 0 <= number <= _MOST_BESIDE:
+                raise ValueError(
+                    f"measurement: beside has {number!r} of {key[:40]!r}; it may have 0 to {_MOST_BESIDE:g} of a key "
+                    f"with {LONGEST_NEIGHBOUR} characters."
+                )
         if len(self.key) > LONGEST_KEY:
             raise ValueError(f"measurement: params has {len(self.key):,} characters, and may have {LONGEST_KEY:,}.")
 
@@ -141,6 +160,15 @@ def key_of(params: Mapping[str, Any]) -> str:
     '{"optimizer":"adam","width":64}'
     """
     return msgspec.json.encode(params, order="sorted").decode()
+
+
+def neighbour_key(key: str) -> str:
+    """The key of a neighbour as it is kept: a long one as its digest.
+
+    >>> neighbour_key('{"width":64}'), len(neighbour_key("x" * 501))
+    ('{"width":64}', 71)
+    """
+    return key if len(key) <= LONGEST_NEIGHBOUR else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
 def deciding_values(params: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:

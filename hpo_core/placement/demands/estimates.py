@@ -8,16 +8,24 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from hpo_core.model.devices.measurement import Measurement, deciding_values, is_cpu, key_of
+from hpo_core.model.devices.measurement import (
+    MOST_NEIGHBOURS,
+    Measurement,
+    deciding_values,
+    is_cpu,
+    key_of,
+    neighbour_key,
+)
 from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import SpecError
 from hpo_core.placement.demands.known_need import Figures, KnownNeed, KnownNeeds
+from hpo_core.placement.demands.pair_speeds import PairSpeeds
 from hpo_core.placement.packing.need import WHOLE, Need
 from hpo_core.placement.packing.room import SharedDevice
 from hpo_core.security.credentials import without_urls_credentials
@@ -80,6 +88,8 @@ class Estimates:
         self._is_told = False
         self._profiles = profiles
         self._known = KnownNeeds(quantile)
+        self.pairs = PairSpeeds()
+        """How much slower kinds of jobs train beside each other."""
         self._seen: set[str] = set()
         self._new: list[Measurement] = []
         self._profiling: Counter[tuple[str, str]] = Counter()
@@ -118,6 +128,14 @@ class Estimates:
         """Whether a job of this key was measured on this architecture."""
         known = self._known.find(architecture, self.key(params))
         return known is not None and known.is_known
+
+    def unit_seconds(self, params: Mapping[str, Any], architecture: str) -> float | None:
+        """Of a unit of training of a job, measured or predicted; None where nothing is known."""
+        values = self._values(params)
+        known = self._known.find(architecture, key_of(values))
+        if known is not None and known.measurements:
+            return known.figures.unit_seconds
+        return self._known.expected(architecture, "unit_seconds", values)
 
     def of(
         self,
@@ -161,7 +179,12 @@ class Estimates:
         amounts = {part: max(guesses[part], 1) if value is None else value for part, value in found.items()}
         amounts["memory"] = max(amounts["memory"], known.memory_after_failure(device.memory))
         return Estimate(
-            need=Need(**amounts, seconds=self._seconds(stated.get("unit_seconds"), figures, device, units)),
+            need=Need(
+                compute=amounts["compute"],
+                memory=amounts["memory"],
+                cores=amounts["cores"],
+                seconds=self._seconds(stated.get("unit_seconds"), figures, device, units),
+            ),
             source="stated" if "memory" in stated else source,
             measurements=rests_on,
             guessed=tuple(part for part in guesses if found[part] is None),
@@ -203,13 +226,22 @@ class Estimates:
             startup, unit = self._known.mean_seconds(device.architecture)
         return startup + units * (unit if stated is None else stated)
 
-    def learn(self, params: Mapping[str, Any], usage: Usage, *, at: float, architecture: str | None = None) -> bool:
+    def learn(
+        self,
+        params: Mapping[str, Any],
+        usage: Usage,
+        *,
+        at: float,
+        architecture: str | None = None,
+        beside: Sequence[tuple[Mapping[str, Any], int]] = (),
+    ) -> bool:
         """Take up what an attempt used. It counts at once.
 
         Args:
             params: its parameters and the study's constants.
             at: time of the entry that records it, so that the same attempt learned again adds nothing.
             architecture: where it ran; default: as its usage says, or ``CPU`` where it had no device.
+            beside: the same of jobs that were on its device, each with permille of its time, as its usage says.
 
         Returns:
             Whether it says anything: an attempt that trained no unit has not shown what it needs.
@@ -218,7 +250,7 @@ class Estimates:
         if not where or not usage.unit_seconds > 0:
             return False
         try:
-            return self._take(self._measurement(params, usage, where, at=at))
+            return self._take(self._measurement(params, usage, where, at=at, beside=beside))
         except ValueError:  # a figure that no computer has
             return False
 
@@ -257,8 +289,19 @@ class Estimates:
         self._take(self._measurement(params, usage, architecture, at=at, out_of_memory=max(had, 1)))
 
     def _measurement(
-        self, params: Mapping[str, Any], usage: Usage, architecture: str, *, at: float, out_of_memory: int = 0
+        self,
+        params: Mapping[str, Any],
+        usage: Usage,
+        architecture: str,
+        *,
+        at: float,
+        out_of_memory: int = 0,
+        beside: Sequence[tuple[Mapping[str, Any], int]] = (),
     ) -> Measurement:
+        numbers: Counter[str] = Counter()
+        for other, permille in beside:
+            numbers[neighbour_key(self.key(other))] += permille
+        kinds = sorted(numbers.items(), key=lambda one: (-one[1], one[0]))[:MOST_NEIGHBOURS]
         return Measurement(
             objective=self._objective,
             code=self._code,
@@ -273,6 +316,8 @@ class Estimates:
             out_of_memory=out_of_memory,
             study=self._study,
             measured_at=at,
+            alone=None if usage.alone is None else min(max(usage.alone / WHOLE, 0.0), 1.0),
+            beside=tuple((key, permille / WHOLE) for key, permille in kinds),
         )
 
     def _take(self, one: Measurement) -> bool:
@@ -284,7 +329,16 @@ class Estimates:
         self._new.append(one)
         values = self._values(one.params)  # another study may have named other parameters
         self._known.add(one.architecture, key_of(values), values, one)
+        self.pairs.add(one.architecture, key_of(values), one, [(self._named(key), n) for key, n in one.beside])
         return True
+
+    def _named(self, neighbour: str) -> str:
+        """The key of a neighbour by this study's parameters: another study may have named others."""
+        try:
+            values = msgspec.json.decode(neighbour)
+        except msgspec.DecodeError:  # a digest
+            return neighbour
+        return neighbour_key(self.key(values)) if isinstance(values, dict) else neighbour
 
     def new_measurements(self) -> list[Measurement]:
         """What was learned since the last call, to be kept for later studies."""

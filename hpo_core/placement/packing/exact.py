@@ -53,7 +53,7 @@ class Exact:
             return []  # no time to find any
         left = room.copy()
         chosen = []
-        for (kind, place), count in zip(pairs, np.rint(found.x).astype(int), strict=True):
+        for (kind, place), count in zip(pairs, np.rint(found.x[: len(pairs)]).astype(int), strict=True):
             demand, members = kinds[kind]
             need = demand[room.devices[place].architecture]
             for _ in range(count):
@@ -63,7 +63,10 @@ class Exact:
         return chosen
 
     def _solve(self, kinds: list[Any], pairs: list[tuple[int, int]], room: Room) -> Any:
-        """One row for each kind, device and resource, node; one column for each kind on each device."""
+        """One row for each kind, device and resource, node; one column for each kind on each device.
+
+        Kinds of :attr:`Room.apart` have another column each, which is 1 where any of them is there.
+        """
         optimize = self._milp
         needs = [kinds[kind][0][room.devices[place].architecture] for kind, place in pairs]
         devices, nodes = len(room.devices), len(room.cores)
@@ -82,20 +85,50 @@ class Exact:
             rows[len(kinds) + place, column] = need.compute
             rows[len(kinds) + devices + place, column] = -(-need.memory // MEMORY_UNIT)
             rows[len(kinds) + 2 * devices + room.node_of[place], column] = need.cores
+        members = [len(kinds[kind][1]) for kind, _ in pairs]
+        compute = np.array([need.compute for need in needs], dtype=float)
+        clashes = [
+            (one, other)
+            for one, (_, place) in enumerate(pairs)
+            if (not_beside := room.not_beside(needs[one], place))
+            for other in range(one, len(pairs))
+            if pairs[other][1] == place and needs[other].kind in not_beside
+        ]
+        if clashes:
+            apart = _rows_of(clashes, members)
+            rows = np.vstack([np.hstack([rows, np.zeros((len(rows), len(pairs)))]), apart])
+            is_clash = (apart[:, : len(pairs)].sum(axis=1) == 0).astype(float)
+            most = np.concatenate([most, is_clash])
+            compute = np.concatenate([compute, np.zeros(len(pairs))])
+            own = {one for one, other in clashes if one == other}
+            members = [1 if column in own else count for column, count in enumerate(members)] + [1] * len(pairs)
         return optimize.milp(
-            -np.array([need.compute for need in needs], dtype=float),
+            -compute,
             constraints=optimize.LinearConstraint(rows, ub=most),
-            integrality=np.ones(len(pairs)),
-            bounds=optimize.Bounds(0, [len(kinds[kind][1]) for kind, _ in pairs]),
+            integrality=np.ones(len(members)),
+            bounds=optimize.Bounds(0, members),
             options={"time_limit": self.seconds, "mip_rel_gap": 0.0},
         )
 
 
+def _rows_of(clashes: Sequence[tuple[int, int]], members: Sequence[int]) -> Any:
+    """Rows for columns that are kept apart: a column is at most its members times its presence; of two one is there."""
+    count = len(members)
+    involved = sorted({column for clash in clashes for column in clash})
+    two = [clash for clash in clashes if clash[0] != clash[1]]
+    rows = np.zeros((len(involved) + len(two), 2 * count))
+    for row, column in enumerate(involved):
+        rows[row, column], rows[row, count + column] = 1, -members[column]
+    for row, (one, other) in enumerate(two, len(involved)):
+        rows[row, count + one] = rows[row, count + other] = 1
+    return rows
+
+
 def _kinds(jobs: Sequence[WaitingJob]) -> list[tuple[dict[str, Any], list[int]]]:
     """Jobs that differ in run time at most: (their demand, their places, the longest first)."""
-    found: dict[tuple[tuple[str, int, int, int], ...], list[int]] = {}
+    found: dict[tuple[tuple[str, int, int, int, str], ...], list[int]] = {}
     for place, job in enumerate(jobs):
-        key = tuple(sorted((name, need.compute, need.memory, need.cores) for name, need in job.demand.items()))
+        key = tuple(sorted((name, n.compute, n.memory, n.cores, n.kind) for name, n in job.demand.items()))
         found.setdefault(key, []).append(place)
     for members in found.values():
         members.sort(key=lambda place: -jobs[place].seconds)

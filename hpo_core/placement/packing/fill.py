@@ -90,7 +90,7 @@ def _fill(
         if not room.fits(smallest[architecture], place):
             continue
         like = architecture, compute
-        subset = _the_same(subset, order, jobs, architecture) if like == filled else []
+        subset = _the_same(subset, order, jobs, architecture) if like == filled and not room.apart else []
         if not subset or not is_within(subset, memory, cores):
             candidates = [
                 (job, need)
@@ -99,10 +99,14 @@ def _fill(
                 and need.compute <= compute
                 and need.memory <= memory
                 and need.cores <= cores
+                and (not room.apart or room.goes_with(need, place))
             ]
             if not candidates:
                 continue
             subset = best_subset(candidates, compute=compute, memory=memory, cores=cores, idle=idle)
+            while room.apart and (fewer := _without_clash(candidates, subset, room, place)):
+                candidates = fewer
+                subset = best_subset(candidates, compute=compute, memory=memory, cores=cores, idle=idle)
         filled = like
         for job, need in subset:
             room.take(need, place)
@@ -113,6 +117,19 @@ def _fill(
         order = [job for job in order if job not in taken]
     chosen += _first_fit(order, jobs, room, smallest)
     return chosen, room
+
+
+def _without_clash(
+    candidates: list[Candidate], subset: list[Candidate], room: Room, place: int
+) -> list[Candidate] | None:
+    """The candidates that go with the first one of a subset that is kept apart from another of it; None: none is."""
+    chosen = {job for job, _ in subset}
+    for job, need in candidates:
+        if job in chosen:
+            apart = room.not_beside(need, place)
+            if any(other != job and beside.kind in apart for other, beside in subset):
+                return [one for one in candidates if one[0] == job or one[1].kind not in apart]
+    return None
 
 
 def _parts(order: list[int], jobs: Sequence[WaitingJob], room: Room, places: list[int]) -> tuple[dict[int, int], int]:

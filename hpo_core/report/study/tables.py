@@ -16,11 +16,12 @@ from hpo_core.spec import notices
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.jobs.data_words import data_words
 from hpo_core.views.jobs.device_words import granted_words
+from hpo_core.views.jobs.kept_apart import kept_apart_in, kept_apart_lines
 from hpo_core.views.jobs.packing_words import packing_words
 from hpo_core.views.next_command import next_command
 from hpo_core.views.repeat_spread import spread_of
 from hpo_core.views.rung_names import halt_words
-from hpo_core.views.summary import exhausted_words
+from hpo_core.views.summary import exhausted_words, other_best_words, rule_words
 from hpo_core.views.trial_state import trial_state
 
 TOP, FAILURES, UNBROKEN = 15, 50, 16
@@ -40,7 +41,7 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
     if best is not None:
         found = spread_of(state, best)
         where = f"{found.short}, " if found is not None else ""
-        where += f"trial {best.trial} at {best.resource:,}"
+        where += f"trial {best.trial} at {best.resource:,}{rule_words(study.spec)}"
         tiles.append((f"best {series.metric}", number(study.metric_value(best.loss)), where))
     else:
         what = "feasible" if state.infeasible_results else "finite"
@@ -92,6 +93,7 @@ def head(series: Series, links: Mapping[str, str]) -> str:
         about.append(f"threads {spec.training.threads}")
     if spec.packing is not None:
         about.append(f"packing {packing_words(spec.packing)}")
+        about += kept_apart_lines(kept_apart_in(study), 4)
     if spec.data is not None:
         about.append(f"data: {data_words(spec.data)}")
     rules = study.rules.progress(study.state, 0.0)
@@ -156,7 +158,10 @@ def best_parameters(series: Series) -> str:
     others = [(name, number(item)) for name, item in best.metrics.items() if name != series.metric]
     metrics = table(("its other metrics", "value"), others) if others else ""
     shown = table(("parameter", "value"), rows)
-    caption = f'<p class="caption">of trial {best.trial}, best after {best.resource:,}.</p>'
+    other = other_best_words(series.study)
+    words = f"of trial {best.trial}, best after {best.resource:,}{rule_words(spec)}."
+    words += f" By the other rule, {other}." if other else ""
+    caption = f'<p class="caption">{text(words, 300)}</p>'
     return f'<section class="card"><h2>Best parameters</h2>{caption}{shown}{metrics}</section>'
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from hpo_core.model.float_sum import float_sum
 from hpo_core.model.rng import Stream
 
 
@@ -47,7 +48,7 @@ def ladder_budget(levels: Sequence[int], reduction_factor: float) -> float:
     >>> ladder_budget([1, 4, 16, 64, 256], 4) == average_budget(0, 5, 4)
     True
     """
-    return sum(level / reduction_factor**k for k, level in enumerate(levels)) / levels[-1]
+    return float_sum(level / reduction_factor**k for k, level in enumerate(levels)) / levels[-1]
 
 
 def split_width(width: int, budgets: Sequence[float]) -> list[int]:
@@ -62,7 +63,8 @@ def split_width(width: int, budgets: Sequence[float]) -> list[int]:
     [706, 221, 73]
     """
     inverse = [1 / budget for budget in budgets]
-    exact = [width * weight / sum(inverse) for weight in inverse]
+    total = float_sum(inverse)
+    exact = [width * weight / total for weight in inverse]
     shares = [int(share) for share in exact]
     by_remainder = sorted(range(len(exact)), key=lambda i: (shares[i] - exact[i], i))
     for i in by_remainder[: width - sum(shares)]:

@@ -1,0 +1,85 @@
+"""The devices of an inventory that jobs share, as rooms for a packing policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from hpo_core.model.devices.inventory import EMPTY, Capacity, Inventory
+from hpo_core.placement.packing.need import WHOLE
+from hpo_core.placement.packing.room import Room, SharedDevice
+from hpo_core.spec import PackingSpec
+
+
+class SharedRoom:
+    """The devices that are there now, within the limits that a study sets.
+
+    Args:
+        packing: settings of the study.
+    """
+
+    def __init__(self, packing: PackingSpec) -> None:
+        self._packing = packing
+        self.inventory = EMPTY
+        self.capacities: dict[str, Capacity] = {}
+        """By device that is there."""
+        self.empty = Room(())
+        """What jobs of this study may use, where none runs."""
+        self.whole = Room(())
+        """The same if nobody else used the devices."""
+
+    def update(self, inventory: Inventory) -> bool:
+        """These devices are there now; returns whether anything changed."""
+        if inventory == self.inventory:
+            return False
+        self.inventory = inventory
+        self.capacities = {
+            device.name: device.capacity for device in inventory.devices if isinstance(device.capacity, Capacity)
+        }
+        self.empty = self._room_of(lambda capacity: capacity.free)
+        self.whole = self._room_of(lambda capacity: capacity.memory)
+        return True
+
+    def _room_of(self, memory: Callable[[Capacity], int]) -> Room:
+        limit = self._packing.memory_limit
+        devices = [
+            SharedDevice(
+                name=name,
+                node=capacity.node,
+                architecture=capacity.architecture,
+                memory=min(memory(capacity), limit(capacity.architecture) or memory(capacity)),
+                oversubscribe=round(WHOLE * self._packing.ratio(capacity.architecture)),
+            )
+            for name, capacity in self.capacities.items()
+        ]
+        cores = {}
+        for capacity in self.capacities.values():
+            ratio = (
+                1.0 if capacity.gpu else self._packing.ratio(capacity.architecture)
+            )  # of processors, cores are compute
+            cores[capacity.node] = round(ratio * capacity.cores)
+        return Room(devices, cores)
+
+    def device(self, name: str) -> SharedDevice | None:
+        """The whole device of this name; None where it is gone."""
+        return next((one for one in self.whole.devices if one.name == name), None)
+
+    def largest(self) -> Iterator[SharedDevice]:
+        """Of each architecture the whole device with the most memory."""
+        found: dict[str, SharedDevice] = {}
+        for device in self.whole.devices:
+            known = found.get(device.architecture)
+            if known is None or device.memory > known.memory:
+                found[device.architecture] = device
+        yield from found.values()
+
+    def lacking(self, need_on: Callable[[SharedDevice], int]) -> list[str]:
+        """In words, by device, how much memory a job needs and how much is free.
+
+        Args:
+            need_on: bytes that it needs on a whole device.
+        """
+        return [
+            f"{device.name} ({device.architecture}): it needs {need_on(whole) / 1e9:.1f} GB, "
+            f"{device.memory / 1e9:.1f} of {whole.memory / 1e9:.1f} GB are free"
+            for device, whole in zip(self.empty.devices, self.whole.devices, strict=True)
+        ]

@@ -1,0 +1,191 @@
+"""The best result by both rules of ``best_of``: against a judge that reads the journal alone, and where it is seen."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_core import Job, MemoryJournal, Study
+from hpo_core.checkpoints.retention import Hold
+from hpo_core.cli.output import best_line, print_study
+from hpo_core.home import Home
+from hpo_core.model.errors import SpecError
+from hpo_core.model.events import Entry, JobCompleted, StudyHalted
+from hpo_core.model.stage import Further
+from hpo_core.replay.audit import audit
+from hpo_core.report.study.series import read_series
+from hpo_core.report.study.study_page import render
+from hpo_core.state import StudyState
+from hpo_core.tracking.run_contents import description
+from hpo_core.tracking.tracked_study import TrackedStudy
+from hpo_core.views.summary import other_best_words, summarize
+from tests.checkpoints.test_checkpoints import Disk
+from tests.conftest import World, completed, fresh, make_spec
+from tests.methods import ALL, spec_of
+
+LADDER = {"method": "asha", "configs": 30, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
+RULES = ("all_rungs", "highest_rung")
+
+
+class Rising(Disk):
+    """Losses rise with training: the best of all rungs is at the lowest one."""
+
+    def loss(self, job: Job, resource: int | None = None) -> float:
+        return float(job.params["x"]) + job.target
+
+
+def usable(events: Iterable[JobCompleted]) -> list[tuple[int, JobCompleted]]:
+    """Finite, feasible and complete results with the rung that each counts at, in their order."""
+    reached: dict[int, int] = {}
+    found = []
+    for event in events:
+        if type(event.stage) is not Further:
+            reached[event.trial] = event.resource
+        missing = any(math.isnan(loss) for loss in event.losses)
+        if event.loss is not None and not event.infeasible and not missing:
+            found.append((reached.get(event.trial, 0), event))
+    return found
+
+
+def judged(events: Iterable[JobCompleted], rule: str) -> tuple[int, int] | None:
+    """(trial, resource) of the best by the words of the setting: smallest loss, the earliest among equals."""
+    results = usable(events)
+    if rule == "highest_rung":
+        results = [one for one in results if one[0] == max(rung for rung, _ in results)]
+    if not results:
+        return None
+    best = min((event.losses or (event.loss,) for _, event in results))
+    first = next(event for _, event in results if (event.losses or (event.loss,)) == best)
+    return first.trial, first.resource
+
+
+def disagreements(entries: Iterable[Entry]) -> tuple[int, int]:
+    """(looks, looks at which the two rules name different results); each look is held against the judge."""
+    state, events = StudyState(), []
+    looks = differ = 0
+    for entry in entries:
+        for event in entry.events:
+            state.apply(event)
+            if type(event) is JobCompleted:
+                events.append(event)
+                both = []
+                for rule, best in zip(RULES, (state.best_of_all, state.best_of_highest_rung), strict=True):
+                    found = best.incumbent and (best.incumbent.trial, best.incumbent.resource)
+                    assert found == judged(events, rule), (rule, entry.seq)
+                    both.append(found)
+                looks += 1
+                differ += both[0] != both[1]
+    state.check()
+    return looks, differ
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_both_rules_agree_with_the_judge_at_every_result(name: str) -> None:
+    journal, rule = MemoryJournal(), RULES[ALL.index(name) % 2]
+    world = World(5, workers=4, failures=0.05, nans=0.1)
+    study = fresh(spec_of(name, best_of=rule), journal, world)
+    world.play(study)
+    looks, _ = disagreements(journal.entries("world"))
+    assert looks > 5
+    assert study.best is (study.best_of_highest_rung if rule == "highest_rung" else study.best_of_all_rungs)
+    assert audit(journal.entries("world")).clean
+
+
+def rising(rule: str, **changes: Any) -> Study:
+    study = fresh(make_spec(search=LADDER, best_of=rule, **changes), MemoryJournal(), world := Rising(2))
+    world.play(study)
+    return study
+
+
+def test_the_judge_can_tell_the_rules_apart() -> None:
+    looks, differ = disagreements(rising("all_rungs").journal.entries("world"))
+    assert looks > 30 and differ > looks / 2
+
+
+def test_the_setting_says_what_is_shown_and_both_can_be_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rule, at, other in (("all_rungs", 1, "the highest rung"), ("highest_rung", 27, "all rungs")):
+        home = Home(tmp_path / rule)
+        world = Rising(2)
+        study = fresh(make_spec(search=LADDER, best_of=rule), home.open_journal(), world)
+        world.play(study)
+        assert study.best is not None and study.best.resource == at
+        assert study.best_of_all_rungs is not None and study.best_of_all_rungs.resource == 1
+        assert study.best_of_highest_rung is not None and study.best_of_highest_rung.resource == 27
+        assert other_best_words(study).startswith(f"best of {other}: loss = ")
+        named = rule == "highest_rung"
+        assert best_line(study).endswith(f"at {at}{', best of the highest rung' * named})")
+        print_study(home, "world", None, False)
+        shown = capsys.readouterr().out
+        assert best_line(study) in shown and other_best_words(study) in shown
+        print_study(home, "world", None, True)
+        facts = json.loads(capsys.readouterr().out)
+        assert (facts["best_of"], facts["best"]["resource"]) == (rule, at)
+        assert facts["best_of_highest_rung"]["resource"] == 27
+        entries = list(study.journal.entries("world"))
+        page = render(read_series(entries))
+        assert other_best_words(study) in page and ("best of the highest rung</" in page) == named
+        fold = TrackedStudy()
+        for entry in entries:
+            fold.add(entry)
+        assert f"after {at} units" in description(fold, "finished") and other in description(fold, "finished")
+        assert summarize(Study.open("world", home.open_journal())).best == summarize(study).best, "after a restart"
+
+
+def test_checkpoints_of_the_shown_best_are_kept() -> None:
+    for rule in RULES:
+        study = rising(rule)
+        best = study.state.best_checkpoint()
+        assert best is not None and best.resource == (1 if rule == "all_rungs" else 27)
+        assert study.checkpoints.why(best.uri) is Hold.PINNED
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_target_is_reached_by_the_rule_that_is_shown(rule: str) -> None:
+    journal, world = MemoryJournal(), World(5, workers=4)
+    study = fresh(make_spec(search=LADDER, best_of=rule, stop={"target": 0.25}), journal, world)
+    world.play(study)
+    events: list[JobCompleted] = []
+    for entry in journal.entries("world"):
+        events += [event for event in entry.events if type(event) is JobCompleted]
+        at = judged(events, rule)
+        loss = min((e.loss for e in events if (e.trial, e.resource) == at and e.loss is not None), default=math.inf)
+        halts = any(type(event) is StudyHalted for event in entry.events)
+        assert halts == (loss <= 0.25)
+        if halts:
+            break
+    else:
+        pytest.fail("the target was not reached")
+
+
+def test_a_result_of_a_higher_rung_replaces_a_better_one_of_a_lower() -> None:
+    study = rising("highest_rung")
+    steps = [step.value for step in read_series(list(study.journal.entries("world"))).steps]
+    assert steps != sorted(steps, reverse=True), "the line of the best value rises with each rung"
+
+
+def test_an_unknown_rule_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"best_of.*all_rungs.*highest_rung"):
+        make_spec(best_of="last_rung")
+
+
+def test_further_training_counts_at_the_rung_the_search_had_reached() -> None:
+    for rule in RULES:
+        study = rising(rule)
+        low = next(trial for trial in study.state.trials if trial.searched == 1 and trial.all_results)
+        (job,) = study.train_further(low.number, 100)
+        study.tell_report(completed(job, -5.0))
+        assert study.best is not None
+        assert study.best.trial == (low.number if rule == "all_rungs" else study.best_of_highest_rung.trial)
+        assert study.best_of_highest_rung.resource == 27, "it was never compared with those of the highest rung"
+        top = study.best_of_highest_rung.trial
+        (job,) = study.train_further(top, 100)
+        study.tell_report(completed(job, -4.0))
+        assert (study.best_of_highest_rung.trial, study.best_of_highest_rung.resource) == (top, 100)
+        study.state.check()
