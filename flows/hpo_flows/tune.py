@@ -82,7 +82,7 @@ def tune(
         metric: What is optimized.
         numbers: Hyperparameters that are numbers in a range, a row each.
         choices: Hyperparameters that take one of several values, a row each.
-        sampler: Proposes configurations; all but random are Optuna's.
+        sampler: Proposes configurations; those named ...Sampler are Optuna's.
         cluster: Where jobs train: on the machine that runs this, on a Dask cluster that runs already, or on the
             cluster of a study file (Slurm, Kubernetes, GPUs).
         seed: All draws and all training seeds follow from it.

@@ -16,7 +16,7 @@ from hpo_core.spec.sizes import check_arguments
 
 
 class SamplerSpec(BaseModel):
-    """``name: random``, or any sampler of Optuna by its class name (``TPESampler``) with its arguments."""
+    """``name: random``, ``ranked_gp``, or any sampler of Optuna by its class name (``TPESampler``), with arguments."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
     name: str = "random"

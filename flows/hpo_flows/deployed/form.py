@@ -99,7 +99,7 @@ ClusterAddress = Annotated[
         filled=True,
     ),
 ]
-Sampler = Literal["random", "TPESampler", "GPSampler", "CmaEsSampler", "QMCSampler"]
+Sampler = Literal["random", "ranked_gp", "TPESampler", "GPSampler", "CmaEsSampler", "QMCSampler"]
 StudyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 NewName = Annotated[StudyName | None, WithoutNone()]
 Seed = Annotated[int, Field(ge=0)]
@@ -151,7 +151,9 @@ class FilledIn(_Form):
     numbers: list[Number] = Field(default=[], description="Hyperparameters that are numbers in a range.")
     choices: list[Choice] = Field(default=[], description="Hyperparameters that take one of several values.")
     method: Method = Field(description="The search method and its budget.")
-    sampler: Sampler = Field(default="random", description="Proposes configurations; all but random are Optuna's.")
+    sampler: Sampler = Field(
+        default="random", description="Proposes configurations; those named ...Sampler are Optuna's."
+    )
     limits: LimitsSection = Field(default=None, description="Limits besides the method's own budget.")
     training: AttemptsSection = Field(default=None, description="Limits of one attempt, and when a trial is given up.")
     packing: PackingSection = Field(default=None, description="Several jobs at once on one device.")

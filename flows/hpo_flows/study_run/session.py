@@ -21,6 +21,7 @@ from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.dispatch import Dispatcher
 from hpo_core.execution.enqueue_requests import EnqueueRequests
 from hpo_core.execution.executor import Executor
+from hpo_core.execution.hopping.epoch_times import epoch_times_of
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.loop import Loop, Observer, Takeover
 from hpo_core.execution.packed_placing import MeasurementWriter, found_ratio_words, placer_of
@@ -250,10 +251,12 @@ class Session:
         executor: Executor = self.executor
         if study.spec.data is not None:
             trials = [*study.state.running, *study.state.waiting, *study.state.extended]
-            executor = HoppingExecutor(self.executor, study.spec, self.folder, running=trials)
+            times = epoch_times_of(study)
+            executor = HoppingExecutor(self.executor, study.spec, self.folder, running=trials, times=times)
+            observers.append(MeasurementWriter(study, times.estimates))
         dispatcher = make_dispatcher(study, executor)
         if isinstance(placer, SharedDevices):
-            observers.append(MeasurementWriter(study, placer))
+            observers.append(MeasurementWriter(study, placer.estimates))
             observers.append(ClusterNews(lambda: self._tell(placer.news())))
         loop = Loop(
             study,
