@@ -356,3 +356,16 @@ def test_in_a_study_file(tmp_path: Path) -> None:
     assert load_spec(tmp_path / "a.yaml").tracking.optuna == f"sqlite:///{tmp_path / 'copies.db'}"
     found = load_spec(tmp_path / "a.yaml", ["tracking.optuna=on"]).tracking.optuna
     assert found == "on"
+
+
+def test_a_deployment_takes_its_own_storage_and_those_that_are_allowed() -> None:
+    from hpo_flows.deployed.permissions import NotAllowedError, Permissions
+
+    own, listed, other = "sqlite:////srv/own.db", "postgresql+psycopg://h/optuna", "sqlite:////srv/other.db"
+    settings = {"HPO_OPTUNA_STORAGE": own, "HPO_ALLOWED_TRACKING": listed}
+    permissions = Permissions.of_environment(settings)
+    for storage in (None, "on", "off", own, listed):
+        permissions.check_tracking(make_spec(tracking={"optuna": storage}))
+    for storage in (other, "postgresql+psycopg://elsewhere/optuna", "postgresql+psycopg://h/optuna?options=x"):
+        with pytest.raises(NotAllowedError, match=r"tracking\.optuna = .* is not allowed here"):
+            permissions.check_tracking(make_spec(tracking={"optuna": storage}))
