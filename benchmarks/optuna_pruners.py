@@ -93,7 +93,7 @@ def _median(rows: list[dict[str, Any]], name: str, size: int) -> float:
 
 
 def draw(rows: list[dict[str, Any]]) -> None:
-    figure, axes = pyplot.subplots(figsize=(6.4, 3.8))
+    figure, axes = pyplot.subplots(figsize=(6.4, 3.8), layout="constrained")
     for name, color in COLORS.items():
         mine = [row for row in rows if row["pruner"] == name]
         sizes = [row["trials"] for row in mine]
