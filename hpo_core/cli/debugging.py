@@ -82,7 +82,7 @@ def try_trial(
             if post_mortem:
                 pdb.post_mortem(trace or error.__traceback__)
             raise typer.Exit(FAILED) from None
-    _say_result(report)
+    _say_result(report, "step" if spec.data is None else "epoch")
 
 
 def _say(line: str) -> None:
@@ -118,12 +118,12 @@ def _say_traceback(error: BaseException) -> TracebackType | None:
     return own
 
 
-def _say_result(report: Report) -> None:
+def _say_result(report: Report, unit: str) -> None:
     sys.stdout.flush()
     for repeat, metrics in enumerate(report.repeats or ()):
         out.print(Text(f"repeat {repeat}: {_shown(metrics)}"), soft_wrap=True)
     for point in report.curve:
-        out.print(Text(f"step {point.resource}: {_shown(point.metrics)}"), soft_wrap=True)
+        out.print(Text(f"{unit} {point.resource}: {_shown(point.metrics)}"), soft_wrap=True)
     took = duration(report.ended - report.started)
     if report.checkpoint is not None:
         saved = f"a checkpoint of {number(report.checkpoint.size)} bytes, removed again"

@@ -16,6 +16,7 @@ from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.spec import StudySpec
 from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.objective import load_objective
+from hpo_core.training.partitions.loaded_partitions import find_loader
 
 
 class InProcessExecutor:
@@ -43,6 +44,8 @@ class InProcessExecutor:
             spec = spec.model_copy(update={"objective": f"{objective.__module__}:{objective.__qualname__}"})
         self._requests = JobRequests(spec, str(root))
         self._objective = objective or load_objective(self._requests.objective, spec.pythonpath)
+        if spec.data is not None and spec.data.load is not None:
+            find_loader(spec.data.load, spec.pythonpath)
         self._jobs: deque[tuple[Job, OnReport]] = deque()
 
     def inventory(self) -> Inventory:

@@ -99,8 +99,8 @@ def learn_from_journal(study: Study, estimates: Estimates, *, gpu: str = "") -> 
 class MeasurementWriter:
     """Writes what a study measured into the history, for this study's next controller and for other studies."""
 
-    def __init__(self, study: Study, placer: SharedDevices) -> None:
-        self._estimates = placer.estimates
+    def __init__(self, study: Study, estimates: Estimates) -> None:
+        self._estimates = estimates
         self._history = QuietMeasurements(measurements_of(study.journal))
         self._next = time.monotonic() + WRITE_SECONDS
 

@@ -112,6 +112,8 @@ class Board:
         self.loads = [0.0] * len(names)
         """By partition: the costs of all units that are left there, in this epoch and later ones."""
         self._list = 0
+        self._evaluated_size: dict[int, float] = {}
+        """By partition that is evaluated on: its size when it was priced."""
         self._default = times.default
 
     def load(self, worker: HopWorker) -> float:
@@ -151,6 +153,12 @@ class Board:
         if abs(slowness - worker.slowness) > NOTICED * worker.slowness:
             worker.slowness = slowness
             self._price(set(worker.partitions))
+        if unit.partition >= self.trained_on:
+            size = self.times.size(unit.partition)
+            if abs(size - self._evaluated_size.get(unit.partition, 0.0)) > NOTICED * size:
+                evaluated = range(self.trained_on, len(self.names))
+                self._evaluated_size = {partition: self.times.size(partition) for partition in evaluated}
+                self._price(set(evaluated))
         default = self.times.default
         if abs(default - self._default) > 2 * NOTICED * self._default:
             self._default = default

@@ -14,6 +14,9 @@ NOISE = 0.01
 DRIFT = 0.0002
 """Added to both variances at each measurement, so that old ones are forgotten."""
 
+REMEMBERED = 100
+"""Evaluations whose times count for the next."""
+
 
 class UnitTimes:
     """Seconds of a unit = cost of the configuration x slowness of the worker x size of the partition.
@@ -21,8 +24,11 @@ class UnitTimes:
     Each measurement corrects cost and slowness in proportion to how uncertain each of them is (a Kalman filter in
     logarithms, without the correlations). Only ratios matter to the schedulers.
 
+    An evaluation on a partition takes a part of that, the same for all, which is learned as well.
+
     Args:
         sizes: examples of each partition, or anything proportional to them; all equal where not given.
+        trained_on: so many of them, the first ones, are trained on, the others evaluated on; None: all.
 
     Raises:
         ValueError: a size is not above 0.
@@ -38,10 +44,14 @@ class UnitTimes:
     (False, True)
     """
 
-    def __init__(self, sizes: Sequence[float] | None = None) -> None:
+    def __init__(self, sizes: Sequence[float] | None = None, *, trained_on: int | None = None) -> None:
         if sizes is not None and not all(0 < size < float("inf") for size in sizes):
             raise ValueError("UnitTimes(sizes): each partition's size must be finite and above 0.")
-        mean = sum(sizes) / len(sizes) if sizes else 1.0
+        trained = sizes[:trained_on] if sizes else [1.0]
+        mean = sum(trained) / len(trained)
+        self._trained_on = float("inf") if trained_on is None else trained_on
+        self._evaluation, self._evaluations = 0.0, 0
+        """Logarithm of an evaluation's part, and how often it was measured."""
         self._sizes = [size / mean for size in sizes or ()]
         self._costs: dict[int, list[float]] = {}
         """By configuration: logarithm of its cost, and its variance."""
@@ -49,8 +59,9 @@ class UnitTimes:
         self._sum_of_logs = 0.0
 
     def size(self, partition: int) -> float:
-        """Relative to the mean."""
-        return self._sizes[partition] if self._sizes else 1.0
+        """Relative to the mean; of one that is evaluated on, the part of it that this takes."""
+        size = self._sizes[partition] if self._sizes else 1.0
+        return size if partition < self._trained_on else size * exp(self._evaluation)
 
     def expect(self, configuration: int, seconds: float) -> None:
         """A pilot or the history says how long a unit takes on a typical worker and partition.
@@ -87,6 +98,11 @@ class UnitTimes:
         if slowness is None:
             slowness = self._slowness[worker] = [0.0, SPEEDS]
         cost = self._costs.get(configuration)
+        if partition >= self._trained_on:
+            if cost is not None:
+                self._evaluations = min(self._evaluations + 1, REMEMBERED)
+                self._evaluation += (measured - cost[0] - slowness[0]) / self._evaluations
+            return
         if cost is None:
             self._costs[configuration] = [measured - slowness[0], slowness[1] + NOISE]
             self._sum_of_logs += measured - slowness[0]

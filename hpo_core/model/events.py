@@ -258,6 +258,8 @@ class AttemptFailed(_JobFact, frozen=True):
     ended: float = 0.0
     usage: UsageField = msgspec.UNSET
     """As in :class:`JobCompleted`."""
+    visits: VisitsField = msgspec.UNSET
+    """Units that had ended; where the job goes on after them, its next attempt has them as well."""
 
 
 class CheckpointCondemned(_Fact, frozen=True):

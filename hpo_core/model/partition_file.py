@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
@@ -17,6 +18,9 @@ FOLDER_VARIABLE = "HPO_PARTITION_FOLDER"
 
 MOST_CHARACTERS = 1_000
 """Of a partition's name: file systems take paths of 4,096 bytes."""
+
+Signature = tuple[int, int, int]
+"""Inode, size and time of the last write: another one means that the file was replaced or written to."""
 
 
 class PartitionFile(Part):
@@ -55,6 +59,11 @@ def problem_of_name(name: str) -> str:
     if ".." in path.parts or not path.parts:
         return f"{shown(name)} leads out of data.folder; set data.folder to a folder that holds all partitions"
     return ""
+
+
+def signature_of(status: os.stat_result) -> Signature:
+    """Of a file as it is now."""
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def weights_of(files: Sequence[PartitionFile]) -> tuple[float, ...]:

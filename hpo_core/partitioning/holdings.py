@@ -9,10 +9,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hpo_core.model.partition_file import PartitionFile
+from hpo_core.model.partition_file import PartitionFile, Signature, signature_of
 
 _Version = tuple[int, int, int, int, int]
 """Device, inode, size, time of the last write, time of the last change (which nobody can set back)."""
+
+READ_SPEED = 50e6
+"""Bytes a second that a worker is taken to read at least when it computes digests (a busy network file system)."""
+
+
+def longest_look(files: Sequence[PartitionFile]) -> float:
+    """Seconds after which a worker has said which of these files it holds, or something is wrong with it.
+
+    A minute, and as long as reading all whose digest is known takes at 50 MB/s; an hour more where a size is not known.
+
+    >>> longest_look([PartitionFile(name="a", bytes=100_000_000_000, digest="0" * 64)]), longest_look([])
+    (2060.0, 60.0)
+    """
+    read = [file.bytes for file in files if file.digest is not None]
+    return 60.0 + sum(size or 0 for size in read) / READ_SPEED + 3600.0 * (None in read)
 
 
 class Held(NamedTuple):
@@ -39,6 +54,8 @@ class Holdings:
         self.folder = Path(folder)
         self._files = tuple(files)
         self._digests: dict[str, tuple[_Version, str]] = {}
+        self.signatures: dict[str, Signature] = {}
+        """By name of one that is held, or was, and of which size or digest are known: the file that was looked at."""
 
     def look(self) -> Held:
         """What is held now."""
@@ -49,7 +66,7 @@ class Holdings:
         names, problems = set(), {}
         for file in self._files:
             try:
-                problem = self._problem(file, above)
+                problem, seen = self._problem(file, above)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except (OSError, ValueError, RuntimeError) as error:
@@ -59,14 +76,19 @@ class Holdings:
                 problems[file.name] = f"Partition {file.name} in {self.folder} {problem}."
             else:
                 names.add(file.name)
+                if file.bytes is not None or file.digest is not None:
+                    self.signatures[file.name] = seen
         return Held(frozenset(names), problems)
 
-    def _problem(self, file: PartitionFile, above: Path) -> str:
-        """Why a file does not count; empty: it is held."""
+    def _problem(self, file: PartitionFile, above: Path) -> tuple[str, Signature]:
+        """Why a file does not count (empty: it is held), and which file was looked at."""
         path = (above / file.name).resolve(strict=True)
         if not path.is_relative_to(above):
-            return "is a link that leads out of that folder, and is not followed; put the file there"
+            return "is a link that leads out of that folder, and is not followed; put the file there", (0, 0, 0)
         status = path.lstat()
+        return self._problem_of(file, path, status), signature_of(status)
+
+    def _problem_of(self, file: PartitionFile, path: Path, status: os.stat_result) -> str:
         if not stat.S_ISREG(status.st_mode):
             return "is no regular file"
         if file.bytes not in (None, status.st_size):

@@ -94,12 +94,12 @@ def _with_ancestors(created: Sequence[TrialCreated], trials: Sequence[int]) -> l
 
 
 def _orders(visits: Sequence[Visit], trained_on: int) -> dict[int, list[int]]:
-    """By epoch, from 1: partitions in the order in which they were trained on."""
+    """By epoch, from 1: partitions in the order in which they were trained on; without one that diverged midway."""
     orders: dict[int, list[int]] = {}
     for visit in visits:
         if visit.partition < trained_on:
             orders.setdefault(visit.epoch + 1, []).append(visit.partition)
-    return orders
+    return {epoch: order for epoch, order in orders.items() if len(order) == trained_on}
 
 
 def _grant(

@@ -15,6 +15,20 @@ DATA = "data"
 """Name of the parameter with the data that a trial trains on (``trial.params["data"]``)."""
 
 
+def check_data_is_a_parameter(spec: StudySpec) -> None:
+    """Refuse a study whose models hop: a retraining names new data by a parameter, and they train on partitions.
+
+    Raises:
+        SpecError: so it is.
+    """
+    if spec.data is not None:
+        raise SpecError(
+            f"Study {spec.study!r} trains on partitions (data.partitions), and new data are given to a retraining as "
+            "trial.params['data'], so its models would be trained on the old ones. Split the new data (hpo partition) "
+            f"and begin a study on them, with warm_start: {{studies: [{spec.study}]}} if its results are to count."
+        )
+
+
 def repeats_spec(
     entries: Sequence[Entry], name: str, *, trial: int, repeats: int, changes: Mapping[str, Any]
 ) -> StudySpec:
@@ -51,6 +65,8 @@ def repeats_spec(
         "numbers": [number + repeat * stride for number in numbers for repeat in range(repeats)],
         "keep_last": True,
     }
+    if "visits" in search:
+        many["visits"] = [orders for orders in search["visits"] for _ in range(repeats)]
     seed = derive_seed(once["seed"], f"repeats/{name}", 0)
     return StudySpec.from_journal(once | {"search": search | many, "seed": seed, "repeats": 1}, "repeats")
 

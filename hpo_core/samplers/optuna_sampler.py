@@ -55,6 +55,8 @@ from hpo_core.model.space.given_values import given_values
 from hpo_core.model.space.optuna_view import distributions, seen, suggest
 from hpo_core.model.trial import Outcome, Params
 from hpo_core.samplers.mirror_storage import MirrorStorage
+from hpo_core.samplers.ranked_gp import RankedGPSampler
+from hpo_core.samplers.ranked_gp.trial_results import PAST
 from hpo_core.samplers.sampler import SamplerContext
 
 _NOT_OFFERED = {
@@ -64,7 +66,9 @@ _NOT_OFFERED = {
 }
 _FIXED_SEQUENCE = {"QMCSampler"}
 _STATEFUL = _FIXED_SEQUENCE | {"CmaEsSampler", "NSGAIISampler", "NSGAIIISampler"}
-_KNOWS_PRUNING = {"TPESampler"}
+_KNOWS_PRUNING = {"TPESampler", "ranked_gp"}
+_OWN: dict[str, type[optuna.samplers.BaseSampler]] = {"ranked_gp": RankedGPSampler}
+"""Ours that are asked in the same way; with the study's seed, and the trial's number in place of the mirror's."""
 _MOST_ASKS = 100
 """A sampler that answers with a forbidden combination is asked again so often; then a configuration is drawn."""
 _ENDLESS = 2**62
@@ -81,6 +85,11 @@ def optuna_samplers() -> list[str]:
     return sorted(n for n in optuna.samplers.__all__ if n.endswith("Sampler") and n not in _NOT_OFFERED)
 
 
+def _class_of(name: str) -> type[optuna.samplers.BaseSampler]:
+    found: type[optuna.samplers.BaseSampler] = _OWN.get(name) or getattr(optuna.samplers, name)
+    return found
+
+
 def check_sampler(name: str, arguments: Mapping[str, Any]) -> None:
     """Refuse a sampler Optuna does not have, or arguments it does not take.
 
@@ -88,10 +97,12 @@ def check_sampler(name: str, arguments: Mapping[str, Any]) -> None:
         ValueError: with the names that would do.
     """
     known = optuna_samplers()
-    if name not in known:
+    if name not in known and name not in _OWN:
         why = f"is not offered: {_NOT_OFFERED[name]}" if name in _NOT_OFFERED else "is unknown"
-        raise ValueError(f"sampler {name!r} {why}; use random, or one of Optuna's: {', '.join(known)}")
-    takes = list(inspect.signature(getattr(optuna.samplers, name)).parameters)
+        raise ValueError(
+            f"sampler {name!r} {why}; use random, {', '.join(_OWN)}, or one of Optuna's: {', '.join(known)}"
+        )
+    takes = list(inspect.signature(_class_of(name)).parameters)
     for argument in arguments:
         if argument == "constraints_func":
             raise ValueError(
@@ -105,7 +116,7 @@ def check_sampler(name: str, arguments: Mapping[str, Any]) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            getattr(optuna.samplers, name)(**arguments)
+            _class_of(name)(**arguments)
     except Exception as error:
         raise ValueError(f"sampler {name} refuses these arguments: {type(error).__name__}: {error}") from None
 
@@ -123,7 +134,7 @@ def check_objectives(name: str, arguments: Mapping[str, Any], objectives: int) -
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            sampler = getattr(optuna.samplers, name)(**arguments)
+            sampler = _class_of(name)(**arguments)
             study = optuna.create_study(directions=["minimize"] * objectives, sampler=sampler)
             study.ask().relative_params  # noqa: B018 - asks the sampler, which objects here
     except ValueError as error:
@@ -148,7 +159,7 @@ class OptunaSampler:
         self._seed = context.seed
         self._constraints = context.constraints
         self._space = context.space
-        self._class = getattr(optuna.samplers, name)
+        self._class = _class_of(name)
         self._takes_seed = "seed" in inspect.signature(self._class).parameters
         self._storage = MirrorStorage()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -217,6 +228,8 @@ class OptunaSampler:
         if self._takes_seed:
             fixed = name in _FIXED_SEQUENCE
             arguments["seed"] = derive_seed(self._seed, "sampler", 0 if fixed else number)
+        if name in _OWN:
+            arguments["seed"] = self._seed
         if self._constraints and _OLDER and "constraints_func" in inspect.signature(self._class).parameters:
             arguments["constraints_func"] = _shown_constraints
         with warnings.catch_warnings():
@@ -225,9 +238,11 @@ class OptunaSampler:
         return sampler
 
     def propose(self, number: int, given: Params | None = None) -> Params:
-        if number and self._name not in _FIXED_SEQUENCE:
+        if number and self._name not in _FIXED_SEQUENCE | _OWN.keys():
             self._study.sampler = self._make(number)
-        for _ in range(_MOST_ASKS):
+        for again in range(_MOST_ASKS):
+            if isinstance(self._study.sampler, RankedGPSampler):
+                self._study.sampler.turn = (number, again)
             trial = self._study.ask()
             self._trial_ids[number] = trial._trial_id
             values = suggest(self._space, trial, given)
@@ -349,6 +364,8 @@ class OptunaSampler:
         values = self._seen(number)
         base = self._storage.get_trial(self._trial_ids[number])
         attrs = dict(base.system_attrs)
+        if number < 0 and self._name in _OWN:
+            attrs[PAST] = True
         if self._constraints and losses is not None:
             attrs["constraints"] = self._constraints_of(number, state)
         elif self._constraints and infeasible:

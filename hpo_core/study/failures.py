@@ -41,6 +41,7 @@ class FailureRules:
             started=report.started,
             ended=report.ended,
             usage=report.usage,
+            visits=report.visits,
         )
         if report.outcome is Outcome.CHECKPOINT_BAD and grant.checkpoint is not None:
             yield CheckpointCondemned(self._state.owner_of(grant.trial, grant.checkpoint), grant.checkpoint.resource)

@@ -62,6 +62,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Names of those that it evaluates the model on."""
     weights: tuple[float, ...] = ()
     """Of those of validation: numbers of examples, or ones."""
+    signature: tuple[int, int, int] | None = None
+    """Of the partition of its unit: the file that the worker looked at (``holdings.Signature``); None: not known."""
     load: str = ""
     """``package.module:function`` that loads a partition; empty: the training function gets its path."""
     threads: int | None = None

@@ -111,8 +111,10 @@ class TrainerPool:
             if usage is not None
         }
 
-    def prepare(self, objective: str, pythonpath: tuple[str, ...], threads: int | None = None) -> None:
-        """Replace the idle trainers of an objective by one that has imported it afresh.
+    def prepare(
+        self, objective: str, pythonpath: tuple[str, ...], threads: int | None = None, *, load: str = ""
+    ) -> None:
+        """Replace the idle trainers of an objective by one that has imported it afresh, and found ``data.load``.
 
         Raises:
             SpecError: there is no such module or function.
@@ -120,7 +122,7 @@ class TrainerPool:
         """
         self.close_idle(objective, pythonpath)
         trainer = Trainer(objective, pythonpath, threads=threads)
-        trainer.prepare()
+        trainer.prepare(load)
         self._give_back(trainer)
 
     def close_idle(self, objective: str, pythonpath: tuple[str, ...]) -> None:

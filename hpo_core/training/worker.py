@@ -8,8 +8,10 @@ from typing import Any
 
 import msgspec
 
+from hpo_core.model.hops import Unit
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.placement.mps import MpsDaemons
+from hpo_core.training.partitions.held_partitions import doubt_partition, seen_signature
 from hpo_core.training.request import JobRequest, decode_request, encode_report
 from hpo_core.training.trainer_pool import TrainerPool
 from hpo_core.training.visible_devices import seen_devices, watch_devices
@@ -24,12 +26,22 @@ _mps = MpsDaemons()
 def train_job(request_bytes: bytes) -> bytes:
     """Run one encoded JobRequest in a child process and return the encoded Report."""
     request = decode_request(request_bytes)
+    if (unit := request.job.unit) is not None:
+        return _train_unit(request, unit)
     share = request.share
     if share is None or not share.gpu or not request.mps:
         return _encoded(request, _pool.run(request))
     with _mps.used(share.device) as pipes:
         shared = msgspec.structs.replace(request, share=msgspec.structs.replace(share, mps=pipes))
         return _encoded(request, _pool.run(shared))
+
+
+def _train_unit(request: JobRequest, unit: Unit) -> bytes:
+    signature = seen_signature(request.folder, unit.partition)
+    report = _pool.run(msgspec.structs.replace(request, signature=signature))
+    if report.outcome is Outcome.LOST:  # it may be that its partition was replaced
+        doubt_partition(request.folder, unit.partition)
+    return _encoded(request, report)
 
 
 def lost_report(request_bytes: bytes, message: str) -> bytes:
@@ -99,17 +111,20 @@ def usages() -> dict[str, dict[str, Any]]:
     return _pool.usages()
 
 
-def prepare_worker(objective: str, pythonpath: Sequence[str] = (), threads: int | None = None) -> None:
+def prepare_worker(
+    objective: str, pythonpath: Sequence[str] = (), threads: int | None = None, *, load: str = ""
+) -> None:
     """Import the objective afresh for the next job: idle trainers may hold an older version of its code.
 
     Args:
         threads: that its jobs compute with.
+        load: ``data.load`` of the study, which is looked for as well.
 
     Raises:
         SpecError: there is no such module or function.
         ObjectiveError: it cannot be imported.
     """
-    _pool.prepare(objective, tuple(pythonpath), threads)
+    _pool.prepare(objective, tuple(pythonpath), threads, load=load)
 
 
 def close_idle(objective: str, pythonpath: Sequence[str] = ()) -> None:

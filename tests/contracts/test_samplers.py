@@ -15,6 +15,7 @@ from tests.conftest import World, failed, fresh, make_spec
 
 SAMPLERS = [
     {"name": "random"},
+    {"name": "ranked_gp", "n_startup_trials": 5},
     {"name": "RandomSampler"},
     {"name": "TPESampler", "n_startup_trials": 5},
     {"name": "CmaEsSampler", "warn_independent_sampling": False},

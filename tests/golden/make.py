@@ -12,12 +12,13 @@ from pathlib import Path
 import msgspec
 
 from hpo_core import Job, MemoryJournal, Outcome, Study, StudySpec
+from hpo_core.execution.virtual import Attempt
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.journal.codec import encode_entry
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.events import FORMAT, JobPlaced
 from hpo_core.model.seed_repeats import mean_metrics
-from hpo_core.model.trial import Checkpoint
+from hpo_core.model.trial import Checkpoint, Report
 from tests.conftest import World, completed, failed, fresh, make_spec
 from tests.hopping.hopping_studies import VirtualHopping
 from tests.methods import spec_of
@@ -295,6 +296,35 @@ def hopped() -> Study:
     return world.run().study
 
 
+def hopped_failures() -> Study:
+    """Attempts that fail or diverge within an epoch: the units before are in the journal."""
+    spec = StudySpec.from_plain(
+        {
+            "study": "golden",
+            "objective": "lab:train",
+            "metric": {"name": "loss", "mode": "min"},
+            "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+            "search": {"method": "sha", "min_resource": 1, "max_resource": 4, "reduction_factor": 2, "configs": 4},
+            "data": {"partitions": [f"part-{place}" for place in range(3)]},
+            "training": {"retries": {"error": 1}},
+            "seed": 44,
+        }
+    )
+    world = VirtualHopping(spec=spec)
+    original = world.units._result
+
+    def result(attempt: Attempt) -> Report:
+        job, unit = attempt.job, attempt.job.unit
+        assert unit is not None
+        bad = {(0, 0, 1): Outcome.ERROR, (2, 0, 2): Outcome.DIVERGED}.get((job.trial, job.attempt, unit.place))
+        if bad is None:
+            return original(attempt)
+        return Report(trial=job.trial, attempt=job.attempt, outcome=bad, message="bad", ended=world.clock.now)
+
+    world.units._result = result  # type: ignore[method-assign]
+    return world.run().study
+
+
 METHODS = [
     "asha-brackets", "asha-shared", "asha-endless", "stopping-brackets", "sha", "hyperband", "pasha", "pbt",
     "pbt-truncation", "random", "grid-drawn", "pareto-asha-brackets",
@@ -317,6 +347,7 @@ def studies() -> dict[str, Study]:
         "placed": placed(),
         "beside": beside(),
         "hopped": hopped(),
+        "hopped-failures": hopped_failures(),
     }
     for name in METHODS:
         world = World(12, failures=0.05, nans=0.05)

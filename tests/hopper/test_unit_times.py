@@ -62,3 +62,14 @@ def test_impossible_times_are_refused_and_a_clock_that_went_back_is_left_out() -
         times.expect_worker("a", float("inf"))
     with pytest.raises(ValueError, match="size must be finite and above 0"):
         UnitTimes([1.0, 0.0])
+
+
+def test_evaluations_that_are_short_are_no_news_of_the_training() -> None:
+    times = UnitTimes([1.0, 1.0, 2.0], trained_on=2)
+    for _ in range(30):
+        for configuration, cost in ((0, 10.0), (1, 30.0)):
+            for partition in range(2):
+                times.observe(configuration, "a", partition, cost)
+            times.observe(configuration, "a", 2, 0.1 * 2.0 * cost)
+            assert times.cost(configuration) * times.slowness("a") == pytest.approx(cost, rel=0.01)
+    assert times.seconds(1, "a", 2) == pytest.approx(6.0, rel=0.05)

@@ -17,7 +17,7 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def load_slowly(path: Path) -> dict[str, Any]:
-    time.sleep(1.5)
+    time.sleep(5.0)  # longer than the test's stall_timeout, which is long enough for a busy computer
     return load(path)
 
 

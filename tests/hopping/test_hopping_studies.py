@@ -10,13 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core.execution.faults import Faults
+from hpo_core.execution.hopping.epoch_times import EpochTimes
 from hpo_core.execution.hopping.hopping_executor import PartitionsMissingError
 from hpo_core.execution.virtual import Attempt
 from hpo_core.execution.virtual_workers import Worker
+from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
-from tests.hopping.hopping_studies import METHODS, VirtualHopping
+from hpo_core.retraining.repeated_studies import check_data_is_a_parameter, repeats_spec
+from hpo_core.spec import StudySpec
+from tests.hopping.hopping_studies import METHODS, SPACE, VirtualHopping
 
 
 @pytest.mark.parametrize("validation", [0, 2])
@@ -94,6 +98,24 @@ def test_a_partition_on_no_worker_stops_the_study_by_its_name() -> None:
     again.run().judge()
 
 
+def test_a_worker_that_still_reads_its_partitions_is_waited_for() -> None:
+    """Digests of large partitions take longer than a minute; how long they may take depends on their bytes."""
+    held = {"worker-0": ["part-0", "part-1"], "worker-1": ["part-2"], "worker-2": ["part-2"]}
+    workers = [Worker(), Worker(leaves=10.0), Worker(joins=400.0), *(Worker(joins=10.0 * n) for n in range(2, 40))]
+    held |= {f"worker-{number}": [] for number in range(3, len(workers))}  # virtual time passes as they come
+    known = {"bytes": 10_000_000_000, "digest": "0" * 64}
+    for digests_end, sizes, waited in ((380.0, known, True), (200.0, known, False), (380.0, {}, False)):
+        data = {"partitions": [{"name": f"part-{place}", "count": 1} | sizes for place in range(3)]}
+        world = VirtualHopping(search=METHODS["random"], workers=workers, holdings=held, data=data)
+        world.units.announcing = lambda world=world, end=digests_end: world.clock.now < end
+        if waited:
+            world.run().judge()
+            continue
+        with pytest.raises(PartitionsMissingError, match="part-2"):
+            world.run()
+        assert world.clock.now == pytest.approx(260.0 if sizes else 130.0, abs=15.0)
+
+
 def test_more_models_at_once_by_request() -> None:
     for concurrent, most in ((1, 1), (5, 5), (None, 4)):
         data: dict[str, Any] = {} if concurrent is None else {"concurrent": concurrent}
@@ -113,6 +135,51 @@ def test_a_rerun_follows_the_recorded_visits_on_any_number_of_workers(method: st
         assert again.orders() == first.orders()
     once_more = rerun_spec(list(again.journal.entries("again")), "once-more")
     assert once_more.search.order_of_visits(0) == spec.search.order_of_visits(0) != {}
+
+
+def test_repeats_of_a_trial_follow_its_visits_each() -> None:
+    first = VirtualHopping(search=METHODS["pbt"]).run()
+    entries = list(first.journal.entries("hopping"))
+    trial = next(one.number for one in reversed(first.study.state.trials) if one.results)
+    spec = repeats_spec(entries, "repeats", trial=trial, repeats=3, changes={})
+    again = VirtualHopping(spec=spec).run()
+    once = rerun_spec(entries, "once", trials=[trial]).search
+    for place in range(len(spec.search.record().params)):
+        followed = {epoch - 1: tuple(order) for epoch, order in once.order_of_visits(place // 3).items()}
+        done = {epoch: order for (one, epoch), order in again.orders().items() if one == place}
+        assert done and done == {epoch: followed[epoch] for epoch in done}
+    with pytest.raises(SpecError, match=r"'hopping' trains on partitions .* warm_start: {studies: \[hopping\]}"):
+        check_data_is_a_parameter(first.study.spec)
+
+
+@pytest.mark.parametrize(("method", "most"), [("asha", 2), ("hyperband", 3), ("pbt", 2)])
+def test_few_checkpoints_slow_a_study_down_and_stop_nothing(method: str, most: int) -> None:
+    spec = VirtualHopping(search=METHODS[method]).study.spec.plain() | {"checkpoints": {"max_count": most}}
+    world = VirtualHopping(spec=StudySpec.from_plain(spec)).run()
+    assert world.study.status == "finished"
+    world.judge()
+
+
+def test_trials_that_are_enqueued_and_abandoned_meanwhile() -> None:
+    world = VirtualHopping(search=METHODS["asha"])
+    original, units, abandoned = world.units._result, [], []
+
+    def result(attempt: Attempt) -> Report:
+        units.append(attempt.job)
+        if len(units) == 5:
+            world.study.enqueue({"x": 0.31})
+        if len(units) == 7:
+            abandoned.append(min(world.study.state.running))
+            world.study.abandon(abandoned[0])
+        return original(attempt)
+
+    world.units._result = result
+    world.run().judge()
+    trials = world.study.state.trials
+    assert [trial.number for trial in trials if trial.abandoned is not None] == abandoned
+    assert any(trial.params["x"] == 0.31 and trial.results for trial in trials)
+    assert not world.executor._trainings
+    assert audit(list(world.journal.entries("hopping"))).clean
 
 
 def test_a_metric_that_is_not_finite_ends_the_job() -> None:
@@ -139,3 +206,31 @@ def test_a_damaged_state_is_not_blamed_on_the_checkpoint_that_the_job_began_with
     world.run().judge()
     assert damaged and damaged[0].checkpoint.uri.startswith("checkpoints/")
     assert not any(trial.failures or trial.condemned for trial in world.study.state.trials)
+
+
+def test_times_of_earlier_trials_and_studies_are_expected_of_new_ones() -> None:
+    """Of the same parameters that decide, and of the same data."""
+    spec: dict[str, Any] = {
+        "study": "hopping",
+        "objective": "lab:train",
+        "metric": {"name": "loss", "mode": "min"},
+        "space": SPACE | {"size": {"type": "categorical", "choices": ["small", "large"]}},
+        "search": {"method": "random", "max_resource": 2, "configs": 8},
+        "data": {"partitions": ["part-0", "part-1", "part-2"]},
+    }
+    worlds = []
+    for _ in range(2):
+        world = VirtualHopping(spec=spec)
+        world.units._train = lambda job: {"loss": 1.0}
+        world.units._seconds = lambda job: 30.0 if job.params["size"] == "large" else 3.0
+        if worlds:
+            past = worlds[0].executor._times.estimates.new_measurements()
+            world.executor._times = EpochTimes(world.study.spec, past=past)
+        worlds.append(world)
+        assert (world.executor._times.expected({"size": "large", "x": 0.5}) is None) is (len(worlds) == 1)
+        world.run().judge()
+        for name, seconds in (("large", 10.0), ("small", 1.0)):
+            assert world.executor._times.expected({"size": name, "x": 0.5}) == pytest.approx(seconds)
+    other = VirtualHopping(spec=spec | {"data": {"partitions": [{"name": "part-0", "count": 9}, "part-1", "part-2"]}})
+    other.executor._times = EpochTimes(other.study.spec, past=past)
+    assert other.executor._times.expected({"size": "large", "x": 0.5}) is None

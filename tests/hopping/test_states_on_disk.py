@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from hpo_core.checkpoints.files import load, save
 from hpo_core.checkpoints.paths import files_of_attempt
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.hopping.progress_files import Progress, ProgressFiles
@@ -17,7 +20,7 @@ from hpo_core.execution.hopping.virtual_units import VirtualUnits
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import Attempt
 from hpo_core.model.devices.usage import Usage
-from hpo_core.model.errors import ObjectiveError, StorageError
+from hpo_core.model.errors import CheckpointError, SpecError, StorageError
 from hpo_core.model.hops import Unit
 from hpo_core.model.stage import Further, Generation, Rung, Stage
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
@@ -138,7 +141,7 @@ def test_loading_a_partition_is_no_step_of_training(tmp_path: Path) -> None:
         "partition_folder": str(tmp_path / "data"),
         "partitions": ("part-0.npz",),
         "load": "tests.hopping.hopping_objectives:load_slowly",
-        "stall_timeout": 1.0,
+        "stall_timeout": 4.0,
     }
     unit = Unit("part-0.npz", 0, 0, 1, 0, "hops/trial-00000/attempt-0-unit-000000.safetensors")
     trainer = Trainer(base["objective"])
@@ -155,7 +158,7 @@ def test_a_loader_that_is_not_there_is_named_as_such(tmp_path: Path) -> None:
         study="s", job=Job(0, 0, Rung(0, 0), 1, {}), objective="a:b", metric="loss", seed=1, folder=str(tmp_path),
         partition_folder=str(tmp_path), partitions=("part-0.npz",), load="tests.hopping.hopping_objectives:none",
     )  # fmt: skip
-    with pytest.raises(ObjectiveError, match=r"^data\.load = 'tests.*:none': .* no function"):
+    with pytest.raises(SpecError, match=r"^data\.load = 'tests.*:none': .* no function"):
         partition_data(request, "part-0.npz")
 
 
@@ -182,3 +185,54 @@ def test_no_two_units_write_to_one_path(stage: Stage, base: str) -> None:
     assert first is not None and again is not None and first.state != again.state
     for unit in (first, again):
         assert fnmatch(unit.state, files_of_attempt(7, 3, base)), "what is left of an attempt is found"
+
+
+def test_links_in_the_folder_of_hops_are_not_followed(tmp_path: Path) -> None:
+    """Somebody who may write there must not have us read, write or remove files elsewhere."""
+    study, outside = tmp_path / "study", tmp_path / "outside"
+    for folder in (study / "hops" / "trial-00000", outside):
+        folder.mkdir(parents=True, mode=0o700)
+    precious = outside / "precious"
+    precious.write_bytes(b"precious")
+    files = ProgressFiles(study)
+    own = study / "hops" / "trial-00000"
+    job = Job(0, 1, Rung(0, 0), 9, {})
+    state = Checkpoint("hops/trial-00000/state.safetensors", "", 8, 5)
+    (study / state.uri).write_bytes(b"state")
+    progress = Progress(origin=None, params={}, epoch=8, state=state, visits=(), points=(), elapsed=80.0)
+
+    partial = own / "progress.msgpack.part"
+    partial.symlink_to(precious)
+    with contextlib.suppress(StorageError):
+        files.save(0, progress)
+    assert precious.read_bytes() == b"precious"
+    partial.unlink(missing_ok=True)
+    files.save(0, progress)
+    assert files.find(job) == progress
+
+    there = own / "progress.msgpack"
+    there.replace(outside / "progress.msgpack")
+    there.symlink_to(outside / "progress.msgpack")
+    assert files.find(job) is None
+    there.unlink()
+    os.mkfifo(there)
+    assert files.find(job) is None, "and it does not wait for a writer"
+    there.unlink()
+    for uri in ("hops/../../outside/precious", "hops/trial-00001/precious", "hops/trial-00000/link"):
+        led_out = msgspec.structs.replace(progress, state=msgspec.structs.replace(state, uri=uri))
+        if not (study / "hops" / "trial-00001").exists():
+            (study / "hops" / "trial-00001").symlink_to(outside)
+            (own / "link").symlink_to(precious)
+        there.unlink(missing_ok=True)
+        files.save(0, led_out)
+        assert files.find(job) is None
+        files.remove_state(led_out.state)
+        assert precious.read_bytes() == b"precious"
+    files.remove(1)
+    files.keep_only([])
+    assert precious.read_bytes() == b"precious"
+
+    with pytest.raises(StorageError, match="symbolic link"):
+        save(study, "hops/trial-00001/state.safetensors", {}, resource=1, durable=False)
+    with pytest.raises(CheckpointError, match="symbolic link"):
+        load(study, msgspec.structs.replace(state, uri="hops/trial-00001/precious"), "hops")

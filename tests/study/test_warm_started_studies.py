@@ -56,7 +56,7 @@ def test_incumbents_of_earlier_studies_are_tried_first() -> None:
     assert study.state.trials[5].params == cold.state.trials[5].params, "the sampler goes on as it would have"
 
 
-@pytest.mark.parametrize("sampler", ["random", "TPESampler", "GPSampler", "NSGAIISampler"])
+@pytest.mark.parametrize("sampler", ["random", "ranked_gp", "TPESampler", "GPSampler", "NSGAIISampler"])
 def test_audit_and_replay_of_a_warm_started_study(sampler: str) -> None:
     journal = earlier("a")
     study = fresh(warm(journal, "a", sampler=sampler), journal)

@@ -112,7 +112,8 @@ class DaskExecutor:
             start_up.wait_for_devices(self._spec.packing)
         if self._spec.data is not None:
             start_up.wait_for_partitions(self._spec.data)
-        start_up.prepare_workers(requests.objective, tuple(self._spec.pythonpath), requests.threads)
+        load = "" if self._spec.data is None else self._spec.data.load or ""
+        start_up.prepare_workers(requests.objective, tuple(self._spec.pythonpath), requests.threads, load=load)
 
     def _new_watch(self, connection: Connection) -> ClusterWatch:
         training, timeout = self._spec.training, self._spec.cluster.worker_timeout
@@ -203,6 +204,10 @@ class DaskExecutor:
             address: [files[place].name for place in held.places if place < len(files)]
             for address, held in self._watch.holdings().items()
         }
+
+    def announcing(self) -> bool:
+        """Where models hop: whether a worker is there that has not said yet which partitions it holds."""
+        return self._watch is not None and not self._watch.holdings().keys() >= set(self._watch.well())
 
     def usages(self) -> Mapping[tuple[int, int], Usage]:
         """What running attempts that share devices were seen to use so far."""

@@ -74,9 +74,9 @@ async def close_idle_children(objective: str, pythonpath: tuple[str, ...]) -> No
     await asyncio.to_thread(close_idle, objective, pythonpath)
 
 
-async def prepare(objective: str, pythonpath: tuple[str, ...], threads: int | None = None) -> None:
-    """Import the objective, which may take minutes."""
-    await asyncio.to_thread(prepare_worker, objective, pythonpath, threads)
+async def prepare(objective: str, pythonpath: tuple[str, ...], threads: int | None = None, load: str = "") -> None:
+    """Import the objective, and find ``data.load``, which may take minutes."""
+    await asyncio.to_thread(prepare_worker, objective, pythonpath, threads, load=load)
 
 
 async def share_devices_of_worker(kind: str, mps: bool, dask_worker: distributed.Worker) -> tuple[str, str]:

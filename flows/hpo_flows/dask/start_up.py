@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpo_core.model.errors import HpoError
+from hpo_core.partitioning.holdings import longest_look
 from hpo_core.spec import DataSpec, PackingSpec
 from hpo_flows.dask.clusters.kind import ClusterError, ClusterKind
 from hpo_flows.dask.connection import Connection
@@ -20,8 +21,6 @@ DEVICE_SECONDS = 60.0
 """A driver may take long for its first answer."""
 PARTITION_SECONDS = 60.0
 """How long a partition that no worker has may be waited for, once all workers said what they have."""
-DIGEST_SECONDS = 3600.0
-"""How long the first worker may take to compute the digests of its partitions."""
 IMPORT_SECONDS = 720.0
 """An import may take 600 s (``Trainer``), and its process then has to be ended."""
 
@@ -89,6 +88,7 @@ class StartUp:
             ClusterError: one lies nowhere.
         """
         files = [*data.files, *data.validation_files]
+        longest = longest_look(files)
         began = since = time.monotonic()
         while True:
             held = self._watch.holdings()
@@ -97,20 +97,23 @@ class StartUp:
                 return
             self._stop_if_abandoned()
             now = time.monotonic()
-            if held.keys() < set(self._watch.well()) and now < began + DIGEST_SECONDS:
+            if held.keys() < set(self._watch.well()) and now < began + longest:
                 since = now
             if now >= since + PARTITION_SECONDS:
                 raise _partitions_missing([file.name for place, file in enumerate(files) if place not in there], held)
             time.sleep(0.05)
 
-    def prepare_workers(self, objective: str, pythonpath: tuple[str, ...], threads: int | None) -> None:
-        """Import the objective on every worker.
+    def prepare_workers(
+        self, objective: str, pythonpath: tuple[str, ...], threads: int | None, *, load: str = ""
+    ) -> None:
+        """Import the objective on every worker, and find ``data.load``.
 
         Raises:
             ClusterError: a worker cannot run studies, or none answers.
             ObjectiveError: the objective cannot be imported.
         """
-        waiting = {address: self._prepared(address, objective, pythonpath, threads) for address in self._watch.well()}
+        question = objective, pythonpath, threads, load
+        waiting = {address: self._prepared(address, *question) for address in self._watch.well()}
         deadline = time.monotonic() + IMPORT_SECONDS
         try:
             while waiting and time.monotonic() < deadline:

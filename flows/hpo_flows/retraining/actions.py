@@ -30,7 +30,7 @@ from hpo_core.retraining.model_card import Candidate, Decision, ModelCard
 from hpo_core.retraining.model_registry import DATA as DATA_TAG
 from hpo_core.retraining.model_registry import SPOILED, ModelRegistry
 from hpo_core.retraining.plan import branch_after_drift_check, branch_after_retraining
-from hpo_core.retraining.repeated_studies import DATA, tuning_spec
+from hpo_core.retraining.repeated_studies import DATA, check_data_is_a_parameter, tuning_spec
 from hpo_core.study import Study
 from hpo_core.tracking.mlflow_client import KnownRun
 from hpo_flows.deployed.permissions import Permissions
@@ -125,6 +125,7 @@ class Retraining:
                 f"Study {name!r} trains an Optuna objective as it is (style: optuna), whose checkpoints hold no model "
                 "to register. Write it as train(trial) with trial.track(model=...), and name a study of that."
             )
+        check_data_is_a_parameter(source.spec)
         if source.best is None:
             raise SpecError(f"Study {name!r} has no finite, feasible result yet; go on with it: hpo resume {name}.")
         trial = source.best.trial

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hpo_core.execution.executor import Executor, Inbox, OnReport
+from hpo_core.execution.hopping.epoch_times import EpochTimes
 from hpo_core.execution.hopping.progress_files import ProgressFiles
 from hpo_core.execution.hopping.training import Training
 from hpo_core.execution.requests import JobRequests
@@ -27,11 +28,15 @@ from hpo_core.model.errors import HpoError, StorageError
 from hpo_core.model.partition_file import weights_of
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
+from hpo_core.partitioning.holdings import longest_look
 from hpo_core.spec import StudySpec
 
 log = logging.getLogger(__name__)
 MISSING_SECONDS = 60.0
-"""How long a partition that some model needs may lie on no worker before the study stops."""
+"""How long a partition that some model needs may lie on no worker before the study stops.
+
+Not counted while some worker has not said what it holds, for as long as reading all partitions may take.
+"""
 LOSSES = 5
 """So often in a row one unit may be lost before its job is."""
 
@@ -50,6 +55,10 @@ class UnitExecutor(Executor, Protocol):
         """By name of a device: names of the partitions that its jobs can read."""
         ...
 
+    def announcing(self) -> bool:
+        """Whether a worker is there that has not said yet what it holds: it may have to compute digests first."""
+        ...
+
 
 class HoppingExecutor:
     """Runs jobs as units on another executor.
@@ -60,10 +69,17 @@ class HoppingExecutor:
         folder: of the study; states travel through it. None: there are no files (a simulation).
         running: trials that train or are to be tried again, as far as an earlier controller came; others left nothing
             of use.
+        times: what is known of the seconds of an epoch; None: nothing yet.
     """
 
     def __init__(
-        self, inner: UnitExecutor, spec: StudySpec, folder: str | Path | None, *, running: Iterable[int] = ()
+        self,
+        inner: UnitExecutor,
+        spec: StudySpec,
+        folder: str | Path | None,
+        *,
+        running: Iterable[int] = (),
+        times: EpochTimes | None = None,
     ) -> None:
         data = spec.data
         assert data is not None, "models hop over data.partitions"
@@ -80,9 +96,10 @@ class HoppingExecutor:
         self._schedule = HopSchedule(
             self._names[: self._trained_on],
             POLICIES[data.scheduler](Stream(spec.seed, "hops", 0)),
-            times=UnitTimes(self._weights),
+            times=UnitTimes(self._weights, trained_on=self._trained_on),
             validation=self._names[self._trained_on :],
         )
+        self._times = times or EpochTimes(spec)
         self._lock = threading.RLock()
         self._trainings: dict[int, Training] = {}
         """By trial."""
@@ -94,8 +111,9 @@ class HoppingExecutor:
         """By worker: partitions as they were told to the schedule."""
         self._ended: deque[tuple[Unit, Job, Report]] = deque()
         self._advancing = False
-        self._missing: dict[int, float] = {}
-        """By partition that lies on no worker: since when."""
+        self._missing: dict[int, tuple[float, float]] = {}
+        """By partition that lies on no worker: since when, and since when no worker might still announce it."""
+        self._longest_look = longest_look(files)
 
     # What the loop asks.
 
@@ -180,8 +198,12 @@ class HoppingExecutor:
     def _check_missing(self) -> None:
         now = self._inner.now()
         halted = self._schedule.halted()
-        self._missing = {each.partition: self._missing.get(each.partition, now) for each in halted}
-        late = [each.name for each in halted if now - self._missing[each.partition] >= MISSING_SECONDS]
+        self._missing = {each.partition: self._missing.get(each.partition, (now, now)) for each in halted}
+        if halted and self._inner.announcing():
+            for partition, (began, _) in self._missing.items():
+                if now < began + self._longest_look:
+                    self._missing[partition] = began, now
+        late = [each.name for each in halted if now - self._missing[each.partition][1] >= MISSING_SECONDS]
         if late:
             raise PartitionsMissingError(
                 f"Partition{'s' * (len(late) > 1)} {', '.join(late)} of study {self._spec.study!r} ha"
@@ -208,6 +230,8 @@ class HoppingExecutor:
             for epoch, order in self._spec.search.order_of_visits(job.trial).items()
             if training.epoch < epoch <= job.target
         }
+        if (seconds := self._times.expected(job.params)) is not None:
+            self._schedule.times.expect(job.trial, seconds)
         self._schedule.add(job.trial, to=job.target, after=training.epoch, orders=orders)
 
     def _advance(self) -> None:
@@ -263,6 +287,7 @@ class HoppingExecutor:
         end = self._schedule.unit_ended(unit, seconds=max(0.0, report.ended - report.started))
         before = None if end.order is None else training.end_epoch()
         if end.job_ended:
+            self._times.learn(training.job.params, training.visits)
             self._end(training, training.finished(self._requests.of(training.job)))
             return
         try:
@@ -279,6 +304,8 @@ class HoppingExecutor:
         """Repeat the unit, from the state that it started with, on another worker or this one once it is back."""
         self._lose(unit.worker)
         training.losses += 1
+        log.warning("trial %d repeats epoch %d on %s: %s", unit.configuration, unit.epoch,
+                    self._names[unit.partition], report.message)  # fmt: skip
         if training.losses >= LOSSES:
             self._end(training, training.failed(Outcome.LOST, report.message, report.detail, report.worker))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,10 +10,11 @@ from typing import Any
 import msgspec
 
 from hpo_core.checkpoints.paths import HOPS
-from hpo_core.model.errors import StorageError
+from hpo_core.checkpoints.storage import local_path, remove
+from hpo_core.model.errors import HpoError, StorageError
 from hpo_core.model.hops import Visit
 from hpo_core.model.trial import Checkpoint, Job, Point
-from hpo_core.security.private_files import private_folder
+from hpo_core.security.private_files import check_folder, open_private, private_folder
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +34,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
 
 
+_MOST_BYTES = 1 << 30
 _progress = msgspec.msgpack.Decoder(Progress)
 
 
@@ -60,7 +61,8 @@ class ProgressFiles:
         partial = path.with_suffix(".part")
         try:
             private_folder(path.parent, below=self._root)
-            partial.write_bytes(msgspec.msgpack.encode(progress))
+            with open_private(partial, "wb") as file:
+                file.write(msgspec.msgpack.encode(progress))
             partial.replace(path)
         except OSError as error:
             raise StorageError(
@@ -72,21 +74,21 @@ class ProgressFiles:
         """What an earlier attempt at the job left; None where there is nothing that it can go on from."""
         path = self._path(job.trial)
         try:
-            if path.is_symlink() or path.parent.is_symlink() or path.parent.parent.is_symlink():
-                return None
-            found = _progress.decode(path.read_bytes())
-        except (OSError, msgspec.MsgspecError):
+            check_folder(path.parent, below=self._root)
+            with open_private(path, "rb") as file:
+                found = _progress.decode(file.read(_MOST_BYTES))
+            state = local_path(self._root, found.state.uri, HOPS)
+        except (OSError, msgspec.MsgspecError, HpoError):
             return None
         start = job.checkpoint.resource if job.checkpoint else 0
         origin = job.checkpoint.uri if job.checkpoint else None
         fits = found.origin == origin and found.params == job.params and start < found.epoch < job.target
-        return found if fits and (self._root / found.state.uri).is_file() else None
+        return found if fits and state is not None and state.is_file() else None
 
     def remove_state(self, state: Checkpoint) -> None:
         """Remove the state that a unit left, once nothing can need it."""
         if state.uri.startswith(f"{HOPS}/"):
-            with contextlib.suppress(OSError):
-                (self._root / state.uri).unlink()
+            remove(self._root, state.uri, HOPS)
 
     def remove(self, trial: int) -> None:
         """Remove all that a job left that has ended."""

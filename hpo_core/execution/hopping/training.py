@@ -181,8 +181,7 @@ class Training:
             metrics=metrics,
             curve=self.curve.downsampled(),
             checkpoint=None if bad is not None else msgspec.structs.replace(self.state, parent=origin),
-            message="" if bad is None else f"Metric {bad!r} is {metrics[bad]} at step {self.job.target}.",
-            visits=tuple(self.visits),
+            message="" if bad is None else f"Metric {bad!r} is {metrics[bad]} at epoch {self.job.target}.",
         )
 
     def diverged(self, report: Report) -> Report:
@@ -212,6 +211,7 @@ class Training:
             unrestored=self._unrestored,
             warnings=self._warnings or msgspec.UNSET,
             usage=self._usage() or msgspec.UNSET,
+            visits=tuple(visits) or msgspec.UNSET,
         )
 
     def _usage(self) -> Usage | None:

@@ -54,6 +54,10 @@ class VirtualUnits(VirtualExecutor):
         """As given; a worker that left is not in the inventory."""
         return self._held
 
+    def announcing(self) -> bool:
+        """Never: what virtual workers hold is known."""
+        return False
+
     def wait(self, inbox: Inbox, until: float) -> bool:
         """The end of a unit alone is no news for the loop: it starts others by itself."""
         while super().wait(inbox, until):

@@ -129,6 +129,14 @@ class Estimates:
         known = self._known.find(architecture, self.key(params))
         return known is not None and known.is_known
 
+    def unit_seconds(self, params: Mapping[str, Any], architecture: str) -> float | None:
+        """Of a unit of training of a job, measured or predicted; None where nothing is known."""
+        values = self._values(params)
+        known = self._known.find(architecture, key_of(values))
+        if known is not None and known.measurements:
+            return known.figures.unit_seconds
+        return self._known.expected(architecture, "unit_seconds", values)
+
     def of(
         self,
         params: Mapping[str, Any],

@@ -188,19 +188,19 @@ class KnownNeeds:
 
     def predicted(self, architecture: str, values: Mapping[str, Any]) -> Figures:
         """For a key that was not measured; None where too little is known, or it lies outside of what is."""
-
-        def expected(part: str) -> float | None:
-            found = self._predictor(architecture, part).predict(values)
-            return None if found is None else found.expected
-
         memory = self._predictor(architecture, "memory").predict(values)
         return Figures(
             memory=None if memory is None else memory.safe,
-            compute=expected("compute"),
-            cores=expected("cores"),
-            unit_seconds=expected("unit_seconds"),
-            startup_seconds=expected("startup_seconds"),
+            compute=self.expected(architecture, "compute", values),
+            cores=self.expected(architecture, "cores", values),
+            unit_seconds=self.expected(architecture, "unit_seconds", values),
+            startup_seconds=self.expected(architecture, "startup_seconds", values),
         )
+
+    def expected(self, architecture: str, part: str, values: Mapping[str, Any]) -> float | None:
+        """In the middle of what is predicted for a key that was not measured; None as above."""
+        found = self._predictor(architecture, part).predict(values)
+        return None if found is None else found.expected
 
     def mean_seconds(self, architecture: str) -> tuple[float, float]:
         """(start-up, per unit) in the mean of all keys; 0 where there are none."""

@@ -25,6 +25,7 @@ from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.error_text import one_line_message, traceback_tail
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.optuna.trial_adapter import train_optuna_objective
+from hpo_core.training.partitions.loaded_partitions import PartitionChangedError
 from hpo_core.training.random_state import seed_all
 from hpo_core.training.repeat_runs import merge_attempt, run_repeats
 from hpo_core.training.request import JobRequest
@@ -133,7 +134,11 @@ def _outcome(error: BaseException, folder: str) -> Outcome:
     STORAGE halts the study and blames no trial. A full disk in user code may be any disk (/tmp, /dev/shm, a quota of
     a data folder), and one such trial must not halt the study at every resume. So it counts as STORAGE only if the
     study's folder is full as well, where no other attempt could save anything either.
+
+    LOST: not the trial's fault; its unit is repeated.
     """
+    if isinstance(error, PartitionChangedError):
+        return Outcome.LOST
     if isinstance(error, OSError) and error.errno in _DISK_FULL:
         return Outcome.STORAGE if _is_full(folder) else Outcome.ERROR
     return Outcome.OUT_OF_MEMORY if is_out_of_memory(error) else Outcome.ERROR

@@ -21,6 +21,8 @@ class Prepare(_Message, frozen=True):
 
     objective: str
     pythonpath: tuple[str, ...]
+    load: str = ""
+    """``data.load``, which is looked for as well; empty: there is none."""
 
 
 class Ready(_Message, frozen=True):

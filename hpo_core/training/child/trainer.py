@@ -102,8 +102,11 @@ class Trainer:
         """Process id of the attempt that runs; 0: none does."""
         return self._child_group
 
-    def prepare(self) -> None:
+    def prepare(self, load: str = "") -> None:
         """Start the zygote and import the objective, unless a running zygote has done so.
+
+        Args:
+            load: ``data.load`` of the study, which must be there, too.
 
         Raises:
             SpecError: there is no such module or function.
@@ -113,7 +116,7 @@ class Trainer:
             return
         self._end_zygote()
         zygote, connection = self._spawn_zygote()
-        connection.send(Prepare(self.objective, self.pythonpath))
+        connection.send(Prepare(self.objective, self.pythonpath, load))
         try:
             answer = self._wait_until_imported(connection)
         except TimeoutError:

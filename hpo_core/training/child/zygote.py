@@ -45,7 +45,7 @@ from hpo_core.training.child.messages import (
 from hpo_core.training.child.running_child import LIMIT_GRACE, RunningChild
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.objective import load_objective
-from hpo_core.training.partitions.loaded_partitions import is_loaded, partition_data
+from hpo_core.training.partitions.loaded_partitions import find_loader, is_loaded, partition_data
 from hpo_core.training.random_state import capture_all, seed_all
 from hpo_core.training.request import JobRequest
 from hpo_core.training.resources.process_tree import ProcessTree
@@ -124,6 +124,8 @@ class Zygote:
         own_descriptors = process.open_descriptors()
         try:
             self._function = load_objective(message.objective, message.pythonpath)
+            if message.load:
+                find_loader(message.load, message.pythonpath)
         except (SpecError, ObjectiveError) as error:
             self._send(Ready(str(error), isinstance(error, SpecError)))
             self._exit()

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from hpo_core.model.partition_file import PartitionFile, folder_here
+from hpo_core.model.partition_file import PartitionFile, Signature, folder_here
 from hpo_core.partitioning.holdings import Holdings
 
 LOOK_SECONDS = 2.0
@@ -25,7 +25,7 @@ class _Watched:
     def __init__(self, folder: str, files: Sequence[PartitionFile]) -> None:
         self.asked = folder, tuple(files)
         self._places = {file.name: place for place, file in enumerate(files)}
-        self._holdings = Holdings(folder_here(folder, os.environ), files)
+        self.holdings = Holdings(folder_here(folder, os.environ), files)
         self._lock = threading.Lock()
         self._looked = -float("inf")
         self.held: Held = ([], {})
@@ -37,8 +37,8 @@ class _Watched:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            names, problems = self._holdings.look()
-            self.held = sorted(self._places[name] for name in names), dict(problems)
+            found = self.holdings.look()
+            self.held = sorted(self._places[name] for name in found.names), dict(found.problems)
             self._looked = time.monotonic()
             self.known.set()
         finally:
@@ -48,6 +48,13 @@ class _Watched:
         """Have the files looked at in the background, where the last look is old."""
         if time.monotonic() >= self._looked + LOOK_SECONDS and not self._lock.locked():
             threading.Thread(target=self.look, name="look-at-partitions", daemon=True).start()
+
+    def doubt(self, name: str) -> None:
+        """Say no more that this one lies here, until it was looked at again."""
+        places, problems = self.held
+        self.held = [place for place in places if place != self._places.get(name)], problems
+        self._looked = -float("inf")
+        self.look_soon()
 
 
 _watched: dict[str, _Watched] = {}
@@ -77,6 +84,18 @@ def held_partitions() -> dict[str, Held]:
     for watched in studies.values():
         watched.look_soon()
     return {folder: watched.held for folder, watched in studies.items() if watched.known.is_set()}
+
+
+def seen_signature(study_folder: str, name: str) -> Signature | None:
+    """The file that was looked at when a partition was said to lie here; None: nothing is known that it must be."""
+    watched = _watched.get(study_folder)
+    return None if watched is None else watched.holdings.signatures.get(name)
+
+
+def doubt_partition(study_folder: str, name: str) -> None:
+    """A partition was found to be another file: it counts again once it was looked at."""
+    if (watched := _watched.get(study_folder)) is not None:
+        watched.doubt(name)
 
 
 def forget_partitions(study_folder: str) -> None:

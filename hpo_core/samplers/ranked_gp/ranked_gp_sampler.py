@@ -1,0 +1,101 @@
+"""RankedGPSampler: Optuna's interface to the sampler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.trial import FrozenTrial, TrialState
+
+from hpo_core.model.rng import derive_seed
+from hpo_core.samplers.ranked_gp.proposal import best_expected, scored_points
+from hpo_core.samplers.ranked_gp.trial_results import TrialReader, of_several_objectives
+from hpo_core.samplers.ranked_gp.unit_cube import UnitCube
+
+_SHOWN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
+
+
+class RankedGPSampler(optuna.samplers.BaseSampler):
+    """A Gaussian process on the ranks of results, across rungs.
+
+    Intermediate values are results at lower fidelities, those of running trials too: on each step results are ranked,
+    and a trial counts once, by its place on its highest step. So it works with any pruner, and with none. An answer
+    depends on the trials that the study holds, the settings and the trial's number alone.
+
+    - Spaces: one model of all parameters that any trial had, conditional ones too; the first trial is random.
+    - Constraints: trials that violate some rank behind all others.
+    - Several objectives: a weighted one, with other weights for each trial (ParEGO).
+
+    >>> study = optuna.create_study(sampler=RankedGPSampler(seed=1), pruner=optuna.pruners.SuccessiveHalvingPruner())
+
+    Args:
+        n_startup_trials: so many trials with results before the model is asked; None: 4 more than there are parameters.
+        random_share: share of the later proposals that are drawn evenly all the same, from 0 to 1.
+        seed: of all draws; None: one that the operating system gives.
+
+    Raises:
+        ValueError: a number out of its range.
+    """
+
+    def __init__(
+        self, *, n_startup_trials: int | None = None, random_share: float = 0.1, seed: int | None = None
+    ) -> None:
+        if n_startup_trials is not None and (not isinstance(n_startup_trials, int) or n_startup_trials < 1):
+            raise ValueError(f"n_startup_trials = {n_startup_trials!r} must be a whole number of at least 1, or None")
+        if not isinstance(random_share, int | float) or not 0.0 <= random_share <= 1.0:
+            raise ValueError(f"random_share = {random_share!r} must lie between 0 and 1")
+        self._n_startup_trials = n_startup_trials
+        self._random_share = random_share
+        self._seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+        self._reader = TrialReader()
+        self.turn: tuple[int, int] | None = None
+        """(number, how often asked again) that draws are for, in place of the trial's own number."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_reader": TrialReader()}
+
+    def reseed_rng(self) -> None:
+        """Draws depend on the trial's number, so that workers need no seeds of their own."""
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """All parameters of all trials, each as the latest trial had it; without those of one value."""
+        found: dict[str, BaseDistribution] = {}
+        for other in reversed(self._trials(study, trial)):
+            if not other.distributions.keys() <= found.keys():
+                found = {**other.distributions, **found}
+        return {name: found[name] for name in sorted(found) if not found[name].single()}
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        if not search_space:
+            return {}
+        rng = self._generator(trial, "relative")
+        cube = UnitCube(search_space)
+        trials = self._trials(study, trial)
+        if len(study.directions) == 1:
+            known = self._reader.of_one_objective(trials, study.directions[0])
+        else:
+            weights = rng.dirichlet(np.ones(len(study.directions)))
+            known = of_several_objectives(trials, study.directions, weights)
+        wanted = len(cube) + 4 if self._n_startup_trials is None else self._n_startup_trials
+        if len(known.params) < wanted or rng.random() < self._random_share:
+            return cube.params(cube.draw(rng, 1)[0])
+        return cube.params(best_expected(cube, rng, scored_points(cube, known)))
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        cube = UnitCube({param_name: param_distribution})
+        return cube.params(cube.draw(self._generator(trial, f"independent/{param_name}"), 1)[0])[param_name]
+
+    def _trials(self, study: optuna.Study, trial: FrozenTrial) -> list[FrozenTrial]:
+        found = study.get_trials(deepcopy=False, states=_SHOWN)
+        return [other for other in found if other.number != trial.number]
+
+    def _generator(self, trial: FrozenTrial, purpose: str) -> np.random.Generator:
+        number, again = self.turn or (trial.number, 0)
+        purpose = f"ranked_gp/{purpose}/{again}" if again else f"ranked_gp/{purpose}"
+        return np.random.Generator(np.random.PCG64(derive_seed(self._seed, purpose, number)))

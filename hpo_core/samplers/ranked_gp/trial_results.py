@@ -1,0 +1,147 @@
+"""What an Optuna study holds, as results by trial and rung."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+Array = NDArray[np.float64]
+
+_MOST_RUNGS = 16
+_FINAL = math.inf
+"""Rung of a value that was not reported as an intermediate one."""
+PAST = "hpo:past"
+"""System attribute of trials that are from an earlier study."""
+
+
+class Results(NamedTuple):
+    """Trials with results, and those whose first result is awaited."""
+
+    params: Sequence[Mapping[str, Any]]
+    results: Array
+    """A row per trial, a column per rung from the lowest on; low is good; NaN: not there; inf: diverged."""
+    past: NDArray[np.bool_]
+    """Which are from earlier studies, so that their losses may be on another scale."""
+    pending: Sequence[Mapping[str, Any]]
+
+
+class TrialReader:
+    """Reads trials; of those that have ended it keeps what it read, as long as they are the same objects."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[FrozenTrial, tuple[list[float], list[float], float, bool]]] = {}
+
+    def of_one_objective(self, trials: Sequence[FrozenTrial], direction: StudyDirection) -> Results:
+        """Intermediate values of all trials, and values of complete ones. Failed trials say nothing.
+
+        A pruned trial without a value is the worst of the lowest rung. One that violates constraints ranks behind all
+        that do not, by how much.
+        """
+        params: list[Mapping[str, Any]] = []
+        pending: list[Mapping[str, Any]] = []
+        past: list[bool] = []
+        violations: list[float] = []
+        counts: list[int] = []
+        steps: list[float] = []
+        values: list[float] = []
+        for trial in trials:
+            kept = self._kept.get(trial.number)
+            if kept is not None and kept[0] is trial:
+                at, found, violation, old = kept[1]
+            else:
+                at, found, violation, old = read = _read(trial)
+                if trial.state.is_finished():
+                    self._kept[trial.number] = (trial, read)
+            if not at:
+                pending.append(trial.params)
+                continue
+            params.append(trial.params)
+            past.append(old)
+            violations.append(violation)
+            counts.append(len(at))
+            steps += at
+            values += found
+        losses = np.array(values) * (-1.0 if direction == StudyDirection.MAXIMIZE else 1.0)
+        losses[np.isnan(losses)] = math.inf
+        results = _by_rung(np.repeat(np.arange(len(params)), counts), steps, losses, violations)
+        return Results(params, results, np.array(past, dtype=np.bool_), pending)
+
+
+def _read(trial: FrozenTrial) -> tuple[list[float], list[float], float, bool]:
+    """Steps, values there, violation of constraints, and whether it is of an earlier study."""
+    found = {float(step): value for step, value in list(trial.intermediate_values.items())}
+    if trial.state == TrialState.COMPLETE:
+        assert trial.value is not None
+        if not found or found[max(found)] != trial.value:
+            found[_FINAL] = trial.value
+    elif trial.state == TrialState.PRUNED and not found:
+        found[-_FINAL] = math.nan
+    return list(found), list(found.values()), _violation(trial), PAST in trial.system_attrs
+
+
+def of_several_objectives(
+    trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection], weights: Array
+) -> Results:
+    """One result per complete trial: the largest of its weighted places, objective by objective.
+
+    That is ParEGO (Knowles 2006) on places: with other weights each time, the whole front is approached.
+    """
+    done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    params = [trial.params for trial in done]
+    pending = [trial.params for trial in trials if trial.state == TrialState.RUNNING]
+    if not done:
+        return Results([], np.zeros((0, 1)), np.zeros(0, dtype=np.bool_), pending)
+    signs = [-1.0 if direction == StudyDirection.MAXIMIZE else 1.0 for direction in directions]
+    losses = np.array([trial.values for trial in done]) * signs
+    places = (losses[:, None, :] > losses[None, :, :]).mean(axis=1) * weights
+    joined = places.max(axis=1) + 0.05 * places.sum(axis=1)
+    violations = [_violation(trial) for trial in done]
+    past = np.array([PAST in trial.system_attrs for trial in done], dtype=np.bool_)
+    return Results(params, _by_rung(np.arange(len(done)), [0.0] * len(done), joined, violations), past, pending)
+
+
+def _violation(trial: FrozenTrial) -> float:
+    """Sum of what is above 0 of the constraints that a trial carries (Optuna 5: ``trial.set_constraint``)."""
+    attrs = trial.system_attrs
+    if not attrs:
+        return 0.0
+    found = list(attrs.get("constraints") or ())
+    found += [value for name, value in attrs.items() if name.startswith("constraints:")]
+    return sum(math.inf if math.isnan(value) else max(0.0, value) for value in found)
+
+
+def _by_rung(rows: NDArray[np.intp], steps: Sequence[float], losses: Array, violations: Sequence[float]) -> Array:
+    rungs, columns = np.unique(np.array(steps, dtype=np.float64), return_inverse=True)
+    table = np.full((len(violations), max(1, len(rungs))), np.nan)
+    table[rows, columns] = losses
+    if len(rungs) and rungs[0] == -_FINAL and len(rungs) > 1:  # worst of the lowest rung
+        table[~np.isnan(table[:, 0]), 1] = math.inf
+        table = table[:, 1:]
+    table = _thinned(table)
+    broken = np.array(violations)
+    if (broken > 0).any():
+        for column in range(table.shape[1]):
+            here = np.flatnonzero(~np.isnan(table[:, column]))
+            pairs = np.stack([broken[here], table[here, column]], axis=1)
+            table[here, column] = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
+    return table
+
+
+def _thinned(table: Array) -> Array:
+    """At most 16 columns, so that a study that reports each step is not dear: those where many trials ended."""
+    if table.shape[1] <= _MOST_RUNGS:
+        return table
+    last = table.shape[1] - 1 - np.argmax(~np.isnan(table[:, ::-1]), axis=1)
+    ended = np.bincount(last, minlength=table.shape[1])
+    ended[[0, -1]] = len(table) + 1
+    kept = np.sort(np.argsort(-ended, kind="stable")[:_MOST_RUNGS])
+    thinned = table[:, kept]  # a trial that ended between two kept rungs counts by its result at the lower one
+    lost = np.flatnonzero(np.isnan(thinned).all(axis=1))
+    thinned[lost, 0] = table[lost, last[lost]]  # it reported on none of them
+    return thinned

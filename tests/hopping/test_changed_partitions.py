@@ -1,0 +1,101 @@
+"""A partition that is replaced while its worker runs: no unit trains on it unseen. And what is kept of those loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpo_core.model.errors import SpecError
+from hpo_core.model.hops import Unit
+from hpo_core.model.partition_file import PartitionFile
+from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.training.partitions import held_partitions as here
+from hpo_core.training.partitions import loaded_partitions
+from hpo_core.training.request import JobRequest, decode_report, encode_request
+from hpo_core.training.worker import close_idle, prepare_worker, train_job
+from tests.hopping.hopping_objectives import write_partitions
+
+OBJECTIVE, LOAD = "tests.hopping.hopping_objectives:train", "tests.hopping.hopping_objectives:load"
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    yield
+    close_idle(OBJECTIVE)
+
+
+def request_for(folder: Path, number: int, **more: Any) -> JobRequest:
+    unit = Unit("part-0.npz", 0, 0, 1, number, f"hops/trial-00000/attempt-0-unit-{number:06d}.safetensors")
+    return JobRequest(
+        study="changes", job=Job(0, 0, Rung(0, 0), 1, {"lr": 0.01}, unit=unit), objective=OBJECTIVE,
+        metric="train_loss", seed=1, folder=str(folder), partition_folder=str(folder / "data"),
+        partitions=("part-0.npz",), load=LOAD, **more,
+    )  # fmt: skip
+
+
+def until(found: Callable[[], object]) -> None:
+    end = time.monotonic() + 60
+    while not found():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_unit_trains_on_no_file_that_nobody_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker says what it holds every few seconds; a file may be replaced in between."""
+    monkeypatch.setattr(here, "LOOK_SECONDS", 3600.0)
+    write_partitions(tmp_path / "data", [0])
+    path = tmp_path / "data" / "part-0.npz"
+    content = path.read_bytes()
+    file = PartitionFile(name=path.name, bytes=len(content), digest=hashlib.sha256(content).hexdigest())
+
+    def trained(number: int) -> Report:
+        return decode_report(train_job(encode_request(request_for(tmp_path, number))))
+
+    def held() -> list[int]:
+        return here.held_partitions()[str(tmp_path)][0]
+
+    here.watch_partitions(str(tmp_path), str(tmp_path / "data"), [file])
+    try:
+        assert trained(0).outcome is Outcome.COMPLETED
+        path.write_bytes(content[:-1] + b"x")
+        assert held() == [0], "not known yet"
+        report = trained(1)
+        assert report.outcome is Outcome.LOST, "the trial is not to blame"
+        assert "part-0.npz changed since this worker looked at it" in report.message
+        until(lambda: here.held_partitions()[str(tmp_path)][1])
+        assert held() == [], "it was looked at again at once"
+        assert trained(2).outcome is Outcome.LOST, "a unit that was on its way"
+        path.write_bytes(content)
+        here._watched[str(tmp_path)].look()
+        assert held() == [0] and trained(3).outcome is Outcome.COMPLETED
+    finally:
+        here.forget_partitions(str(tmp_path))
+
+
+def test_a_loader_that_is_not_there_is_found_when_workers_are_prepared() -> None:
+    with pytest.raises(SpecError, match=r"^data\.load = 'tests.*:none': .* no function 'none'"):
+        prepare_worker(OBJECTIVE, load="tests.hopping.hopping_objectives:none")
+    with pytest.raises(SpecError, match=r"^data\.load = 'tests\.no_such:load': there is no module"):
+        prepare_worker(OBJECTIVE, load="tests.no_such:load")
+    prepare_worker(OBJECTIVE, load=LOAD)
+
+
+def test_a_trial_alone_keeps_one_partition_in_memory(tmp_path: Path) -> None:
+    """As ``hpo try`` and ``hpo check`` train: the data may be larger than the memory."""
+    write_partitions(tmp_path, [0, 1, 2])
+    names = tuple(f"part-{number}.npz" for number in range(3))
+    request = JobRequest(
+        study="s", job=Job(0, 0, Rung(0, 0), 1, {}), objective="a:b", metric="loss", seed=1, folder=str(tmp_path),
+        partition_folder=str(tmp_path), partitions=names, load=LOAD,
+    )  # fmt: skip
+    for _ in range(2):
+        for name in names:
+            data = loaded_partitions.partition_data(request, name)
+            assert loaded_partitions.partition_data(request, name) is data, "it is loaded once for each pass"
+            assert len(loaded_partitions._loaded) == 1
