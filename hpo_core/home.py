@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpo_core.model.errors import SpecError, StorageError
+from hpo_core.security.credentials import without_credentials
 from hpo_core.security.masking import add_secrets_of
 from hpo_core.security.private_files import check_file, check_folder, open_private, private_folder
 from hpo_core.spec import StudySpec
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from hpo_core.journal.sql import SqlJournal
 
 
-DATABASES = ("HPO_JOURNAL", "HPO_DATABASE", "MLFLOW_TRACKING_URI")
+DATABASES = ("HPO_JOURNAL", "HPO_DATABASE", "HPO_OPTUNA_STORAGE", "MLFLOW_TRACKING_URI")
 """Settings that name a database, and so may name a file."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -74,6 +75,7 @@ class Home:
         studies/NAME/report.html
         compared/                     pages of `hpo compare`
         mlflow.db  mlartifacts/       MLflow, unless another server is named
+        optuna.db                     copies for Optuna, where studies ask for them and no other storage is named
         prefect/                      the temporary Prefect API, unless another one is configured
     """
 
@@ -197,6 +199,26 @@ class Home:
     def tracking_uri(self, spec: StudySpec) -> str | None:
         """MLflow tracking URI of a study; None where tracking is off."""
         return None if spec.tracking.mlflow == "off" else spec.tracking.mlflow or self.default_tracking_uri
+
+    def optuna_storage(self, spec: StudySpec) -> str | None:
+        """Database URL of the Optuna storage that a study is copied to; None where it is copied to none.
+
+        Raises:
+            SpecError: it is the database of the journal or of MLflow, which Optuna's tables would break.
+        """
+        named = spec.tracking.optuna
+        if named is None or named == "off":
+            return None
+        if named == "on":
+            named = os.environ.get("HPO_OPTUNA_STORAGE") or f"sqlite:///{self.folder / 'optuna.db'}"
+        others = (self.journal_url, self._database, self.tracking_uri(spec), self.default_tracking_uri)
+        settled = {without_credentials(settled_database(other)) for other in others if other}
+        if without_credentials(settled_database(named)) in settled:
+            raise SpecError(
+                f"tracking.optuna: {without_credentials(named)} is the database of the journal or of MLflow, and "
+                "Optuna shares one with nothing. Name another database, or a SQLite file of its own."
+            )
+        return named
 
     def artifact_location(self, spec: StudySpec) -> str | None:
         """Artifact folder for an embedded MLflow; None where a server decides."""

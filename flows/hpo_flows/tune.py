@@ -25,6 +25,7 @@ from hpo_flows.deployed.form import (
     NewName,
     Number,
     Objective,
+    OptunaCopy,
     Sampler,
     Seed,
     filled_in,
@@ -68,6 +69,7 @@ def tune(
     data: DataSection = NOTHING,
     further: FurtherSection = NOTHING,
     experiment: str = "hpo",
+    optuna: OptunaCopy = "off",
     journal_retry_seconds: JournalRetry = 60.0,
 ) -> Any:
     """Run a new study, described here, to its end.
@@ -92,6 +94,7 @@ def tune(
         data: Partitions of the data that lie on the workers: models travel to them.
         further: What else a study file may say.
         experiment: MLflow experiment that holds the runs.
+        optuna: Copies the study to an Optuna storage; on: the worker's own, or a database that is allowed.
         journal_retry_seconds: How long a journal that cannot be reached is tried again before the study ends.
     """
     if (opened := _opened.get()) is not None:
@@ -112,6 +115,7 @@ def tune(
         data=data,
         further=further,
         experiment=experiment,
+        optuna=optuna,
         journal_retry_seconds=journal_retry_seconds,
     )
     chosen = given(name) or dated_name("study", run)
@@ -155,6 +159,7 @@ def _as_form(spec: StudySpec) -> dict[str, Any]:
         "seed": spec.seed,
         "cluster": plain["cluster"],
         "experiment": spec.tracking.experiment,
+        **({} if spec.tracking.optuna is None else {"optuna": spec.tracking.optuna}),
         "name": spec.study,
         "journal_retry_seconds": spec.journal.retry_seconds,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -16,6 +16,10 @@ from hpo_core.cli.output import out
 from hpo_core.home import Home, checked_name, settled_database
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.replay.damaged_journals import damage_named
+
+if TYPE_CHECKING:
+    from hpo_core.tracking.optuna.study_import import Imported
+    from hpo_core.tracking.provenance.restore import Restored
 
 
 def schedule(
@@ -76,6 +80,8 @@ def report(
     if port is not None:
         raise SpecError("hpo report: --port is the port of --live; give both, or neither.")
     from hpo_core.report import write_report
+    from hpo_core.spec import StudySpec
+    from hpo_core.tracking.optuna.optuna_links import optuna_links
     from hpo_core.tracking.run_location import read_place
 
     place = Home(home, journal)
@@ -85,6 +91,8 @@ def report(
     links = {"Study folder": str(folder)}
     if (run := read_place(folder)) is not None:
         links["MLflow"] = run.url
+    first = next(iter(source.entries(name, 0, 1)))
+    links |= optuna_links(place, StudySpec.from_journal(first.stimulus.spec))  # type: ignore[union-attr]
     with damage_named(source, name):
         page = write_report(entries, out_file or place.report_path(name), links=links, folder=folder)
     out.print(str(page), soft_wrap=True)
@@ -122,11 +130,14 @@ def compare(
 
 def project(
     name: Name,
-    rebuild: Annotated[bool, typer.Option("--rebuild", help="Make runs that were deleted in MLflow anew.")] = False,
+    rebuild: Annotated[
+        bool,
+        typer.Option("--rebuild", help="Make runs that were deleted in MLflow anew, and the whole copy in Optuna."),
+    ] = False,
     home: HomeOption = None,
     journal: JournalOption = None,
 ) -> None:
-    """Bring MLflow up to date with the journal; doing it twice changes nothing."""
+    """Bring MLflow, and an Optuna storage, up to date with the journal; doing it twice changes nothing."""
     from hpo_core.tracking.follower import project_study
 
     place = Home(home, journal)
@@ -136,7 +147,13 @@ def project(
 
 
 def import_study(
-    run: Annotated[str, typer.Option("--from-mlflow", help="ID of the study's run in MLflow, as its page shows it.")],
+    study: Annotated[str | None, typer.Argument(help="With --from-optuna: the study's name there.")] = None,
+    run: Annotated[
+        str | None, typer.Option("--from-mlflow", help="ID of the study's run in MLflow, as its page shows it.")
+    ] = None,
+    optuna: Annotated[
+        str | None, typer.Option("--from-optuna", help="Optuna storage: a database URL, or a journal file.")
+    ] = None,
     tracking_uri: Annotated[
         str | None, typer.Option("--tracking-uri", help="Of that MLflow; default: MLFLOW_TRACKING_URI, or the home's.")
     ] = None,
@@ -146,19 +163,41 @@ def import_study(
         typer.Option("--code", help="Folder to import its training function from; again for several; default: here."),
     ] = None,
     checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Fetch its best checkpoint, too.")] = False,
+    metric: Annotated[
+        list[str] | None, typer.Option("--metric", help="With --from-optuna: the value's name; again for several.")
+    ] = None,
+    at: Annotated[
+        list[int] | None,
+        typer.Option("--at", min=1, help="With --from-optuna: a step whose values are results, as the last ones are."),
+    ] = None,
     home: HomeOption = None,
     journal: JournalOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Put a study back from its run in MLflow, so that audit, show, report and rerun work here."""
-    from hpo_core.cli.output import print_json
-    from hpo_core.tracking.provenance.restore import restore_study
-
+    """Put a study back from its run in MLflow, or take one from an Optuna storage for warm starts and comparisons."""
     place = Home(home, journal)
-    uri = settled_database(tracking_uri) if tracking_uri else place.default_tracking_uri
-    folders = [str(folder.resolve()) for folder in code or [Path()]]
-    found = restore_study(place, run, tracking_uri=uri, name=name, code=folders, checkpoint=checkpoint)
+    found: Restored | Imported
+    if optuna is not None:
+        if run is not None or tracking_uri is not None or code or checkpoint:
+            raise SpecError("hpo import: --from-optuna goes with STUDY, --name, --metric and --at alone.")
+        if study is None:
+            raise SpecError("hpo import --from-optuna STORAGE STUDY: name the study in Optuna's storage.")
+        from hpo_core.tracking.optuna.study_import import import_study as import_from_optuna
+
+        found = import_from_optuna(place, optuna, study, name=name, metrics=metric or [], levels=at or [])
+    else:
+        if run is None:
+            raise SpecError("hpo import: give --from-mlflow RUN, or --from-optuna STORAGE STUDY.")
+        if study is not None or metric or at:
+            raise SpecError("hpo import: STUDY, --metric and --at go with --from-optuna alone.")
+        from hpo_core.tracking.provenance.restore import restore_study
+
+        uri = settled_database(tracking_uri) if tracking_uri else place.default_tracking_uri
+        folders = [str(folder.resolve()) for folder in code or [Path()]]
+        found = restore_study(place, run, tracking_uri=uri, name=name, code=folders, checkpoint=checkpoint)
     if as_json:
+        from hpo_core.cli.output import print_json
+
         print_json(msgspec.to_builtins(found))
         return
     for line in found.lines():

@@ -1,1 +1,1 @@
-"""Callbacks that run other training loops under a trial handle. Each module needs its own optional package."""
+"""Callbacks that run other training loops under a trial handle, and our stopping rule as a pruner of Optuna."""

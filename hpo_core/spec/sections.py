@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 from urllib.parse import unquote
 
@@ -166,8 +167,11 @@ class JournalSpec(Part):
     )
 
 
+_STORAGE = re.compile(r"(sqlite(\+\w+)?:///|(postgresql|mysql|mariadb)(\+\w+)?://)(?!:memory:)[^\s\x00-\x1f]+")
+
+
 class TrackingSpec(Part):
-    """Where MLflow is; the study never waits for it."""
+    """Where the study is copied to, for other eyes: MLflow, an Optuna storage; it never waits for either."""
 
     mlflow: str | None = Field(
         default=None,
@@ -175,6 +179,11 @@ class TrackingSpec(Part):
     )
     experiment: str = Field(
         default="hpo", pattern=r"^[^\x00-\x1f\x7f]+$", description="MLflow experiment that holds the runs."
+    )
+    optuna: str | None = Field(
+        default=None,
+        description="Database URL of an Optuna storage, such as sqlite:///optuna.db, that the study is copied to; "
+        "'on': HPO_OPTUNA_STORAGE or SQLite in the home folder; 'off', the default: none.",
     )
 
     @model_validator(mode="after")
@@ -184,6 +193,16 @@ class TrackingSpec(Part):
             raise ValueError(
                 "mlflow holds a user or a password, and journal, MLflow and Prefect keep what a study says; leave it "
                 "out and set MLFLOW_TRACKING_URI, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+            )
+        if self.optuna is not None and holds_credentials(self.optuna):
+            raise ValueError(
+                "optuna holds a user or a password, and journal and Prefect keep what a study says; write 'on' and set "
+                "HPO_OPTUNA_STORAGE to the URL"
+            )
+        if self.optuna not in (None, "on", "off") and not _STORAGE.fullmatch(self.optuna or ""):
+            raise ValueError(
+                "optuna is no database URL; write sqlite:///PATH, postgresql+psycopg://HOST/DATABASE, "
+                "mysql+DRIVER://HOST/DATABASE, or on or off"
             )
         return self
 

@@ -40,7 +40,7 @@ def load_spec(path: str | Path, changes: Sequence[str] = ()) -> StudySpec:
         return _with_places(spec, path.resolve().parent)
     except (OSError, RuntimeError) as error:  # RuntimeError: ~user without a home, links in a circle
         raise SpecError(
-            f"{where}: a path in pythonpath, tracking.mlflow or data.folder leads nowhere ({error}); mend it."
+            f"{where}: a path in pythonpath, tracking or data.folder leads nowhere ({error}); mend it."
         ) from None
 
 
@@ -85,10 +85,12 @@ def _read(path: Path) -> tuple[Any, dict[tuple[Any, ...], int]]:
 
 def _with_places(spec: StudySpec, folder: Path) -> StudySpec:
     """Paths that are relative to the study file, made absolute."""
-    if spec.tracking.mlflow and spec.tracking.mlflow.startswith("sqlite:///"):
-        database = folder / Path(spec.tracking.mlflow.removeprefix("sqlite:///")).expanduser()
-        tracking = spec.tracking.model_copy(update={"mlflow": f"sqlite:///{database}"})
-        spec = spec.model_copy(update={"tracking": tracking})
+    for copy in ("mlflow", "optuna"):
+        url = getattr(spec.tracking, copy) or ""
+        if url.startswith("sqlite:///"):
+            database = folder / Path(url.removeprefix("sqlite:///")).expanduser()
+            tracking = spec.tracking.model_copy(update={copy: f"sqlite:///{database}"})
+            spec = spec.model_copy(update={"tracking": tracking})
     spec = spec.model_copy(update={"cluster": spec.cluster.beside(folder)})
     if spec.data is not None:
         spec = spec.model_copy(update={"data": spec.data.beside(folder)})

@@ -15,7 +15,7 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -56,6 +56,9 @@ from hpo_core.study.job_grants import Grants
 from hpo_core.study.person_requests import PersonRequests
 from hpo_core.study.stop_rules import StopRules
 from hpo_core.study.told_results import told_report
+
+if TYPE_CHECKING:
+    import optuna
 
 
 def _plain(spec: Any) -> Any:
@@ -378,6 +381,18 @@ class Study(PersonRequests):
         return [
             (grant.trial, grant.attempt) for grant in self.state.running.values() if type(grant.stage) is not Further
         ]
+
+    def to_optuna(self, storage: Any = None, name: str | None = None) -> optuna.Study:
+        """A copy as an Optuna study, for Optuna's figures: all trials as they are now.
+
+        Args:
+            storage: a storage of Optuna or its URL; default: in memory.
+            name: of the Optuna study, which must be new; default: this study's.
+        """
+        from hpo_core.study.optuna_copy import copy_to_optuna
+
+        entries = self.journal.entries(self.name, 0, self.seq)
+        return copy_to_optuna(entries, storage, name or self.name, ended=self.status != "open")
 
     def metric_value(self, loss: float) -> float:
         """A loss as the user's metric (``mode: max`` flipped back)."""

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from hpo_core.home import settled_database
 from hpo_core.security.credentials import without_credentials
 
-OWN = ("MLFLOW_TRACKING_URI", "HPO_DATABASE")
+OWN = ("MLFLOW_TRACKING_URI", "HPO_DATABASE", "HPO_OPTUNA_STORAGE")
 ALLOWED = "HPO_ALLOWED_TRACKING"
 CREDENTIALS = (
     "MLFLOW_TRACKING_USERNAME",

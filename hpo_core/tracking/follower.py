@@ -1,17 +1,17 @@
-"""The process that copies a journal into MLflow while its study runs, so that no search waits for a tracker.
+"""The process that copies a journal to a tracker while its study runs, so that no search waits for one.
 
 ::
 
     python -m hpo_core.tracking.follower --journal URL --study NAME --tracking-uri URI \\
-        --experiment NAME --study-folder FOLDER [--artifact-location URI] [--drain SECONDS]
+        --experiment NAME --study-folder FOLDER [--artifact-location URI] [--drain SECONDS] [--tracker optuna]
 
 It ends when its standard input does. Where the controller said ``finish`` there first: one last catch-up within
-``--drain`` seconds, then exit code 0, or 3 where MLflow does not hold everything. Where it did not, the controller died
-(or this process was sent SIGTERM): the last catch-up takes four seconds at most, in the middle of a call if need be,
-for the next controller's follower is about to begin. While MLflow cannot be reached it tries again and again, and says
-so once; where it was out of reach when standard input ended, the last catch-up takes five seconds at most.
+``--drain`` seconds, then exit code 0, or 3 where the tracker does not hold everything. Where it did not, the controller
+died (or this process was sent SIGTERM): the last catch-up takes four seconds at most, in the middle of a call if need
+be, for the next controller's follower is about to begin. While the tracker cannot be reached it tries again and again,
+and says so once; where it was out of reach when standard input ended, the last catch-up takes five seconds at most.
 
-One follower at a time: a new one ends what an earlier controller left behind.
+One follower for each tracker: a new one ends what an earlier controller left behind.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -40,9 +40,13 @@ from hpo_core.tracking.credential_scope import credentials_for
 from hpo_core.tracking.mlflow_client import prepare_environment
 from hpo_core.tracking.mlflow_links import reason_of, shown_uri
 from hpo_core.tracking.mlflow_projection import MlflowProjection
+from hpo_core.tracking.projection import FollowedProjection
 from hpo_core.tracking.projection_lock import ProcessLock
 from hpo_core.tracking.provenance.versions_file import note_version
 from hpo_core.tracking.run_location import note_trouble
+
+if TYPE_CHECKING:
+    from hpo_core.tracking.optuna.optuna_projection import OptunaProjection
 
 __all__ = ["FINISH", "Follower", "end_older", "follow", "main", "project_study"]
 
@@ -62,7 +66,7 @@ log = logging.getLogger("hpo.tracking")
 class Follower:
     """Keeps a projection up with a journal."""
 
-    def __init__(self, journal: Journal, projection: MlflowProjection) -> None:
+    def __init__(self, journal: Journal, projection: FollowedProjection) -> None:
         self.journal = journal
         self.projection = projection
         self.trouble = ""
@@ -80,7 +84,7 @@ class Follower:
 
     @property
     def absent(self) -> bool:
-        """Whether MLflow has been out of reach for some time now."""
+        """Whether the tracker has been out of reach for some time now."""
         return self._failing_since is not None and time.monotonic() - self._failing_since > ABSENT_SECONDS
 
     def note_version(self) -> None:
@@ -105,8 +109,8 @@ class Follower:
             return False
         else:
             if self.trouble:
-                log.warning("study %r: MLflow caught up again.", self.projection.study_name)
-                note_trouble(self.projection.study_folder, "")
+                log.warning("study %r: %s caught up again.", self.projection.study_name, self.projection.tracker)
+                note_trouble(self.projection.study_folder, "", self.projection.tracker)
             self.trouble, self._failures, self._failing_since = "", 0, None
         return not self.study_deleted
 
@@ -119,7 +123,7 @@ class Follower:
             before = projection.url
             project_all(projection, self.journal, info.entries)
             if before is None and projection.url is not None:
-                log.info("study %r in MLflow: %s", projection.study_name, projection.url)
+                log.info("study %r in %s: %s", projection.study_name, projection.tracker, projection.url)
         if finish and not has_other_controller(info.owner, self._parent):
             projection.finish()
 
@@ -127,12 +131,13 @@ class Follower:
         reason = reason_of(error)
         if not self.trouble:
             log.warning(
-                "study %r cannot be copied to MLflow at %s now (%s). The search goes on; this is tried again.",
+                "study %r cannot be copied to %s at %s now (%s). The search goes on; this is tried again.",
                 self.projection.study_name,
+                self.projection.tracker,
                 shown_uri(self.projection.tracking_uri),
                 reason,
             )
-            note_trouble(self.projection.study_folder, reason)
+            note_trouble(self.projection.study_folder, reason, self.projection.tracker)
         self.trouble = reason
         self._failures += 1
         if self._failing_since is None:
@@ -229,9 +234,10 @@ def _drain(follower: Follower, seconds: float) -> int:
 def _report(follower: Follower) -> None:
     projection = follower.projection
     log.error(
-        "study %r: MLflow at %s does not hold everything (up to entry %d; %s). Nothing is lost: "
-        "`hpo project %s` copies the rest once MLflow works.",
+        "study %r: %s at %s does not hold everything (up to entry %d; %s). Nothing is lost: "
+        "`hpo project %s` copies the rest once it works.",
         projection.study_name,
+        projection.tracker,
         shown_uri(projection.tracking_uri),
         projection.written_seq,
         follower.trouble or "the last call still hangs",
@@ -264,14 +270,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given.journal:
         log.error("--journal is not given and HPO_JOURNAL is not set; name the journal.")
         return SpecError.exit_code
-    projection = MlflowProjection(
-        given.study, given.tracking_uri, given.experiment, given.study_folder, given.artifact_location
-    )
+    projection = _projection(given)
     try:
         follower = Follower(open_journal(given.journal), projection)
         started.append(follower)
         end_older(projection.lock, projection.study_folder)
-        note_trouble(projection.study_folder, "")  # an earlier follower's
+        note_trouble(projection.study_folder, "", projection.tracker)  # an earlier follower's
         with credentials_for(given.tracking_uri):
             return follow(follower, standard_input, interval=given.interval, drain=given.drain)
     except HpoError as error:
@@ -279,6 +283,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     finally:
         projection.close()
+
+
+def _projection(given: argparse.Namespace) -> MlflowProjection | OptunaProjection:
+    if given.tracker == "mlflow":
+        return MlflowProjection(
+            given.study, given.tracking_uri, given.experiment, given.study_folder, given.artifact_location
+        )
+    from hpo_core.tracking.optuna.optuna_projection import OptunaProjection
+
+    return OptunaProjection(given.study, given.tracking_uri, given.study_folder)
 
 
 def end_older(lock: ProcessLock, study_folder: Path) -> None:
@@ -308,7 +322,7 @@ def end_older(lock: ProcessLock, study_folder: Path) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m hpo_core.tracking.follower",
-        description="Tail a study's journal into MLflow until standard input ends.",
+        description="Tail a study's journal into MLflow, or an Optuna storage, until standard input ends.",
     )
     parser.add_argument(
         "--journal",
@@ -320,12 +334,12 @@ def _parser() -> argparse.ArgumentParser:
         "--tracking-uri",
         default=os.environ.get("HPO_FOLLOW_TRACKING_URI"),
         required="HPO_FOLLOW_TRACKING_URI" not in os.environ,
-        help="of MLflow (default: HPO_FOLLOW_TRACKING_URI, for the same reason)",
+        help="of the tracker (default: HPO_FOLLOW_TRACKING_URI, for the same reason)",
     )
+    parser.add_argument("--tracker", choices=["mlflow", "optuna"], default="mlflow", help="what is copied to")
     parser.add_argument(
         "--experiment",
-        default=os.environ.get("HPO_FOLLOW_EXPERIMENT"),
-        required="HPO_FOLLOW_EXPERIMENT" not in os.environ,
+        default=os.environ.get("HPO_FOLLOW_EXPERIMENT", "hpo"),
         help="of MLflow (default: HPO_FOLLOW_EXPERIMENT, for a name that looks like an option)",
     )
     parser.add_argument("--study-folder", required=True, help="checkpoints, report.html, lock")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hpo_core.model.events import Entry
 from hpo_core.tracking.mlflow_client import SUPERSEDED, KnownRun, RunStore, open_client
 from hpo_core.tracking.mlflow_links import compare_url, reason_of, run_url, shown_uri
 from hpo_core.tracking.models.loading_words import loading_words
-from hpo_core.tracking.projection import DivergedError
+from hpo_core.tracking.projection import DivergedError, chained
 from hpo_core.tracking.projection_lock import ProcessLock
 from hpo_core.tracking.provenance.upload import ProvenanceUpload
 from hpo_core.tracking.run_artifacts import BEST_FOLDER, MODEL_TAG, WEIGHTS_TAG, write_files, write_tables
@@ -48,6 +47,8 @@ class MlflowProjection:
             the server's own.
         client: An ``MlflowClient`` of your own.
     """
+
+    tracker: ClassVar[str] = "MLflow"
 
     def __init__(
         self,
@@ -251,9 +252,7 @@ class MlflowProjection:
         fold = self._fold
         fold.add(entry)
         self._provenance.add(entry)
-        # What every version writes alike, so that an upgrade changes no digest.
-        facts = [entry.seq, repr(entry.time), entry.epoch, *(type(event).__name__ for event in entry.events)]
-        self._chain = hashlib.sha256(self._chain + repr(facts).encode()).digest()
+        self._chain = chained(self._chain, entry)
         if not self._looked_up:
             self._look_up(store)
         if entry.seq == self.written_seq and self._expected not in ("", self._chain.hex()) and not self._muted:

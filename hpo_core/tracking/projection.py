@@ -6,7 +6,9 @@ written by one process at a time, and never needed for a study to go on.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Protocol
 
 from hpo_core.model.errors import HpoError
@@ -57,3 +59,57 @@ class Projection(Protocol):
     def close(self) -> None:
         """Let go, so that another process may project."""
         ...
+
+
+class FollowedProjection(Projection, Protocol):
+    """A projection that a follower, or ``hpo project``, keeps up with a journal."""
+
+    study_name: str
+    study_folder: Path
+    tracking_uri: str
+
+    @property
+    def tracker(self) -> str:
+        """What it copies to, as people call it."""
+        ...
+
+    @property
+    def created(self) -> float | None:
+        """Time of entry 0; None before it was taken in."""
+        ...
+
+    @property
+    def written_seq(self) -> int:
+        """The last entry the other side surely holds (-1: none)."""
+        ...
+
+    @property
+    def deleted(self) -> bool:
+        """Whether somebody deleted the copy, so that nothing was written."""
+        ...
+
+    @property
+    def url(self) -> str | None:
+        """Where to look, once there is something: a page, or the command that serves one."""
+        ...
+
+    def project(self, entries: Iterable[Entry], *, rebuild: bool = False, length: int | None = None) -> int:
+        """As above; ``length`` is that of the whole journal, where ``entries`` go up to its end.
+
+        Raises:
+            DivergedError: what was copied has to be made anew.
+        """
+        ...
+
+    def supersede(self) -> None:
+        """Take what was copied out of sight and begin again at entry 0."""
+        ...
+
+
+def chained(digest: bytes, entry: Entry) -> bytes:
+    """The digest of a journal up to this entry, from that of the entries before.
+
+    Of what every version writes alike, so that an upgrade changes no digest.
+    """
+    facts = [entry.seq, repr(entry.time), entry.epoch, *(type(event).__name__ for event in entry.events)]
+    return hashlib.sha256(digest + repr(facts).encode()).digest()

@@ -10,7 +10,6 @@ import msgspec
 from hpo_core.security.private_files import write_private
 
 _NAME = "mlflow.json"
-_TROUBLE = "mlflow.trouble"
 
 
 class ProjectionPlace(msgspec.Struct, frozen=True):
@@ -37,15 +36,19 @@ def read_place(folder: Path) -> ProjectionPlace | None:
         return None
 
 
-def note_trouble(folder: Path, reason: str) -> None:
-    """Leave word that MLflow cannot be reached now (empty: it can), for whoever would wait for it."""
+def note_trouble(folder: Path, reason: str, tracker: str = "MLflow") -> None:
+    """Leave word that a tracker cannot be reached now (empty: it can), for whoever would wait for it."""
     with contextlib.suppress(OSError):
         if reason:
-            write_private(folder / _TROUBLE, reason.encode())
+            write_private(_trouble(folder, tracker), reason.encode())
         else:
-            (folder / _TROUBLE).unlink(missing_ok=True)
+            _trouble(folder, tracker).unlink(missing_ok=True)
 
 
-def in_trouble(folder: Path) -> bool:
-    """Whether the last attempt to reach MLflow failed."""
-    return (folder / _TROUBLE).exists()
+def in_trouble(folder: Path, tracker: str = "MLflow") -> bool:
+    """Whether the last attempt to reach a tracker failed."""
+    return _trouble(folder, tracker).exists()
+
+
+def _trouble(folder: Path, tracker: str) -> Path:
+    return folder / f"{tracker.lower()}.trouble"

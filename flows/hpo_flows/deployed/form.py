@@ -99,6 +99,7 @@ ClusterAddress = Annotated[
         filled=True,
     ),
 ]
+OptunaCopy = Annotated[str, Offered(lambda: ["off", "on", *_storages()], filled=True)]
 Sampler = Literal["random", "ranked_gp", "TPESampler", "GPSampler", "CmaEsSampler", "QMCSampler"]
 StudyName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 NewName = Annotated[StudyName | None, WithoutNone()]
@@ -160,6 +161,9 @@ class FilledIn(_Form):
     data: DataSection = Field(default=None, description="Partitions of the data that lie on the workers.")
     further: FurtherSection = Field(default=None, description="What else a study file may say.")
     experiment: str = Field(default="hpo", min_length=1, description="MLflow experiment that holds the runs.")
+    optuna: OptunaCopy = Field(
+        default="off", description="Copies the study to an Optuna storage; on: the worker's own, or a database."
+    )
     journal_retry_seconds: JournalRetry = JournalSpec().retry_seconds
 
     def plain(self) -> dict[str, Any]:
@@ -191,7 +195,7 @@ class FilledIn(_Form):
             "training": _section(self.training, TrainingSpec),
             "packing": packing_of_form(self.packing),
             "data": data_of_form(self.data),
-            "tracking": {"experiment": self.experiment},
+            "tracking": {"experiment": self.experiment, "optuna": None if self.optuna == "off" else self.optuna},
             **_section(self.further, StudySpec),
         }
 
@@ -280,6 +284,12 @@ def filled_in(permissions: Permissions, **fields: Any) -> StudySpec:
     if spec.data is None or permissions.data_folder is None:
         return spec
     return spec.model_copy(update={"data": spec.data.beside(permissions.data_folder)})
+
+
+def _storages() -> list[str]:
+    """Databases for Optuna that whoever runs the worker allows."""
+    listed = Permissions.of_environment().tracking
+    return [url for url in listed if url.startswith(("sqlite", "postgresql", "mysql", "mariadb"))]
 
 
 def _section(section: BaseModel | None, settings: type[BaseModel]) -> dict[str, Any]:

@@ -11,7 +11,8 @@ HPO_IMPORT_FOLDERS        folders that objectives are imported from, besides wha
 HPO_ALLOWED_CLUSTERS      Dask scheduler addresses, comma-separated; unset: local workers only
 HPO_REQUIRE_TLS           1: of these only addresses with tls://, and no Kubernetes (dask-kubernetes has no TLS)
 HPO_ALLOWED_CHECKPOINTS   URLs for ``checkpoints.folder``, comma-separated; unset: the home folder only
-HPO_ALLOWED_TRACKING      MLflow servers for ``tracking.mlflow``, comma-separated; unset: the worker's own only
+HPO_ALLOWED_TRACKING      MLflow servers for ``tracking.mlflow`` and databases for ``tracking.optuna``,
+                          comma-separated; unset: the worker's own only
 HPO_DATA_FOLDER           where the files lie that a parameter ``data`` may name; unset: names only, no paths;
                           partitions (``data.folder``) lie below it, or below HPO_STUDY_FOLDER
 ========================  =============================================================================
@@ -59,6 +60,8 @@ class Permissions:
     tracking: tuple[str, ...] = ()
     """Tracking URIs besides the worker's own."""
     own_tracking: tuple[str, ...] = ()
+    own_storage: tuple[str, ...] = ()
+    """Of Optuna."""
     require_tls: bool = False
 
     @classmethod
@@ -77,6 +80,7 @@ class Permissions:
             data_folder=Path(data).expanduser().resolve() if data else None,
             tracking=allowed_tracking(found),
             own_tracking=_own_tracking(found),
+            own_storage=_listed(found.get("HPO_OPTUNA_STORAGE", "")),
             require_tls=found.get("HPO_REQUIRE_TLS", "").strip().lower() not in ("", "0", "false", "no"),
         )
 
@@ -246,11 +250,19 @@ class Permissions:
             )
 
     def check_tracking(self, spec: StudySpec) -> None:
-        """Refuse a study that names an MLflow other than the worker's own: what it is sent, and where it writes.
+        """Refuse a study that names an MLflow, or an Optuna storage, other than the worker's own.
+
+        Where it writes, and what that is sent, is the worker's to say.
 
         Raises:
             NotAllowedError: names the value and the setting that would allow it.
         """
+        storage = spec.tracking.optuna
+        if storage not in (None, "on", "off") and not is_allowed(storage, self.own_storage + self.tracking):
+            raise NotAllowedError(
+                f"tracking.optuna = {storage!r} is not allowed here. Use on for the worker's own storage, or off. "
+                "Whoever runs the worker can add it to HPO_ALLOWED_TRACKING."
+            )
         uri = spec.tracking.mlflow
         if uri is None or uri == "off" or is_allowed(uri, self.own_tracking + self.tracking):
             return

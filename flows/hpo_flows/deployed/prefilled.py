@@ -76,6 +76,7 @@ def form_of(spec: StudySpec, source: str) -> dict[str, Any]:
         "sampler": spec.sampler.name,
         "seed": spec.seed,
         "experiment": spec.tracking.experiment,
+        "optuna": spec.tracking.optuna or "off",
         "journal_retry_seconds": spec.journal.retry_seconds,
         "limits": _section(spec.stop, StopSpec),
         "training": _section(spec.training, TrainingSpec),

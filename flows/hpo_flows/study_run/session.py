@@ -50,6 +50,7 @@ from hpo_core.study import Study
 from hpo_core.tracking.credential_scope import without_foreign_credentials
 from hpo_core.tracking.follower import FINISH
 from hpo_core.tracking.mlflow_links import experiments_url
+from hpo_core.tracking.optuna.optuna_links import optuna_links
 from hpo_core.tracking.run_location import ProjectionPlace, in_trouble, read_place
 from hpo_core.views.rungs import is_unlimited
 from hpo_core.views.summary import exhausted_words
@@ -150,6 +151,8 @@ class Session:
         self._starting: threading.Thread | None = None
         self._start_error: BaseException | None = None
         self._follower: subprocess.Popen[bytes] | None = None
+        """Of MLflow."""
+        self._optuna_follower: subprocess.Popen[bytes] | None = None
         self._closing: threading.Thread | None = None
         self.is_awaited = True
         """Whether the end waits until MLflow holds everything; else what is left is done after this process's end."""
@@ -175,6 +178,7 @@ class Session:
             try:
                 self.journal.info(self.name)
             except StudyNotFoundError:
+                self.home.optuna_storage(self._given)
                 self._given = with_partitions(with_past(self._given, self.journal))
                 return self._given
             raise StudyExistsError(
@@ -241,6 +245,7 @@ class Session:
         self.wait_for_cluster()
         study = self._open()
         self._start_follower()
+        self._start_optuna_follower()
         placer = placer_of(study)
         if isinstance(placer, SharedDevices):
             self.placed = placer.__len__
@@ -336,6 +341,20 @@ class Session:
                 self.name,
             )
             return
+        more = ["--artifact-location", place] if (place := self.home.artifact_location(self.spec)) else []
+        self._follower = self._follow("mlflow", uri, *more)
+
+    def _start_optuna_follower(self) -> None:
+        """A storage that is slow or away holds up neither the search nor MLflow."""
+        try:
+            url = self.home.optuna_storage(self.spec)
+        except SpecError as error:  # the home's databases are other ones since the study was created
+            log.warning("study %r is not copied to Optuna: %s", self.name, error)
+            return
+        if url is not None:
+            self._optuna_follower = self._follow("optuna", url)
+
+    def _follow(self, tracker: str, uri: str, *more: str) -> subprocess.Popen[bytes]:
         arguments = [
             sys.executable,
             "-m",
@@ -346,11 +365,12 @@ class Session:
             str(self.folder),
             "--drain",
             str(self._drain_seconds),
+            "--tracker",
+            tracker,
+            *more,
         ]
-        if location := self.home.artifact_location(self.spec):
-            arguments += ["--artifact-location", location]
-        with open_private(self.folder / "mlflow.log", "ab") as output:
-            self._follower = subprocess.Popen(
+        with open_private(self.folder / f"{tracker}.log", "ab") as output:
+            return subprocess.Popen(
                 arguments,
                 stdin=subprocess.PIPE,
                 stdout=output,
@@ -369,28 +389,32 @@ class Session:
         return DRAIN_SECONDS + (MODEL_SECONDS if self.spec.build is not None else 0.0)
 
     def finish_tracking(self, seconds: float | None = None) -> str | None:
-        """Let the follower catch up; returns a warning where it could not."""
-        if self._follower is None:
-            return None
+        """Let the followers catch up; returns a warning where one could not."""
         seconds = self._drain_seconds if seconds is None else seconds
-        follower, self._follower = self._follower, None
-        if follower.stdin is not None:
-            with contextlib.suppress(OSError):  # it ended already
-                follower.stdin.write(FINISH)
-                follower.stdin.close()
-        if not self.is_awaited and follower.poll() is None and not in_trouble(self.folder):
-            return None  # it has a limit of its own
-        try:
-            code = follower.wait(timeout=seconds + 10)
-        except subprocess.TimeoutExpired:
-            follower.kill()
-            code = follower.wait()
-        if code == 0:
-            return None
-        return (
-            f"MLflow has not everything yet (see {self.folder / 'mlflow.log'}); nothing is lost: "
-            f"`hpo project {self.name}` catches up once it is reachable."
-        )
+        waiting = {"MLflow": self._follower, "Optuna": self._optuna_follower}
+        self._follower = self._optuna_follower = None
+        for following in waiting.values():
+            if following is not None and following.stdin is not None:
+                with contextlib.suppress(OSError):  # it ended already
+                    following.stdin.write(FINISH)
+                    following.stdin.close()
+        warnings = []
+        for tracker, follower in waiting.items():
+            if follower is None:
+                continue
+            if not self.is_awaited and follower.poll() is None and not in_trouble(self.folder, tracker):
+                continue  # it has a limit of its own
+            try:
+                code = follower.wait(timeout=seconds + 10)
+            except subprocess.TimeoutExpired:
+                follower.kill()
+                code = follower.wait()
+            if code:
+                warnings.append(
+                    f"{tracker} has not everything yet (see {self.folder / f'{tracker.lower()}.log'}); nothing is "
+                    f"lost: `hpo project {self.name}` catches up once it is reachable."
+                )
+        return "\n".join(warnings) or None
 
     def place(self, wait: float = 0.0) -> ProjectionPlace | None:
         """Where the study's MLflow run is; ``wait`` seconds at most for the follower to make it, if it can at all."""
@@ -414,6 +438,7 @@ class Session:
             links["MLflow"] = place.url
         elif self._follower is not None and self._follower.poll() is None and not in_trouble(self.folder):
             links["MLflow"] = experiments_url(self.home.tracking_uri(self.spec) or "")
+        links |= optuna_links(self.home, self.spec)
         best = study.state.best_checkpoint()
         if best is not None:
             try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from hpo_core.model.space.normal import NormalParameter
 from hpo_core.model.space.number import NumberParameter
 from hpo_core.model.space.search_space import SearchSpace
 from hpo_core.model.trial import Params
@@ -55,3 +56,26 @@ def seen(space: SearchSpace, params: Params) -> dict[str, Any]:
         parameter = space.resolved(name, params)
         found[name] = parameter.share(value) if space.is_dependent(name) else parameter.seen(value)
     return found
+
+
+def shown(space: SearchSpace, params: Params) -> tuple[dict[str, Any], dict[str, BaseDistribution], dict[str, Any]]:
+    """A configuration as a copy in Optuna shows it to people: values and ranges as they are.
+
+    Returns:
+        Parameters, their distributions, and what fits none: parameters of no space, values outside their range.
+    """
+    from optuna.distributions import FloatDistribution
+
+    values: dict[str, Any] = {}
+    ranges: dict[str, BaseDistribution] = {}
+    others: dict[str, Any] = {}
+    for name, value in params.items():
+        if name not in space.parameters or not (parameter := space.resolved(name, params)).contains(value):
+            others[name] = value
+        elif isinstance(parameter, NormalParameter):  # no range: the one that people are shown
+            low, high = parameter.ends
+            values[name] = float(value)
+            ranges[name] = FloatDistribution(min(low, value), max(high, value), log=parameter.log)
+        else:
+            values[name], ranges[name] = parameter.seen(value), parameter.distribution()
+    return values, ranges, others

@@ -213,7 +213,9 @@ def _replacements(
         words.append("tracking.mlflow: off, for the run that it came from is its run in this MLflow")
     elif spec.tracking.mlflow is not None:
         words.append(f"tracking.mlflow = {spec.tracking.mlflow}: now the home's own")
-    changes["tracking"] = plain["tracking"] | {"mlflow": "off" if same_run else None}
+    if spec.tracking.optuna not in (None, "off"):
+        words.append(f"tracking.optuna = {spec.tracking.optuna}: now off")
+    changes["tracking"] = plain["tracking"] | {"mlflow": "off" if same_run else None, "optuna": None}
     return changes, tuple(words)
 
 

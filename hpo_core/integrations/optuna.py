@@ -1,0 +1,202 @@
+"""Pruners for plain Optuna (``study.optimize``) by the rules of this package: exact, and O(log n) a decision.
+
+::
+
+    pruner = AshaPruner(max_resource=27, reduction_factor=3)
+    study = optuna.create_study(pruner=pruner)
+    study.optimize(objective, n_jobs=4)   # reports steps 1, 2, 3, ... and asks should_prune() after each
+
+What is exact when. A decision counts the results that the pruner knows at that moment, the trial's own included.
+
+- Threads of one process (``n_jobs``): it knows every result that a decision was asked for, and those that the storage
+  held when it was first asked. Decisions are taken one after the other.
+- Several processes on one storage: give each ``shared=True``. Before a decision it reads the trials that may have
+  changed. It knows what the storage holds at that moment; this costs O(n).
+- A pruner that is pickled, or made anew in another process, begins by reading the storage. Nothing is written there.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from bisect import bisect_right, insort
+from typing import Any
+
+import optuna
+from optuna.pruners import BasePruner
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial
+
+from hpo_core.search.halving.rungs import rung_levels
+
+_MOST_RUNGS = 64
+
+
+class AshaPruner(BasePruner):
+    """Asynchronous successive halving, stopping variant (Li et al. 2018, arXiv:1810.05934v1).
+
+    At a rung a trial goes on where it is among the best ``floor(n / eta)`` of the ``n`` results of its rung so far,
+    itself counted, or ``n < eta``. Between equal results the lower trial number comes first. NaN and infinity never
+    go on. A trial's result at a rung is what it reported at the first step at or above the rung's level. At
+    ``max_resource`` nothing is pruned.
+
+    Optuna's ``SuccessiveHalvingPruner`` differs where ``n < eta`` (it keeps the best result alone), between equal
+    results (it keeps all), and in its cost: it reads all trials for each decision.
+
+    Args:
+        min_resource: steps of the shortest training, r.
+        max_resource: steps of a full training, R; None: no upper limit.
+        reduction_factor: eta; one in eta goes on.
+        early_stopping_rate: s; the first rung stands at ``r * eta**s``.
+        shared: whether other processes optimize the same study.
+        first_step: what the objective's first step is numbered; step k then is resource ``k - first_step + 1``.
+    """
+
+    def __init__(
+        self,
+        *,
+        min_resource: int = 1,
+        max_resource: int | None = None,
+        reduction_factor: float = 3,
+        early_stopping_rate: int = 0,
+        shared: bool = False,
+        first_step: int = 1,
+    ) -> None:
+        if min_resource < 1:
+            raise ValueError(f"min_resource = {min_resource}: a training has at least one step; give 1 or more.")
+        if not 1.1 <= reduction_factor <= 1e6:
+            raise ValueError(f"reduction_factor = {reduction_factor} must lie in [1.1, 1e6].")
+        if early_stopping_rate < 0:
+            raise ValueError(f"early_stopping_rate = {early_stopping_rate} must be at least 0.")
+        if max_resource is not None and max_resource <= min_resource:
+            raise ValueError(
+                f"max_resource = {max_resource} must be above min_resource = {min_resource}, or nothing is ever pruned."
+            )
+        levels = None if max_resource is None else rung_levels(min_resource, max_resource, reduction_factor)
+        if levels is not None and early_stopping_rate >= len(levels) - 1:
+            raise ValueError(
+                f"early_stopping_rate = {early_stopping_rate} leaves of the rungs {levels} no one to prune at; give at "
+                f"most {len(levels) - 2}."
+            )
+        self._levels = levels
+        self._min = min_resource
+        self.reduction_factor = reduction_factor
+        self._rate = early_stopping_rate
+        self._shared = shared
+        self._first_step = first_step
+        self._studies: dict[tuple[int, int], _Rungs] = {}
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Settings alone: in another process the storage is read anew."""
+        return {key: value for key, value in self.__dict__.items() if key not in ("_studies", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._studies = {}
+        self._lock = threading.Lock()
+
+    def level(self, rung: int) -> int | None:
+        """The resource of a rung; None at and above the full resource, where nothing is decided."""
+        place = rung + self._rate
+        if self._levels is not None:
+            return self._levels[place] if place < len(self._levels) - 1 else None
+        return round(self._min * self.reduction_factor**place) if place < _MOST_RUNGS else None
+
+    def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
+        """Whether the trial stops at a rung that it has reached."""
+        if trial.last_step is None:
+            return False
+        with self._lock:
+            storage = study._storage
+            known = self._studies.get((id(storage), study._study_id))
+            if known is None:
+                known = self._studies[id(storage), study._study_id] = _Rungs(self, storage, _sign(study))
+                known.read(study)
+            elif self._shared:
+                known.read(study)
+            return known.judge(trial)
+
+    def result(self, trial: FrozenTrial, level: int) -> float | None:
+        """What the trial reported at the first step at or above a level; None where it has not been there."""
+        wanted = level + self._first_step - 1
+        if wanted in trial.intermediate_values:
+            return trial.intermediate_values[wanted]
+        step = min((step for step in trial.intermediate_values if step > wanted), default=None)
+        return None if step is None else trial.intermediate_values[step]
+
+
+class _Rungs:
+    """The results of one study, by rung."""
+
+    def __init__(self, pruner: AshaPruner, storage: Any, sign: float) -> None:
+        self._pruner = pruner
+        self._storage = storage
+        """Kept alive: what is known is found by its id."""
+        self._sign = sign
+        self._results: list[list[tuple[float, int]]] = []
+        """By rung, (loss, trial), the best first."""
+        self._at: dict[int, int] = {}
+        """By trial that is not over: so many of its results are known."""
+        self._judged: dict[int, int] = {}
+        """By trial of this process: so many of them were judged."""
+        self._stopped: set[int] = set()
+        self._over = 0
+        """Trials below this number have ended, and all their results are known."""
+
+    def read(self, study: optuna.Study) -> None:
+        """Take in what other processes found."""
+        trials = study.get_trials(deepcopy=False)
+        ended = True
+        for trial in trials[self._over :]:
+            self._add(trial)
+            ended = ended and trial.state.is_finished()
+            if ended:
+                self._over = trial.number + 1
+                self._at.pop(trial.number, None)
+
+    def _add(self, trial: FrozenTrial) -> int:
+        """Take in a trial's new results; returns at how many rungs it has been."""
+        rung = self._at.get(trial.number, 0)
+        while (level := self._pruner.level(rung)) is not None:
+            value = self._pruner.result(trial, level)
+            if value is None:
+                break
+            if rung == len(self._results):
+                self._results.append([])
+            insort(self._results[rung], (value * self._sign if math.isfinite(value) else math.inf, trial.number))
+            rung += 1
+        self._at[trial.number] = rung
+        return rung
+
+    def judge(self, trial: FrozenTrial) -> bool:
+        """Whether the trial stops. Each of its results is judged once, by those that are known then."""
+        number = trial.number
+        if number in self._stopped:
+            return True
+        before = self._judged.get(number, 0)
+        reached = self._add(trial)
+        for rung in range(before, reached):
+            level = self._pruner.level(rung)
+            assert level is not None
+            value = self._pruner.result(trial, level)
+            assert value is not None
+            if not self._goes_on(rung, value, number):
+                self._stopped.add(number)
+                return True
+        self._judged[number] = reached
+        return False
+
+    def _goes_on(self, rung: int, value: float, number: int) -> bool:
+        if not math.isfinite(value):
+            return False
+        ranked, eta = self._results[rung], self._pruner.reduction_factor
+        return len(ranked) < eta or bisect_right(ranked, (value * self._sign, number)) <= int(len(ranked) // eta)
+
+
+def _sign(study: optuna.Study) -> float:
+    if len(study.directions) > 1:
+        raise ValueError(
+            "AshaPruner: Optuna prunes no trials of studies with several objectives; leave the pruner out."
+        )
+    return -1.0 if study.direction == StudyDirection.MAXIMIZE else 1.0
