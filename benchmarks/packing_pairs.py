@@ -25,6 +25,7 @@ beforehand: a pair that does not fit runs out of memory after a minute, and the 
 - ``placement``: any that fit share (`learn_pairs: false`).
 - ``placement, learns``: kinds that were seen to gain less than 5 % are kept apart.
 - ``placement, history``: the same with the measurements of five earlier lists.
+- ``placement, alone, history``: one job of each kind is measured alone as well (`measure_alone: true`), in all lists.
 
 ``makespan`` and ``mean completion``: as ratios to one per GPU, mean and standard deviation over the lists.
 ``worst pair``: share of the shared time in which two jobs did less together than one alone.
@@ -247,8 +248,8 @@ MEMORY = 16_000_000_000
 """Bytes of a GPU; each job is told to need a fourth, which is not known to be too little for some pairs."""
 
 
-def placer_for(gpus: int, *, learn: bool, past: Sequence[Measurement]) -> SharedDevices:
-    packing = PackingSpec(most=2, learn_pairs=learn, look_ahead=AHEAD)
+def placer_for(gpus: int, *, learn: bool, alone: bool = False, past: Sequence[Measurement]) -> SharedDevices:
+    packing = PackingSpec(most=2, learn_pairs=learn, measure_alone=alone, look_ahead=AHEAD)
     stated = StatedDemand.read({"memory": MEMORY // 4, "compute": 10, "cores": 0.001})
     estimates = Estimates(
         objective="gavel:job", code="", study="pairs", by=("model", "batch"), stated=stated, past=past
@@ -336,13 +337,13 @@ def play_placed(jobs: Sequence[Job], speeds: Speeds, placer: SharedDevices, seed
     return Played(now - 1.0, completion / len(jobs), shared, worse, failures)
 
 
-def placed_before(speeds: Speeds, mix: str, seed: int) -> list[Measurement]:
+def placed_before(speeds: Speeds, mix: str, seed: int, *, alone: bool) -> list[Measurement]:
     """The history that earlier lists of the same jobs left."""
     found: list[Measurement] = []
     models = len(models_of(speeds))
     for lap in range(1, EARLIER_LISTS + 1):
         earlier = seed + 1000 * models * lap
-        placer = placer_for(GPUS, learn=True, past=found)
+        placer = placer_for(GPUS, learn=True, alone=alone, past=found)
         play_placed(job_list(speeds, mix, earlier), speeds, placer, earlier)
         found += [msgspec.structs.replace(one, study=f"list {lap}") for one in placer.estimates.new_measurements()]
     return found
@@ -352,8 +353,9 @@ def play_row(name: str, make: Callable[[int], Policy] | None, speeds: Speeds, mi
     jobs = job_list(speeds, mix, seed)
     if make is not None:
         return play(jobs, speeds, make(seed), seed)
-    past = placed_before(speeds, mix, seed) if name.endswith("history") else []
-    return play_placed(jobs, speeds, placer_for(GPUS, learn=name != "placement", past=past), seed)
+    alone = "alone" in name
+    past = placed_before(speeds, mix, seed, alone=alone) if name.endswith("history") else []
+    return play_placed(jobs, speeds, placer_for(GPUS, learn=name != "placement", alone=alone, past=past), seed)
 
 
 def speeds_of(gpu: Gpu, speeds: Speeds) -> list[tuple[Job, float]]:
@@ -403,6 +405,7 @@ def policies(speeds: Speeds, mix: str, ratio: float) -> dict[str, Callable[[int]
         "placement": None,
         "placement, learns": None,
         "placement, history": None,
+        "placement, alone, history": None,
     }
 
 

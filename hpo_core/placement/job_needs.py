@@ -73,6 +73,24 @@ class JobNeeds:
         key = neighbour_key(self.estimates.key(self.parameters(job)))
         return key if key in kinds else ""
 
+    def measure_alone(self, waiting: Sequence[Job], running: Iterable[Job]) -> None:
+        """Give the oldest job of a kind a device to itself once, where its time alone is not known and would tell most.
+
+        Of those that wait and run, as many as every fourth device holds; at least one.
+        """
+        if not (self._packing.learn_pairs and self._packing.measure_alone) or self._packing.most == 1:
+            return
+        devices = self._room.capacities.values()
+        architectures = {capacity.architecture for capacity in devices}
+        measured = {self.estimates.key(self.parameters(job)) for job in [*waiting, *running] if job.trial in self.alone}
+        for job in waiting:
+            if len(measured) >= max(1, len(devices) // 4):
+                return
+            key = self.estimates.key(self.parameters(job))
+            if key not in measured and any(self.estimates.pairs.lacks_alone(name, key) for name in architectures):
+                self.alone.add(job.trial)
+                measured.add(key)
+
     def estimate(self, job: Job, device: SharedDevice) -> Estimate:
         """What it will need there, as far as that is known."""
         begun = job.checkpoint.resource if job.checkpoint is not None else 0

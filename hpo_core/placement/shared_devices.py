@@ -156,6 +156,7 @@ class SharedDevices:
         placements: list[Placement] = []
         if not self._devices.capacities or not jobs:
             return placements
+        self._needs.measure_alone(jobs, (held.job for held in self._running))
         first, later = self._needs.unknown_once(jobs)
         ordered = [*first, *later]
         waiting = [WaitingJob(job.key, self._needs.demand(job)) for job in ordered]

@@ -238,7 +238,7 @@ class OptunaSampler:
         return sampler
 
     def propose(self, number: int, given: Params | None = None) -> Params:
-        if number and self._name not in _FIXED_SEQUENCE:
+        if number and self._name not in _FIXED_SEQUENCE | _OWN.keys():
             self._study.sampler = self._make(number)
         for again in range(_MOST_ASKS):
             if isinstance(self._study.sampler, RankedGPSampler):

@@ -132,6 +132,11 @@ class PackingSpec(Part):
         description="Kinds of jobs that were measured to train less than 5 % faster together than one after the other "
         "are no longer put on one device. false: any that fit share.",
     )
+    measure_alone: bool = Field(
+        default=False,
+        description="Of each kind of job that shared devices at least three times one job gets a device to itself, "
+        "so that it is known how much others slow it down. false: jobs that happen to be alone say so.",
+    )
     look_ahead: int | None = Field(
         default=None,
         ge=1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import random
@@ -30,6 +31,8 @@ from tests.hopping.hopping_objectives import write_partitions
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 LIMIT = 600
+BUSY = 300
+"""``cluster.worker_timeout`` of a computer that does much else."""
 
 
 class Cluster:
@@ -111,7 +114,9 @@ class Hopping:
                 "folder": str(folder / "data"),
                 "load": "tests.hopping.hopping_objectives:load",
             },
-            "cluster": {"kind": "local", "workers": 2} if address is None else {"kind": "address", "address": address},
+            "cluster": {"kind": "local", "workers": 2, "worker_timeout": BUSY}
+            if address is None
+            else {"kind": "address", "address": address, "worker_timeout": BUSY},
             "tracking": {"mlflow": "off"},
         }
         self.file = folder / f"{name}.json"
@@ -292,7 +297,9 @@ def test_a_rerun_gives_the_same_weights_on_any_number_of_workers(tmp_path: Path)
     judge(first)
     for workers in (1, 3):
         name = f"again-{workers}"
-        spec = rerun_spec(first.entries(), name).plain() | {"cluster": {"kind": "local", "workers": workers}}
+        spec = rerun_spec(first.entries(), name).plain() | {
+            "cluster": {"kind": "local", "workers": workers, "worker_timeout": BUSY}
+        }
         again = Hopping(tmp_path, name=name, **spec)
         again.run()
         judge(again)
@@ -301,6 +308,46 @@ def test_a_rerun_gives_the_same_weights_on_any_number_of_workers(tmp_path: Path)
         for key in before.keys() & after.keys():
             assert after[key]["seen"] == before[key]["seen"]
             assert after[key]["weights"].tobytes() == before[key]["weights"].tobytes()
+
+
+def test_a_partition_that_is_replaced_blames_no_trial(tmp_path: Path) -> None:
+    write_partitions(tmp_path / "data", [0, 1])
+    files = [
+        {"name": path.name, "digest": hashlib.sha256(path.read_bytes()).hexdigest()}
+        for path in sorted((tmp_path / "data").iterdir())
+    ]
+    hopping = Hopping(
+        tmp_path,
+        objective="tests.hopping.hopping_objectives:slow",
+        data={"partitions": files, "folder": str(tmp_path / "data")},
+        search={"method": "random", "max_resource": 40, "configs": 3},
+    )
+    process = hopping.start()
+    hops = hopping.home.study_folder(hopping.name) / "hops"
+    until(lambda: any(hops.glob("*/progress.msgpack")), process)
+    path = tmp_path / "data" / "part-1.npz"
+    whole, other = path.read_bytes(), path.with_suffix(".other")
+    other.write_bytes(whole[:-30] + b"x" * 30)
+    other.replace(path)
+    said, _ = process.communicate(timeout=LIMIT)
+    assert process.returncode != 0
+    assert "part-1.npz of study 'hops' has been on no worker" in said and "its content is another one" in said
+    assert not [failure for trial in hopping.study().state.trials for failure in trial.failures]
+
+
+def test_checkpoints_may_lie_behind_a_url(tmp_path: Path) -> None:
+    write_partitions(tmp_path / "data", [0, 1])
+    hopping = Hopping(
+        tmp_path,
+        data={"partitions": "part-*.npz", "folder": str(tmp_path / "data")},
+        objective="tests.hopping.hopping_objectives:slow",
+        search={"method": "random", "max_resource": 2, "configs": 2},
+        checkpoints={"folder": f"file://{tmp_path}/store"},
+    )
+    hopping.run()
+    assert hopping.study().status == "finished"
+    assert [path.suffix for path in (tmp_path / "store").glob("hops/*/*")] == [".safetensors"], "of the best one"
+    assert not list((hopping.home.study_folder(hopping.name) / "hops").glob("*/*"))
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,34 @@ def test_the_process_finds_which_parameters_matter_and_interpolates() -> None:
     fresh = rng.random((40, 3))
     means, cross = (model := gaussian_process.Posterior(data, settings)).mean(fresh)
     assert np.abs(means - np.sin(6 * fresh[:, 0])).max() < 0.15
-    assert model.deviation(cross).max() < 0.3
-    far_off = model.deviation(model.mean(np.full((1, 3), 50.0))[1])
-    assert far_off[0] == pytest.approx(np.sqrt(settings.signal))
+    none = np.zeros((0, 3))
+    assert model.deviation(fresh, cross, none).max() < 0.3
+    off = np.full((2, 3), 50.0)
+    off[1] = -50.0
+    far = model.mean(off)[1]
+    assert np.allclose(model.deviation(off, far, none), np.sqrt(settings.signal))
+    awaited = model.deviation(off, far, off[:1])
+    assert awaited[0] < 0.5 * awaited[1], "a result is awaited at the first"
+
+
+def test_results_that_are_awaited_and_as_expected_change_what_a_new_fit_would_change() -> None:
+    rng = np.random.default_rng(3)
+    features, awaited, fresh = rng.random((30, 2)), rng.random((4, 2)), rng.random((20, 2))
+    data = gaussian_process.Data(features, np.arange(2), np.sin(5 * features[:, 0]), np.zeros(30))
+    settings = gaussian_process.fit(data, 2, 5)
+    model = gaussian_process.Posterior(data, settings)
+    longer = gaussian_process.Data(
+        np.concatenate([features, awaited]),
+        data.owner,
+        np.concatenate([data.scores, model.mean(awaited)[0]]),
+        np.zeros(34),
+    )
+    again = gaussian_process.Posterior(longer, settings)
+    means, cross = model.mean(fresh)
+    others, other_cross = again.mean(fresh)
+    assert np.allclose(means, others, atol=1e-5)
+    one, two = model.deviation(fresh, cross, awaited), again.deviation(fresh, other_cross, np.zeros((0, 2)))
+    assert np.allclose(one, two, atol=1e-5)
 
 
 DISTRIBUTIONS: list[BaseDistribution] = [
@@ -136,11 +161,11 @@ def test_results_are_read_by_rung() -> None:
         trial(state=states.PRUNED),
     ]
     read = [t for t in trials if t.state != states.FAIL]
-    found = trial_results.of_one_objective(read, optuna.study.StudyDirection.MINIMIZE)
+    found = trial_results.TrialReader().of_one_objective(read, optuna.study.StudyDirection.MINIMIZE)
     assert len(found.pending) == 1
     expected = [[3.0, 1.0], [INF, NAN], [2.0, NAN], [INF, NAN]]
     assert np.array_equal(found.results, expected, equal_nan=True)
-    flipped = trial_results.of_one_objective(read[:1], optuna.study.StudyDirection.MAXIMIZE)
+    flipped = trial_results.TrialReader().of_one_objective(read[:1], optuna.study.StudyDirection.MAXIMIZE)
     assert flipped.results.tolist() == [[-3.0, -1.0]]
 
 
@@ -150,7 +175,7 @@ def test_trials_that_violate_constraints_rank_last_by_how_much() -> None:
         trial(value=float(10 - i), system_attrs={} if one is None else {"constraints": one})
         for i, one in enumerate(carried)
     ]
-    found = trial_results.of_one_objective(trials, optuna.study.StudyDirection.MINIMIZE)
+    found = trial_results.TrialReader().of_one_objective(trials, optuna.study.StudyDirection.MINIMIZE)
     assert list(np.argsort(found.results[:, 0])) == [3, 0, 2, 1]
 
 
@@ -164,6 +189,6 @@ def test_a_study_that_reports_each_step_has_few_rungs() -> None:
         )
         for length in lengths
     ]
-    found = trial_results.of_one_objective(trials, optuna.study.StudyDirection.MINIMIZE)
+    found = trial_results.TrialReader().of_one_objective(trials, optuna.study.StudyDirection.MINIMIZE)
     assert found.results.shape == (51, 16)
     assert not np.isnan(scored(found.results).values).any()

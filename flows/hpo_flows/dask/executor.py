@@ -209,6 +209,11 @@ class DaskExecutor:
         """Where models hop: whether a worker is there that has not said yet which partitions it holds."""
         return self._watch is not None and not self._watch.holdings().keys() >= set(self._watch.well())
 
+    def problems(self) -> Mapping[str, str]:
+        """Where models hop: by name of a partition that is on a worker and cannot be used, why."""
+        held = {} if self._watch is None else self._watch.holdings()
+        return {name: why for one in held.values() for name, why in one.problems.items()}
+
     def usages(self) -> Mapping[tuple[int, int], Usage]:
         """What running attempts that share devices were seen to use so far."""
         return {} if self._watch is None or self._spec.packing is None else self._watch.usages()

@@ -37,6 +37,8 @@ MISSING_SECONDS = 60.0
 
 Not counted while some worker has not said what it holds, for as long as reading all partitions may take.
 """
+REASONS = 3
+"""Of so many such partitions it is said why they do not count."""
 LOSSES = 5
 """So often in a row one unit may be lost before its job is."""
 
@@ -57,6 +59,10 @@ class UnitExecutor(Executor, Protocol):
 
     def announcing(self) -> bool:
         """Whether a worker is there that has not said yet what it holds: it may have to compute digests first."""
+        ...
+
+    def problems(self) -> Mapping[str, str]:
+        """By name of a partition that is on a worker and does not count: a sentence that says why."""
         ...
 
 
@@ -205,10 +211,12 @@ class HoppingExecutor:
                     self._missing[partition] = began, now
         late = [each.name for each in halted if now - self._missing[each.partition][1] >= MISSING_SECONDS]
         if late:
+            problems = self._inner.problems()
+            why = "".join(f" {problems[name]}" for name in late[:REASONS] if name in problems)
             raise PartitionsMissingError(
                 f"Partition{'s' * (len(late) > 1)} {', '.join(late)} of study {self._spec.study!r} ha"
                 f"{'ve' if len(late) > 1 else 's'} been on no worker for {MISSING_SECONDS:.0f} s, and models wait for "
-                "that. Nothing recorded is lost: start a worker that holds "
+                f"that.{why} Nothing recorded is lost: start a worker that holds "
                 f"{'them' if len(late) > 1 else 'it'} (data.folder, or HPO_PARTITION_FOLDER on the worker), then "
                 f"`hpo resume {self._spec.study}`."
             )

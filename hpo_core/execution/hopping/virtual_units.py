@@ -58,6 +58,10 @@ class VirtualUnits(VirtualExecutor):
         """Never: what virtual workers hold is known."""
         return False
 
+    def problems(self) -> Mapping[str, str]:
+        """None."""
+        return {}
+
     def wait(self, inbox: Inbox, until: float) -> bool:
         """The end of a unit alone is no news for the loop: it starts others by itself."""
         while super().wait(inbox, until):

@@ -94,6 +94,11 @@ class PairSpeeds:
         self._attempts.setdefault(architecture, {}).setdefault(own, []).append(found)
         self._stale.setdefault(architecture, set()).add(own)
 
+    def lacks_alone(self, architecture: str, key: str) -> bool:
+        """Whether attempts of a kind shared devices often enough to say something, and none had one to itself."""
+        own = self._attempts.get(architecture, {}).get(neighbour_key(key), [])
+        return sum(1 - one.alone for one in own) >= FEWEST and not any(one.alone >= _ALONE for one in own)
+
     def kept_apart(self) -> list[KeptApart]:
         """All of it, by architecture; the pairs that gain least come first."""
         return [one for name in sorted(self._attempts) for one in self._of(name)]

@@ -81,10 +81,22 @@ class Posterior:
         cross = self._settings.signal * _matern(_distances(features * self._scale, self._known))
         return cross @ self._weights, cross
 
-    def deviation(self, cross: Array) -> Array:
-        """Standard deviation of the scores without noise."""
-        explained = np.einsum("ij,ij->i", cross @ self._inverse, cross)
-        found: Array = np.sqrt(np.maximum(self._settings.signal - explained, 1e-10))
+    def deviation(self, features: Array, cross: Array, awaited: Array) -> Array:
+        """Standard deviation of the scores without noise, as it will be once there are results at ``awaited``.
+
+        Those results are taken to be as expected, which leaves all means as they are.
+        """
+        signal = self._settings.signal
+        partly = cross @ self._inverse
+        variance = signal - np.einsum("ij,ij->i", partly, cross)
+        if len(awaited):
+            there = awaited * self._scale
+            to_known = signal * _matern(_distances(there, self._known))
+            joint = signal * _matern(_distances(there, there)) - to_known @ self._inverse @ to_known.T
+            joint[np.diag_indices_from(joint)] += self._settings.noise + _JITTER
+            shared = signal * _matern(_distances(features * self._scale, there)) - partly @ to_known.T
+            variance = variance - np.einsum("ij,ij->i", shared @ np.linalg.inv(joint), shared)
+        found: Array = np.sqrt(np.maximum(variance, 1e-10))
         return found
 
 

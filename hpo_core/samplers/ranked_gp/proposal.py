@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpo_core.samplers.ranked_gp.candidates import as_active, near
 from hpo_core.samplers.ranked_gp.gaussian_process import Data, Posterior, fit
+from hpo_core.samplers.ranked_gp.inactive import as_active
 from hpo_core.samplers.ranked_gp.ranking import scored
 from hpo_core.samplers.ranked_gp.trial_results import Results
 from hpo_core.samplers.ranked_gp.unit_cube import UnitCube
@@ -17,13 +17,11 @@ from hpo_core.samplers.ranked_gp.unit_cube import UnitCube
 Array = NDArray[np.float64]
 
 _MOST = 150
-"""Points of the Gaussian process: half of them the best, the others spread evenly over the rest."""
+"""Points of this study in the Gaussian process: half of them the best, the others spread evenly over the rest."""
 _FITTED = 64
 """Points to which its settings are fitted."""
 _STEPS = 5
-_EVENLY, _NEAR = 150, 50
-"""Candidates drawn from the whole space, and near the best points."""
-_PARENTS = 5
+_CANDIDATES = 200
 _SHORTLIST = 40
 """Candidates with the lowest means, of which expected improvement is computed."""
 _EXCESS = 0.5
@@ -35,61 +33,50 @@ _PAST_MOST = 50
 
 
 class Scored(NamedTuple):
-    """What is known: points with scores (low is good), and points whose first result is awaited."""
+    """The points of the model, best first, those of earlier studies last; and those whose first result is awaited."""
 
     points: Array
     scores: Array
+    """Low is good."""
     excess: Array
     """Noise of a score beyond that of all."""
-    past: NDArray[np.bool_]
-    """Those of earlier studies."""
+    own: int
+    """So many of them are of this study."""
     pending: Array
 
 
 def scored_points(cube: UnitCube, known: Results) -> Scored:
-    """Points with scores; those of earlier studies are ranked among themselves."""
-    scores, excess = np.zeros(len(known.params)), np.zeros(len(known.params))
-    own = ~known.past
-    for group, noise in ((own, 0.0), (known.past, _PAST + _PAST_GROWTH * int(own.sum()))):
-        if group.any():
-            values, agreement = scored(known.results[group])
-            scores[group], excess[group] = values, _EXCESS * (1.0 - agreement**2) + noise
-    return Scored(cube.points(known.params), scores, excess, known.past, cube.points(known.pending))
+    """At most 150 points with scores, and 50 of earlier studies, which are ranked among themselves."""
+    own = int((~known.past).sum())
+    chosen, scores, excess = [], [], []
+    for group, most, noise in ((~known.past, _MOST, 0.0), (known.past, _PAST_MOST, _PAST + _PAST_GROWTH * own)):
+        values, agreement = scored(known.results[group])
+        order = _some(np.argsort(values, kind="stable"), most)
+        chosen.append(np.flatnonzero(group)[order])
+        scores.append(values[order])
+        excess.append(_EXCESS * (1.0 - agreement[order] ** 2) + noise)
+    points = cube.points([known.params[at] for at in np.concatenate(chosen)])
+    pending = cube.points(known.pending)
+    return Scored(points, np.concatenate(scores), np.concatenate(excess), len(chosen[0]), pending)
 
 
 def best_expected(cube: UnitCube, rng: np.random.Generator, known: Scored) -> Array:
     """The candidate with the largest expected improvement."""
-    order = np.argsort(known.scores, kind="stable")
-    own, past = order[~known.past[order]], order[known.past[order]][:_PAST_MOST]
-    features = cube.features(known.points)
+    features, awaited = cube.features(known.points), cube.features(known.pending)
+    observed = Data(features, cube.owner, known.scores, known.excess)
+    past = np.arange(known.own, len(features))[: max(0, _FITTED - known.own)]
+    some = np.concatenate([_some(np.arange(known.own), _FITTED), past])
+    fitted = Data(features[some], cube.owner, known.scores[some], known.excess[some])
+    model = Posterior(observed, fit(fitted, len(cube), _STEPS))
 
-    def data(chosen: NDArray[np.intp]) -> Data:
-        return Data(features[chosen], cube.owner, known.scores[chosen], known.excess[chosen])
-
-    settings = fit(data(np.concatenate([_some(own, _FITTED), past[: max(0, _FITTED - len(own))]])), len(cube), _STEPS)
-    observed = data(np.concatenate([_some(own, _MOST), past]))
-    model = Posterior(observed, settings)
-    if len(known.pending):
-        awaited = cube.features(known.pending)
-        lies = np.maximum(model.mean(awaited)[0], 0.0)  # no better than the middle, so that others go elsewhere
-        observed = Data(
-            np.concatenate([observed.features, awaited]),
-            cube.owner,
-            np.concatenate([observed.scores, lies]),
-            np.concatenate([observed.excess, np.zeros(len(lies))]),
-        )
-        model = Posterior(observed, settings)
-
-    leading = own if len(own) else past
-    parents = known.points[leading[: max(1, min(_PARENTS, len(leading) // 4))]]
-    points = np.concatenate([cube.draw(rng, _EVENLY), near(cube, rng, parents, _NEAR)])
+    points = cube.draw(rng, _CANDIDATES)
     seen = np.concatenate([known.points, known.pending])
     shown = cube.features(as_active(points, seen, cube))
     means, cross = model.mean(shown)
     short = np.argsort(means, kind="stable")[:_SHORTLIST]
-    gains = _expected_improvement(means[short], model.deviation(cross[short]), float(known.scores[leading[0]]))
+    gains = _expected_improvement(means[short], model.deviation(shown[short], cross[short], awaited), known.scores[0])
     ranked = short[np.argsort(-gains, kind="stable")]
-    tried = np.concatenate([features[own], cube.features(known.pending)])
+    tried = np.concatenate([features[: known.own], awaited])
     fresh = (at for at in ranked if not (np.abs(tried - shown[at]).max(axis=1) < 1e-9).any())
     chosen: Array = points[next(fresh, ranked[0])]
     return chosen

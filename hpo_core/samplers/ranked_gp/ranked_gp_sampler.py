@@ -11,7 +11,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from hpo_core.model.rng import derive_seed
 from hpo_core.samplers.ranked_gp.proposal import best_expected, scored_points
-from hpo_core.samplers.ranked_gp.trial_results import of_one_objective, of_several_objectives
+from hpo_core.samplers.ranked_gp.trial_results import TrialReader, of_several_objectives
 from hpo_core.samplers.ranked_gp.unit_cube import UnitCube
 
 _SHOWN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
@@ -49,8 +49,12 @@ class RankedGPSampler(optuna.samplers.BaseSampler):
         self._n_startup_trials = n_startup_trials
         self._random_share = random_share
         self._seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+        self._reader = TrialReader()
         self.turn: tuple[int, int] | None = None
         """(number, how often asked again) that draws are for, in place of the trial's own number."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_reader": TrialReader()}
 
     def reseed_rng(self) -> None:
         """Draws depend on the trial's number, so that workers need no seeds of their own."""
@@ -58,8 +62,9 @@ class RankedGPSampler(optuna.samplers.BaseSampler):
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """All parameters of all trials, each as the latest trial had it; without those of one value."""
         found: dict[str, BaseDistribution] = {}
-        for other in self._trials(study, trial):
-            found.update(other.distributions)
+        for other in reversed(self._trials(study, trial)):
+            if not other.distributions.keys() <= found.keys():
+                found = {**other.distributions, **found}
         return {name: found[name] for name in sorted(found) if not found[name].single()}
 
     def sample_relative(
@@ -71,7 +76,7 @@ class RankedGPSampler(optuna.samplers.BaseSampler):
         cube = UnitCube(search_space)
         trials = self._trials(study, trial)
         if len(study.directions) == 1:
-            known = of_one_objective(trials, study.directions[0])
+            known = self._reader.of_one_objective(trials, study.directions[0])
         else:
             weights = rng.dirichlet(np.ones(len(study.directions)))
             known = of_several_objectives(trials, study.directions, weights)

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-_BELIEVED = 0.9
+_BELIEVED = 1.0
 """Correlation of neighbouring rungs before any trial was on both, and how many trials that belief counts as."""
-_BELIEVED_TRIALS = 10.0
+_BELIEVED_TRIALS = 20.0
 
 
 class Scores(NamedTuple):
@@ -86,7 +86,7 @@ def _agreement(all_below: Array, below: Array, here: Array) -> float:
     spread = float(below.std())
     if n < 3 or spread == 0.0 or float(here.std()) == 0.0:
         return _BELIEVED
-    r = float(np.corrcoef(below, here)[0, 1])
+    r = float(((below - below.mean()) * (here - here.mean())).mean() / (spread * here.std()))
     wider = max(1.0, float(np.std(np.concatenate([all_below, below]))) / spread)
     found = r * wider / np.sqrt(1.0 - r * r + (r * wider) ** 2)
     weight = n / wider**2

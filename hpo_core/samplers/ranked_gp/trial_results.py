@@ -31,41 +31,58 @@ class Results(NamedTuple):
     pending: Sequence[Mapping[str, Any]]
 
 
-def of_one_objective(trials: Sequence[FrozenTrial], direction: StudyDirection) -> Results:
-    """Intermediate values of all trials, and values of complete ones. Failed trials say nothing.
+class TrialReader:
+    """Reads trials; of those that have ended it keeps what it read, as long as they are the same objects."""
 
-    A pruned trial without a value is the worst of the lowest rung. One that violates constraints ranks behind all that
-    do not, by how much.
-    """
-    sign = -1.0 if direction == StudyDirection.MAXIMIZE else 1.0
-    params: list[Mapping[str, Any]] = []
-    past: list[bool] = []
-    pending: list[Mapping[str, Any]] = []
-    violations: list[float] = []
-    rows: list[int] = []
-    steps: list[float] = []
-    values: list[float] = []
-    for trial in trials:
-        found: dict[float, float] = {float(step): value for step, value in list(trial.intermediate_values.items())}
-        if trial.state == TrialState.COMPLETE:
-            assert trial.value is not None
-            if not found or found[max(found)] != trial.value:
-                found[_FINAL] = trial.value
-        elif trial.state == TrialState.RUNNING and not found:
-            pending.append(trial.params)
-            continue
-        elif trial.state == TrialState.PRUNED and not found:
-            found[-_FINAL] = math.nan
-        row = len(params)
-        params.append(trial.params)
-        past.append(PAST in trial.system_attrs)
-        violations.append(_violation(trial))
-        for step, value in found.items():
-            rows.append(row)
-            steps.append(step)
-            values.append(math.inf if math.isnan(value) else sign * value)
-    results = _by_rung(len(params), rows, steps, values, violations)
-    return Results(params, results, np.array(past, dtype=np.bool_), pending)
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[FrozenTrial, tuple[list[float], list[float], float, bool]]] = {}
+
+    def of_one_objective(self, trials: Sequence[FrozenTrial], direction: StudyDirection) -> Results:
+        """Intermediate values of all trials, and values of complete ones. Failed trials say nothing.
+
+        A pruned trial without a value is the worst of the lowest rung. One that violates constraints ranks behind all
+        that do not, by how much.
+        """
+        params: list[Mapping[str, Any]] = []
+        pending: list[Mapping[str, Any]] = []
+        past: list[bool] = []
+        violations: list[float] = []
+        counts: list[int] = []
+        steps: list[float] = []
+        values: list[float] = []
+        for trial in trials:
+            kept = self._kept.get(trial.number)
+            if kept is not None and kept[0] is trial:
+                at, found, violation, old = kept[1]
+            else:
+                at, found, violation, old = read = _read(trial)
+                if trial.state.is_finished():
+                    self._kept[trial.number] = (trial, read)
+            if not at:
+                pending.append(trial.params)
+                continue
+            params.append(trial.params)
+            past.append(old)
+            violations.append(violation)
+            counts.append(len(at))
+            steps += at
+            values += found
+        losses = np.array(values) * (-1.0 if direction == StudyDirection.MAXIMIZE else 1.0)
+        losses[np.isnan(losses)] = math.inf
+        results = _by_rung(np.repeat(np.arange(len(params)), counts), steps, losses, violations)
+        return Results(params, results, np.array(past, dtype=np.bool_), pending)
+
+
+def _read(trial: FrozenTrial) -> tuple[list[float], list[float], float, bool]:
+    """Steps, values there, violation of constraints, and whether it is of an earlier study."""
+    found = {float(step): value for step, value in list(trial.intermediate_values.items())}
+    if trial.state == TrialState.COMPLETE:
+        assert trial.value is not None
+        if not found or found[max(found)] != trial.value:
+            found[_FINAL] = trial.value
+    elif trial.state == TrialState.PRUNED and not found:
+        found[-_FINAL] = math.nan
+    return list(found), list(found.values()), _violation(trial), PAST in trial.system_attrs
 
 
 def of_several_objectives(
@@ -84,10 +101,9 @@ def of_several_objectives(
     losses = np.array([trial.values for trial in done]) * signs
     places = (losses[:, None, :] > losses[None, :, :]).mean(axis=1) * weights
     joined = places.max(axis=1) + 0.05 * places.sum(axis=1)
-    rows = list(range(len(done)))
     violations = [_violation(trial) for trial in done]
     past = np.array([PAST in trial.system_attrs for trial in done], dtype=np.bool_)
-    return Results(params, _by_rung(len(done), rows, [0.0] * len(done), joined.tolist(), violations), past, pending)
+    return Results(params, _by_rung(np.arange(len(done)), [0.0] * len(done), joined, violations), past, pending)
 
 
 def _violation(trial: FrozenTrial) -> float:
@@ -100,12 +116,10 @@ def _violation(trial: FrozenTrial) -> float:
     return sum(math.inf if math.isnan(value) else max(0.0, value) for value in found)
 
 
-def _by_rung(
-    trials: int, rows: Sequence[int], steps: Sequence[float], values: Sequence[float], violations: Sequence[float]
-) -> Array:
+def _by_rung(rows: NDArray[np.intp], steps: Sequence[float], losses: Array, violations: Sequence[float]) -> Array:
     rungs, columns = np.unique(np.array(steps, dtype=np.float64), return_inverse=True)
-    table = np.full((trials, max(1, len(rungs))), np.nan)
-    table[np.array(rows, dtype=np.intp), columns.astype(np.intp)] = values
+    table = np.full((len(violations), max(1, len(rungs))), np.nan)
+    table[rows, columns] = losses
     if len(rungs) and rungs[0] == -_FINAL and len(rungs) > 1:  # worst of the lowest rung
         table[~np.isnan(table[:, 0]), 1] = math.inf
         table = table[:, 1:]
