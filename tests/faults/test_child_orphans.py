@@ -66,7 +66,7 @@ def test_children_of_a_killed_worker_end(tmp_path, end):
         worker.send_signal(end)
         worker.wait(10)
         for pid in (child, grandchild, zygote):
-            assert wait_for(lambda pid=pid: gone(pid), 5), f"process {pid} outlived its worker"
+            assert wait_for(lambda pid=pid: gone(pid)), f"process {pid} outlived its worker"
     finally:
         worker.kill()
         worker.wait()
@@ -83,7 +83,7 @@ def test_children_of_a_killed_zygote_end(tmp_path):
         os.kill(int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
         thread.join(10)
         assert reports[0].outcome == Outcome.LOST
-        assert all(wait_for(lambda pid=pid: gone(pid), 5) for pid in (child, grandchild))
+        assert all(wait_for(lambda pid=pid: gone(pid)) for pid in (child, grandchild))
 
         thread = threading.Thread(target=lambda: reports.append(decode_report(train_job(request_again))))
         request_again = encode_request(request_for(tmp_path, 6))
