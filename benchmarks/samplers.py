@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from sampler_tables import RowsOf, SpaceOfTable
 
 from hpo_core.model.events import JobCompleted
-from hpo_core.simulation import Simulation, VirtualClock
+from hpo_core.simulation import CurveTable, Simulation, VirtualClock
 from hpo_core.spec import StudySpec, create_sampler
 from hpo_core.study import Study
 
@@ -77,13 +77,7 @@ def play(table: SpaceOfTable, reference: dict[str, Any], sampler: str, seed: int
     study = Study.create(spec, sampler=rows, clock=clock)
     began = time.process_time()
     Simulation(study, clock, workers=reference["workers"], train=rows.train, seconds=rows.cost).run(until=until)
-    regrets, best = np.ones(POINTS + 1), math.inf
-    for entry in study.journal.entries(study.name):
-        for event in entry.events:
-            if isinstance(event, JobCompleted) and event.loss is not None and event.loss < best:
-                best = event.loss
-                now = math.ceil(POINTS * entry.time / until - 1e-9)
-                regrets[now:] = curves.regret(rows.rows[event.trial])
+    regrets = regrets_of(study, rows, curves, until)
     return {
         "table": curves.name,
         "sampler": sampler,
@@ -92,6 +86,18 @@ def play(table: SpaceOfTable, reference: dict[str, Any], sampler: str, seed: int
         "cpu_seconds": round(time.process_time() - began, 2),
         "regrets": regrets.round(5).tolist(),
     }
+
+
+def regrets_of(study: Study, rows: RowsOf, curves: CurveTable, until: float) -> Regrets:
+    """The regret of the incumbent after each percent of the budget; 1 before the first result."""
+    regrets, best = np.ones(POINTS + 1), math.inf
+    for entry in study.journal.entries(study.name):
+        for event in entry.events:
+            if isinstance(event, JobCompleted) and event.loss is not None and event.loss < best:
+                best = event.loss
+                now = math.ceil(POINTS * entry.time / until - 1e-9)
+                regrets[now:] = curves.regret(rows.rows[event.trial])
+    return regrets
 
 
 def bootstrapped(differences: dict[str, NDArray[np.float64]], samples: int = 10_000) -> tuple[float, float, float]:
