@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -86,15 +87,16 @@ def report(
 
     place = Home(home, journal)
     source = place.read_journal()
-    entries = source.entries(name)
+    with damage_named(source, name):
+        entries = iter(source.entries(name))
+        first = next(entries)  # not read twice
     folder = place.study_folder(name, create=out_file is None)
     links = {"Study folder": str(folder)}
     if (run := read_place(folder)) is not None:
         links["MLflow"] = run.url
-    first = next(iter(source.entries(name, 0, 1)))
     links |= optuna_links(place, StudySpec.from_journal(first.stimulus.spec))  # type: ignore[union-attr]
     with damage_named(source, name):
-        page = write_report(entries, out_file or place.report_path(name), links=links, folder=folder)
+        page = write_report(chain([first], entries), out_file or place.report_path(name), links=links, folder=folder)
     out.print(str(page), soft_wrap=True)
 
 

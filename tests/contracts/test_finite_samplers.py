@@ -60,7 +60,9 @@ def test_every_sampler_of_optuna_that_is_offered_runs_a_study() -> None:
 
 @pytest.mark.parametrize("name", ["BaseGASampler", "PartialFixedSampler", "BaseSampler"])
 def test_what_is_no_sampler_by_itself_is_refused_with_others(name: str) -> None:
-    with pytest.raises(SpecError, match=rf"{name}' is not offered: .*; use random, or one of Optuna's: BruteForce"):
+    with pytest.raises(
+        SpecError, match=rf"{name}' is not offered: .*; use random, ranked_gp, or one of Optuna's: BruteForce"
+    ):
         make_spec(sampler={"name": name})
 
 

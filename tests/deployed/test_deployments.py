@@ -80,6 +80,7 @@ def test_a_wrong_value_is_refused_before_a_run_is_made(deployed: Deployed) -> No
         assert caught.value.code in (409, 422), flow
 
 
+@pytest.mark.slow
 def test_what_the_form_cannot_see_is_refused_at_once(deployed: Deployed) -> None:
     """Objectives of study files and of recorded studies are looked at as well: every door leads to a worker."""
     recorded = TOY | {"study": "elsewhere", "objective": "os:system"}

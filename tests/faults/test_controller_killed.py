@@ -128,7 +128,10 @@ def test_a_controller_killed_after_each_entry_recovers(folder: Path, before: boo
 
 @pytest.mark.parametrize(
     "name",
-    ["asha-shared", "stopping-brackets", "sha", "hyperband", "pasha", "pbt", "grid-drawn", "pareto-asha-brackets"],
+    [
+        *("asha-shared", "hyperband", "pbt", "pareto-asha-brackets"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("stopping-brackets", "sha", "pasha", "grid-drawn")),
+    ],
 )
 def test_a_controller_killed_after_each_entry_of_every_method_recovers(folder: Path, name: str) -> None:
     spec = spec_of(name)

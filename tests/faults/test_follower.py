@@ -107,7 +107,7 @@ def hanging_server() -> Iterator[tuple[str, threading.Event]]:
         connection.close()
 
 
-@pytest.mark.parametrize("stay", ["alone", "heir"])
+@pytest.mark.parametrize("stay", ["alone", pytest.param("heir", marks=pytest.mark.slow)])
 def test_a_follower_ends_soon_after_its_controller_was_killed(
     tmp_path: Path, hanging_server: tuple[str, threading.Event], stay: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

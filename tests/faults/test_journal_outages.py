@@ -147,7 +147,10 @@ def test_a_study_survives_a_crash_of_postgresql(tmp_path: Path, down: float) -> 
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGINT, id="ctrl-c"), pytest.param(signal.SIGTERM, id="sigterm", marks=pytest.mark.slow)],
+)
 def test_an_interrupt_ends_the_wait_for_the_journal(tmp_path: Path, number: int) -> None:
     url = f"sqlite:///{tmp_path / 'journal.db'}"
     controller = Controller(tmp_path, url, journal={"retry_seconds": 3600})
