@@ -22,6 +22,8 @@ from hpo_core.model.errors import HpoError
 from hpo_core.replay.damaged_journals import damage_named
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
+from hpo_core.tracking.optuna.optuna_links import optuna_links
+from hpo_core.tracking.run_location import read_place
 from hpo_core.views.failure_reasons import Failures, failure_lines, failures_of
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.front import FrontMember, front_rows
@@ -129,6 +131,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     mlflow: str | None
     checkpoint: str | None
     report: str
+    optuna: str | None = None
 
 
 def print_run_result(result: RunResult, *, following: str, folder: str, as_json: bool) -> None:
@@ -162,7 +165,13 @@ def print_run_result(result: RunResult, *, following: str, folder: str, as_json:
         out.print(Text(f"  further     {result.trained_further.words}"), soft_wrap=True)
     for title, line in zip(["failures", *[""] * 99], failure_lines(result.failures, folder), strict=False):
         out.print(Text(f"  {title:<11} {terminal_text(line)}", style="yellow"), soft_wrap=True)
-    for title, target in (("checkpoint", result.checkpoint), ("MLflow", result.mlflow), ("report", result.report)):
+    places = {
+        "checkpoint": result.checkpoint,
+        "MLflow": result.mlflow,
+        "Optuna": result.optuna,
+        "report": result.report,
+    }
+    for title, target in places.items():
         if target:
             out.print(Text(f"  {title:<11} {target}"), soft_wrap=True)
     commands = (f"hpo show {result.study}", f"hpo audit {result.study}")
@@ -278,10 +287,10 @@ def print_study(home: Home, name: str, at: int | None, as_json: bool) -> None:
     """A study as of an entry."""
     source = home.read_journal()
     with damage_named(source, name):
-        _print_study(source, name, at, as_json, folder=home.study_folder(name))
+        _print_study(source, name, at, as_json, home=home)
 
 
-def _print_study(source: Journal, name: str, at: int | None, as_json: bool, *, folder: Path) -> None:
+def _print_study(source: Journal, name: str, at: int | None, as_json: bool, *, home: Home) -> None:
     info = source.info(name)
     if at is not None and at >= info.entries:
         raise HpoError(f"--at {at}: study {name!r} has entries 0 to {info.entries - 1}.")
@@ -308,7 +317,7 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, *, f
         out.print(Text.assemble(("device: ", "dim"), terminal_text(line)), soft_wrap=True)
     for line in kept_apart_lines(kept_apart_in(study)):
         out.print(Text(terminal_text(line)), soft_wrap=True)
-    _print_failures(failures, folder)
+    _print_failures(failures, home.study_folder(name))
     if constraints := constraint_words(study.spec, state.infeasible_results):
         out.print(Text(f"constraints: {terminal_text(constraints)}"), soft_wrap=True)
     _print_front(name, summary.front)
@@ -327,6 +336,9 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, *, f
         what = "running" if state.trains(job.trial) else "waiting for a device"
         line = f"{what}: trial {job.trial} to {job.target} ({rung}, attempt {job.attempt}){where}"
         out.print(Text(terminal_text(line)), soft_wrap=True)
+    run = read_place(home.study_folder(name))
+    for title, target in (({} if run is None else {"MLflow": run.url}) | optuna_links(home, study.spec)).items():
+        out.print(Text(terminal_text(f"{title}: {target}")), soft_wrap=True)
 
 
 def _plain_jobs(study: Study) -> dict[str, Any]:

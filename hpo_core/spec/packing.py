@@ -128,14 +128,15 @@ class PackingSpec(Part):
         "(pruned, timed out) cannot harm its neighbours, as it may under MPS.",
     )
     learn_pairs: bool = Field(
-        default=True,
+        default=False,
         description="Kinds of jobs that were measured to train less than 5 % faster together than one after the other "
         "are no longer put on one device. false: any that fit share.",
     )
     measure_alone: bool = Field(
         default=False,
         description="Of each kind of job that shared devices at least three times one job gets a device to itself, "
-        "so that it is known how much others slow it down. false: jobs that happen to be alone say so.",
+        "so that it is known how much others slow it down; with learn_pairs alone. false: jobs that happen to be alone "
+        "say so.",
     )
     look_ahead: int | None = Field(
         default=None,
@@ -164,6 +165,15 @@ class PackingSpec(Part):
         if self.mps == "auto" and self.most > MPS_CLIENTS:
             raise ValueError(
                 f"most = {self.most}, but MPS lets {MPS_CLIENTS} processes share a GPU; lower it, or mps=off"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> PackingSpec:
+        if self.measure_alone and not self.learn_pairs:
+            raise ValueError(
+                "measure_alone = true, but learn_pairs = false: what it measures is used by learn_pairs alone; set "
+                "both, or neither"
             )
         return self
 

@@ -39,7 +39,7 @@ def gone(pid):
         return True
 
 
-def wait_for(condition, seconds=30.0):
+def wait_for(condition, seconds=150.0):  # what a busy machine needs, within the limit of a test
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if condition():

@@ -13,6 +13,7 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.pruners import BasePruner
 from optuna.trial import Trial, TrialState
 
 from hpo_core.integrations.optuna import AshaPruner
@@ -34,7 +35,7 @@ def values_of(seed: int, *, ties: bool = False, bad: float = 0.0) -> Values:
     return value
 
 
-def new_study(pruner: AshaPruner, direction: str = "minimize", storage: Any = None) -> optuna.Study:
+def new_study(pruner: BasePruner, direction: str = "minimize", storage: Any = None) -> optuna.Study:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna.create_study(pruner=pruner, direction=direction, storage=storage, study_name="s", load_if_exists=True)
 

@@ -326,35 +326,34 @@ def test_kinds_that_lose_beside_each_other_are_kept_apart_once_that_was_seen() -
 def test_a_later_study_keeps_apart_what_an_earlier_one_measured() -> None:
     first, _, _ = mixed_pairs(learn=True)
     history = first.estimates.new_measurements()
-    again = devices_for(gpu(), packing={"most": 2}, stated=dict(STATED), past=history)
+    again = devices_for(gpu(), packing={"most": 2, "learn_pairs": True}, stated=dict(STATED), past=history)
     (one,) = again.place([job(0, width=1)])
     assert again.place([job(1, width=2)]) == [] and len(again.place([job(2, width=1)])) == 1
     assert one
     off = devices_for(gpu(), packing={"most": 2, "learn_pairs": False}, stated=dict(STATED), past=history)
     assert len(off.place([job(0, width=1), job(1, width=2)])) == 2
-    other = devices_for(gpu(kind="H100"), packing={"most": 2}, stated=dict(STATED), past=history)
+    other = devices_for(gpu(kind="H100"), packing={"most": 2, "learn_pairs": True}, stated=dict(STATED), past=history)
     assert len(other.place([job(0, width=1), job(1, width=2)])) == 2, "of this architecture nothing is known"
 
 
 def test_one_of_each_kind_is_measured_alone_where_that_is_asked_for() -> None:
     """Without it jobs that always share say nothing: nobody knows how fast they would be."""
     jobs = [job(number, width=1 + number % 2) for number in range(60)]
-    never = devices_for(gpu(), packing={"most": 2}, stated=dict(STATED))
+    never = devices_for(gpu(), packing={"most": 2, "learn_pairs": True}, stated=dict(STATED))
     assert not any(usage.alone == 1000 for usage in played(never, jobs, SPEEDS)[:-1])
     assert never.estimates.pairs.kept_apart() == []
-    placer = devices_for(gpu(), packing={"most": 2, "measure_alone": True, "patience": 4}, stated=dict(STATED))
+    placer = devices_for(
+        gpu(), packing={"most": 2, "learn_pairs": True, "measure_alone": True, "patience": 4}, stated=dict(STATED)
+    )
     usages = played(placer, jobs, SPEEDS)
     whole = [usage for usage in usages if usage.share and usage.share[0] == 1000]
     assert [usage.alone for usage in whole] == [1000, 1000], "one of each kind"
     assert len(placer.estimates.pairs.kept_apart()) == 1
-    off = {"most": 2, "measure_alone": True, "learn_pairs": False, "patience": 4}
-    usages = played(devices_for(gpu(), packing=off, stated=dict(STATED)), jobs, SPEEDS)
-    assert not any(usage.share and usage.share[0] == 1000 for usage in usages)
 
 
 def test_one_that_began_before_a_pair_was_known_keeps_others_away_too() -> None:
     first, _, _ = mixed_pairs(learn=True)
-    placer = devices_for(gpu(), packing={"most": 2}, stated=dict(STATED))
+    placer = devices_for(gpu(), packing={"most": 2, "learn_pairs": True}, stated=dict(STATED))
     placer.place([job(0, width=1)])
     for one in first.estimates.new_measurements():
         used = Usage(device_memory=GB, unit_seconds=one.unit_seconds, alone=round(1000 * (one.alone or 0)))
@@ -373,12 +372,12 @@ def test_a_resumed_study_knows_from_its_journal_what_it_had_learned() -> None:
                 "metric": {"name": "loss", "mode": "min"},
                 "space": {"width": {"type": "ordinal", "choices": [1, 2]}},
                 "search": {"method": "random", "configs": 60, "max_resource": 3},
-                "packing": {"most": 2},
+                "packing": {"most": 2, "learn_pairs": True},
             }
         ),
         MemoryJournal(),
     )
-    placer = devices_for(gpu(), packing={"most": 2}, stated=dict(STATED))
+    placer = devices_for(gpu(), packing={"most": 2, "learn_pairs": True}, stated=dict(STATED))
     jobs = study.set_capacity(Inventory.of(60))
 
     def tell(report: Report) -> None:

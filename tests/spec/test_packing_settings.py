@@ -89,6 +89,12 @@ def test_mps_is_refused_with_what_it_cannot_do(study_file: Path, other: str, say
     load_spec(study_file, ["packing.mps=off", other])
 
 
+def test_measuring_alone_is_refused_where_nothing_learns_from_it(study_file: Path) -> None:
+    with pytest.raises(SpecError, match=r"measure_alone.*set both"):
+        load_spec(study_file, ["packing.measure_alone=true"])
+    load_spec(study_file, ["packing.measure_alone=true", "packing.learn_pairs=true"])
+
+
 def test_it_survives_the_journal(study_file: Path) -> None:
     spec = load_spec(study_file, ["packing.memory=8GB", 'packing.by=["width"]'])
     assert StudySpec.from_journal(spec.plain()) == spec

@@ -27,6 +27,7 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec, notices
 from hpo_core.spec.threads import oversubscription
 from hpo_core.study import Study
+from hpo_core.tracking.optuna.optuna_links import optuna_links
 from hpo_core.tracking.run_location import read_place
 from hpo_core.views.failure_reasons import failures_of
 from hpo_core.views.next_command import next_command
@@ -94,7 +95,9 @@ def launch(
             server = _find_api(home, timeout)
         session.start_cluster()
         services = ", Prefect API" if shown else ""
-        say(f"starting: {session.spec.cluster.title}{services}, MLflow projection ...")
+        services += ", MLflow projection" if session.home.tracking_uri(session.spec) is not None else ""
+        services += ", Optuna projection" if optuna_links(session.home, session.spec) else ""
+        say(f"starting: {session.spec.cluster.title}{services} ...")
         session.wait_for_cluster()
         if dashboard := session.executor.dashboard:
             say(f"Dask dashboard: {dashboard}")
@@ -224,6 +227,7 @@ def _finish(session: Session, summary: Summary, as_json: bool) -> None:
         notices=notices(study.spec, study.state.extra_configs),
         trained_further=further,
         mlflow=summary.links.get("MLflow") if place is None else mlflow_page(session.home, place),
+        optuna=optuna_links(session.home, session.spec).get("Optuna"),
         checkpoint=None if known.checkpoint is None else summary.links.get("Checkpoint", known.checkpoint),
         report=summary.report,
     )
