@@ -278,14 +278,19 @@ def test_a_worker_that_stood_still_counts_no_unit_twice(cluster: Cluster, tmp_pa
         search={"method": "random", "max_resource": 6, "configs": 6},
     )
     process = hopping.start()
-    until(lambda: len(hopping.completed()) >= 1, process)
+    hops = hopping.home.study_folder(hopping.name) / "hops"
+    until(lambda: any(hops.glob("*/progress.msgpack")), process)  # while all six still have units for both workers
     cluster.processes["b"].send_signal(signal.SIGSTOP)
-    before = len(hopping.completed())
-    until(lambda: len(hopping.completed()) >= before + 3 or process.poll() is not None)
+    assert process.stdout is not None
+    said = ""
+    while "counts as gone" not in said:  # the study cannot end before: a unit of it lies on the one that stands still
+        line = process.stdout.readline()
+        assert line, said
+        said += line
     cluster.processes["b"].send_signal(signal.SIGCONT)
-    said, _ = process.communicate(timeout=LIMIT)
+    said += process.stdout.read()
+    process.wait(LIMIT)
     assert process.returncode == 0, said
-    assert "counts as gone" in said
     assert hopping.study().status == "finished"
     judge(hopping)
 

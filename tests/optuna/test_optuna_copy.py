@@ -282,6 +282,7 @@ def test_a_database_of_something_else_is_left_alone(tmp_path: Path) -> None:
         copied(study, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_locked_database_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpo_core.tracking.optuna.optuna_storage._SECONDS", 0.1)
     study, clock = start(MemoryJournal(), configs=4)

@@ -185,6 +185,7 @@ def test_on_the_command_line(url: str, tmp_path: Path) -> None:
         assert run.invoke(app, [*wrong, *place]).exit_code != 0
 
 
+@pytest.mark.slow
 def test_the_settings_are_those_of_a_record(url: str, home: Home) -> None:
     optimized(url)
     import_study(home, url, "theirs")

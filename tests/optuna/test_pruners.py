@@ -141,6 +141,7 @@ def test_as_the_core_decides(mode: str) -> None:
         assert core.finished and {t.resource for t in core.state.trials} >= {1, 3, 27}
 
 
+@pytest.mark.slow
 def test_goes_on_where_another_process_left_off(tmp_path: Path) -> None:
     """A new pruner on the storage, and a pickled one, decide as one that was there all the time."""
     url = f"sqlite:///{tmp_path / 'optuna.db'}"
@@ -156,6 +157,7 @@ def test_goes_on_where_another_process_left_off(tmp_path: Path) -> None:
     assert both == expected
 
 
+@pytest.mark.slow
 def test_two_processes_see_each_other(tmp_path: Path) -> None:
     """What one has just reported counts in the other's next decision."""
     url = f"sqlite:///{tmp_path / 'optuna.db'}"
