@@ -13,6 +13,8 @@ from hpo_core.model.errors import HpoError
 from hpo_core.replay.damaged_journals import damage_named
 from hpo_core.report.live_report import LiveReport
 from hpo_core.report.local_server import LocalServer
+from hpo_core.spec import StudySpec
+from hpo_core.tracking.optuna.optuna_links import optuna_links
 from hpo_core.tracking.run_location import read_place
 
 
@@ -25,9 +27,13 @@ def serve_report(home: Home, name: str, port: int) -> None:
     source = home.read_journal()
     folder = home.study_folder(name)
 
+    with damage_named(source, name):
+        first = next(iter(source.entries(name, 0, 1)))
+    copies = optuna_links(home, StudySpec.from_journal(first.stimulus.spec))  # type: ignore[union-attr]
+
     def links() -> dict[str, str]:
         place = read_place(folder)
-        return {"Study folder": str(folder)} | ({} if place is None else {"MLflow": place.url})
+        return {"Study folder": str(folder)} | ({} if place is None else {"MLflow": place.url}) | copies
 
     report = LiveReport(source, name, folder, links)
     with damage_named(source, name):

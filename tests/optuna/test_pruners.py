@@ -230,6 +230,20 @@ def test_refused(settings: dict[str, Any], what: str) -> None:
         AshaPruner(**settings)
 
 
+def test_without_a_full_resource_no_level_decides_twice() -> None:
+    """With a small eta several steps round to one level."""
+    pruner = AshaPruner(max_resource=None, min_resource=1, reduction_factor=1.1)
+    levels = [pruner.level(rung) for rung in range(64)]
+    assert levels == sorted(set(levels)) and levels[:6] == [1, 2, 3, 4, 5, 6]
+    assert [AshaPruner(max_resource=None, min_resource=2, reduction_factor=3).level(k) for k in range(4)] == [
+        2,
+        6,
+        18,
+        54,
+    ]
+    assert AshaPruner(max_resource=None, min_resource=1, reduction_factor=1e12).level(60) is None
+
+
 def test_several_objectives_are_refused() -> None:
     pruner = AshaPruner(max_resource=9)
     study = optuna.create_study(directions=["minimize", "minimize"], pruner=pruner)

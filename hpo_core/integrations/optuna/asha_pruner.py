@@ -6,6 +6,17 @@ from hpo_core.integrations.optuna.rung_pruner import RungPruner
 from hpo_core.search.halving.rungs import rung_levels
 
 _MOST_RUNGS = 64
+_LARGEST = 2**62
+
+
+def _open_levels(min_resource: int, reduction_factor: float) -> list[int]:
+    """Levels without a full resource; with a small eta several steps round to one level, which decides once."""
+    found: dict[int, None] = {}
+    steps = 0
+    while (level := min_resource * reduction_factor**steps) < _LARGEST and len(found) < _MOST_RUNGS:
+        found[round(level)] = None
+        steps += 1
+    return list(found)
 
 
 class AshaPruner(RungPruner):
@@ -54,6 +65,7 @@ class AshaPruner(RungPruner):
                 f"most {len(levels) - 2}."
             )
         self._levels = levels
+        self._open = _open_levels(min_resource, reduction_factor) if levels is None else []
         self._rate = early_stopping_rate
 
     def level(self, rung: int) -> int | None:
@@ -61,4 +73,4 @@ class AshaPruner(RungPruner):
         place = rung + self._rate
         if self._levels is not None:
             return self._levels[place] if place < len(self._levels) - 1 else None
-        return round(self._min * self.reduction_factor**place) if place < _MOST_RUNGS else None
+        return self._open[place] if place < len(self._open) else None
