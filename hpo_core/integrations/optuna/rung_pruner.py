@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 import optuna
@@ -39,9 +40,9 @@ class RungPruner(BasePruner):
         self._studies = {}
         self._lock = threading.Lock()
 
+    @abstractmethod
     def level(self, rung: int) -> int | None:
         """The resource of a rung; None at and above the full resource, where nothing is decided."""
-        raise NotImplementedError
 
     def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
         """Whether the trial stops at a rung that it has reached."""

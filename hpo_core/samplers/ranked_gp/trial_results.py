@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from hpo_core.model.float_sum import float_sum
+
 Array = NDArray[np.float64]
 
 _MOST_RUNGS = 16
@@ -113,7 +115,7 @@ def _violation(trial: FrozenTrial) -> float:
         return 0.0
     found = list(attrs.get("constraints") or ())
     found += [value for name, value in attrs.items() if name.startswith("constraints:")]
-    return sum(math.inf if math.isnan(value) else max(0.0, value) for value in found)
+    return float_sum(math.inf if math.isnan(value) else max(0.0, value) for value in found)
 
 
 def _by_rung(rows: NDArray[np.intp], steps: Sequence[float], losses: Array, violations: Sequence[float]) -> Array:
