@@ -131,6 +131,7 @@ def test_the_setting_says_what_is_shown_and_both_can_be_asked_for(
         entries = list(study.journal.entries("world"))
         page = render(read_series(entries))
         assert other_best_words(study) in page and ("best of the highest rung</" in page) == named
+        assert ("the best so far, best of the highest rung; it last moved" in page) == named
         fold = TrackedStudy()
         for entry in entries:
             fold.add(entry)

@@ -11,6 +11,7 @@ from hpo_core.report.study.series import Series
 from hpo_core.report.style import BEST, DARKER, FAILED, Figure, axis, layout, level_color, rounded, text, time_axis
 from hpo_core.state import TrialRecord
 from hpo_core.views.formatting import duration, number
+from hpo_core.views.summary import rule_words
 
 CURVE_BUDGET = 12_000
 """Points drawn in all; the lowest rungs are thinned first."""
@@ -165,7 +166,8 @@ def incumbent(series: Series) -> Figure | None:
     )
     moving = last.time > 0.8 * series.wall and len(results) > 9
     caption = (
-        f"Every dot is a result, the orange line the best so far; it last moved after {duration(last.time)} of "
+        f"Every dot is a result, the orange line the best so far{rule_words(series.study.spec)}; "
+        f"it last moved after {duration(last.time)} of "
         f"{duration(series.wall)}{', so more trials may well find better' if moving else ''}."
         f"{CUT if drawn.cut else ''}"
     )
