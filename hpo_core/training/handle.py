@@ -22,7 +22,7 @@ from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.curve import Curve
 from hpo_core.training.exactness.untracked_state import LoopWatch, untrackable
 from hpo_core.training.exactness.watched_variables import Variables, variables_of_function
-from hpo_core.training.gang.agreement import agree_on_metrics, agree_on_state
+from hpo_core.training.gang.agreement import agree_on_state, average_metrics
 from hpo_core.training.gang.rank_states import RANKS, state_for, unwrapped
 from hpo_core.training.gang.ranks import Ranks
 from hpo_core.training.inherited_state import InheritedState, describe, initial_state, is_restored_late
@@ -262,6 +262,8 @@ class TrialHandle:
     def report(self, **metrics: Any) -> None:
         """Record metrics of the current step (after the loop: of the target). Calls within a step merge.
 
+        In a gang the study sees the mean over the ranks, weighted by their parts of the batch (:meth:`shard`).
+
         Raises:
             ObjectiveError: a value is no real number.
         """
@@ -271,8 +273,10 @@ class TrialHandle:
         if self._phase is _Phase.BUILDING:
             self._metrics.update(values)
         else:
-            stepping = self._phase is _Phase.STEPPING
-            self._curve.add(self.resource + 1 if stepping else self.target, values)
+            resource = self.resource + 1 if self._phase is _Phase.STEPPING else self.target
+            self._curve.add(resource, values)
+            if self.ranks is not None:
+                self.ranks.reports(resource)
 
     def alive(self) -> None:
         """Restart the ``training.stall_timeout`` clock; call it within a step that takes longer than that."""
@@ -315,8 +319,7 @@ class TrialHandle:
         if self._unit is None:  # else the executor does, once the epoch has ended everywhere
             check_required(self._request, metrics)
         if self.ranks is not None:
-            metrics, differences = agree_on_metrics(self.ranks, metrics)
-            self.warn(*differences)
+            average_metrics(self.ranks, self._curve.kept(), self.target)
         if not self._finite(metrics):
             self.discard()
         return metrics, self._curve.downsampled(), self._saved
@@ -368,10 +371,11 @@ class TrialHandle:
             return
         if self._watch is not None:
             self.warn(*self._watch.warnings())
-        metrics = self._curve.at(self.target)
         ranks: list[Any] | None = None
         if self.ranks is not None:
-            metrics, ranks = agree_on_state(self.ranks, metrics, self._tracked)
+            average_metrics(self.ranks, self._curve.kept(), self.target)
+            ranks = agree_on_state(self.ranks, self._tracked)
+        metrics = self._curve.at(self.target)
         if not self._tracked or not self._finite(metrics) or self.rank:
             return
         tree = {

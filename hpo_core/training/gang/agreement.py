@@ -9,81 +9,87 @@ from typing import Any
 import msgspec
 
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.model.trial import Metrics
+from hpo_core.model.trial import Metrics, Point
 from hpo_core.training.gang.rank_states import common_digests, differing, own_state
 from hpo_core.training.gang.ranks import Ranks
 
-CLOSE = 1e-6
-"""Relative difference up to which two ranks count as having reported one value: sums in another order."""
+
+class _Curve(msgspec.Struct, frozen=True):
+    """What one rank reported: metrics and the rank's part of the batch, by resource."""
+
+    points: list[tuple[int, float, Metrics]]
 
 
-class _Told(msgspec.Struct, frozen=True):
-    """What one rank tells the others."""
+class _States(msgspec.Struct, frozen=True):
+    """What one rank would save."""
 
-    metrics: Metrics
-    digests: dict[str, str] = {}
-    state: bytes = b""
-
-
-_told = msgspec.msgpack.Decoder(_Told)
+    digests: dict[str, str]
+    state: bytes
 
 
-def agree_on_metrics(ranks: Ranks, metrics: Metrics) -> tuple[Metrics, tuple[str, ...]]:
-    """The metrics of rank 0, which count, and warnings where other ranks have other values.
+_curves = msgspec.msgpack.Decoder(_Curve)
+_states = msgspec.msgpack.Decoder(_States)
+
+
+def average_metrics(ranks: Ranks, points: Sequence[Point], target: int) -> None:
+    """Replace the metrics of each point by the mean over the ranks, weighted by their parts of the batch.
+
+    Ranks that evaluate the same data have the same value, which is their mean; of ranks that evaluate a part each, it
+    is the mean over the whole.
 
     Raises:
-        ObjectiveError: a rank reported other metrics.
+        ObjectiveError: a rank reported other metrics at the target.
     """
-    all_told = _exchange(ranks, _Told(metrics))
-    return all_told[0].metrics, _differences(all_told)
+    own = _Curve([(point.resource, ranks.part_at(point.resource), point.metrics) for point in points])
+    told = [_curves.decode(data).points for data in ranks.gather(msgspec.msgpack.encode(own))]
+    by_rank = [{resource: (weight, metrics) for resource, weight, metrics in one} for one in told]
+    last = [one.get(target, (0.0, {}))[1] for one in by_rank]
+    for rank, metrics in enumerate(last):
+        if metrics.keys() != last[0].keys():
+            raise ObjectiveError(
+                f"Rank {rank} of {ranks.size} reported {_listed(metrics)} at step {target}, and rank 0 "
+                f"{_listed(last[0])}: report the same metrics on all ranks."
+            )
+    for point in points:
+        there = [one[point.resource] for one in by_rank if point.resource in one]
+        for name in point.metrics:
+            point.metrics[name] = _mean([(weight, metrics[name]) for weight, metrics in there if name in metrics])
 
 
-def agree_on_state(ranks: Ranks, metrics: Metrics, tracked: Mapping[str, Any]) -> tuple[Metrics, list[Any] | None]:
-    """The metrics of rank 0, and what a checkpoint holds of the other ranks (None: nothing, they are all alike).
+def agree_on_state(ranks: Ranks, tracked: Mapping[str, Any]) -> list[Any] | None:
+    """What a checkpoint holds of the single ranks; None: nothing, they are all alike.
 
     Raises:
         ObjectiveError: ranks trained apart: their parameters, or states of their optimizers, differ.
         CheckpointError: a state holds a value that cannot be stored.
     """
-    all_told = _exchange(ranks, _Told(metrics, common_digests(tracked), own_state(tracked) if tracked else b""))
-    first = all_told[0]
-    for rank, told in enumerate(all_told):
-        if told.digests.keys() != first.digests.keys():
+    own = _States(common_digests(tracked), own_state(tracked))
+    told = [_states.decode(data) for data in ranks.gather(msgspec.msgpack.encode(own))]
+    first = told[0].digests
+    for rank, one in enumerate(told):
+        if one.digests.keys() != first.keys():
             raise ObjectiveError(
-                f"Rank {rank} of {ranks.size} tracks {_listed(told.digests)}, and rank 0 {_listed(first.digests)}: "
+                f"Rank {rank} of {ranks.size} tracks {_listed(one.digests)}, and rank 0 {_listed(first)}: "
                 "trial.track() must be given the same on all ranks."
             )
-        apart = [name for name, digest in told.digests.items() if digest != first.digests[name]]
+        apart = [name for name, digest in one.digests.items() if digest != first[name]]
         if apart:
             raise ObjectiveError(
-                f"{', '.join(apart)} of rank {rank} of {ranks.size} differ from those of rank 0: the ranks trained "
-                "apart. Train trial.data_parallel(model), which averages the gradients, and give all ranks the same "
-                "batch, of which each takes trial.shard()."
+                f"What is tracked as {_listed(dict.fromkeys(apart))} differs between rank {rank} of {ranks.size} and "
+                "rank 0: the ranks trained apart. Train trial.data_parallel(model), which averages the gradients, and "
+                "give all ranks the same batch, of which each takes trial.shard()."
             )
-    return first.metrics, differing([told.state for told in all_told])
+    return differing([one.state for one in told])
 
 
-def _exchange(ranks: Ranks, told: _Told) -> list[_Told]:
-    return [_told.decode(data) for data in ranks.gather(msgspec.msgpack.encode(told))]
-
-
-def _differences(all_told: Sequence[_Told]) -> tuple[str, ...]:
-    first = all_told[0].metrics
-    lines: dict[str, str] = {}
-    for rank, told in enumerate(all_told):
-        if told.metrics.keys() != first.keys():
-            raise ObjectiveError(
-                f"Rank {rank} of {len(all_told)} reported {_listed(told.metrics)}, and rank 0 {_listed(first)}: report "
-                "the same metrics on all ranks."
-            )
-        for name, value in told.metrics.items():
-            if not (math.isclose(value, first[name], rel_tol=CLOSE) or (math.isnan(value) and math.isnan(first[name]))):
-                lines[name] = (
-                    f"{name} is {value:g} on rank {rank} and {first[name]:g} on rank 0, whose value counts. Evaluate "
-                    "the same data on all ranks, or average over them (torch.distributed.all_reduce) before "
-                    "trial.report()."
-                )
-    return tuple(lines.values())
+def _mean(weighted: Sequence[tuple[float, float]]) -> float:
+    first = weighted[0][1]
+    if all(value == first for _, value in weighted):
+        return first
+    total = math.fsum(weight for weight, _ in weighted)
+    if not total or not all(math.isfinite(value) for _, value in weighted):
+        return math.nan
+    return math.fsum(weight * value for weight, value in weighted) / total
 
 
 def _listed(names: Mapping[str, Any]) -> str:

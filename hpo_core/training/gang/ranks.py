@@ -27,6 +27,7 @@ class Ranks:
         """Of this rank's gradients in their sum: its share of the latest batch."""
         self._checked: int | None = None
         """Step of the latest comparison of batches."""
+        self._parts: dict[int, float] = {}
 
     def data_parallel(self, module: Any, **options: Any) -> Any:
         """The module wrapped by torch's ``DistributedDataParallel``; gradients are weighted by the parts of the batch.
@@ -73,6 +74,15 @@ class Ranks:
         if first == last and count:  # the mean over nothing is no number: one example that weighs nothing
             first, last = 0, 1
         return tuple(array[first:last] for array in arrays)
+
+    def reports(self, resource: int) -> None:
+        """Metrics of this resource are those of this rank's part of the latest batch, if they are of a part at all."""
+        if self._weight != 1 / self.size:
+            self._parts[resource] = self._weight
+
+    def part_at(self, resource: int) -> float:
+        """This rank's part of the batch when it reported metrics of a resource."""
+        return self._parts.get(resource, 1 / self.size)
 
     def gather(self, data: bytes) -> list[bytes]:
         """The bytes of all ranks, by rank; each rank must call it."""
