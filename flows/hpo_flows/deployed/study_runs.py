@@ -122,7 +122,7 @@ def drive_to_end(session: Session, action: str) -> State[Any]:
     run = UUID(str(flow_run.id))
     try:
         study, summary = drive(session, action, lambda study: Suspension(study, run))
-        if warning := session.finish_tracking():
+        if warning := session.trackers.finish():
             get_run_logger().warning(warning)
     finally:
         session.close()

@@ -214,7 +214,7 @@ def _has_ended(study: Study) -> bool:
 def _drive(session: Session, action: str) -> None:
     try:
         run_in_flow(session.spec, lambda: drive(session, action, patience=PATIENT_SECONDS)[1].status)
-        if warning := session.finish_tracking():
+        if warning := session.trackers.finish():
             get_run_logger().warning(warning)
     finally:
         session.close()

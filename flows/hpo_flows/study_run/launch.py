@@ -81,7 +81,7 @@ def launch(
     for notice in [*(notices(spec) if spec is not None else ()), *filter(None, [crowded])]:
         err.print(Text(notice, style="yellow"), soft_wrap=True)
     board = out.is_terminal and not as_json
-    session.is_awaited = not board
+    session.trackers.is_awaited = not board
     say = session.say = partial(_say, out if board else err, as_json)
     try:
         signal.signal(signal.SIGTERM, _as_interrupt)
@@ -130,10 +130,10 @@ def launch(
         _, summary = session.run(dispatcher)
         if pages is not None:
             pages.end(links=summary.links)
-        warning = session.finish_tracking()
+        warning = session.trackers.finish()
         if warning:
             err.print(warning, style="yellow")
-        waits = pages is not None and session.is_awaited
+        waits = pages is not None and session.trackers.is_awaited
         _finish(session, summary, as_json)
     except KeyboardInterrupt:
         if pages is not None:

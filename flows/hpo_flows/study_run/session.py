@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Literal
 
 import msgspec
@@ -42,36 +37,22 @@ from hpo_core.partitioning import with_partitions
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.replay.past_results import with_past
 from hpo_core.samplers.registry import OURS
-from hpo_core.security.private_files import open_private
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
-from hpo_core.tracking.credential_scope import without_foreign_credentials
-from hpo_core.tracking.follower import FINISH
-from hpo_core.tracking.mlflow_links import experiments_url
-from hpo_core.tracking.optuna.optuna_links import optuna_links
-from hpo_core.tracking.run_location import ProjectionPlace, in_trouble, read_place
 from hpo_core.views.rungs import is_unlimited
 from hpo_core.views.summary import exhausted_words
 from hpo_flows.dask.executor import DaskExecutor
 from hpo_flows.study_run.cluster_news import ClusterNews
+from hpo_flows.study_run.trackers import Trackers
 
 log = logging.getLogger("hpo.session")
 JOB_GRAIN_LIMIT = 300
 """Above so many expected jobs a Prefect timeline of one task run per job is a grey line."""
 
-DRAIN_SECONDS = 20.0
-"""How long the end of a study waits for MLflow to hold everything; `hpo project` does the rest."""
-
-MODEL_SECONDS = 60.0
-"""How much longer where the best model is built and saved in MLflow's format (``build``)."""
-
 START_ENDS_SECONDS = 30.0
 """How long a start of the cluster that was given up may take to end; what is left of it ends with this process."""
-
-SHORT_WAIT_SECONDS = 0.5
-"""How long the report of a study that nobody awaits waits for its run in MLflow, to link to it."""
 
 WARM_UP_SECONDS = 1.0
 """After the first jobs have begun."""
@@ -145,17 +126,13 @@ class Session:
             self._let_go()
             raise
         self.journal.seconds = self.spec.journal.retry_seconds
+        self.trackers = Trackers(home, self.spec, folder=self.folder, journal_url=self.journal_url)
         self.executor = DaskExecutor(self._importable(), str(self.folder))
         self.say: Callable[[str], None] = log.warning
         """Shows a person a line about the cluster."""
         self._starting: threading.Thread | None = None
         self._start_error: BaseException | None = None
-        self._follower: subprocess.Popen[bytes] | None = None
-        """Of MLflow."""
-        self._optuna_follower: subprocess.Popen[bytes] | None = None
         self._closing: threading.Thread | None = None
-        self.is_awaited = True
-        """Whether the end waits until MLflow holds everything; else what is left is done after this process's end."""
         self.placed: Callable[[], int] | None = None
         """Where jobs share devices: how many run. The others of those that were granted wait for their place."""
         self.summary: Summary | None = None
@@ -244,8 +221,7 @@ class Session:
         began = time.monotonic()
         self.wait_for_cluster()
         study = self._open()
-        self._start_follower()
-        self._start_optuna_follower()
+        self.trackers.start()
         placer = placer_of(study)
         if isinstance(placer, SharedDevices):
             self.placed = placer.__len__
@@ -328,117 +304,11 @@ class Session:
 
             prepare()
 
-    def _start_follower(self) -> None:
-        """MLflow is fed by a process of its own that reads the journal: it cannot slow or stop the search."""
-        uri = self.home.tracking_uri(self.spec)
-        if uri is None:
-            return
-        if find_spec("mlflow") is None:
-            log.warning(
-                "study %r is not shown in MLflow, which is not installed: `pip install 'hpo-core[mlflow]'`, then "
-                "`hpo project %s` catches up; or set tracking.mlflow to off.",
-                self.name,
-                self.name,
-            )
-            return
-        more = ["--artifact-location", place] if (place := self.home.artifact_location(self.spec)) else []
-        self._follower = self._follow("mlflow", uri, *more)
-
-    def _start_optuna_follower(self) -> None:
-        """A storage that is slow or away holds up neither the search nor MLflow."""
-        try:
-            url = self.home.optuna_storage(self.spec)
-        except SpecError as error:  # the home's databases are other ones since the study was created
-            log.warning("study %r is not copied to Optuna: %s", self.name, error)
-            return
-        if url is not None:
-            self._optuna_follower = self._follow("optuna", url)
-
-    def _follow(self, tracker: str, uri: str, *more: str) -> subprocess.Popen[bytes]:
-        arguments = [
-            sys.executable,
-            "-m",
-            "hpo_core.tracking.follower",
-            "--study",
-            self.name,
-            "--study-folder",
-            str(self.folder),
-            "--drain",
-            str(self._drain_seconds),
-            "--tracker",
-            tracker,
-            *more,
-        ]
-        with open_private(self.folder / f"{tracker}.log", "ab") as output:
-            return subprocess.Popen(
-                arguments,
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                env=without_foreign_credentials(os.environ, uri)
-                | {
-                    "HPO_JOURNAL": self.journal_url,
-                    "HPO_FOLLOW_TRACKING_URI": uri,
-                    "HPO_FOLLOW_EXPERIMENT": self.spec.tracking.experiment,
-                },
-            )
-
-    @property
-    def _drain_seconds(self) -> float:
-        return DRAIN_SECONDS + (MODEL_SECONDS if self.spec.build is not None else 0.0)
-
-    def finish_tracking(self, seconds: float | None = None) -> str | None:
-        """Let the followers catch up; returns a warning where one could not."""
-        seconds = self._drain_seconds if seconds is None else seconds
-        waiting = {"MLflow": self._follower, "Optuna": self._optuna_follower}
-        self._follower = self._optuna_follower = None
-        for following in waiting.values():
-            if following is not None and following.stdin is not None:
-                with contextlib.suppress(OSError):  # it ended already
-                    following.stdin.write(FINISH)
-                    following.stdin.close()
-        warnings = []
-        for tracker, follower in waiting.items():
-            if follower is None:
-                continue
-            if not self.is_awaited and follower.poll() is None and not in_trouble(self.folder, tracker):
-                continue  # it has a limit of its own
-            try:
-                code = follower.wait(timeout=seconds + 10)
-            except subprocess.TimeoutExpired:
-                follower.kill()
-                code = follower.wait()
-            if code:
-                warnings.append(
-                    f"{tracker} has not everything yet (see {self.folder / f'{tracker.lower()}.log'}); nothing is "
-                    f"lost: `hpo project {self.name}` catches up once it is reachable."
-                )
-        return "\n".join(warnings) or None
-
-    def place(self, wait: float = 0.0) -> ProjectionPlace | None:
-        """Where the study's MLflow run is; ``wait`` seconds at most for the follower to make it, if it can at all."""
-        deadline = time.monotonic() + wait
-        while (place := read_place(self.folder)) is None:
-            follower = self._follower
-            if follower is None or follower.poll() is not None or time.monotonic() >= deadline:
-                return None
-            if in_trouble(self.folder):
-                return None
-            time.sleep(0.1)
-        return place
-
     def write_report(self, study: Study) -> dict[str, str]:
         """Write the HTML report; returns links to what belongs to the study."""
         from hpo_core.report import write_report
 
-        links: dict[str, str] = {}
-        place = self.place(wait=30.0 if self.is_awaited else SHORT_WAIT_SECONDS)
-        if place is not None:
-            links["MLflow"] = place.url
-        elif self._follower is not None and self._follower.poll() is None and not in_trouble(self.folder):
-            links["MLflow"] = experiments_url(self.home.tracking_uri(self.spec) or "")
-        links |= optuna_links(self.home, self.spec)
+        links = self.trackers.links()
         best = study.state.best_checkpoint()
         if best is not None:
             try:
@@ -461,7 +331,7 @@ class Session:
         if self._closing is not None:
             self._closing.join()
         self.executor.close()
-        self.finish_tracking(seconds=5.0)
+        self.trackers.finish(seconds=5.0)
         self._let_go()
 
     def _let_go(self) -> None:

@@ -1,0 +1,162 @@
+"""Water-filling: divides slots between studies by weight, up to what each can use.
+
+Source: Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning", section 5.3: slots are divided evenly
+(here: by weight) between the studies, and what one cannot use goes to the others in the same way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+import msgspec
+
+LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000.0
+LEAST_PRIORITY, MOST_PRIORITY = -100, 100
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """What one study asks of a pool.
+
+    Raises:
+        ValueError: a value is out of range.
+    """
+
+    study: str
+    demand: int
+    """Slots that it could use now: what its jobs use, and what it could start."""
+    weight: float = 1.0
+    """Its slots compared with those of a study of weight 1."""
+    priority: int = 0
+    """Studies of a higher priority get all that they can use first."""
+    job_slots: int = 1
+    """Slots of each of its jobs; slots are given in multiples of it."""
+    turns: int = 0
+    """Turns for which it has waited with less than its ideal share; who waited longest is rounded up first."""
+
+    def __post_init__(self) -> None:
+        where = f"Claim of study {self.study!r}"
+        if self.demand < 0 or self.turns < 0 or self.job_slots < 1:
+            raise ValueError(
+                f"{where}: demand = {self.demand} and turns = {self.turns} must be 0 or more, "
+                f"job_slots = {self.job_slots} 1 or more."
+            )
+        if not LEAST_WEIGHT <= self.weight <= MOST_WEIGHT:
+            raise ValueError(f"{where}: weight = {self.weight} must be from {LEAST_WEIGHT} to {MOST_WEIGHT:g}.")
+        if not LEAST_PRIORITY <= self.priority <= MOST_PRIORITY:
+            raise ValueError(f"{where}: priority = {self.priority} must be from {LEAST_PRIORITY} to {MOST_PRIORITY}.")
+
+    @property
+    def usable(self) -> int:
+        """Slots that whole jobs can use."""
+        return self.demand - self.demand % self.job_slots
+
+
+def divide(capacity: int, claims: Iterable[Claim]) -> dict[str, int]:
+    """Slots of each study, by name. The order of ``claims`` does not matter.
+
+    The ideal shares, rounded to whole jobs: down first, and what is left then goes job by job to who has waited for
+    most turns, then to who lacks most of its ideal share, then by name. Where all jobs use one slot, each study gets
+    its ideal share rounded down or up. A study whose jobs need more slots than its ideal share gets one job first once
+    it has waited for most turns.
+
+    >>> divide(32, [Claim(study="a", demand=32)])
+    {'a': 32}
+    >>> divide(32, [Claim(study="a", demand=32), Claim(study="b", demand=64)])
+    {'a': 16, 'b': 16}
+    >>> divide(8, [Claim(study="a", demand=1), Claim(study="b", demand=9), Claim(study="c", demand=9, weight=2)])
+    {'a': 1, 'b': 2, 'c': 5}
+    >>> divide(2, [Claim(study=name, demand=1, turns=turns) for name, turns in (("a", 0), ("b", 1), ("c", 3))])
+    {'a': 0, 'b': 1, 'c': 1}
+    """
+    ordered = _ordered(claims)
+    ideal = ideal_shares(capacity, ordered)
+    shares = {claim.study: 0 for claim in ordered}
+    left = max(0, capacity)
+    for claims_of_class in _classes(ordered):
+        given = {}
+        if (gang := _waiting_gang(claims_of_class, ideal, left)) is not None:
+            given[gang.study] = gang.job_slots
+            claims_of_class = [claim for claim in claims_of_class if claim is not gang]
+            ideal = ideal | ideal_shares(left - gang.job_slots, claims_of_class)
+        for claim in claims_of_class:
+            whole = math.floor(ideal[claim.study])
+            given[claim.study] = whole - whole % claim.job_slots
+        left -= sum(given.values())
+        left -= _round_up(claims_of_class, ideal, given, left)
+        shares |= given
+    return shares
+
+
+def ideal_shares(capacity: int, claims: Iterable[Claim]) -> dict[str, Fraction]:
+    """Shares before they are rounded: exact, by study's name.
+
+    >>> ideal_shares(8, [Claim(study=name, demand=9) for name in "abc"])["a"]
+    Fraction(8, 3)
+    """
+    ordered = _ordered(claims)
+    shares = {claim.study: Fraction(0) for claim in ordered}
+    left = Fraction(max(0, capacity))
+    for claims_of_class in _classes(ordered):
+        open_claims = sorted(claims_of_class, key=lambda claim: Fraction(claim.usable) / Fraction(claim.weight))
+        weights = sum((Fraction(claim.weight) for claim in open_claims), Fraction(0))
+        for claim in open_claims:  # who reaches what it can use at the lowest level comes first
+            weight = Fraction(claim.weight)
+            share = min(Fraction(claim.usable), left * weight / weights)
+            shares[claim.study] = share
+            left -= share
+            weights -= weight
+    return shares
+
+
+def _ordered(claims: Iterable[Claim]) -> list[Claim]:
+    ordered = sorted(claims, key=lambda claim: claim.study)
+    for one, other in itertools.pairwise(ordered):
+        if one.study == other.study:
+            raise ValueError(f"Study {one.study!r} has two claims; each study has one.")
+    return ordered
+
+
+def _classes(ordered: Sequence[Claim]) -> list[list[Claim]]:
+    """By priority, the highest first."""
+    priorities = sorted({claim.priority for claim in ordered}, reverse=True)
+    return [[claim for claim in ordered if claim.priority == priority] for priority in priorities]
+
+
+def _waiting_gang(claims: Sequence[Claim], ideal: dict[str, Fraction], left: int) -> Claim | None:
+    """A study whose jobs need more slots than its ideal share, and that has waited for most turns: it gets one job.
+
+    Else it would wait for ever: what rounding leaves over may never be enough for its job.
+    """
+    waiting = [
+        claim
+        for claim in claims
+        if claim.turns
+        and claim.job_slots <= min(left, claim.usable)
+        and (claim.job_slots == 1 or ideal[claim.study] < claim.job_slots)
+    ]
+    longest = min(waiting, key=lambda claim: (-claim.turns, claim.study), default=None)
+    return None if longest is None or longest.job_slots == 1 else longest
+
+
+def _round_up(claims: Sequence[Claim], ideal: dict[str, Fraction], given: dict[str, int], left: int) -> int:
+    """Give what rounding down left over, job by job; returns how many slots."""
+    before = left
+
+    def lack(claim: Claim) -> Fraction:
+        return ideal[claim.study] - given[claim.study]
+
+    for claim in sorted(claims, key=lambda claim: (-claim.turns, -lack(claim), claim.study)):
+        if lack(claim) > 0 and claim.job_slots <= left:
+            given[claim.study] += claim.job_slots
+            left -= claim.job_slots
+    while left > 0:  # jobs of several slots did not fit: nobody's slots stay unused where somebody can use them
+        fitting = [claim for claim in claims if claim.job_slots <= min(left, claim.usable - given[claim.study])]
+        if not fitting:
+            break
+        claim = min(fitting, key=lambda claim: (-lack(claim) / Fraction(claim.weight), claim.study))
+        given[claim.study] += claim.job_slots
+        left -= claim.job_slots
+    return before - left
