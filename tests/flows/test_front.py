@@ -10,6 +10,7 @@ from tests.flows.test_tune import api
 METRICS = [{"name": "loss"}, {"name": "speed", "mode": "max"}]
 
 
+@pytest.mark.slow
 def test_a_study_with_two_objectives(hpo: Runner) -> None:
     facts = hpo.json("tune", hpo.study("trade", study="two", metrics=METRICS, tracking={}))
     front = facts["front"]
