@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mlflow
+import pytest
 
 from tests.flows.conftest import Runner
 from tests.flows.test_tune import api
