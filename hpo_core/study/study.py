@@ -51,6 +51,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method, create_sampler
 from hpo_core.state import Incumbent, StudyState
 from hpo_core.study.decider import Decider
+from hpo_core.study.demand import demand_of
 from hpo_core.study.further_training import recorded_training
 from hpo_core.study.job_grants import Grants
 from hpo_core.study.person_requests import PersonRequests
@@ -327,6 +328,13 @@ class Study(PersonRequests):
         if state.running or state.waiting or state.extended or recorded_training(self.spec, self.state) is not None:
             return False
         return isinstance(self.method.next_action(), Done)
+
+    def demand(self, most: int) -> int:
+        """Slots that it could use now, counted up to ``most``: running jobs, and those it could grant.
+
+        The size of the stack of jobs (Li et al. 2020, 5.3). Where checkpoints are limited it may grant fewer.
+        """
+        return demand_of(self.state, self.method, self.rules, self._grants, most=most)
 
     @property
     def at_rest(self) -> bool:

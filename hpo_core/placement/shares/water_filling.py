@@ -34,14 +34,16 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     job_slots: int = 1
     """Slots of each of its jobs; slots are given in multiples of it."""
     turns: int = 0
-    """Turns for which it has waited with less than its ideal share; who waited longest is rounded up first."""
+    """Turns for which it has waited with less than its ideal share; who waited longest is rounded up first.
+
+    Below 0: turns for which it has had more than its ideal share; who had it longest is rounded up last.
+    """
 
     def __post_init__(self) -> None:
         where = f"Claim of study {self.study!r}"
-        if self.demand < 0 or self.turns < 0 or self.job_slots < 1:
+        if self.demand < 0 or self.job_slots < 1:
             raise ValueError(
-                f"{where}: demand = {self.demand} and turns = {self.turns} must be 0 or more, "
-                f"job_slots = {self.job_slots} 1 or more."
+                f"{where}: demand = {self.demand} must be 0 or more, job_slots = {self.job_slots} 1 or more."
             )
         if not LEAST_WEIGHT <= self.weight <= MOST_WEIGHT:
             raise ValueError(f"{where}: weight = {self.weight} must be from {LEAST_WEIGHT} to {MOST_WEIGHT:g}.")
@@ -133,7 +135,7 @@ def _waiting_gang(claims: Sequence[Claim], ideal: dict[str, Fraction], left: int
     waiting = [
         claim
         for claim in claims
-        if claim.turns
+        if claim.turns > 0
         and claim.job_slots <= min(left, claim.usable)
         and (claim.job_slots == 1 or ideal[claim.study] < claim.job_slots)
     ]
