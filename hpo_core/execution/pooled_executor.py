@@ -39,8 +39,8 @@ BEAT_SECONDS = 5.0
 """Between two signs of life."""
 LEASE_SECONDS = 20.0
 """A study without a sign of life for so long holds nothing any more. Each reader counts by its own clock."""
-UNUSED_EXCHANGES = 3
-"""So often a study may leave a slot unused before it claims no more than it uses."""
+UNUSED_SECONDS = 3.0
+"""So long a study may leave a slot unused before it claims no more than it uses."""
 PROBE_SECONDS = 30.0
 """After that it claims more again, for what it could use may have changed."""
 
@@ -110,7 +110,7 @@ class PooledExecutor:
         self._last_look = -math.inf
         self._short_since: float | None = None
         self._over_since: float | None = None
-        self._unused = 0
+        self._unused_since: float | None = None
         self._limit: int | None = None
         self._probe_at = math.inf
 
@@ -285,20 +285,18 @@ class PooledExecutor:
         return capacity_of((mine, *self.others), shared_cluster=shared)
 
     def _claimed(self, most: int) -> int:
-        """Slots that the study could use; where it left some unused, no more than it uses."""
-        used = self._used()
-        demand = max(used, min(most, self._demand(most)))
+        """Slots that the study could use; where it leaves some unused, no more than it uses, for a while."""
+        now, used = self.now(), self._used()
         busy = used + len(self._waiting)
-        now = self.now()
-        if busy >= self._allowed() or now < self._next_look:
-            self._unused = 0
-        else:
-            self._unused += 1
-            if self._unused >= UNUSED_EXCHANGES and self._limit is None:
-                self._limit, self._probe_at = max(busy, 1), now + PROBE_SECONDS
-        if self._limit is not None and (now >= self._probe_at or self._unused == 0):
-            if now >= self._probe_at:
-                self._limit, self._unused = None, 0
+        if busy >= self._allowed():
+            self._unused_since = None
+        elif self._unused_since is None:
+            self._unused_since = now
+        elif now >= self._unused_since + UNUSED_SECONDS:
+            self._limit, self._probe_at = max(busy, 1), now + PROBE_SECONDS
+        if now >= self._probe_at:
+            self._limit, self._unused_since, self._probe_at = None, None, math.inf
+        demand = max(used, min(most, self._demand(most)))
         return demand if self._limit is None else min(demand, max(self._limit, busy))
 
     def _with_turns(self, mine: Member, position: Position, now: float) -> Member:
