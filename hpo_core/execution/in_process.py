@@ -12,6 +12,7 @@ from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.requests import JobRequests
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.devices.usage import Usage
+from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.spec import StudySpec
 from hpo_core.training.child.attempt import run_attempt
@@ -32,11 +33,19 @@ class InProcessExecutor:
         spec: the study's.
         folder: of the study, for checkpoints and logs; made where it is missing.
         objective: the training function; default: the one ``spec.objective`` names.
+
+    Raises:
+        SpecError: the study trains in gangs, which need a process for each rank.
     """
 
     poll_seconds = 1.0
 
     def __init__(self, spec: StudySpec, folder: str | Path, objective: Callable[..., Any] | None = None) -> None:
+        if spec.training.gang != 1:
+            raise SpecError(
+                f"Study {spec.study!r}: training.gang = {spec.training.gang} needs a process for each rank, and this "
+                "executor trains in one; set training.gang to 1 here: the same function trains alone."
+            )
         root = Path(folder).resolve()
         for part in ("checkpoints", "logs"):
             (root / part).mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,7 @@ from hpo_core.execution.new_placements import NewPlacements
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.model.errors import HpoError
+from hpo_core.model.events import StudyHalted
 from hpo_core.model.stage import Further
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.placement import Placement, Placer, Slots
@@ -99,6 +100,8 @@ class Loop:
         """(trial, attempt) cancelled before it was dispatched, whose report is in the inbox."""
         self._doubted: dict[tuple[int, int], tuple[float, Report]] = {}
         """Reports that are told a moment later, and when they came: a neighbour may be to blame."""
+        self._cancelled_for: StudyHalted | None = None
+        """The halt for which running attempts were cancelled since the last poll."""
         self._new_placements = NewPlacements()
         self._polls = executor.poll_seconds < math.inf
         self._next_poll = 0.0 if self._polls else math.inf
@@ -224,6 +227,7 @@ class Loop:
                 self._inbox.put(report)
         inventory = self._placer.inventory
         before = set(self._under_way) if look_for_work else set()
+        self._cancelled_for = None
         self._waiting += self.study.tick()
         self._notice_capacity()
         self._act()
@@ -259,7 +263,9 @@ class Loop:
             wanted = {(grant.trial, grant.attempt) for grant in state.running.values()}
             self._cancel(sorted(self._under_way - wanted))
         if state.halted is not None:
-            self._cancel(self.study.to_cancel())
+            if state.halted is not self._cancelled_for:  # asked at every report it would take workers squared
+                self._cancelled_for = state.halted
+                self._cancel(self.study.to_cancel())
             if state.halted.rule != "total_resource":  # granted jobs count as used there, so they finish
                 self._cancel([job.key for job in self._waiting if type(job.stage) is not Further])
         self._cancel(self._placer.homeless())  # a device that is lost may hold its jobs for ever

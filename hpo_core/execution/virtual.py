@@ -32,12 +32,14 @@ class VirtualClock:
 class Attempt:
     """A job on a worker."""
 
-    __slots__ = ("begin", "dropped", "end", "job", "on_report", "worker")
+    __slots__ = ("begin", "dropped", "end", "job", "on_report", "others", "worker")
 
     def __init__(self, job: Job, on_report: OnReport, worker: int, *, begin: float, dropped: bool) -> None:
         self.job = job
         self.on_report = on_report
         self.worker = worker
+        self.others: tuple[int, ...] = ()
+        """Workers of the other ranks of a gang."""
         self.begin = begin
         self.dropped = dropped
         self.end = math.inf
@@ -55,6 +57,7 @@ class VirtualExecutor:
         workers: how many of speed 1, or each one.
         train: what training a job gives: metrics at its target, or an outcome other than completed.
         seconds: virtual duration of a job on a worker of speed 1.
+        speedup: how many times as fast a gang trains as one worker; default: as many times as it has ranks.
         objectives: names of the metrics that must be finite for a completed attempt.
         curve: metrics on the way to the target, for methods that read curves.
         checkpoints: whether results carry a (made up) checkpoint, so that later jobs resume.
@@ -70,6 +73,7 @@ class VirtualExecutor:
         workers: int | Sequence[Worker],
         train: Callable[[Job], Metrics | Outcome],
         seconds: Callable[[Job], float],
+        speedup: Callable[[Job], float] | None = None,
         objectives: Sequence[str] = (),
         curve: Callable[[Job], Sequence[Point]] | None = None,
         checkpoints: bool = True,
@@ -79,6 +83,7 @@ class VirtualExecutor:
         self.workers = make_workers(workers) if isinstance(workers, int) else tuple(workers)
         self._train = train
         self._seconds = seconds
+        self._speedup = speedup
         self._curve = curve
         self._checkpoints = checkpoints
         self._faults = faults
@@ -113,7 +118,9 @@ class VirtualExecutor:
     @property
     def utilization(self) -> float:
         """Share of the workers' time so far in which they ran something."""
-        running = math.fsum(self.clock.now - attempt.begin for attempt in self._attempts.values())
+        running = math.fsum(
+            (self.clock.now - attempt.begin) * (1 + len(attempt.others)) for attempt in self._attempts.values()
+        )
         return (self.busy_seconds + running) / self.offered_seconds if self.offered_seconds else 0.0
 
     # What the loop asks.
@@ -134,6 +141,10 @@ class VirtualExecutor:
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         number = self._numbers[slot.name]
         seconds = self._duration(job, slot) / self.workers[number].speed
+        others: tuple[int, ...] = ()
+        if slot.others:
+            others = tuple(self._numbers[other.name] for other in slot.others)
+            seconds = self._gang_seconds(job, (number, *others), self._duration(job, slot))
         if not 0 <= seconds < math.inf:
             raise HpoError(
                 f"Simulation: trial {job.trial} to {job.target} takes {seconds} seconds; durations must be finite "
@@ -146,12 +157,18 @@ class VirtualExecutor:
             dropped = moment < seconds
             seconds = min(seconds, moment)
         attempt = Attempt(job, on_report, number, begin=self.clock.now, dropped=dropped)
+        attempt.others = others
         self._attempts[job.trial, job.attempt] = attempt
         self._begin(attempt, slot, seconds)
 
     def _duration(self, job: Job, slot: Slot) -> float:
         """Seconds at speed 1."""
         return self._seconds(job)
+
+    def _gang_seconds(self, job: Job, workers: Sequence[int], alone: float) -> float:
+        """A gang is as fast as its slowest worker lets it be."""
+        speedup = len(workers) if self._speedup is None else self._speedup(job)
+        return alone / (speedup * min(self.workers[number].speed for number in workers))
 
     def _begin(self, attempt: Attempt, slot: Slot, seconds: float) -> None:
         self._end_at(attempt, self.clock.now + seconds)
@@ -213,9 +230,11 @@ class VirtualExecutor:
             return
         self._present.difference_update(numbers)
         left = set(numbers)
-        lost = [attempt for attempt in self._attempts.values() if attempt.worker in left]
+        lost = [
+            attempt for attempt in self._attempts.values() if not left.isdisjoint((attempt.worker, *attempt.others))
+        ]
         for attempt in sorted(lost, key=lambda attempt: attempt.worker):
-            name = self._devices[attempt.worker].name
+            name = self._devices[next(n for n in (attempt.worker, *attempt.others) if n in left)].name
             self._report(attempt, self._failure(attempt, Outcome.LOST, f"{name} left"))
 
     # Reports.
@@ -229,7 +248,7 @@ class VirtualExecutor:
 
     def _report(self, attempt: Attempt, report: Report) -> None:
         del self._attempts[attempt.job.trial, attempt.job.attempt]
-        seconds = self.clock.now - attempt.begin
+        seconds = (self.clock.now - attempt.begin) * (1 + len(attempt.others))
         self.busy_seconds += seconds
         if report.outcome not in (Outcome.COMPLETED, Outcome.DIVERGED):
             self.lost_seconds += seconds

@@ -1,22 +1,23 @@
-"""A journal in memory: for simulations, tests, and loops by hand that need no record."""
+"""Journals in memory: for simulations, tests, and loops by hand that need no record."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from hpo_core.journal.measurements import MemoryMeasurements
 from hpo_core.journal.pools import MemoryPools
 from hpo_core.journal.protocol import Owner, StudyInfo
 from hpo_core.journal.unknown_study import unknown_study
-from hpo_core.model.errors import FencedError, StudyBusyError, StudyExistsError
+from hpo_core.model.errors import FencedError, JournalError, StudyBusyError, StudyExistsError
 from hpo_core.model.events import Entry
 
 
 class _Kept:
-    __slots__ = ("entries", "epoch", "owner", "renewed")
+    __slots__ = ("count", "entries", "epoch", "owner", "renewed")
 
     def __init__(self, first: Entry) -> None:
         self.entries = [first]
+        self.count = 1
         self.epoch = first.epoch
         self.owner: Owner | None = None
         self.renewed = 0.0
@@ -43,11 +44,15 @@ class MemoryJournal:
 
     def append(self, study: str, entry: Entry) -> None:
         kept = self._kept(study)
-        if entry.seq != len(kept.entries) or entry.epoch != kept.epoch:
+        if entry.seq != kept.count or entry.epoch != kept.epoch:
             raise FencedError(
                 f"Study {study!r}: entry {entry.seq} of epoch {entry.epoch} refused; the journal is at entry "
-                f"{len(kept.entries)}, epoch {kept.epoch}. Another controller took over; stop this one."
+                f"{kept.count}, epoch {kept.epoch}. Another controller took over; stop this one."
             )
+        kept.count += 1
+        self._take(kept, entry)
+
+    def _take(self, kept: _Kept, entry: Entry) -> None:
         kept.entries.append(entry)
 
     def entries(self, study: str, start: int = 0, stop: int | None = None) -> Iterator[Entry]:
@@ -56,7 +61,7 @@ class MemoryJournal:
     def info(self, study: str) -> StudyInfo:
         kept = self._kept(study)
         return StudyInfo(
-            study, kept.entries[0].time, len(kept.entries), epoch=kept.epoch, owner=kept.owner, renewed=kept.renewed
+            study, kept.entries[0].time, kept.count, epoch=kept.epoch, owner=kept.owner, renewed=kept.renewed
         )
 
     def studies(self) -> list[StudyInfo]:
@@ -83,3 +88,29 @@ class MemoryJournal:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class UnkeptJournal(MemoryJournal):
+    """Hands each entry on and keeps none but the first, so that a million jobs need no memory for their record.
+
+    Args:
+        take: called with each entry but the first of a study.
+    """
+
+    def __init__(self, take: Callable[[Entry], None]) -> None:
+        super().__init__()
+        self._on_entry = take
+
+    def _take(self, kept: _Kept, entry: Entry) -> None:
+        self._on_entry(entry)
+
+    def entries(self, study: str, start: int = 0, stop: int | None = None) -> Iterator[Entry]:
+        """None but the first can be had.
+
+        Raises:
+            JournalError: others are asked for.
+        """
+        count = self._kept(study).count if stop is None else stop
+        if count > 1:
+            raise JournalError(f"Study {study!r}: its entries were not kept. Use a MemoryJournal to read them again.")
+        return super().entries(study, start, stop)

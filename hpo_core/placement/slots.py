@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 from hpo_core.model.devices.inventory import EMPTY, Inventory, Slot
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import Job, Report
+from hpo_core.placement.gangs.node_choice import gang_slots
+from hpo_core.placement.gangs.reservation import Reservation
 from hpo_core.placement.placer import JobKey, Placement
 
 
 class Slots:
     """One job on each slot: the oldest job gets the first free slot in the inventory's order.
 
+    A gang (a job of several slots) begins when all of them are free. The oldest job that finds too few reserves them,
+    see :mod:`hpo_core.placement.gangs.reservation`; one that needs more than there are makes nobody wait.
+
     A device that leaves takes its slots along; a job that holds one of them keeps it until it is released.
+
+    Args:
+        seconds: how long a job is expected to take, or None where nobody knows; without it no younger job begins
+            before one that waits for its slots.
 
     >>> slots = Slots()
     >>> slots.update(Inventory.of(2, "gpu-0"))
@@ -32,8 +42,11 @@ class Slots:
     [(4, 0), (5, 1)]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: Callable[[Job], float | None] | None = None) -> None:
         self.inventory = EMPTY
+        self._seconds = seconds
+        self._ends: dict[JobKey, float] = {}
+        """When the jobs that hold slots are expected to end, where that is known."""
         self._held: dict[JobKey, Slot] = {}
         self._free: list[Slot] = []
         """A heap of slots that are there."""
@@ -44,7 +57,7 @@ class Slots:
 
     def __len__(self) -> int:
         """Slots that jobs hold."""
-        return len(self._held)
+        return sum(len(slot.others) + 1 for slot in self._held.values())
 
     def update(self, inventory: Inventory, usages: Mapping[JobKey, Usage] = {}) -> None:
         """The devices that are there now. Names tell devices apart."""
@@ -53,7 +66,7 @@ class Slots:
         self.inventory = inventory
         self._places = {device.name: place for place, device in enumerate(inventory.devices)}
         self._sizes = {device.name: device.slots for device in inventory.devices}
-        held = {(slot.name, slot.number) for slot in self._held.values()}
+        held = {(slot.name, slot.number) for held in self._held.values() for slot in held.ranks}
         self._free = [
             Slot(place, number, device.name)
             for place, device in enumerate(inventory.devices)
@@ -71,10 +84,47 @@ class Slots:
         return []  # the executor reports them
 
     def place(self, jobs: Sequence[Job], *, now: float | None = None) -> list[Placement]:
+        if any(job.demand.slots > 1 for job in jobs):
+            return self._place_gangs(jobs, 0.0 if now is None else now)
         placements = list(zip(jobs, self.free(len(jobs)), strict=False))
         for job, slot in placements:
             self.take((job.trial, job.attempt), slot)
+            self._expect(job, now)
         return placements
+
+    def _place_gangs(self, jobs: Sequence[Job], now: float) -> list[Placement]:
+        placements: list[Placement] = []
+        present = self.inventory.slots
+        reserved: Reservation | None = None
+        for job in jobs:
+            slots, end = job.demand.slots, now + self._duration(job)
+            if slots > present:
+                continue  # it waits for devices to join, whatever the others do
+            if slots > len(self._free):
+                reserved = reserved or self._reservation(slots, now)
+            elif reserved is None or reserved.admits(slots, end=end):
+                slot = self._free[0] if slots == 1 else gang_slots(sorted(self._free), slots)
+                self.take(job.key, slot)
+                self._expect(job, now)
+                placements.append((job, slot))
+                if reserved is not None:
+                    reserved.admit(slots, end=end)
+        return placements
+
+    def _reservation(self, slots: int, now: float) -> Reservation:
+        ends = []
+        for key, held in self._held.items():
+            returning = sum(slot.number < self._sizes.get(slot.name, 0) for slot in held.ranks)
+            ends.append((self._ends.get(key, math.inf), returning))
+        return Reservation(slots, free=len(self._free), ends=ends, now=now)
+
+    def _expect(self, job: Job, now: float | None) -> None:
+        if self._seconds is not None and now is not None:
+            self._ends[job.key] = now + self._duration(job)
+
+    def _duration(self, job: Job) -> float:
+        seconds = None if self._seconds is None else self._seconds(job)
+        return math.inf if seconds is None else seconds
 
     def judge(self, report: Report) -> Report:
         return report
@@ -95,16 +145,19 @@ class Slots:
         return found
 
     def take(self, job: JobKey, slot: Slot) -> None:
-        """``job`` holds ``slot``, which :meth:`free` gave first."""
+        """``job`` holds ``slot``, which :meth:`free` gave first, and those of its other ranks."""
         if self._free and self._free[0] == slot:
             heapq.heappop(self._free)
         else:
-            self._free.remove(slot)
+            taken = set(slot.ranks)
+            self._free = [one for one in self._free if one not in taken]
             heapq.heapify(self._free)
         self._held[job] = slot
 
     def release(self, job: JobKey) -> None:
         """The job ended; nothing happens where it holds no slot."""
-        slot = self._held.pop(job, None)
-        if slot is not None and slot.number < self._sizes.get(slot.name, 0):
-            heapq.heappush(self._free, Slot(self._places[slot.name], slot.number, slot.name))
+        held = self._held.pop(job, None)
+        self._ends.pop(job, None)
+        for slot in held.ranks if held is not None else ():
+            if slot.number < self._sizes.get(slot.name, 0):
+                heapq.heappush(self._free, Slot(self._places[slot.name], slot.number, slot.name))

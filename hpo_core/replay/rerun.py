@@ -111,6 +111,7 @@ def _grant(
         "bracket": event.bracket,
         "rung": event.rung,
         "target": event.target,
+        "slots": event.demand.slots,
     }
     how = born.get(event.trial)
     if how is not None:

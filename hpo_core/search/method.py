@@ -130,6 +130,10 @@ class SearchMethod(ABC):
         """
         return None
 
+    def recorded_slots(self) -> int:
+        """Slots that the job of :meth:`next_action` had in the study that is trained again; 0: there is no record."""
+        return 0
+
     def check(self) -> None:  # noqa: B027 - optional
         """Assert the method's invariants."""
 

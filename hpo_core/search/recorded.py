@@ -32,6 +32,7 @@ class RecordedGrant(Part):
     initiator: int | None = None
     opponent: int | None = None
     member: int | None = None
+    slots: int = Field(default=1, ge=1, description="Ranks of its gang.")
 
 
 class RecordedTraining(Part):
@@ -128,13 +129,22 @@ class Recorded(SearchMethod):
         self.ruled_out: list[int] = []
 
     def next_action(self) -> Action:
+        return self._next()[0]
+
+    def recorded_slots(self) -> int:
+        return self._next()[1]
+
+    def _next(self) -> tuple[Action, int]:
+        """What to do with a free slot now, and how many slots it had in the record (0: nothing is to be done)."""
         grants = self.settings.grants
         base = self._base[self._next_base] if self._next_base < len(self._base) else None
         fresh = self._begin(grants[base]) if base is not None else None
         if self._ready and (base is None or fresh is None or self._ready[0] < base):
             grant = grants[self._ready[0]]
-            return Promote(grant.trial, grant.bracket, grant.rung, grant.target)
-        return fresh or (WAIT if self.running else DONE)
+            return Promote(grant.trial, grant.bracket, grant.rung, grant.target), grant.slots
+        if base is not None and fresh is not None:
+            return fresh, grants[base].slots
+        return (WAIT if self.running else DONE), 0
 
     def grantable(self, most: int) -> int:
         count = len(self._ready)

@@ -12,6 +12,9 @@ from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Job, Metrics, Params, Point
 from hpo_core.spec import StudySpec
 
+MOST_KNOWN = 2**16
+"""Configurations that are kept; a million of them would take 700 MB."""
+
 
 class AnalyticCurves:
     """Losses as a pure function of (seed, parameters, resource).
@@ -109,7 +112,7 @@ class AnalyticCurves:
         return math.fsum([first, *more]) / self._repeats
 
     def _configuration(self, job: Job) -> _Configuration:
-        """Worked out once a trial."""
+        """Worked out once a trial, but for those that are forgotten meanwhile."""
         known = self._known.get(job.trial)
         if known is None or known.params != job.params:  # another repeat has another trial of that number
             key = repr(sorted(job.params.items()))
@@ -120,6 +123,8 @@ class AnalyticCurves:
                 z = Stream(self._seed, f"cost/{key}", 0).normal()
                 cost *= math.exp(self._cost_spread * z - self._cost_spread**2 / 2)
             shapes = [_Shape(Stream(self._seed, f"curve/{key}", 0), bowl, self._scale, key) for key in keys]
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
             known = self._known[job.trial] = _Configuration(job.params, shapes, cost)
         return known
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -11,23 +11,21 @@ from hpo_core.execution.faults import Faults
 from hpo_core.execution.virtual import VirtualClock
 from hpo_core.execution.virtual_devices import mean_claims
 from hpo_core.execution.virtual_workers import Worker
-from hpo_core.journal.memory import MemoryJournal
-from hpo_core.model.events import AttemptFailed, Entry, JobCompleted, JobGranted
+from hpo_core.journal.memory import UnkeptJournal
 from hpo_core.model.trial import Job, Metrics, Outcome, Params, Point
 from hpo_core.samplers.sampler import Sampler
 from hpo_core.simulation.partitioned_data import HoppingSimulation, PartitionedData
+from hpo_core.simulation.run_figures import LOAD_BINS, RunFigures
 from hpo_core.simulation.shared_cluster import SharedCluster, SharedSimulation
 from hpo_core.simulation.simulated_needs import SimulatedNeeds
 from hpo_core.simulation.simulation import Simulation
 from hpo_core.spec import StudySpec, limits
-from hpo_core.state.best_results import BestResults
 from hpo_core.study import Study
 
 MOST_ATTEMPTS, PER_JOB = 200_000, 20
 """A study is cut off after so many attempts, and so many more for each job that its search expects: one without
 configs may never meet its stop rule, and a job that is dropped too often never ends."""
 ENDLESS = 1_000_000_000
-LOAD_BINS = 240
 
 
 class Workload(Protocol):
@@ -178,12 +176,12 @@ def play(scenario: Scenario, world: Callable[[StudySpec, int], World], repeat: i
             time_unit=place.workload.time_unit,
         )
     clock = VirtualClock()
-    journal = MemoryJournal()
-    study = Study.create(spec, journal, sampler=place.sampler, clock=clock)
+    figures = RunFigures(scenario.max_resource, highest_rung=spec.best_of == "highest_rung")
+    study = Study.create(spec, UnkeptJournal(figures.take), sampler=place.sampler, clock=clock)
     executor = _simulation(scenario, study, clock, place, faults)
     most = MOST_ATTEMPTS + PER_JOB * expected_jobs(study)
     executor.run(max_reports=min(most, limits.SIMULATED_JOBS))
-    run = _summary(scenario, study, executor, journal.entries(spec.study), guessed=place.workload.guessed)
+    run = _summary(scenario, study, executor, figures, guessed=place.workload.guessed)
     if scenario.placed is not None:
         whole = replace(scenario, placed=None, spec=spec.model_copy(update={"data": None, "seed": scenario.spec.seed}))
         return replace(run, replicated=play(whole, world, repeat).seconds)
@@ -221,40 +219,17 @@ def _with_claims(run: Run, executor: SharedSimulation, *, keep: bool) -> Run:
     )
 
 
-def _summary(scenario: Scenario, study: Study, executor: Simulation, entries: Iterable[Entry], *, guessed: int) -> Run:
+def _summary(scenario: Scenario, study: Study, executor: Simulation, figures: RunFigures, *, guessed: int) -> Run:
     state = study.state
-    top = scenario.max_resource
     end = executor.clock.now
-    steps: list[tuple[float, float]] = []
-    full: list[float] = []
-    rungs: dict[int, int] = {}
-    running: dict[int, float] = {}
-    load = [0.0] * LOAD_BINS
-    bests = BestResults(highest_rung=study.spec.best_of == "highest_rung")
-    for entry in entries:
-        for event in entry.events:
-            if type(event) is JobGranted:
-                running[event.trial] = entry.time
-            elif type(event) is JobCompleted:
-                _spread(load, running.pop(event.trial), entry.time, end)
-                rungs[event.resource] = rungs.get(event.resource, 0) + 1
-                if event.resource == top:
-                    full.append(entry.time)
-                if event.loss is not None and not event.infeasible:
-                    bests.take(event, event.resource)
-                best = bests.incumbent
-                if best is not None and (not steps or best.loss != steps[-1][1]):
-                    steps.append((entry.time, best.loss))
-            elif type(event) is AttemptFailed:
-                _spread(load, running.pop(event.trial), entry.time, end)
     best = state.incumbent
     return Run(
         seed=study.spec.seed,
         ended=_ending(study, executor),
         seconds=end,
-        steps=tuple(steps),
-        first_full=full[0] if full else None,
-        full=None if top is None else len(full),
+        steps=tuple(figures.steps),
+        first_full=figures.first_full,
+        full=None if scenario.max_resource is None else figures.full,
         offered=executor.offered_seconds,
         busy=executor.busy_seconds,
         lost=executor.lost_seconds,
@@ -264,9 +239,9 @@ def _summary(scenario: Scenario, study: Study, executor: Simulation, entries: It
         failed=state.failed_attempts,
         best=None if best is None else state.trials[best.trial].params,
         best_resource=0 if best is None else best.resource,
-        rungs=tuple(sorted(rungs.items())),
+        rungs=figures.rungs,
         guessed=guessed,
-        load=tuple(load),
+        load=figures.load(end),
     )
 
 
@@ -279,19 +254,3 @@ def _ending(study: Study, executor: Simulation) -> str:
     if state.running:
         return f"cut off after {state.completed_jobs + state.failed_attempts:,} attempts"
     return "no worker was left"
-
-
-def _spread(load: list[float], begin: float, end: float, whole: float) -> None:
-    """Add one busy worker from ``begin`` to ``end`` to the bins of ``whole`` seconds."""
-    if end <= begin:
-        return
-    per_bin = whole / len(load)
-    first, last = begin / per_bin, min(end / per_bin, len(load) - 1e-9)
-    low, high = int(first), int(last)
-    if low == high:
-        load[low] += last - first
-        return
-    load[low] += low + 1 - first
-    load[high] += last - high
-    for place in range(low + 1, high):
-        load[place] += 1.0

@@ -10,6 +10,7 @@ from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.model.trial import Job, Metrics, Outcome, Point
+from hpo_core.placement import Slots
 from hpo_core.study import Study
 
 
@@ -22,6 +23,7 @@ class Simulation:
         workers: how many of speed 1, or each one.
         train: what training a job gives: metrics at its target, or an outcome other than completed.
         seconds: virtual duration of a job on a worker of speed 1.
+        speedup: how many times as fast a gang trains as one worker; default: as many times as it has ranks.
         curve: metrics on the way to the target, for methods that read curves (``study.method.reads_curves``).
         checkpoints: whether results carry a (made up) checkpoint, so that later jobs resume.
         faults: stragglers and drops.
@@ -35,6 +37,7 @@ class Simulation:
         workers: int | Sequence[Worker],
         train: Callable[[Job], Metrics | Outcome],
         seconds: Callable[[Job], float],
+        speedup: Callable[[Job], float] | None = None,
         curve: Callable[[Job], Sequence[Point]] | None = None,
         checkpoints: bool = True,
         faults: Faults = NO_FAULTS,
@@ -46,12 +49,18 @@ class Simulation:
             workers=workers,
             train=train,
             seconds=seconds,
+            speedup=speedup,
             objectives=[metric.name for metric in study.spec.objectives],
             curve=curve,
             checkpoints=checkpoints,
             faults=faults,
         )
-        self._loop = Loop(study, self.executor)
+
+        def expected(job: Job) -> float:
+            return seconds(job) / (job.demand.slots if speedup is None else speedup(job))
+
+        gangs = study.spec.training.gang != 1
+        self._loop = Loop(study, self.executor, placer=Slots(expected) if gangs else None)
 
     def run(self, until: float = math.inf, max_reports: int | None = None) -> None:
         """Go on until the study has nothing to run, the clock says ``until``, or so many reports came.

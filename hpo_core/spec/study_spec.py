@@ -23,6 +23,7 @@ from hpo_core.spec.data import DataSpec, check_data
 from hpo_core.spec.older_settings import with_later_settings
 from hpo_core.spec.packing import PackingSpec, check_packing, read_packing
 from hpo_core.spec.plain_data import check_plain
+from hpo_core.spec.refusals.gangs import check_gang
 from hpo_core.spec.sections import (
     CheckpointSpec,
     JournalSpec,
@@ -147,6 +148,7 @@ class StudySpec(Part):
             check_threads(self)
             check_packing(self)
             check_data(self)
+            check_gang(self)
         space = self.search_space()
         if self.metrics and self.metrics[0] != self.metric:
             raise ValueError(

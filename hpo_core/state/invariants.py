@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 def check_state(state: StudyState) -> None:
     """Assert every invariant; tests call it after each event."""
     assert set(state.running) == {t.number for t in state.trials if t.running}
+    assert state.slots_in_use == sum(grant.demand.slots for grant in state.running.values())
     assert all(state.running[number].attempt == placed.attempt for number, placed in state.placed.items())
     assert len(set(state.waiting)) == len(state.waiting)
     for number in state.waiting:

@@ -56,6 +56,8 @@ class StudyState:
         self.trials: list[TrialRecord] = []
         self.running: dict[int, JobGranted] = {}
         """Grants that await a report, by trial, oldest first."""
+        self.slots_in_use = 0
+        """Slots that they demand together."""
         self.placed: dict[int, JobPlaced] = {}
         """Of them those that run on a device that jobs share, by trial; with ``packing`` the others wait for one."""
         self.waiting: deque[int] = deque()
@@ -63,7 +65,7 @@ class StudyState:
         self.inventory: Inventory = EMPTY
         """What jobs can run on."""
         self.capacity = 0
-        """Its slots: jobs that can run at once."""
+        """Its slots: jobs of one slot that can run at once."""
         self.queue: deque[Params] = deque()
         """Configurations that are sampled next, perhaps in part: ``start_with``, then what was enqueued."""
         self.requests: set[str] = set()
@@ -211,6 +213,7 @@ class StudyState:
         trial.granted = event
         trial.running = True
         self.running[event.trial] = event
+        self.slots_in_use += event.demand.slots
         units = self._units(event.trial, event.stage, event.target)
         self.resource_running += units
         if type(event.stage) is Further:
@@ -228,7 +231,7 @@ class StudyState:
     def _no_longer_runs(self, number: int, stage: Stage, target: int) -> int:
         """Returns the units of the job."""
         units = self._units(number, stage, target)
-        del self.running[number]
+        self.slots_in_use -= self.running.pop(number).demand.slots
         self.placed.pop(number, None)
         self.trials[number].running = False
         self.resource_running -= units

@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from hpo_core.checkpoints.budget import Budget
 from hpo_core.checkpoints.retention import LiveCheckpoints
+from hpo_core.model.devices.inventory import Demand, slots_demand
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.model.events import (
     Event,
@@ -27,6 +28,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
 from hpo_core.state.worker_losses import MOST_DEFERRED
 from hpo_core.study.further_training import next_in_turn, recorded_training
+from hpo_core.study.gang_sizes import gang_size
 from hpo_core.study.stop_rules import StopRules
 
 
@@ -62,22 +64,26 @@ class Grants:
     # What is asked for.
 
     def fill(self) -> Iterator[Event]:
-        """Grant jobs until every slot has one, or there is none to grant."""
+        """Grant jobs until the next one finds too few slots, or there is none to grant."""
         state = self._state
-        while len(state.running) < state.capacity:
+        while (room := state.capacity - state.slots_in_use) > 0:
             before = len(state.running)
-            yield from self.one()
+            yield from self.one(room)
             if len(state.running) == before:
                 return
             if self._limits_resource:
                 yield from self.stop_if_due()
 
-    def one(self) -> Iterator[Event]:
-        """Grant one job, whatever the capacity."""
+    def one(self, room: int | None = None) -> Iterator[Event]:
+        """Grant one job.
+
+        Args:
+            room: slots that it may take; None: whatever the capacity.
+        """
         running = len(self._state.running)
-        yield from self._by_search()
+        yield from self._by_search(room)
         if len(self._state.running) == running:
-            yield from self._beyond_search()
+            yield from self._beyond_search(room)
 
     def make_room(self, more: int, turn: int | None = None) -> Iterator[Event]:
         """Remove checkpoints until ``more`` jobs fit into the budget for them, or nothing can go."""
@@ -140,9 +146,10 @@ class Grants:
     def check(self) -> None:
         """Assert that no slot is idle although a job could run."""
         state, budget = self._state, self._budget
-        if state.capacity <= len(state.running):
+        room = state.capacity - state.slots_in_use
+        if room <= 0:
             return
-        if (further := self.next_further()) is not None:
+        if (further := self.next_further()) is not None and self._size().slots <= room:
             full = budget is not None and bool(state.running) and budget.over(1)
             assert full, f"a slot is idle although trial {further} is to be trained further"
         if state.halted is None:
@@ -150,15 +157,19 @@ class Grants:
             idle = again is None and not isinstance(action, Sample | Promote | Reproduce)
             idle = idle or (budget is not None and bool(state.running) and budget.over(1))
             idle = idle or (isinstance(action, Promote) and state.trials[action.trial].running)
+            idle = idle or self._size(again).slots > room
             assert idle, f"a slot is idle although {action} could run"
 
     # The search.
 
-    def _by_search(self) -> Iterator[Event]:
+    def _by_search(self, room: int | None) -> Iterator[Event]:
         state = self._state
         if state.halted is not None:
             return
         again, action = self.next_again()
+        demand = self._size(again)
+        if room is not None and demand.slots > room:
+            return
         if self._budget is not None and (again is not None or isinstance(action, Sample | Promote | Reproduce)):
             loaded = action.trial if isinstance(action, Promote) else getattr(action, "parent", None)
             yield from self.make_room(1, loaded)
@@ -178,7 +189,7 @@ class Grants:
                 target=failed.target,
                 checkpoint=start,
                 retry=True,
-                demand=failed.demand,
+                demand=demand,
             )
         elif isinstance(action, Promote):
             trial = state.trials[action.trial]
@@ -186,17 +197,27 @@ class Grants:
                 return  # a person has it trained further meanwhile, and a trial has one job at a time
             stage = self._rung(action.trial, action.bracket, action.rung)
             yield JobGranted(
-                action.trial, trial.attempts, stage, target=action.target, checkpoint=state.start_of(action.trial)
+                action.trial,
+                trial.attempts,
+                stage,
+                target=action.target,
+                checkpoint=state.start_of(action.trial),
+                demand=demand,
             )
         elif isinstance(action, Sample):
             number = len(state.trials)
             created = self._sampled(number, action.bracket)
             yield created
             if isinstance(created, SamplerExhausted):
-                yield from self._by_search()  # the method wants no further configuration now
+                yield from self._by_search(room)  # the method wants no further configuration now
                 return
             yield JobGranted(
-                number, 0, self._rung(number, action.bracket, action.rung), target=action.target, checkpoint=None
+                number,
+                0,
+                self._rung(number, action.bracket, action.rung),
+                target=action.target,
+                checkpoint=None,
+                demand=demand,
             )
         elif isinstance(action, Reproduce):
             number = len(state.trials)
@@ -215,7 +236,13 @@ class Grants:
                 generation=action.generation,
             )
             stage = Generation(action.member, action.generation)
-            yield JobGranted(number, 0, stage, target=action.target, checkpoint=self._start_of(state.trials[number]))
+            start = self._start_of(state.trials[number])
+            yield JobGranted(number, 0, stage, target=action.target, checkpoint=start, demand=demand)
+
+    def _size(self, again: int | None = None) -> Demand:
+        """What the next job demands: one of the search, or that of trial ``again``, which failed."""
+        failed = None if again is None else self._state.trials[again].granted
+        return slots_demand(gang_size(self._spec, self._state, self._method, failed))
 
     def _rung(self, trial: int, bracket: int, rung: int) -> Stage:
         """Rungs are few and grants many: one value each."""
@@ -256,14 +283,15 @@ class Grants:
 
     # Beyond the search.
 
-    def _beyond_search(self) -> Iterator[Event]:
+    def _beyond_search(self, room: int | None) -> Iterator[Event]:
         """A job beyond the search, where there is nothing left to grant for the search."""
         state = self._state
         recorded = recorded_training(self._spec, state) if state.halted is None and not self.searching else None
         if recorded is not None:
             yield TrialExtended(*recorded, self._checkpoints().further_start(recorded[0]))
         number = self.next_further()
-        if number is None:
+        demand = self._size()
+        if number is None or (room is not None and demand.slots > room):
             return
         if self._budget is not None:
             yield from self.make_room(1)
@@ -274,4 +302,12 @@ class Grants:
         trial, target = state.trials[number], state.extended[number].target
         again = bool(trial.failures) and trial.granted is not None and trial.granted.target == target
         start = self._checkpoints().further_start(number)
-        yield JobGranted(number, trial.attempts, Further(trial.bracket), target=target, checkpoint=start, retry=again)
+        yield JobGranted(
+            number,
+            trial.attempts,
+            Further(trial.bracket),
+            target=target,
+            checkpoint=start,
+            retry=again,
+            demand=demand,
+        )

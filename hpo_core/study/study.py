@@ -273,7 +273,7 @@ class Study(PersonRequests):
             HpoError: it is neither, or below 0.
         """
         inventory = capacity if isinstance(capacity, Inventory) else self._slots(capacity)
-        if inventory == self.state.inventory and len(self.state.running) >= self.state.capacity:
+        if inventory == self.state.inventory and self.state.slots_in_use >= self.state.capacity:
             return []
         return self._granted(self._take(CapacityNoticed(inventory)))
 

@@ -6,6 +6,7 @@ import fcntl
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from hpo_core.journal.memory import MemoryJournal
 from hpo_core.journal.protocol import StudyInfo
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import JournalError
-from hpo_core.model.events import JobPlaced
+from hpo_core.model.events import JobGranted, JobPlaced
 from hpo_core.model.trial import Job, Outcome
 from hpo_core.security.lock_file import LockFile
 from hpo_core.spec import SlurmClusterSpec, StudySpec
@@ -155,3 +156,27 @@ def test_jobs_that_are_stopped_end_and_are_not_begun_again() -> None:
     shown = follow(make_spec(search={"method": "random", "configs": 2, "max_resource": 1}, packing={}), play)
     assert [(trial, device) for trial, device, _ in shown.begun] == [(0, "GPU-a"), (0, "GPU-b"), (1, "GPU-b")]
     assert [(trial, outcome) for trial, outcome, _ in shown.ended] == [(0, Outcome.PREEMPTED)]
+
+
+def test_a_shown_entry_costs_the_same_however_many_jobs_run() -> None:
+    looked = 0
+
+    class Running(dict[int, JobGranted]):
+        def values(self) -> Any:
+            nonlocal looked
+            looked += 1
+            return super().values()
+
+    journal = MemoryJournal()
+    study = Study.create(make_spec(search={"method": "random", "configs": 90, "max_resource": 1}), journal)
+    for job in study.set_capacity(30):
+        study.tell(job, {"loss": 1.0})
+    follower = StudyFollower(study.name, journal, 1)
+    follower.study.state.running = Running()
+    jobs = FollowedJobs(follower.study, Shown)
+    for entry in follower.news() or ():
+        follower.study.replay(entry)
+        jobs.show(entry)
+    assert isinstance(jobs.tasks, Shown)
+    assert (len(jobs.tasks.begun), len(jobs.tasks.ended)) == (60, 30)
+    assert looked == 0

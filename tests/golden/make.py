@@ -269,6 +269,24 @@ def beside() -> Study:
     return study
 
 
+def gangs() -> Study:
+    """A study whose jobs are gangs of three slots, on five to eight slots, with retries and a job beyond the search."""
+    world = World(53, failures=0.1)
+    cluster = {"kind": "local", "workers": 8}
+    study = fresh(make_spec(study="golden", training={"gang": 3}, cluster=cluster), MemoryJournal(), world)
+    running = study.set_capacity(8)
+    told = 0
+    while running:
+        running += study.tell_report(world.report(running.pop(0)))
+        told += 1
+        if told in (4, 8):
+            running += study.set_capacity({4: 5, 8: 7}[told])
+    running = study.train_further(to=40)
+    while running:
+        running += study.tell_report(world.report(running.pop(0)))
+    return study
+
+
 def hopped() -> Study:
     """A study whose models hop over partitions, two of them for validation, on workers that hold some of them."""
     files = [{"name": f"part-{place}", "count": 90 + place, "bytes": 5000 + place} for place in range(4)]
@@ -346,6 +364,7 @@ def studies() -> dict[str, Study]:
         "used": used(),
         "placed": placed(),
         "beside": beside(),
+        "gangs": gangs(),
         "hopped": hopped(),
         "hopped-failures": hopped_failures(),
     }

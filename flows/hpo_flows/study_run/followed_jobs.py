@@ -43,16 +43,22 @@ class FollowedJobs:
             self._begin(key, _device(report), min(report.started or entry.time, entry.time))
             self._end(key, report, entry.time)
         granted = [state.job(event) for event in entry.events if type(event) is JobGranted]
-        wanted = {(grant.trial, grant.attempt) for grant in state.running.values()} | {job.key for job in granted}
-        for trial, attempt in self._ends.keys() - wanted:
-            stopped = Report(trial=trial, attempt=attempt, outcome=Outcome.PREEMPTED, message="stopped")
-            self._end((trial, attempt), stopped, entry.time)
-        self._waiting = {key: job for key, job in self._waiting.items() if key in wanted}
+        if len(self._ends) + len(self._waiting) + len(granted) != len(state.running):
+            self._end_stopped(granted, entry.time)
         for job in granted:
             self._waiting[job.key] = job
             if self._study.spec.packing is None:
                 self._begin(job.key, "", entry.time)
         return report, granted
+
+    def _end_stopped(self, granted: list[Job], time: float) -> None:
+        """Trials were stopped while they train. Looked for in all that runs, so not at every entry."""
+        running = self._study.state.running.values()
+        wanted = {(grant.trial, grant.attempt) for grant in running} | {job.key for job in granted}
+        for trial, attempt in self._ends.keys() - wanted:
+            stopped = Report(trial=trial, attempt=attempt, outcome=Outcome.PREEMPTED, message="stopped")
+            self._end((trial, attempt), stopped, time)
+        self._waiting = {key: job for key, job in self._waiting.items() if key in wanted}
 
     def _begin(self, key: tuple[int, int], device: str, time: float) -> None:
         job = self._waiting.pop(key, None)

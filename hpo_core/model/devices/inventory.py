@@ -10,10 +10,30 @@ from hpo_core.model.devices.share import Share
 
 
 class Demand(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a job needs. Every job needs one slot, so there is nothing to say yet."""
+    """What a job needs.
+
+    Raises:
+        ValueError: ``slots`` is below 1.
+    """
+
+    slots: int = 1
+    """Slots that it holds at once: the ranks of a gang, or one."""
+
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise ValueError(f"Demand: slots = {self.slots} must be 1 or more.")
 
 
 ONE_SLOT = Demand()
+
+
+def slots_demand(slots: int) -> Demand:
+    """The demand of a job of so many slots; the same object for one, which the journal leaves out.
+
+    >>> slots_demand(1) is ONE_SLOT, slots_demand(4).slots
+    (True, 4)
+    """
+    return ONE_SLOT if slots == 1 else Demand(slots)
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -74,7 +94,7 @@ EMPTY = Inventory()
 
 
 class Slot(NamedTuple):
-    """One place for one job. Slots sort in the inventory's order."""
+    """One place for one job, or for a rank of one. Slots sort in the inventory's order."""
 
     device: int
     """Place of the device in the inventory's order."""
@@ -84,3 +104,10 @@ class Slot(NamedTuple):
     """Name of the device."""
     share: Share | None = None
     """The part of the device that comes with it; None: whatever is there."""
+    others: tuple[Slot, ...] = ()
+    """Of a gang: the slots of its other ranks, from rank 1 on."""
+
+    @property
+    def ranks(self) -> tuple[Slot, ...]:
+        """The slots of all ranks, from rank 0 on; this one alone where there is no gang."""
+        return (self._replace(others=()), *self.others) if self.others else (self,)

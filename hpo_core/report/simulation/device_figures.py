@@ -7,7 +7,7 @@ from typing import Any
 from hpo_core.report.median_band import COLORS
 from hpo_core.report.simulation.answers import Simulated
 from hpo_core.report.style import INK, MUTED, Figure, axis, layout, rounded, time_axis, whole
-from hpo_core.simulation.repeats import LOAD_BINS
+from hpo_core.simulation.run_figures import LOAD_BINS
 from hpo_core.simulation.shared_cluster import ONE_PER_DEVICE
 from hpo_core.simulation.statistics import Answer
 from hpo_core.views.formatting import duration

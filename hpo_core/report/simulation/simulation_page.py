@@ -16,7 +16,8 @@ from hpo_core.report.simulation.answers import MEDIANS, SPREADS, Simulated, endi
 from hpo_core.report.simulation.device_figures import device_claims, ends, to_draw
 from hpo_core.report.study.tables import table as html_table
 from hpo_core.report.style import INK, MUTED, Figure, axis, layout, rounded, text, time_axis, whole
-from hpo_core.simulation.repeats import LOAD_BINS, Run, Scenario
+from hpo_core.simulation.repeats import Run, Scenario
+from hpo_core.simulation.run_figures import LOAD_BINS
 from hpo_core.views.formatting import number
 from hpo_core.views.spread import Spread, quantile
 

@@ -1,0 +1,1 @@
+"""Refuses settings that contradict each other, one file for each part."""

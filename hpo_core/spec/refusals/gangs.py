@@ -1,0 +1,50 @@
+"""Refuses gangs (``training.gang``) where they are not built, or could never begin."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpo_core.spec.clusters import LocalCudaClusterSpec
+
+if TYPE_CHECKING:
+    from hpo_core.spec.study_spec import StudySpec
+
+
+def check_gang(spec: StudySpec) -> None:
+    """Refuse what the rest of a study does not fit.
+
+    Raises:
+        ValueError: setting, value, rule and cure.
+    """
+    gang = spec.training.gang
+    if gang == 1:
+        return
+    named = f"training.gang = {gang}"
+    if spec.packing is not None:
+        raise ValueError(
+            f"{named}, and packing: a rank of a gang has a slot of its own, and shares no device; drop one of the two"
+        )
+    if spec.data is not None:
+        raise ValueError(
+            f"{named}, and data: a model that hops trains on one worker at a time; drop data, and give each rank its "
+            "part of a batch by trial.shard()"
+        )
+    if spec.repeats > 1:
+        raise ValueError(
+            f"{named}, and repeats = {spec.repeats}: a gang trains one seed; set repeats to 1, or training.gang to 1"
+        )
+    if spec.style == "optuna":
+        raise ValueError(
+            f"{named}, and style optuna: an Optuna objective knows no ranks; write it as train(trial) with "
+            "trial.track() and trial.steps(), or drop training.gang"
+        )
+    cluster = spec.cluster
+    size = cluster.size
+    if isinstance(cluster, LocalCudaClusterSpec) and cluster.devices is not None:
+        size = len(cluster.devices)
+    if size is not None and size < gang:
+        setting = "cluster.devices" if isinstance(cluster, LocalCudaClusterSpec) else "cluster.workers"
+        raise ValueError(
+            f"{named} needs {gang} slots at once, and {setting} gives {size}: no job could ever begin; raise "
+            f"{setting} to {gang}, or lower training.gang"
+        )

@@ -1,0 +1,1 @@
+"""Gangs: jobs of several slots, and their ranks."""

@@ -1,0 +1,181 @@
+"""Studies whose jobs are gangs: granted within the slots, recorded, replayed, audited, trained again, simulated."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from hpo_core import MemoryJournal, Study, StudySpec
+from hpo_core.execution.in_process import InProcessExecutor
+from hpo_core.execution.virtual import VirtualClock
+from hpo_core.execution.virtual_workers import Worker, make_workers
+from hpo_core.journal.codec import decode_entry, encode_entry
+from hpo_core.model.errors import SpecError
+from hpo_core.model.events import JobGranted
+from hpo_core.model.stage import Rung
+from hpo_core.replay.audit import audit
+from hpo_core.replay.rerun import rerun_spec
+from hpo_core.simulation import Simulation
+from hpo_core.study import job_grants
+from hpo_core.study.gang_sizes import gang_size
+from tests.conftest import World, fresh, make_spec
+
+CLUSTER = {"kind": "local", "workers": 16}
+
+
+def gang_spec(gang: int = 4, **changes: Any) -> StudySpec:
+    return make_spec(training={"gang": gang}, cluster=CLUSTER, **changes)
+
+
+def simulated(study: Study, clock: VirtualClock, workers: Any, **more: Any) -> Simulation:
+    return Simulation(
+        study,
+        clock,
+        workers=workers,
+        train=lambda job: {"loss": float(job.params["x"]) / job.target},
+        seconds=lambda job: 12.0 * job.target,
+        **more,
+    )
+
+
+def granted(study: Study) -> list[JobGranted]:
+    entries = study.journal.entries(study.name)
+    return [event for entry in entries for event in entry.events if isinstance(event, JobGranted)]
+
+
+def test_jobs_are_granted_whole_within_the_slots() -> None:
+    study = fresh(gang_spec())
+    assert study.set_capacity(3) == []
+    jobs = study.set_capacity(11)
+    assert [job.demand.slots for job in jobs] == [4, 4] and study.state.slots_in_use == 8
+    study.check()
+    assert study.tell(jobs[0], {"loss": 0.5}) and study.state.slots_in_use == 8
+    study.set_capacity(0)
+    study.tell(jobs[1], {"loss": 0.5})
+    assert study.state.slots_in_use == 4
+    study.check()
+
+
+def test_the_journal_says_how_many_ranks_and_nothing_without_a_gang() -> None:
+    for gang, words in ((4, '"demand":{"slots":4}'), (1, None)):
+        world = World(3, failures=0.1)
+        study = fresh(gang_spec(gang), MemoryJournal(), world)
+        running = study.set_capacity(8)
+        while running:
+            running += study.tell_report(world.report(running.pop(0)))
+        entries = list(study.journal.entries(study.name))
+        lines = [encode_entry(entry) for entry in entries]
+        grants = [line for line in lines if '"JobGranted"' in line]
+        assert grants and all((words in line) if words else '"demand"' not in line for line in grants)
+        assert any(grant.retry for grant in granted(study))
+        read = [decode_entry(line) for line in lines]
+        assert Study.from_entries(read).state.slots_in_use == study.state.slots_in_use == 0
+        assert audit(read).clean
+
+
+def test_audit_finds_a_grant_of_another_size() -> None:
+    study = fresh(gang_spec())
+    study.set_capacity(8)
+    lines = [encode_entry(entry) for entry in study.journal.entries(study.name)]
+    forged = [decode_entry(line.replace('"slots":4', '"slots":2', 1)) for line in lines]
+    assert [encode_entry(entry) for entry in forged] != lines
+    assert not audit(forged, check_invariants=False).clean
+
+
+def test_a_rerun_trains_with_the_recorded_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = random.Random(5)
+
+    def any_size(spec: Any, state: Any, method: Any, failed: Any = None) -> int:
+        return failed.demand.slots if failed is not None else sizes.choice([1, 2, 3, 4])
+
+    def played(study: Study) -> Study:
+        world = World(7, failures=0.1)
+        running = study.set_capacity(9)
+        while running:
+            assert study.state.slots_in_use <= 9
+            running += study.tell_report(world.report(running.pop(0)))
+        study.check()
+        return study
+
+    with monkeypatch.context() as patched:
+        patched.setattr(job_grants, "gang_size", any_size)
+        source = played(fresh(gang_spec(), MemoryJournal(), World(7)))
+    first = {(one.trial, one.target): one.demand.slots for one in granted(source) if not one.retry}
+    assert set(first.values()) == {1, 2, 3, 4}
+    again = played(fresh(rerun_spec(list(source.journal.entries("world")), "again"), MemoryJournal(), World(8)))
+    assert {(one.trial, one.target): one.demand.slots for one in granted(again) if not one.retry} == first
+    assert audit(list(again.journal.entries("again"))).clean
+
+
+def test_a_simulated_gang_is_as_fast_as_its_ranks_or_as_a_model_says() -> None:
+    for speedup, factor in ((None, 4.0), (lambda job: 3.0, 3.0)):
+        clock = VirtualClock()
+        search = {"method": "random", "configs": 6, "max_resource": 2}
+        study = Study.create(gang_spec(search=search, metric={"name": "loss"}), clock=clock)
+        simulation = simulated(study, clock, 9, speedup=speedup)
+        simulation.run()
+        assert study.status == "finished" and clock.now == pytest.approx(3 * 24.0 / factor)
+        assert simulation.busy_seconds == pytest.approx(6 * 4 * 24.0 / factor)
+        assert simulation.utilization == pytest.approx(8 / 9)
+
+
+def test_the_slowest_worker_sets_the_pace_and_one_that_leaves_ends_the_gang() -> None:
+    clock = VirtualClock()
+    search = {"method": "random", "configs": 1, "max_resource": 2}
+    study = Study.create(gang_spec(2, search=search, metric={"name": "loss"}), clock=clock)
+    workers = [Worker(), Worker(leaves=5.0), Worker(speed=0.5)]
+    simulated(study, clock, workers).run()
+    assert clock.now == pytest.approx(5.0 + 24.0)  # lost at 5 with its second worker, then 24 / 2 at half the speed
+    assert [failure.outcome.value for failure in study.state.trials[0].failures] == []
+    assert study.state.failed_attempts == 1 and study.status == "finished"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_studies_of_gangs_and_single_jobs_end_while_workers_come_and_go(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def any_size(spec: Any, state: Any, method: Any, failed: Any = None) -> int:
+        place = seed + 7 * state.completed_jobs + 3 * len(state.trials)
+        return failed.demand.slots if failed is not None else [1, 1, 2, 4, 6][place % 5]
+
+    monkeypatch.setattr(job_grants, "gang_size", any_size)
+    clock = VirtualClock()
+    study = Study.create(gang_spec(metric={"name": "loss"}), clock=clock)
+    workers = make_workers(8, joins=[(4, 60.0), (2, 90.0)], leaves=[(6, 30.0)])
+    simulation = simulated(study, clock, workers)
+    simulation.run()
+    study.check()
+    assert study.status == "finished" and not study.state.running
+    assert simulation.utilization > 0.3
+
+
+def test_what_is_not_built_is_refused_with_its_cure() -> None:
+    for changes, words in (
+        ({"packing": True}, r"training\.gang = 4, and packing: .*drop one"),
+        ({"repeats": 2}, r"training\.gang = 4, and repeats = 2: .*set repeats to 1"),
+        ({"data": {"partitions": ["a", "b"]}, "objective": "lab:train"}, r"training\.gang = 4, and data: .*drop data"),
+        ({"style": "optuna", "objective": "lab:train"}, r"training\.gang = 4, and style optuna: "),
+        ({"cluster": {"kind": "local", "workers": 3}}, r"needs 4 slots .*cluster\.workers gives 3: .*raise .* to 4"),
+        ({"cluster": {"kind": "local_cuda", "devices": [0, 1]}}, r"needs 4 slots .*cluster\.devices gives 2"),
+    ):
+        plain = gang_spec().plain() | changes
+        with pytest.raises(SpecError, match=words):
+            StudySpec.from_plain(plain)
+    for size in (0, 2.5, "some"):
+        with pytest.raises(SpecError, match="training.gang"):
+            StudySpec.from_plain(gang_spec().plain() | {"training": {"gang": size}})
+    StudySpec.from_plain(gang_spec().plain() | {"cluster": {"kind": "address", "address": "tcp://127.0.0.1:1"}})
+
+
+def test_an_executor_of_one_process_refuses_a_gang(tmp_path: Any) -> None:
+    with pytest.raises(SpecError, match=r"training\.gang = 4 needs a process for each rank.*set training\.gang to 1"):
+        InProcessExecutor(gang_spec(), tmp_path, objective=lambda trial: None)
+
+
+def test_a_new_job_has_the_size_of_the_study_and_a_repeated_one_its_own() -> None:
+    study = fresh(gang_spec(2))
+    failed = JobGranted(0, 0, Rung(0, 0), target=1, checkpoint=None)
+    assert gang_size(study.spec, study.state, study.method) == 2
+    assert gang_size(study.spec, study.state, study.method, failed) == 1

@@ -1,0 +1,152 @@
+"""The performance model against the figures of Paleo and of the paper on ASHA, and against loops that count."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from hpo_core.placement.scaling import all_reduce
+from hpo_core.placement.scaling.hardware import ETHERNET_20, K40, Link
+from hpo_core.placement.scaling.layers import Convolution, Dense, Work
+from hpo_core.placement.scaling.speedups import doublings, kappa, speedups
+from hpo_core.placement.scaling.step_time import (
+    ExchangeModel,
+    FittedModel,
+    LayerModel,
+    corrected,
+    fitted,
+)
+from tests.scaling.paleo_nin import BACKWARD_K40, FORWARD_K40, NIN, PUBLISHED, nin
+
+
+@pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: f"batch-{row[0]}-workers-{row[1]}")
+def test_network_in_network_takes_what_paleo_says(row: tuple[float, ...]) -> None:
+    batch, workers, *times = row
+    model, samples = nin(int(batch)), -(-int(batch) // int(workers))
+    tree, butterfly = (
+        all_reduce.seconds(int(workers), model.size, model.link, scheme) for scheme in ("tree", "butterfly")
+    )
+    found = [model.forward(samples), model.backward(samples), model.update(), tree, butterfly]
+    assert [1000 * seconds for seconds in found] == pytest.approx(times, rel=1e-12)
+    assert model.step(int(workers)).total == pytest.approx(sum(found[:3]) + butterfly, rel=1e-12)
+
+
+def test_each_layer_takes_what_paleo_says() -> None:
+    for layer, (compute, memory) in zip(NIN, FORWARD_K40, strict=False):
+        assert 1000 * K40.seconds(layer.forward(128)) == pytest.approx(compute + memory, rel=1e-12)
+    for number, (layer, (compute, memory)) in enumerate(zip(NIN, BACKWARD_K40, strict=False)):
+        found = [layer.weight_gradient(128)] if isinstance(layer, Convolution) else []
+        found += [layer.input_gradient(128)] if number else []
+        assert 1000 * sum(map(K40.seconds, found)) == pytest.approx(compute + memory, rel=1e-12)
+
+
+def test_a_convolution_multiplies_as_often_as_loops_do() -> None:
+    layer, samples = Convolution((7, 6), 2, (3, 2), 5, stride=(2, 1), padding="same"), 3
+    outputs = itertools.product(range(samples), range(4), range(6), range(5))
+    window = itertools.product(range(3), range(2), range(2))
+    assert layer.outputs == (4, 6)
+    assert layer.forward(samples).flops == 2 * len(list(outputs)) * len(list(window))
+    assert layer.weight_gradient(samples).flops == pytest.approx(layer.forward(samples).flops)
+
+
+def test_a_dense_layer_reads_and_writes_its_matrices() -> None:
+    layer = Dense(3, 5)
+    arrays = {"x": 7 * 3, "w": 3 * 5, "y": 7 * 5}
+    for work in (layer.forward(7), layer.input_gradient(7), layer.weight_gradient(7)):
+        assert work.flops == 2 * 7 * 3 * 5
+        assert sorted(work.transfers) == sorted(4 * size for size in arrays.values())
+    assert layer.weights == 3 * 5 + 5
+
+
+def test_the_first_layer_needs_no_gradient_of_its_input() -> None:
+    one = LayerModel(layers=(Dense(10, 10),), processor=K40, link=ETHERNET_20, batch=8)
+    two = LayerModel(layers=(Dense(10, 10),) * 2, processor=K40, link=ETHERNET_20, batch=8)
+    assert one.backward(8) == K40.seconds(Dense(10, 10).weight_gradient(8))
+    assert two.backward(8) == pytest.approx(2 * one.backward(8) + K40.seconds(Dense(10, 10).input_gradient(8)))
+
+
+INCEPTION = ExchangeModel(seconds=11.82207685931826, size=94937248, link=Link(20, 0.72), all_reduce="butterfly")
+"""Inception V3 on a K80 at 62 % of its peak, batch 1024: seconds and bytes are what Paleo computes."""
+
+
+def test_inception_may_use_16_gpus_at_three_quarters_of_linear() -> None:
+    """The figure of section 5.2: 20G Ethernet, butterfly, batch 1024, K80."""
+    assert kappa(speedups(INCEPTION, doublings(128))) == 16
+    assert kappa(speedups(INCEPTION, range(1, 129))) == 16
+
+
+def test_kappa_is_the_largest_number_that_is_efficient_enough() -> None:
+    gains = speedups(INCEPTION, doublings(128))
+    for efficiency in (0.01, 0.3, 0.5, 0.75, 0.9, 0.99, 1.0):
+        enough = [gpus for gpus in (1, 2, 4, 8, 16, 32, 64, 128) if gains[gpus] / gpus >= efficiency]
+        assert kappa(gains, efficiency) == max(enough)
+    assert kappa({3: 2.1}, 0.7) == 3  # 0.7 * 3 is above 2.1 in floats, or 2.1 / 3 below 0.7
+    assert kappa({}, 0.75) == 1
+    assert kappa({2: 1.2, 4: 3.2}) == 4
+
+
+def test_ring_and_tree_move_what_their_steps_move() -> None:
+    size, link = 8.0e9, Link(10)
+    for ranks in (2, 3, 4, 8, 16):
+        ring = sum(link.seconds(size / ranks) for _ in range(2 * (ranks - 1)))
+        assert all_reduce.seconds(ranks, size, link, "ring") == pytest.approx(ring)
+        levels, reached = 0, 1
+        while reached < ranks:
+            levels, reached = levels + 1, 2 * reached
+        assert all_reduce.rounds(ranks, "butterfly") == levels
+        assert all_reduce.rounds(ranks, "tree") == 2 * levels
+    assert [all_reduce.rounds(1, scheme) for scheme in ("butterfly", "tree", "ring")] == [0, 0, 0]
+
+
+def test_the_corrected_model_meets_both_measured_times() -> None:
+    model = nin(256)
+    measured = {1: 130.0, 2: 80.0}  # seconds of some epochs, here
+    better = corrected(model, measured)
+    assert better.step(1).total == pytest.approx(130)
+    assert better.step(2).total == pytest.approx(80)
+    one, two = model.step(1), model.step(2)
+    assert better.compute == pytest.approx(130 / one.compute)
+    assert better.communication == pytest.approx((80 - 130 / one.compute * two.compute) / two.communication)
+    assert kappa(speedups(better, doublings(64))) < kappa(speedups(model, doublings(64)))
+
+
+def test_a_correction_never_makes_communication_negative() -> None:
+    better = corrected(nin(256), {1: 100.0, 2: 40.0})
+    assert better.communication == 0
+    assert speedups(better, (2, 4))[4] <= 4
+
+
+def test_one_measured_time_alone_keeps_the_speedups_unless_its_steps_are_known() -> None:
+    model = nin(256)
+    slower = 2 * model.step(1).compute
+    assert speedups(corrected(model, {1: 100.0}), (4,)) == pytest.approx(speedups(model, (4,)))
+    known = corrected(model, {1: slower * 50}, steps=50)
+    assert known.step(4).compute == pytest.approx(100 * model.step(4).compute)
+    assert known.step(4).communication == pytest.approx(50 * model.step(4).communication)
+
+
+def test_more_measured_times_than_parameters_are_fitted_by_least_squares() -> None:
+    true = FittedModel(60.0, 1.5)
+    times = {gpus: true.step(gpus).total for gpus in (1, 2, 4, 8)}
+    assert fitted(times).exchange == pytest.approx(1.5)
+    noisy = fitted({**times, 8: times[8] * 1.05})
+
+    def error(exchange: float) -> float:
+        model = FittedModel(60.0, exchange)
+        return sum((model.step(gpus).total / (times[gpus] * (1.05 if gpus == 8 else 1)) - 1) ** 2 for gpus in times)
+
+    assert error(noisy.exchange) <= min(error(noisy.exchange + step) for step in (-0.01, 0.01))
+
+
+@pytest.mark.parametrize("measured", [{2: 1.0}, {}, {1: 0.0}, {1: 1.0, 0: 2.0}, {1: 1.0, 2: float("nan")}])
+def test_measured_times_that_say_nothing_are_refused(measured: dict[int, float]) -> None:
+    with pytest.raises(ValueError, match="one of 1 GPU"):
+        fitted(measured)
+    with pytest.raises(ValueError, match="one of 1 GPU"):
+        corrected(nin(256), measured)
+
+
+def test_tiny_work_takes_a_tick_of_the_clock() -> None:
+    assert K40.seconds(Work(1, (4,))) == pytest.approx(2 / 745e6)
+    assert K40.seconds(Work(0, ())) == 0
