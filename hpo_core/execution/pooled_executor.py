@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -30,6 +30,7 @@ from hpo_core.placement.shares.members import (
     position_of,
     should_preempt,
 )
+from hpo_core.placement.shares.water_filling import JUST_BEGUN
 
 EXCHANGE_SECONDS = 1.0
 """Between two looks at the pool while other studies are in it."""
@@ -64,6 +65,19 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of waiting after which it asks for a slot of another study; None: never."""
 
 
+class Claimant(Protocol):
+    """A study, as far as its pool asks."""
+
+    def demand(self, most: int) -> int:
+        """Slots that it could use now, counted up to ``most``."""
+        ...
+
+    @property
+    def job_slots(self) -> int:
+        """Slots of its next job."""
+        ...
+
+
 class _Waiting(NamedTuple):
     job: Job
     slot: Slot
@@ -77,10 +91,10 @@ class PooledExecutor:
         inner: runs the jobs; its clock tells the time.
         pools: of the journal's database.
         terms: of the study in its pool.
-        demand: slots that the study could use now, counted up to its argument.
+        study: says what it could use now.
     """
 
-    def __init__(self, inner: Executor, pools: Pools, terms: Terms, demand: Callable[[int], int]) -> None:
+    def __init__(self, inner: Executor, pools: Pools, terms: Terms, study: Claimant) -> None:
         self.poll_seconds = min(inner.poll_seconds, EXCHANGE_SECONDS)
         self.terms = terms
         self.position: Position | None = None
@@ -91,7 +105,7 @@ class PooledExecutor:
         """Of the pool, with a sign of life."""
         self._inner = inner
         self._pools = pools
-        self._demand = demand
+        self._study = study
         self._lock = threading.RLock()
         self._running: dict[tuple[int, int], int] = {}
         """By (trial, attempt) that the executor runs: slots. The oldest first."""
@@ -130,7 +144,7 @@ class PooledExecutor:
         """Start a job, or keep it until a slot is held for it: the share may have shrunk since it was granted."""
         self._exchange(self._seen)
         with self._lock:
-            if self._waiting or self._used() + 1 > self._allowed():
+            if self._waiting or self._used() + job.demand.slots > self._allowed():
                 self._waiting.append(_Waiting(job, slot, on_report))
                 return
         self._start(_Waiting(job, slot, on_report))
@@ -193,7 +207,7 @@ class PooledExecutor:
             each.on_report(job, report)
 
         with self._lock:
-            self._running[key] = 1
+            self._running[key] = each.job.demand.slots
         try:
             self._inner.submit(each.job, each.slot, reported)
         except BaseException:
@@ -204,7 +218,7 @@ class PooledExecutor:
     def _start_waiting(self) -> None:
         while True:
             with self._lock:
-                if not self._waiting or self._used() + 1 > self._allowed():
+                if not self._waiting or self._used() + self._waiting[0].job.demand.slots > self._allowed():
                     return
                 each = self._waiting.pop(0)
             self._start(each)
@@ -238,10 +252,8 @@ class PooledExecutor:
         self._preempt()
 
     def _decide(self, rows: Sequence[PoolRow], now: float) -> Change | None:
-        gone = tuple(
-            row.member for row in rows if row.member is not None and self._is_gone(row.member, now)
-        )
         mine = self._settled(rows, now)
+        gone = tuple(row.member for row in rows if row.member is not None and self._is_gone(row.member, now))
         if self._is_lost:
             return None
         self._next_beat = now + BEAT_SECONDS
@@ -273,10 +285,11 @@ class PooledExecutor:
                 used=self._used(),
             )
             capacity = self._capacity(mine)
-            mine = msgspec.structs.replace(mine, demand=self._claimed(min(capacity, self._seen)))
+            claimed = self._claimed(min(capacity, self._seen))
+            mine = msgspec.structs.replace(mine, demand=claimed, job_slots=self._study.job_slots)
             position = position_of(mine, self.others, capacity=capacity)
             mine = msgspec.structs.replace(mine, held=position.held)
-            mine = self._with_turns(mine, position, now)
+            mine = self._with_precedence(mine, position, now)
             self.position = position
             return mine
 
@@ -287,36 +300,38 @@ class PooledExecutor:
     def _claimed(self, most: int) -> int:
         """Slots that the study could use; where it leaves some unused, no more than it uses, for a while."""
         now, used = self.now(), self._used()
-        busy = used + len(self._waiting)
+        busy = used + sum(each.job.demand.slots for each in self._waiting)
         if busy >= self._allowed():
             self._unused_since = None
-        elif self._unused_since is None:
+        elif self._unused_since is None or self._allowed() - busy < self._study.job_slots:
             self._unused_since = now
         elif now >= self._unused_since + UNUSED_SECONDS:
-            self._limit, self._probe_at = max(busy, 1), now + PROBE_SECONDS
+            self._limit, self._probe_at = max(busy, self._study.job_slots), now + PROBE_SECONDS
         if now >= self._probe_at:
             self._limit, self._unused_since, self._probe_at = None, None, math.inf
-        demand = max(used, min(most, self._demand(most)))
+        demand = max(used, min(most, self._study.demand(most)))
         return demand if self._limit is None else min(demand, max(self._limit, busy))
 
-    def _with_turns(self, mine: Member, position: Position, now: float) -> Member:
+    def _with_precedence(self, mine: Member, position: Position, now: float) -> Member:
         short = mine.held < position.ideal
         over = mine.held > math.floor(position.ideal)
         self._short_since = (now if self._short_since is None else self._short_since) if short else None
         over = over and not short
         self._over_since = (now if self._over_since is None else self._over_since) if over else None
         waited = 0.0 if self._short_since is None else max(0.0, now - self._short_since)
-        turns = int(waited / TURN_SECONDS)
+        precedence = 0
+        if self._short_since is not None:  # nobody loses a slot to a study that has waited for less than a turn
+            precedence = int(waited) if waited >= TURN_SECONDS else int(waited) - JUST_BEGUN
         if self._over_since is not None:
-            turns = -int((now - self._over_since) / TURN_SECONDS)
+            rounded_up = now - self._over_since
+            precedence = -int(rounded_up) if rounded_up >= TURN_SECONDS else JUST_BEGUN
         after = self.terms.preempt_after
         asks = after is not None and waited >= after and mine.held < position.share
-        return msgspec.structs.replace(mine, turns=turns, waited=round(waited, 1), asks=asks)
+        return msgspec.structs.replace(mine, precedence=precedence, waited=round(waited, 1), asks=asks)
 
     def _differs(self, mine: Member) -> bool:
         """Whether the others must know now, and not only with the next sign of life."""
-        same = {"beat": 0, "used": 0, "waited": 0.0}
-        return msgspec.structs.replace(mine, **same) != msgspec.structs.replace(self.mine, **same)
+        return _told_at_once(mine) != _told_at_once(self.mine)
 
     def _note_signs(self, rows: Sequence[PoolRow], now: float) -> None:
         """When each member last gave a sign of life, by this clock; anew after a time in which nobody looked."""
@@ -348,6 +363,12 @@ class PooledExecutor:
                 "than its share. It goes on from its checkpoint."
             )
         self._inner.cancel([key])
+
+
+def _told_at_once(member: Member) -> Member:
+    """What the others must know at once; the rest may wait for the next sign of life."""
+    kind = member.precedence if member.precedence == JUST_BEGUN else (member.precedence > 0) - (member.precedence < 0)
+    return msgspec.structs.replace(member, beat=0, used=0, waited=0.0, precedence=kind)
 
 
 def _first_slots(inventory: Inventory, most: int) -> Inventory:

@@ -53,6 +53,7 @@ from hpo_core.state import Incumbent, StudyState
 from hpo_core.study.decider import Decider
 from hpo_core.study.demand import demand_of
 from hpo_core.study.further_training import recorded_training
+from hpo_core.study.gang_sizes import gang_size
 from hpo_core.study.job_grants import Grants
 from hpo_core.study.person_requests import PersonRequests
 from hpo_core.study.stop_rules import StopRules
@@ -334,7 +335,12 @@ class Study(PersonRequests):
 
         The size of the stack of jobs (Li et al. 2020, 5.3). Where checkpoints are limited it may grant fewer.
         """
-        return demand_of(self.state, self.method, self.rules, self._grants, most=most)
+        return demand_of(self.state, self.method, self.rules, self._grants, size=self.job_slots, most=most)
+
+    @property
+    def job_slots(self) -> int:
+        """Slots of the next job that is granted."""
+        return gang_size(self.spec, self.state, self.method)
 
     @property
     def at_rest(self) -> bool:

@@ -59,7 +59,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     used: _Count = 0
     """Slots that its jobs used when it last gave a sign of life."""
     job_slots: Annotated[int, msgspec.Meta(ge=1, le=MOST_SLOTS)] = 1
-    turns: Annotated[int, msgspec.Meta(ge=-MOST_SLOTS, le=MOST_SLOTS)] = 0
+    precedence: Annotated[int, msgspec.Meta(ge=-MOST_SLOTS, le=MOST_SLOTS)] = 0
     waited: Annotated[float, msgspec.Meta(ge=0, le=1e9)] = 0.0
     """Seconds for which it has held less than its share."""
     asks: bool = False
@@ -77,7 +77,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             weight=self.weight,
             priority=self.priority,
             job_slots=self.job_slots,
-            turns=self.turns,
+            precedence=self.precedence,
         )
 
 

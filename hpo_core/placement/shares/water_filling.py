@@ -15,6 +15,8 @@ import msgspec
 
 LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000.0
 LEAST_PRIORITY, MOST_PRIORITY = -100, 100
+JUST_BEGUN = 1_000_000
+"""``precedence`` of a study that was rounded up a moment ago, and keeps that for a turn."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,10 +35,11 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """Studies of a higher priority get all that they can use first."""
     job_slots: int = 1
     """Slots of each of its jobs; slots are given in multiples of it."""
-    turns: int = 0
-    """Turns for which it has waited with less than its ideal share; who waited longest is rounded up first.
+    precedence: int = 0
+    """Who is rounded up first: seconds for which it has waited with less than its ideal share.
 
-    Below 0: turns for which it has had more than its ideal share; who had it longest is rounded up last.
+    Below 0: seconds for which it has been rounded up already, or :data:`JUST_BEGUN` while it has waited for less than a
+    turn.
     """
 
     def __post_init__(self) -> None:
@@ -60,9 +63,9 @@ def divide(capacity: int, claims: Iterable[Claim]) -> dict[str, int]:
     """Slots of each study, by name. The order of ``claims`` does not matter.
 
     The ideal shares, rounded to whole jobs: down first, and what is left then goes job by job to who has waited for
-    most turns, then to who lacks most of its ideal share, then by name. Where all jobs use one slot, each study gets
+    the longest time, then to who lacks most of its ideal share, then by name. Where all jobs use one slot, each study gets
     its ideal share rounded down or up. A study whose jobs need more slots than its ideal share gets one job first once
-    it has waited for most turns.
+    nobody has waited longer.
 
     >>> divide(32, [Claim(study="a", demand=32)])
     {'a': 32}
@@ -70,7 +73,7 @@ def divide(capacity: int, claims: Iterable[Claim]) -> dict[str, int]:
     {'a': 16, 'b': 16}
     >>> divide(8, [Claim(study="a", demand=1), Claim(study="b", demand=9), Claim(study="c", demand=9, weight=2)])
     {'a': 1, 'b': 2, 'c': 5}
-    >>> divide(2, [Claim(study=name, demand=1, turns=turns) for name, turns in (("a", 0), ("b", 1), ("c", 3))])
+    >>> divide(2, [Claim(study=name, demand=1, precedence=precedence) for name, precedence in (("a", 0), ("b", 1), ("c", 3))])
     {'a': 0, 'b': 1, 'c': 1}
     """
     ordered = _ordered(claims)
@@ -128,18 +131,18 @@ def _classes(ordered: Sequence[Claim]) -> list[list[Claim]]:
 
 
 def _waiting_gang(claims: Sequence[Claim], ideal: dict[str, Fraction], left: int) -> Claim | None:
-    """A study whose jobs need more slots than its ideal share, and that has waited for most turns: it gets one job.
+    """A study whose jobs need more slots than its ideal share, and that has waited longest: it gets one job.
 
     Else it would wait for ever: what rounding leaves over may never be enough for its job.
     """
     waiting = [
         claim
         for claim in claims
-        if claim.turns > 0
+        if claim.precedence > 0
         and claim.job_slots <= min(left, claim.usable)
-        and (claim.job_slots == 1 or ideal[claim.study] < claim.job_slots)
+        and (claim.precedence < JUST_BEGUN if claim.job_slots == 1 else ideal[claim.study] < claim.job_slots)
     ]
-    longest = min(waiting, key=lambda claim: (-claim.turns, claim.study), default=None)
+    longest = min(waiting, key=lambda claim: (-claim.precedence, claim.study), default=None)
     return None if longest is None or longest.job_slots == 1 else longest
 
 
@@ -150,7 +153,7 @@ def _round_up(claims: Sequence[Claim], ideal: dict[str, Fraction], given: dict[s
     def lack(claim: Claim) -> Fraction:
         return ideal[claim.study] - given[claim.study]
 
-    for claim in sorted(claims, key=lambda claim: (-claim.turns, -lack(claim), claim.study)):
+    for claim in sorted(claims, key=lambda claim: (-claim.precedence, -lack(claim), claim.study)):
         if lack(claim) > 0 and claim.job_slots <= left:
             given[claim.study] += claim.job_slots
             left -= claim.job_slots
