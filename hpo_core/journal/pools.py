@@ -80,11 +80,7 @@ class MemoryPools:
 
     def look(self, pool: str, study: str) -> list[PoolRow]:
         with self._lock:
-            return [
-                row
-                for row in self.all()
-                if row.pool == pool and (row.member is not None or row.study == study)
-            ]
+            return [row for row in self.all() if row.pool == pool and (row.member is not None or row.study == study)]
 
     def change(self, pool: str, study: str, decide: Callable[[Sequence[PoolRow]], Change | None]) -> None:
         with self._lock:

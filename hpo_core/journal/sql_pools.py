@@ -100,7 +100,7 @@ class SqlPools:
 
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
-        """A transaction that no other writer's overlaps; SQLite's waits as long as the journal's (``wait_in_python``)."""
+        """A transaction that no other writer's overlaps; in SQLite it waits as long as the journal's own."""
         with self._engine.connect() as connection, connection.begin():
             if connection.dialect.name == "postgresql":
                 connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(1000 * WAIT_SECONDS)}")

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from hpo_core.execution.loop import Loop
-from hpo_core.execution.pooled_executor import LEASE_SECONDS, PooledExecutor, Terms
+from hpo_core.execution.pool_seat import PoolSeat, Terms
+from hpo_core.execution.pooled_executor import PooledExecutor
 from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.journal.pools import Pools
@@ -44,12 +45,15 @@ class Player:
         self.inner = VirtualExecutor(
             self.clock,
             workers=slots,
-            train=lambda job: {metric.name: Stream(job.trial, "loss", job.target).uniform() for metric in spec.objectives},
+            train=lambda job: {
+                metric.name: Stream(job.trial, "loss", job.target).uniform() for metric in spec.objectives
+            },
             seconds=seconds,
             objectives=[metric.name for metric in spec.objectives],
         )
-        given = {"pool": "p", "study": name, "owner": f"{name}-1"} | terms
-        self.executor = PooledExecutor(self.inner, pools, Terms(**given), self.study)
+        given: dict[str, Any] = {"pool": "p", "study": name, "owner": f"{name}-1"} | terms
+        self.seat = PoolSeat(pools, Terms(**given), self.study)
+        self.executor = PooledExecutor(self.inner, self.seat)
         self.loop = Loop(self.study, self.executor)
         self.stopped = False
         self.held_seconds = 0.0
@@ -58,7 +62,7 @@ class Player:
     @property
     def used(self) -> int:
         """Slots that its jobs use now."""
-        return self.study.state.slots_in_use - sum(w.job.demand.slots for w in self.executor._waiting)
+        return self.executor.used
 
     @property
     def ended(self) -> bool:
@@ -70,7 +74,7 @@ class Player:
             return
         self.loop.run(until=until)
         if self.ended:
-            self.executor.leave()
+            self.seat.leave()
 
 
 class PlayedPool:
@@ -98,13 +102,10 @@ class PlayedPool:
         self.most_used = max(self.most_used, used)
         if judged:
             assert used <= self.slots, f"{used} slots are used at {self.now}"
-            held = sum(player.executor.mine.held for player in active if not player.stopped)
+            held = sum(player.seat.mine.held for player in active if not player.stopped)
             assert held <= self.slots, f"{held} slots are held at {self.now}"
         for player in active:
             player.used_seconds += STEP * player.used
         wanted = any(not p.stopped and p.study.demand(self.slots) > p.used for p in active)
         self.idle_for = self.idle_for + STEP if wanted and used < self.slots else 0.0
         self.longest_idle = max(self.longest_idle, self.idle_for)
-
-
-__all__ = ["LEASE_SECONDS", "SLOTS", "PlayedPool", "Player"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpo_core.execution.pooled_executor import ALONE_SECONDS, EXCHANGE_SECONDS, LEASE_SECONDS
+from hpo_core.execution.pool_seat import ALONE_SECONDS, EXCHANGE_SECONDS, LEASE_SECONDS
 from hpo_core.journal.pools import MemoryPools, Pools, pools_of
 from hpo_core.journal.sql import open_journal
 from hpo_core.model.rng import Stream
@@ -74,7 +74,6 @@ def test_what_one_cannot_use_goes_to_the_others(pools: Pools) -> None:
     large = Player("large", pools, seconds=lasting(5), search=ENDLESS)
     pool = PlayedPool(small, large)
     pool.play(6)
-    assert large.executor.position is not None
     assert large.used >= 7
 
 
@@ -118,7 +117,7 @@ def test_a_controller_that_was_stopped_gives_way_when_it_goes_on(pools: Pools) -
     one.clock.now = pool.now
     pool.play(88, judged=False)
     assert (one.used, len(one.study.state.trials)) == (4, began), "its jobs go on, and none begins"
-    assert one.executor.mine.held + other.executor.mine.held <= 8
+    assert one.seat.mine.held + other.seat.mine.held <= 8
     pool.play(100)
     assert (one.used, other.used) == (4, 4)
 
@@ -161,9 +160,7 @@ def test_a_higher_priority_goes_first(pools: Pools) -> None:
 @pytest.mark.parametrize("preempt_after", [None, 5.0])
 def test_who_waits_gets_a_slot_by_preemption_only_where_it_may_ask(pools: Pools, preempt_after: float | None) -> None:
     first = Player("first", pools, seconds=lambda job: 500.0, search=ENDLESS)
-    second = Player(
-        "second", pools, seconds=lambda job: 500.0, search=ENDLESS, begins=3.0, preempt_after=preempt_after
-    )
+    second = Player("second", pools, seconds=lambda job: 500.0, search=ENDLESS, begins=3.0, preempt_after=preempt_after)
     pool = PlayedPool(first, second)
     pool.play(40)
     assert (first.used, second.used) == ((8, 0) if preempt_after is None else (4, 4))
@@ -180,7 +177,9 @@ def test_three_equal_studies_take_turns_with_the_slots_that_rounding_leaves(pool
 
 
 def test_more_studies_than_slots_all_get_their_turn(pools: Pools) -> None:
-    players = [Player(f"s{number}", pools, seconds=lasting(3, str(number)), search=ENDLESS, slots=2) for number in range(5)]
+    players = [
+        Player(f"s{number}", pools, seconds=lasting(3, str(number)), search=ENDLESS, slots=2) for number in range(5)
+    ]
     PlayedPool(*players, slots=2).play(400)
     assert shares(*players) == pytest.approx([0.2] * 5, rel=0.25)
 

@@ -13,20 +13,10 @@ from typing import Annotated
 
 import msgspec
 
-from hpo_core.placement.shares.water_filling import (
-    LEAST_PRIORITY,
-    LEAST_WEIGHT,
-    MOST_PRIORITY,
-    MOST_WEIGHT,
-    Claim,
-    divide,
-    ideal_shares,
-)
+from hpo_core.model.devices.pool_limits import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_SLOTS, MOST_WEIGHT
+from hpo_core.placement.shares.water_filling import Claim, divide, ideal_shares
 
-MOST_SLOTS = 1_000_000
-"""Of a pool, in a row: whatever says more is damaged."""
-TURN_SECONDS = 10.0
-"""How long a study keeps a slot that rounding gave it, where others wait for it."""
+
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_SLOTS)]
 
@@ -119,9 +109,7 @@ def position_of(mine: Member, others: Sequence[Member], *, capacity: int) -> Pos
     taken = sum(member.held for member in others)
     held = share if share > mine.held else max(share, min(mine.used, mine.held))
     held = min(held, max(0, capacity - taken))
-    return Position(
-        capacity, share, ideal_shares(capacity, claims)[mine.study], held, max(0, capacity - taken - held)
-    )
+    return Position(capacity, share, ideal_shares(capacity, claims)[mine.study], held, max(0, capacity - taken - held))
 
 
 def should_preempt(mine: Member, others: Sequence[Member], *, capacity: int) -> str | None:

@@ -13,8 +13,8 @@ from fractions import Fraction
 
 import msgspec
 
-LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000.0
-LEAST_PRIORITY, MOST_PRIORITY = -100, 100
+from hpo_core.model.devices.pool_limits import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_WEIGHT
+
 JUST_BEGUN = 1_000_000
 """``precedence`` of a study that was rounded up a moment ago, and keeps that for a turn."""
 
@@ -62,10 +62,10 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 def divide(capacity: int, claims: Iterable[Claim]) -> dict[str, int]:
     """Slots of each study, by name. The order of ``claims`` does not matter.
 
-    The ideal shares, rounded to whole jobs: down first, and what is left then goes job by job to who has waited for
-    the longest time, then to who lacks most of its ideal share, then by name. Where all jobs use one slot, each study gets
-    its ideal share rounded down or up. A study whose jobs need more slots than its ideal share gets one job first once
-    nobody has waited longer.
+    The ideal shares, rounded to whole jobs: down first. What is left then goes job by job to who has waited longest,
+    then to who lacks most of its ideal share, then by name. Where all jobs use one slot, each study gets its ideal
+    share rounded down or up. A study whose jobs need more slots than its ideal share gets one job first once nobody has
+    waited longer.
 
     >>> divide(32, [Claim(study="a", demand=32)])
     {'a': 32}
@@ -73,7 +73,8 @@ def divide(capacity: int, claims: Iterable[Claim]) -> dict[str, int]:
     {'a': 16, 'b': 16}
     >>> divide(8, [Claim(study="a", demand=1), Claim(study="b", demand=9), Claim(study="c", demand=9, weight=2)])
     {'a': 1, 'b': 2, 'c': 5}
-    >>> divide(2, [Claim(study=name, demand=1, precedence=precedence) for name, precedence in (("a", 0), ("b", 1), ("c", 3))])
+    >>> waiting = {"a": 0, "b": 10, "c": 30}
+    >>> divide(2, [Claim(study=name, demand=1, precedence=seconds) for name, seconds in waiting.items()])
     {'a': 0, 'b': 1, 'c': 1}
     """
     ordered = _ordered(claims)

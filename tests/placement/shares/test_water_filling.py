@@ -83,7 +83,9 @@ def test_the_order_of_claims_does_not_matter(capacity: int, claims: list[Claim],
     assert divide(capacity, shuffled) == divide(capacity, claims)
 
 
-@given(st.integers(0, 100), claims(), st.integers(0, 6), st.sampled_from(["demand", "weight", "priority", "precedence"]))
+@given(
+    st.integers(0, 100), claims(), st.integers(0, 6), st.sampled_from(["demand", "weight", "priority", "precedence"])
+)
 def test_who_asks_for_more_never_gets_less(capacity: int, claims: list[Claim], place: int, what: str) -> None:
     if place >= len(claims):
         return
