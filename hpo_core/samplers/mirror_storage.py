@@ -22,7 +22,7 @@ class MirrorStorage(optuna.storages.InMemoryStorage):
         if states == (TrialState.WAITING,):  # Optuna looks for one at each ask; here none ever waits
             return []
         trials = super().get_all_trials(study_id, deepcopy=False)  # by number, from 0 on
-        shown = [self.view.get(number, trial) for number, trial in enumerate(trials)]
+        shown = list(map(self.view.get, range(len(trials)), trials))
         return [trial for trial in shown if states is None or trial.state in states]
 
     def get_trial_system_attrs(self, trial_id: int) -> dict[str, Any]:

@@ -71,13 +71,24 @@ def test_the_gradient_of_the_likelihood_is_that_of_differences() -> None:
     rng = np.random.default_rng(1)
     features = rng.random((30, 4))
     data = gaussian_process.Data(features, np.array([0, 1, 2, 2]), rng.normal(size=30), 0.2 * rng.random(30))
-    mean, spread, theta = np.zeros(5), np.ones(5), 0.3 * rng.normal(size=5)
-    gradient = gaussian_process._posterior(data, theta, mean, spread)[1]
+    theta = 0.3 * rng.normal(size=5)
+    gradient, _ = gaussian_process.Likelihood(data, theta).slopes()
     for at in range(5):
         step = np.zeros(5)
         step[at] = 1e-5
-        up, down = (gaussian_process._posterior(data, theta + sign * step, mean, spread)[0] for sign in (1, -1))
+        up, down = (gaussian_process.Likelihood(data, theta + sign * step).log for sign in (1, -1))
         assert gradient[at] == pytest.approx((up - down) / 2e-5, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("noise", [0.1, 1e-3, 1e-8])
+def test_the_inverse_by_its_root_is_exact_for_nearly_singular_covariances_too(noise: float) -> None:
+    rng = np.random.default_rng(3)
+    for n in (0, 1, 40, 41, 81, 150):
+        points = rng.random((n, 2))
+        covariance = np.exp(-((points[:, None] - points[None]) ** 2).sum(axis=2)) + noise * np.eye(n)
+        root, log_det = gaussian_process.inverse_root(covariance)
+        assert np.allclose(root.T @ root @ covariance, np.eye(n), atol=1e-12 * n / noise)
+        assert log_det == pytest.approx(np.linalg.slogdet(covariance)[1], rel=1e-6)
 
 
 def test_the_process_finds_which_parameters_matter_and_interpolates() -> None:
@@ -161,11 +172,13 @@ def test_results_are_read_by_rung() -> None:
         trial(state=states.PRUNED),
     ]
     read = [t for t in trials if t.state != states.FAIL]
-    found = trial_results.TrialReader().of_one_objective(read, optuna.study.StudyDirection.MINIMIZE)
+    found = trial_results.of_one_objective(trial_results.TrialReader().read(read), optuna.study.StudyDirection.MINIMIZE)
     assert len(found.pending) == 1
     expected = [[3.0, 1.0], [INF, NAN], [2.0, NAN], [INF, NAN]]
     assert np.array_equal(found.results, expected, equal_nan=True)
-    flipped = trial_results.TrialReader().of_one_objective(read[:1], optuna.study.StudyDirection.MAXIMIZE)
+    flipped = trial_results.of_one_objective(
+        trial_results.TrialReader().read(read[:1]), optuna.study.StudyDirection.MAXIMIZE
+    )
     assert flipped.results.tolist() == [[-3.0, -1.0]]
 
 
@@ -175,7 +188,9 @@ def test_trials_that_violate_constraints_rank_last_by_how_much() -> None:
         trial(value=float(10 - i), system_attrs={} if one is None else {"constraints": one})
         for i, one in enumerate(carried)
     ]
-    found = trial_results.TrialReader().of_one_objective(trials, optuna.study.StudyDirection.MINIMIZE)
+    found = trial_results.of_one_objective(
+        trial_results.TrialReader().read(trials), optuna.study.StudyDirection.MINIMIZE
+    )
     assert list(np.argsort(found.results[:, 0])) == [3, 0, 2, 1]
 
 
@@ -189,6 +204,8 @@ def test_a_study_that_reports_each_step_has_few_rungs() -> None:
         )
         for length in lengths
     ]
-    found = trial_results.TrialReader().of_one_objective(trials, optuna.study.StudyDirection.MINIMIZE)
+    found = trial_results.of_one_objective(
+        trial_results.TrialReader().read(trials), optuna.study.StudyDirection.MINIMIZE
+    )
     assert found.results.shape == (51, 16)
     assert not np.isnan(scored(found.results).values).any()

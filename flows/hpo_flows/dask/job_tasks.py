@@ -115,11 +115,10 @@ class JobTasks:
             self._tell(task.submission, _without_result(task.submission.job, outcome, message, worker))
 
     def _take_open(self, submission: _Submission) -> _Task | None:
-        well = self._watch.well()
-        if submission.workers is not None:
-            well = [address for address in well if address in submission.workers]
+        wanted = submission.workers
         with self._lock:
-            key = next((key for key, task in self._open.items() if task.address in well), None)
+            able = (key for key, task in self._open.items() if wanted is None or task.address in wanted)
+            key = next((key for key in able if self._watch.is_well(self._open[key].address)), None)
             if key is None:
                 return None
             task = self._open.pop(key)

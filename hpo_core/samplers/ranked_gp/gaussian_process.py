@@ -20,6 +20,8 @@ _SIGNAL_SPREAD = 0.5
 _LONGEST_STEP = 1.0
 """In the logarithm of a setting."""
 _JITTER = 1e-8
+_SMALL = 40
+"""Rows of a matrix that LAPACK inverts at once."""
 _ROOT = math.sqrt(5.0)
 
 
@@ -50,18 +52,22 @@ def fit(data: Data, parameters: int, steps: int) -> Settings:
     mean = np.append(np.full(parameters, prior_log_length(parameters)), [0.0, _NOISE])
     spread = np.append(np.full(parameters, _LENGTH_SPREAD), [_SIGNAL_SPREAD, _NOISE_SPREAD])
     theta, shrink = mean.copy(), 1.0
-    best, best_value = theta, -math.inf
-    value, gradient, information = _posterior(data, theta, mean, spread)
-    for _ in range(steps):
-        if value > best_value:
-            best, best_value, kept = theta, value, (gradient, information)
+    best, best_density, move = theta, -math.inf, np.zeros_like(theta)
+    for last in range(steps, -1, -1):
+        found = Likelihood(data, theta)
+        away = (theta - mean) / spread**2
+        density = found.log - 0.5 * float((theta - mean) @ away)
+        if density > best_density:
+            best, best_density = theta, density
+            if last:
+                gradient, information = found.slopes()
+                _on_diagonal(information, 1.0 / spread**2)
+                move = np.linalg.solve(information, gradient - away)
         else:
             shrink /= 4
-            gradient, information = kept
-        move = np.linalg.solve(information, gradient) * shrink
-        theta = best + move * min(1.0, _LONGEST_STEP / max(float(np.abs(move).max()), 1e-12))
-        value, gradient, information = _posterior(data, theta, mean, spread)
-    return _settings(theta if value > best_value else best)
+        step = move * shrink
+        theta = best + step * min(1.0, _LONGEST_STEP / max(float(np.abs(step).max()), 1e-12))
+    return _settings(best)
 
 
 class Posterior:
@@ -71,14 +77,14 @@ class Posterior:
         self._settings = settings
         self._scale = 1.0 / settings.lengths[data.owner]
         self._known = data.features * self._scale
-        covariance = settings.signal * _matern(_distances(self._known, self._known))
-        covariance[np.diag_indices_from(covariance)] += settings.noise + data.excess + _JITTER
-        self._inverse = np.linalg.inv(covariance)
-        self._weights = self._inverse @ data.scores
+        covariance = _matern(self._known, self._known, settings.signal)
+        _on_diagonal(covariance, settings.noise + data.excess + _JITTER)
+        self._root, _ = inverse_root(covariance)
+        self._weights = self._root.T @ (self._root @ data.scores)
 
     def mean(self, features: Array) -> tuple[Array, Array]:
         """Expected scores, and the covariances for :meth:`deviation`."""
-        cross = self._settings.signal * _matern(_distances(features * self._scale, self._known))
+        cross = _matern(features * self._scale, self._known, self._settings.signal)
         return cross @ self._weights, cross
 
     def deviation(self, features: Array, cross: Array, awaited: Array) -> Array:
@@ -87,14 +93,14 @@ class Posterior:
         Those results are taken to be as expected, which leaves all means as they are.
         """
         signal = self._settings.signal
-        partly = cross @ self._inverse
-        variance = signal - np.einsum("ij,ij->i", partly, cross)
+        rooted = cross @ self._root.T
+        variance = signal - np.einsum("ij,ij->i", rooted, rooted)
         if len(awaited):
             there = awaited * self._scale
-            to_known = signal * _matern(_distances(there, self._known))
-            joint = signal * _matern(_distances(there, there)) - to_known @ self._inverse @ to_known.T
-            joint[np.diag_indices_from(joint)] += self._settings.noise + _JITTER
-            shared = signal * _matern(_distances(features * self._scale, there)) - partly @ to_known.T
+            known_there = _matern(there, self._known, signal) @ self._root.T
+            joint = _matern(there, there, signal) - known_there @ known_there.T
+            _on_diagonal(joint, self._settings.noise + _JITTER)
+            shared = _matern(features * self._scale, there, signal) - rooted @ known_there.T
             variance = variance - np.einsum("ij,ij->i", shared @ np.linalg.inv(joint), shared)
         found: Array = np.sqrt(np.maximum(variance, 1e-10))
         return found
@@ -105,51 +111,96 @@ def _settings(theta: Array) -> Settings:
     return Settings(values[:-2], float(values[-2]), float(values[-1]))
 
 
+def inverse_root(covariance: Array) -> tuple[Array, float]:
+    """``root`` such that ``root.T @ root`` is the inverse of a covariance, and the logarithm of its determinant.
+
+    Half the work of ``numpy.linalg.inv``, which does not know that the matrix is symmetric and positive definite.
+    """
+    lower = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
+    return _inverse_triangle(lower), 2.0 * float(np.log(np.diagonal(lower)).sum())
+
+
+def _inverse_triangle(lower: Array) -> Array:
+    """Of a lower triangular matrix, by halves."""
+    n = len(lower)
+    if n <= _SMALL:
+        return np.asarray(np.linalg.inv(lower), dtype=np.float64)
+    half = n // 2
+    upper, below = _inverse_triangle(lower[:half, :half]), _inverse_triangle(lower[half:, half:])
+    found = np.zeros_like(lower)
+    found[:half, :half], found[half:, half:] = upper, below
+    found[half:, :half] = -(below @ (lower[half:, :half] @ upper))
+    return found
+
+
+def _on_diagonal(matrix: Array, added: Array | float) -> None:
+    matrix.reshape(-1)[:: len(matrix) + 1] += added
+
+
 def _distances(a: Array, b: Array) -> Array:
-    squares = (a * a).sum(1)[:, None] + (b * b).sum(1)[None, :] - 2.0 * (a @ b.T)
-    found: Array = np.sqrt(np.maximum(squares, 0.0))
-    return found
+    found: Array = a @ b.T
+    found *= -2.0
+    found += (a * a).sum(1)[:, None] + (b * b).sum(1)
+    np.maximum(found, 0.0, out=found)
+    return np.sqrt(found, out=found)
 
 
-def _matern(distances: Array) -> Array:
-    r = _ROOT * distances
-    found: Array = (1.0 + r + r * r / 3.0) * np.exp(-r)
-    return found
+def _matern(a: Array, b: Array, signal: float) -> Array:
+    """Covariances; in place, since fresh memory for each step costs more than the steps."""
+    r = _distances(a, b)
+    r *= _ROOT
+    decay = np.negative(r)
+    np.exp(decay, out=decay)
+    squares = r * r
+    squares /= 3.0
+    r += 1.0
+    r += squares
+    r *= decay
+    r *= signal
+    return r
 
 
-def _posterior(data: Data, theta: Array, mean: Array, spread: Array) -> tuple[float, Array, Array]:
-    """Log density, its gradient, and the average information (observed and expected curvature halved)."""
-    settings = _settings(theta)
-    s = data.features / settings.lengths[data.owner]
-    r = _ROOT * _distances(s, s)
-    decay = np.exp(-r)
-    kernel = settings.signal * (1.0 + r + r * r / 3.0) * decay
-    covariance = kernel.copy()
-    covariance[np.diag_indices_from(covariance)] += settings.noise + data.excess + _JITTER
-    inverse = np.linalg.inv(covariance)
-    weights = inverse @ data.scores
-    log_det = 2.0 * float(np.log(np.diagonal(np.linalg.cholesky(covariance))).sum())
+class Likelihood:
+    """How likely the data are under the settings ``theta`` (their logarithms)."""
 
-    slope = settings.signal * (5.0 / 3.0) * (1.0 + r) * decay
-    parameters = len(theta) - 2
-    squares = s * s
-    q = s.shape[1]
-    products = slope @ np.concatenate([weights[:, None], s * weights[:, None], squares * weights[:, None]], axis=1)
-    by_feature = squares * products[:, :1] - 2.0 * s * products[:, 1 : q + 1] + products[:, q + 1 :]
-    changes = np.zeros((len(s), parameters + 2))
-    np.add.at(changes.T, data.owner, by_feature.T)
-    changes[:, -2] = kernel @ weights
-    changes[:, -1] = settings.noise * weights
+    def __init__(self, data: Data, theta: Array) -> None:
+        settings = _settings(theta)
+        self._data, self._noise, self._parameters = data, settings.noise, len(settings.lengths)
+        self._scaled = data.features / settings.lengths[data.owner]
+        r = _distances(self._scaled, self._scaled)
+        r *= _ROOT
+        decay = np.exp(-r)
+        decay *= settings.signal
+        self._slope = (1.0 + r) * decay
+        r *= r
+        r *= decay
+        r /= 3.0
+        r += self._slope
+        self._kernel = r
+        covariance = self._kernel.copy()
+        _on_diagonal(covariance, settings.noise + data.excess + _JITTER)
+        root, log_det = inverse_root(covariance)
+        self._inverse = root.T @ root
+        self._weights = self._inverse @ data.scores
+        self.log = -0.5 * (float(data.scores @ self._weights) + log_det)
 
-    pull = inverse * slope
-    traces = np.zeros(parameters + 2)
-    np.add.at(traces, data.owner, 2.0 * (squares.T @ pull.sum(1)) - 2.0 * np.einsum("ij,ij->j", s, pull @ s))
-    traces[-2] = float((inverse * kernel).sum())
-    traces[-1] = settings.noise * float(np.trace(inverse))
+    def slopes(self) -> tuple[Array, Array]:
+        """The gradient of its logarithm, and the average information (observed and expected curvature halved)."""
+        s, weights, inverted, n = self._scaled, self._weights, self._inverse, self._parameters
+        slope = self._slope * (5.0 / 3.0)
+        of_parameter = (self._data.owner[:, None] == np.arange(n)).astype(np.float64)
+        squares, q = s * s, s.shape[1]
+        columns = np.concatenate([s, squares, np.ones((len(s), 1))], axis=1)
+        products = slope @ (columns * weights[:, None])
+        by_feature = squares * products[:, 2 * q :] - 2.0 * s * products[:, :q] + products[:, q : 2 * q]
+        changes = np.empty((len(s), n + 2))
+        changes[:, :n] = by_feature @ of_parameter
+        changes[:, -2] = self._kernel @ weights
+        changes[:, -1] = self._noise * weights
 
-    away = (theta - mean) / spread**2
-    gradient = 0.5 * (changes.T @ weights - traces) - away
-    information = 0.5 * changes.T @ (inverse @ changes)
-    information[np.diag_indices_from(information)] += 1.0 / spread**2
-    value = -0.5 * (float(data.scores @ weights) + log_det + float((theta - mean) @ away))
-    return value, gradient, information
+        pulled = (inverted * slope) @ columns
+        traces = np.empty(n + 2)
+        traces[:n] = 2.0 * (squares * pulled[:, 2 * q :] - s * pulled[:, :q]).sum(0) @ of_parameter
+        traces[-2] = float(np.vdot(inverted, self._kernel))
+        traces[-1] = self._noise * float(np.diagonal(inverted).sum())
+        return 0.5 * (changes.T @ weights - traces), 0.5 * changes.T @ (inverted @ changes)

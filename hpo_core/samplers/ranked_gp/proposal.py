@@ -55,9 +55,10 @@ def scored_points(cube: UnitCube, known: Results) -> Scored:
         chosen.append(np.flatnonzero(group)[order])
         scores.append(values[order])
         excess.append(_EXCESS * (1.0 - agreement[order] ** 2) + noise)
-    points = cube.points([known.params[at] for at in np.concatenate(chosen)])
-    pending = cube.points(known.pending)
-    return Scored(points, np.concatenate(scores), np.concatenate(excess), len(chosen[0]), pending)
+    used = np.concatenate(chosen)
+    points = cube.points([known.params[at] for at in used.tolist()] + list(known.pending))
+    shares = np.concatenate(scores), np.concatenate(excess), len(chosen[0])
+    return Scored(points[: len(used)], *shares, points[len(used) :])
 
 
 def best_expected(cube: UnitCube, rng: np.random.Generator, known: Scored) -> Array:

@@ -11,7 +11,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from hpo_core.model.rng import derive_seed
 from hpo_core.samplers.ranked_gp.proposal import best_expected, scored_points
-from hpo_core.samplers.ranked_gp.trial_results import TrialReader, of_several_objectives
+from hpo_core.samplers.ranked_gp.trial_results import Read, TrialReader, of_one_objective, of_several_objectives
 from hpo_core.samplers.ranked_gp.unit_cube import UnitCube
 
 _SHOWN = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
@@ -50,21 +50,28 @@ class RankedGPSampler(optuna.samplers.BaseSampler):
         self._random_share = random_share
         self._seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
         self._reader = TrialReader()
+        self._fetched: tuple[FrozenTrial, list[FrozenTrial], list[Read]] | None = None
+        """The trial that is asked for, and what was read for its search space: its proposal needs that, too."""
         self.turn: tuple[int, int] | None = None
         """(number, how often asked again) that draws are for, in place of the trial's own number."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_reader": TrialReader()}
+        return {**self.__dict__, "_reader": TrialReader(), "_fetched": None}
 
     def reseed_rng(self) -> None:
         """Draws depend on the trial's number, so that workers need no seeds of their own."""
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """All parameters of all trials, each as the latest trial had it; without those of one value."""
+        trials = self._trials(study, trial)
+        reads = self._reader.read(trials)
+        self._fetched = (trial, trials, reads)
         found: dict[str, BaseDistribution] = {}
-        for other in reversed(self._trials(study, trial)):
-            if not other.distributions.keys() <= found.keys():
+        latest = None
+        for other in reversed(reads):
+            if other.names is not latest and not other.names <= found.keys():
                 found = {**other.distributions, **found}
+            latest = other.names
         return {name: found[name] for name in sorted(found) if not found[name].single()}
 
     def sample_relative(
@@ -74,9 +81,13 @@ class RankedGPSampler(optuna.samplers.BaseSampler):
             return {}
         rng = self._generator(trial, "relative")
         cube = UnitCube(search_space)
-        trials = self._trials(study, trial)
+        fetched, self._fetched = self._fetched, None
+        if fetched is None or fetched[0] is not trial:  # another thread asked in between
+            trials = self._trials(study, trial)
+            fetched = (trial, trials, self._reader.read(trials))
+        _, trials, reads = fetched
         if len(study.directions) == 1:
-            known = self._reader.of_one_objective(trials, study.directions[0])
+            known = of_one_objective(reads, study.directions[0])
         else:
             weights = rng.dirichlet(np.ones(len(study.directions)))
             known = of_several_objectives(trials, study.directions, weights)
@@ -93,7 +104,11 @@ class RankedGPSampler(optuna.samplers.BaseSampler):
 
     def _trials(self, study: optuna.Study, trial: FrozenTrial) -> list[FrozenTrial]:
         found = study.get_trials(deepcopy=False, states=_SHOWN)
-        return [other for other in found if other.number != trial.number]
+        for at in range(len(found) - 1, -1, -1):
+            if found[at].number == trial.number:
+                del found[at]
+                break
+        return found
 
     def _generator(self, trial: FrozenTrial, purpose: str) -> np.random.Generator:
         number, again = self.turn or (trial.number, 0)

@@ -25,14 +25,18 @@ class Axis(NamedTuple):
     log: bool
     step: float
 
-    def unit(self, value: Any) -> float:
+    def units(self, values: Sequence[Any]) -> Array:
         """From 0 to 1; the index of a choice."""
-        inner = float(self.distribution.to_internal_repr(value))
         if self.choices:
-            return inner
-        if self.log:
-            inner = math.log(inner) if inner > 0 else self.low
-        return min(1.0, max(0.0, (inner - self.low) / (self.high - self.low))) if self.high > self.low else 0.5
+            return np.array([self.distribution.to_internal_repr(value) for value in values], dtype=np.float64)
+        if self.log:  # the logarithm of the C library, which is the same on every machine more often than numpy's
+            values = [math.log(value) if value > 0 else self.low for value in values]
+        found = np.array(values, dtype=np.float64)
+        if self.high <= self.low:
+            return np.full_like(found, 0.5)
+        found -= self.low
+        found /= self.high - self.low
+        return np.minimum(np.maximum(found, 0.0, out=found), 1.0, out=found)
 
     def rounded(self, units: Array) -> Array:
         """Each the place of the nearest value that there is."""
@@ -45,7 +49,7 @@ class Axis(NamedTuple):
         return scaled
 
     def value(self, unit: float) -> Any:
-        """The value at a place; the inverse of :meth:`unit`."""
+        """The value at a place; the inverse of :meth:`units`."""
         if self.choices:
             return self.distribution.to_external_repr(int(unit))
         return self.distribution.to_external_repr(float(self._values(np.array([unit]))[0]))
@@ -96,10 +100,12 @@ class UnitCube:
     def points(self, params: Sequence[Mapping[str, Any]]) -> Array:
         found = np.full((len(params), len(self.axes)), np.nan)
         for column, one in enumerate(self.axes):
-            name, unit = one.name, one.unit
-            for row, values in enumerate(params):
-                if name in values:
-                    found[row, column] = unit(values[name])
+            name = one.name
+            try:
+                found[:, column] = one.units([values[name] for values in params])
+            except KeyError:  # it is inactive in some
+                rows = [row for row, values in enumerate(params) if name in values]
+                found[rows, column] = one.units([params[row][name] for row in rows])
         return found
 
     def features(self, points: Array) -> Array:
