@@ -204,6 +204,7 @@ class PoolSeat:
             self.mine,
             weight=self.terms.weight if wish.weight is None else wish.weight,
             priority=self.terms.priority if wish.priority is None else wish.priority,
+            one_cluster=self.terms.shared_cluster,
             seen=seen,
             stated=self.terms.slots,
             used=used,

@@ -5,6 +5,7 @@ The rules are in :mod:`hpo_core.placement.shares.members`. A row that is damaged
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -12,7 +13,8 @@ from typing import Protocol
 
 import msgspec
 
-from hpo_core.journal.protocol import Journal
+from hpo_core.journal.protocol import Journal, StudyInfo
+from hpo_core.model.errors import StudyNotFoundError
 from hpo_core.placement.shares.members import Member, Wish
 
 WAIT_SECONDS = 1.0
@@ -120,3 +122,14 @@ def pools_of(journal: Journal) -> Pools:
         journal = beneath
     found: Pools | None = getattr(journal, "pools", None)
     return found if found is not None else _in_memory.setdefault(journal, MemoryPools())
+
+
+def live_rows(journal: Journal, is_alive: Callable[[StudyInfo], bool]) -> list[PoolRow]:
+    """The members of all pools whose controller lives, as far as this machine can know."""
+    found = []
+    for row in pools_of(journal).all():
+        if row.member is not None:
+            with contextlib.suppress(StudyNotFoundError):
+                if is_alive(journal.info(row.study)):
+                    found.append(row)
+    return found

@@ -8,11 +8,11 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from hpo_core.model.devices.pool_limits import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_SLOTS, MOST_WEIGHT
 from hpo_core.model.settings import Part, is_recorded
 from hpo_core.model.trial import Outcome
 from hpo_core.samplers.registry import check
 from hpo_core.samplers.sampler import PastTrial
-from hpo_core.model.devices.pool_limits import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_SLOTS, MOST_WEIGHT
 from hpo_core.security.credentials import holds_credentials
 from hpo_core.spec.sizes import check_arguments
 

@@ -16,8 +16,6 @@ import msgspec
 from hpo_core.model.devices.pool_limits import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_SLOTS, MOST_WEIGHT
 from hpo_core.placement.shares.water_filling import Claim, divide, ideal_shares
 
-
-
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_SLOTS)]
 
 
@@ -38,6 +36,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Counts the controller's signs of life."""
     weight: Annotated[float, msgspec.Meta(ge=LEAST_WEIGHT, le=MOST_WEIGHT)] = 1.0
     priority: Annotated[int, msgspec.Meta(ge=LEAST_PRIORITY, le=MOST_PRIORITY)] = 0
+    one_cluster: bool = False
+    """Whether all members use one cluster; else each has workers of its own."""
     seen: _Count = 0
     """Slots of its cluster, as it sees them."""
     stated: _Count | None = None

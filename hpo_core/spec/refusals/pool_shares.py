@@ -46,4 +46,6 @@ def check_share(spec: StudySpec) -> None:
             "share.slots, or lower training.gang"
         )
     if "wait" in share.model_fields_set and not share.preempt and share.wait != type(share)().wait:
-        raise ValueError(f"share.wait = {share.wait:g} has no effect without share.preempt; add preempt: true, or drop it")
+        raise ValueError(
+            f"share.wait = {share.wait:g} has no effect without share.preempt; add preempt: true, or drop it"
+        )
