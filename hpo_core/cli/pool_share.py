@@ -29,7 +29,7 @@ def share(
     from hpo_core.execution.pool_seat import pool_of
     from hpo_core.journal.pools import live_rows, pools_of
     from hpo_core.journal.sql import current_owner, is_alive
-    from hpo_core.placement.shares import Wish
+    from hpo_core.model.devices.pool_member import Wish
     from hpo_core.study import Study
     from hpo_core.views.sharing.standings import standings
 

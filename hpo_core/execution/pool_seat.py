@@ -11,8 +11,9 @@ import msgspec
 
 from hpo_core.journal.pools import Change, PoolRow, Pools
 from hpo_core.journal.protocol import Owner
+from hpo_core.model.devices.pool_member import Member, Wish
 from hpo_core.model.errors import JournalError
-from hpo_core.placement.shares.members import Member, Position, Wish, capacity_of, position_of
+from hpo_core.placement.shares.members import Position, capacity_of, position_of
 from hpo_core.placement.shares.water_filling import JUST_BEGUN
 from hpo_core.spec import StudySpec
 from hpo_core.spec.clusters import AddressClusterSpec, LocalClusterSpec, LocalCudaClusterSpec

@@ -14,8 +14,8 @@ from typing import Protocol
 import msgspec
 
 from hpo_core.journal.protocol import Journal, StudyInfo
+from hpo_core.model.devices.pool_member import Member, Wish
 from hpo_core.model.errors import StudyNotFoundError
-from hpo_core.placement.shares.members import Member, Wish
 
 WAIT_SECONDS = 1.0
 """For others who write to the same database: the study's loop stands still meanwhile."""

@@ -10,7 +10,7 @@ import msgspec
 import sqlalchemy as sa
 
 from hpo_core.journal.pools import WAIT_SECONDS, Change, PoolRow, merged
-from hpo_core.placement.shares.members import Member, Wish
+from hpo_core.model.devices.pool_member import Member, Wish
 
 _metadata = sa.MetaData()
 _table = sa.Table(

@@ -10,9 +10,9 @@ import pytest
 from hpo_core.execution.pool_seat import ALONE_SECONDS, EXCHANGE_SECONDS, LEASE_SECONDS
 from hpo_core.journal.pools import MemoryPools, Pools, pools_of
 from hpo_core.journal.sql import open_journal
+from hpo_core.model.devices.pool_member import Wish
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Job
-from hpo_core.placement.shares import Wish
 from tests.sharing.played_pool import PlayedPool, Player
 
 ENDLESS = {"method": "random", "configs": 100_000, "max_resource": 1}

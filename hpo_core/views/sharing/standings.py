@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from hpo_core.journal.pools import PoolRow
-from hpo_core.placement.shares import Member, capacity_of, divide
+from hpo_core.model.devices.pool_member import Member
+from hpo_core.placement.shares import capacity_of, claim_of, divide
 from hpo_core.spec.sections import ShareSpec
 from hpo_core.views.formatting import plural
 
@@ -49,7 +50,7 @@ def standing_of(mine: Member, others: Sequence[Member], pool: str) -> Standing:
     members = [mine, *others]
     clusters = [member.seen for member in members if member.one_cluster]
     capacity = capacity_of(members, shared_cluster=max(clusters) if clusters else None)
-    shares = divide(capacity, [member.claim() for member in members])
+    shares = divide(capacity, [claim_of(member) for member in members])
     return Standing(
         pool=pool,
         study=mine.study,
