@@ -76,7 +76,7 @@ def _slots(standing: Standing | None, pools: Mapping[str, Standing]) -> dict[str
     return {
         "pool": standing.pool,
         "share": f"{standing.share}/{standing.slots}",
-        "uses": standing.used,
+        "uses": standing.held,
         "could use": standing.demand,
         "waits": waits,
     }

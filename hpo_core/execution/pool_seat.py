@@ -26,8 +26,8 @@ BEAT_SECONDS = 5.0
 """Between two signs of life."""
 LEASE_SECONDS = 20.0
 """A study without a sign of life for so long holds nothing any more. Each reader counts by its own clock."""
-TURN_SECONDS = 10.0
-"""How long a study keeps a slot that rounding gave it, where others wait for it."""
+ROUND_SECONDS = 20.0
+"""Studies take turns with the slots that rounding leaves: of so many seconds each has what it was rounded down."""
 UNUSED_SECONDS = 3.0
 """So long a study may leave a slot unused before it claims no more than it uses."""
 PROBE_SECONDS = 30.0
@@ -234,17 +234,19 @@ class PoolSeat:
 
     def _with_precedence(self, mine: Member, position: Position, now: float) -> Member:
         """With how long it has waited, or has had more than others, by :class:`Claim`'s rule."""
+        rest = position.ideal % mine.job_slots
         short = mine.held < position.ideal
-        over = mine.held > math.floor(position.ideal) and not short
+        over = mine.held > position.ideal - rest and not short
         self._short_since = (now if self._short_since is None else self._short_since) if short else None
         self._over_since = (now if self._over_since is None else self._over_since) if over else None
+        turn = ROUND_SECONDS * float(rest) / mine.job_slots
         waited, precedence = 0.0, 0
-        if self._short_since is not None:  # nobody loses a slot to a study that has waited for less than a turn
+        if self._short_since is not None:  # nobody loses a slot to a study whose turn has not come
             waited = now - self._short_since
-            precedence = int(waited) if waited >= TURN_SECONDS else int(waited) - JUST_BEGUN
+            precedence = int(waited) + (0 if waited >= ROUND_SECONDS - turn else -JUST_BEGUN)
         if self._over_since is not None:
             rounded_up = now - self._over_since
-            precedence = -int(rounded_up) if rounded_up >= TURN_SECONDS else JUST_BEGUN
+            precedence = JUST_BEGUN if rounded_up < turn else -int(rounded_up)
         after = self.terms.preempt_after
         asks = after is not None and waited >= after and mine.held < position.share
         precedence = max(-JUST_BEGUN, min(precedence, JUST_BEGUN))

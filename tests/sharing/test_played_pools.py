@@ -176,6 +176,15 @@ def test_three_equal_studies_take_turns_with_the_slots_that_rounding_leaves(pool
     assert shares(*players) == pytest.approx([1 / 3] * 3, rel=0.05)
 
 
+def test_the_turns_are_as_long_as_what_rounding_takes_away(pools: Pools) -> None:
+    players = [
+        Player(name, pools, seconds=lasting(1, name), search=ENDLESS, weight=weight)
+        for name, weight in (("a", 1.0), ("b", 2.0))
+    ]
+    PlayedPool(*players).play(300)
+    assert shares(*players) == pytest.approx([1 / 3, 2 / 3], rel=0.04)  # 2.67 and 5.33 slots
+
+
 def test_more_studies_than_slots_all_get_their_turn(pools: Pools) -> None:
     players = [
         Player(f"s{number}", pools, seconds=lasting(3, str(number)), search=ENDLESS, slots=2) for number in range(5)

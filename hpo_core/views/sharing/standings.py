@@ -25,7 +25,6 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Of the pool."""
     share: int
     held: int
-    used: int
     demand: int
     weight: float
     priority: int
@@ -39,7 +38,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         """All of it, in two sentences."""
         terms = f"weight {self.weight:g}" + (f", priority {self.priority}" if self.priority else "")
         words = (
-            f"pool {self.pool}: {self.share:,} of {plural(self.slots, 'slot')} ({terms}); uses {self.used:,}, "
+            f"pool {self.pool}: {self.share:,} of {plural(self.slots, 'slot')} ({terms}); uses {self.held:,}, "
             f"could use {self.demand:,}"
         )
         return f"{words}. {self.why}" if self.why else words
@@ -57,7 +56,6 @@ def standing_of(mine: Member, others: Sequence[Member], pool: str) -> Standing:
         slots=capacity,
         share=shares[mine.study],
         held=mine.held,
-        used=mine.used,
         demand=mine.demand,
         weight=mine.weight,
         priority=mine.priority,
@@ -90,7 +88,7 @@ def share_words(share: ShareSpec | None) -> str:
         return ""
     words = [f"pool {share.pool}" if share.pool is not None else "the slots of its cluster"]
     words += [f"weight {share.weight:g}", f"priority {share.priority}"]
-    words += [f"{share.slots:,} slots"] * (share.slots is not None)
+    words += [] if share.slots is None else [f"{share.slots:,} slots"]
     words += [f"may preempt after {share.wait:g} s"] * share.preempt
     return ", ".join(words)
 
