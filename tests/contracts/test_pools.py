@@ -90,7 +90,7 @@ def test_controllers_that_exchange_at_the_same_time_hold_no_slot_twice(open_agai
 
         pools.change = judged  # type: ignore[method-assign]
         try:
-            for moment in range(12):
+            for moment in range(30):
                 together.wait(60)
                 used = seat.allowed(float(moment)) if moment % 3 else 0  # jobs end now and then
                 seat.exchange(float(moment), seen=SLOTS, used=used, waiting=0)
