@@ -37,6 +37,7 @@ from hpo_core.spec.sections import (
     WarmStartSpec,
 )
 from hpo_core.spec.sizes import check_constraints, check_sizes
+from hpo_core.spec.slots.scaling import ScalingSpec, check_scaling
 from hpo_core.spec.threads import check_threads
 from hpo_core.spec.validation_errors import explain
 
@@ -116,6 +117,7 @@ class StudySpec(Part):
         "the study takes every slot of its cluster.",
     )
     training: TrainingSpec = TrainingSpec()
+    scaling: ScalingSpec = ScalingSpec()
     stop: StopSpec = StopSpec()
     checkpoints: CheckpointSpec = CheckpointSpec()
     journal: JournalSpec = JournalSpec()
@@ -157,6 +159,7 @@ class StudySpec(Part):
             check_data(self)
             check_gang(self)
             check_share(self)
+            check_scaling(self)
         space = self.search_space()
         if self.metrics and self.metrics[0] != self.metric:
             raise ValueError(

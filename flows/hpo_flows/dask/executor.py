@@ -172,7 +172,8 @@ class DaskExecutor:
 
     def _short_of_slots(self) -> str:
         """Why no gang can begin, where the cluster is too small; said again once its size is another one."""
-        needed = self._spec.training.gang
+        gang = self._spec.training.gang
+        needed = 1 if gang == "auto" else gang
         there = None if self._watch is None else self._watch.slots()
         if self._gangs is None or there is None or there >= needed:
             self._short = self._told_short = None

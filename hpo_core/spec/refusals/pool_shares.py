@@ -40,9 +40,10 @@ def check_share(spec: StudySpec) -> None:
             f"share.slots = {share.slots}, and {spec.cluster.named}: the pool has as many slots as that cluster; drop "
             "share.slots"
         )
-    if share.slots is not None and share.slots < spec.training.gang:
+    gang = spec.training.gang
+    if share.slots is not None and isinstance(gang, int) and share.slots < gang:
         raise ValueError(
-            f"share.slots = {share.slots}, and training.gang = {spec.training.gang}: no job could ever begin; raise "
+            f"share.slots = {share.slots}, and training.gang = {gang}: no job could ever begin; raise "
             "share.slots, or lower training.gang"
         )
     if "wait" in share.model_fields_set and not share.preempt and share.wait != type(share)().wait:
