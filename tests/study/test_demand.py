@@ -8,6 +8,7 @@ from hpo_core.journal.memory import MemoryJournal
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.testing.fake_training import FakeTraining, new_study
+from tests.conftest import make_spec
 from tests.methods import SEARCHES, spec_of
 
 MOST = 200
@@ -68,5 +69,5 @@ def test_a_study_whose_trials_grow_claims_kappa_slots_for_each_job() -> None:
     """The example of the paper: 8 jobs and kappa 4 can use 32 slots."""
     grows = {"training": {"gang": "auto"}, "scaling": {"speedups": {2: 1.9, 4: 3.6}, "efficiency": 0.75}}
     search = {"method": "asha", "configs": 8, "min_resource": 1, "max_resource": 4, "reduction_factor": 2}
-    study = new_study(spec_of("asha", search=search, **grows))
+    study = new_study(make_spec(search=search, **grows))
     assert (study.demand(MOST), study.job_slots) == (32, 1)
