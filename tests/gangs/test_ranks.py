@@ -38,6 +38,7 @@ class Gangs:
         function: str = "train",
         *,
         start: Checkpoint | None = None,
+        metric: str = "loss",
         params: dict[str, Any] | None = None,
         **limits: Any,
     ) -> Report:
@@ -52,8 +53,8 @@ class Gangs:
                 JobRequest(
                     study="lab",
                     job=job,
-                    objective=f"tests.gangs.lab:{function}",
-                    metric="loss",
+                    objective=f"tests.gangs.{'library_lab' if '_with_' in function else 'lab'}:{function}",
+                    metric=metric,
                     seed=5,
                     folder=str(self.folder),
                     pythonpath=(str(ROOT),),
