@@ -80,6 +80,15 @@ def train_noisy(trial: Any) -> None:
             trial.report(loss=float(nn.functional.cross_entropy(model(X), Y)))
 
 
+def _first_time(trial: Any) -> bool:
+    """Whether no attempt before did so, where it is to happen once."""
+    marker = Path(trial.folder, "happened")
+    if trial.params.get("once") and marker.exists():
+        return False
+    marker.write_text("")
+    return True
+
+
 def misbehaves(trial: Any) -> None:
     """One rank does what ``how`` says, in its second step; the others train on."""
     how, culprit = trial.params["how"], trial.params["culprit"]
@@ -90,7 +99,7 @@ def misbehaves(trial: Any) -> None:
         model = trial.data_parallel(model)
     Path(trial.folder, f"rank-{trial.rank}.pid").write_text(str(os.getpid()))
     for step in trial.steps():
-        if step == 1 and trial.rank == culprit:
+        if step == 1 and trial.rank == culprit and _first_time(trial):
             if how == "raise":
                 raise KeyError("no such layer")
             if how == "memory":

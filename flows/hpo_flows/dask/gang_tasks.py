@@ -18,13 +18,15 @@ from hpo_core.model.devices.inventory import Device, Inventory, Slot
 from hpo_core.model.trial import RESULTS, Job, Outcome, Report
 from hpo_core.security.private_files import private_folder
 from hpo_core.training.gang.rank_place import RankPlace
-from hpo_core.training.gang.rank_reports import gang_report
+from hpo_core.training.gang.rank_reports import LOST_PEER, gang_report
 from hpo_flows.dask.cancellation import Cancellation
 from hpo_flows.dask.job_tasks import JobTasks
 from hpo_flows.dask.monitor import ClusterWatch
 
 OWN_END_SECONDS = 5.0
 """Ranks end by themselves when one is gone, and then say why; those that have not after so long are cancelled."""
+DOUBT_SECONDS = 15.0
+"""A worker that lost a rank gets none for so long, unless it is known before that it is gone: ranks are pinned."""
 
 
 @dataclass
@@ -60,6 +62,8 @@ class GangTasks:
         self._cancellation = cancellation
         self._folder = Path(folder)
         self._gangs: dict[tuple[int, int], _Gang] = {}
+        self._doubted: dict[str, float] = {}
+        """Workers that lost a rank, which the scheduler may still list, until when."""
         stores = private_folder(self._folder / GANGS, below=self._folder)
         for left in stores.iterdir():  # by a controller before us that was killed
             with contextlib.suppress(OSError):
@@ -68,7 +72,7 @@ class GangTasks:
     def inventory(self) -> Inventory:
         """A device for each computer with workers that give a sign of life."""
         threads: Counter[str] = Counter()
-        for address, count in self._watch.threads().items():
+        for address, count in self._threads().items():
             threads[_host(address)] += count
         return Inventory(tuple(Device(host, threads[host]) for host in sorted(threads)))
 
@@ -115,10 +119,18 @@ class GangTasks:
         ]
         self._cancellation.request(broken)
 
+    def _threads(self) -> dict[str, int]:
+        """By address of a worker that may be used: its threads."""
+        threads, now = self._watch.threads(), time.monotonic()
+        for address, until in list(self._doubted.items()):
+            if address not in threads or now >= until:
+                del self._doubted[address]
+        return {address: count for address, count in threads.items() if address not in self._doubted}
+
     def _choose(self, hosts: list[str]) -> list[str] | None:
         """A worker for each rank: those with most free threads on its computer; None: it has none."""
         busy = self._tasks.busy()
-        free = {address: count - busy[address] for address, count in self._watch.threads().items()}
+        free = {address: count - busy[address] for address, count in self._threads().items()}
         chosen = []
         for host in hosts:
             there = [address for address in free if _host(address) == host]
@@ -132,6 +144,8 @@ class GangTasks:
     def _reported(self, gang: _Gang, rank: int, report: Report) -> None:
         with gang.lock:
             gang.reports[rank] = report
+            if report.outcome is Outcome.LOST and report.worker and LOST_PEER not in report.message:
+                self._doubted[report.worker] = time.monotonic() + DOUBT_SECONDS
             if report.outcome not in RESULTS and gang.failed_at is None:
                 gang.failed_at = time.monotonic()
             reports = [one for one in gang.reports if one is not None]
