@@ -24,17 +24,20 @@ from hpo_core.spec.older_settings import with_later_settings
 from hpo_core.spec.packing import PackingSpec, check_packing, read_packing
 from hpo_core.spec.plain_data import check_plain
 from hpo_core.spec.refusals.gangs import check_gang
+from hpo_core.spec.refusals.pool_shares import check_share
 from hpo_core.spec.sections import (
     CheckpointSpec,
     JournalSpec,
     PrefectSpec,
     SamplerSpec,
+    ShareSpec,
     StopSpec,
     TrackingSpec,
     TrainingSpec,
     WarmStartSpec,
 )
 from hpo_core.spec.sizes import check_constraints, check_sizes
+from hpo_core.spec.slots.scaling import ScalingSpec, check_scaling
 from hpo_core.spec.threads import check_threads
 from hpo_core.spec.validation_errors import explain
 
@@ -108,7 +111,13 @@ class StudySpec(Part):
         description="Partitions that lie on the workers: each configuration's model visits all of them once an epoch. "
         "null: the training function reads its data itself.",
     )
+    share: Annotated[ShareSpec | None, BeforeValidator(read_packing)] = Field(
+        default=None,
+        description="Slots that are shared with other studies, by weight and priority; true: with all defaults. null: "
+        "the study takes every slot of its cluster.",
+    )
     training: TrainingSpec = TrainingSpec()
+    scaling: ScalingSpec = ScalingSpec()
     stop: StopSpec = StopSpec()
     checkpoints: CheckpointSpec = CheckpointSpec()
     journal: JournalSpec = JournalSpec()
@@ -149,6 +158,8 @@ class StudySpec(Part):
             check_packing(self)
             check_data(self)
             check_gang(self)
+            check_share(self)
+            check_scaling(self)
         space = self.search_space()
         if self.metrics and self.metrics[0] != self.metric:
             raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mlflow
+import pytest
 
 from tests.flows.conftest import Runner
 from tests.flows.test_tune import api
@@ -10,6 +11,7 @@ from tests.flows.test_tune import api
 METRICS = [{"name": "loss"}, {"name": "speed", "mode": "max"}]
 
 
+@pytest.mark.slow
 def test_a_study_with_two_objectives(hpo: Runner) -> None:
     facts = hpo.json("tune", hpo.study("trade", study="two", metrics=METRICS, tracking={}))
     front = facts["front"]

@@ -24,12 +24,15 @@ def api(hpo: Runner, path: str, body: Any) -> Any:
 
 
 def task_runs(hpo: Runner, study: str, count: int = 0) -> list[dict[str, Any]]:
-    """Those of a study, once there are ``count``: Prefect's server writes them down when it comes to it."""
+    """Those of a study, once ``count`` have ended: Prefect's server writes them down when it comes to it."""
     hpo.settle()
     deadline = time.monotonic() + LIMIT
-    while len(found := _task_runs_now(hpo, study)) < count and time.monotonic() < deadline:
+    while True:
+        found = _task_runs_now(hpo, study)
+        under_way = [run for run in found if run["state_type"] not in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")]
+        if (len(found) >= count and not under_way) or time.monotonic() >= deadline:
+            return found
         time.sleep(0.5)
-    return found
 
 
 def _task_runs_now(hpo: Runner, study: str) -> list[dict[str, Any]]:
@@ -82,6 +85,7 @@ def test_everything_on(hpo: Runner) -> None:
     assert 11 <= len(live) <= 24, "superseded checkpoints are removed, paused trials keep theirs"
 
 
+@pytest.mark.slow
 def test_extend_and_rerun(hpo: Runner) -> None:
     first = hpo.json("tune", hpo.study())
     more = hpo.json("extend", "toy", "--configs", "6")
@@ -242,6 +246,7 @@ def trains(worker: psutil.Process) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_a_dead_dask_worker_leaves_no_task_run_behind(hpo: Runner) -> None:
     process = hpo.start("tune", hpo.study("slow", study="mortal"))
     wait_for_entries(hpo, "mortal", 4, process)

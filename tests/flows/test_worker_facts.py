@@ -11,7 +11,7 @@ import pytest
 
 from hpo_core.model.devices.usage import Usage
 from hpo_flows.dask import monitor
-from hpo_flows.dask.monitor import DEVICES, METRIC, USAGES, ClusterWatch
+from hpo_flows.dask.monitor import DEVICES, METRIC, USAGES, ClusterWatch, WorkerFacts
 
 GPU = {"node": "n", "architecture": "A100", "memory": 80, "used": 3, "own": {"/a": 2}, "cores": 8000, "gpu": True}
 CPU = GPU | {"architecture": "CPU", "gpu": False}
@@ -126,3 +126,17 @@ def test_a_worker_that_started_anew_under_its_address_is_asked_again(monkeypatch
 
     asyncio.run(asyncio.wait_for(run(), 60))
     assert greeted == ["tcp://1"] * 3
+
+
+def test_thousands_of_workers_have_time_for_the_few_heartbeats_that_dask_asks_of_each() -> None:
+    def out_after(seconds: float, workers: int) -> bool:
+        found = watch({}, "auto")
+        seen = {f"tcp://{n}": WorkerFacts(1, 0.0, [], [], {}, {}, {}) for n in range(workers)}
+        found._take(seen, count=False)
+        for worker in found._workers.values():
+            worker.since_heartbeat._seconds = seconds
+        found._take(seen, count=True)
+        return len(found.out()) == workers and not found.is_well("tcp://0")
+
+    assert [out_after(59, 10), out_after(61, 10)] == [False, True]
+    assert [out_after(61, 10_000), out_after(126, 10_000), out_after(128, 10_000)] == [False, False, True]

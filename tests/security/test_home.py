@@ -142,7 +142,7 @@ def test_linked_files_in_a_study_folder_are_refused(tmp_path: Path, thesis: Path
     if name == "mlflow.log":
         session = Session(home, "world", spec=make_spec(objective="json:loads"))
         with pytest.raises(StorageError, match="is a symbolic link"):
-            session._start_follower()
+            session.trackers.start()
         session.close()
     assert contents(thesis) == before
 

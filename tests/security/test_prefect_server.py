@@ -210,6 +210,7 @@ def wait_for_run(server: dict[str, str]) -> None:
     raise AssertionError(f"no flow run after {PATIENCE:g} s")
 
 
+@pytest.mark.slow
 def test_the_password_is_only_in_its_file(tmp_path: Path) -> None:
     hpo = Runner(tmp_path, {})
     gate = tmp_path / "gate"

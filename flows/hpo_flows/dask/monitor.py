@@ -29,6 +29,8 @@ ASK_SECONDS = 1.0
 ANSWER_SECONDS = 10.0
 SILENT = 3
 """After so many looks a worker that was asked for its devices and sends none is another process: asked again."""
+HEARTBEATS = 2.5
+"""So many heartbeats of its own a worker has time for before it is out, whatever the timeout."""
 METRIC = "hpo_beats"
 """Name under which workers send :func:`hpo_core.training.worker.heartbeats` with each heartbeat."""
 
@@ -121,6 +123,8 @@ class ClusterWatch:
         self._prefix, self._folder = prefix, folder
         self._timeout, self._limit = timeout, limit
         self._longest = min(5.0, timeout / 4)
+        self._patience = timeout
+        """Seconds without a sign after which a worker is out: longer than the timeout where there are thousands."""
         self._on_out, self._on_overdue, self._on_back = on_out, on_overdue, on_back
         self._kind, self._on_new = kind, on_new
         self._workers: dict[str, _Worker] = {}
@@ -146,6 +150,11 @@ class ClusterWatch:
     def well(self) -> list[str]:
         """Addresses of the workers that are not out."""
         return [address for address, worker in list(self._workers.items()) if not worker.out]
+
+    def is_well(self, address: str) -> bool:
+        """Whether it is there and not out."""
+        worker = self._workers.get(address)
+        return worker is not None and not worker.out
 
     def out(self) -> list[str]:
         """Addresses of the others."""
@@ -174,6 +183,10 @@ class ClusterWatch:
             for address, worker in workers
             if not worker.out and worker.facts.partitions is not None
         }
+
+    def threads(self) -> dict[str, int]:
+        """By address of a worker that is not out: its threads."""
+        return {address: worker.facts.threads for address, worker in list(self._workers.items()) if not worker.out}
 
     def slots(self) -> int:
         """Threads of the workers that are not out."""
@@ -204,6 +217,7 @@ class ClusterWatch:
             await asyncio.sleep(ASK_SECONDS)
 
     def _take(self, seen: dict[str, WorkerFacts], *, count: bool) -> None:
+        self._patience = max(self._timeout, HEARTBEATS * heartbeat_seconds(len(seen)))
         for address in self._workers.keys() - seen.keys():
             del self._workers[address]
         self._running = {
@@ -254,11 +268,11 @@ class ClusterWatch:
         if not count:
             for timer in (worker.since_heartbeat, *worker.trainers.values()):
                 timer.skip()
-        if worker.since_heartbeat.elapsed() >= self._timeout:
-            return f"gave no sign of life for {self._timeout:g} s"
+        if worker.since_heartbeat.elapsed() >= self._patience:
+            return f"gave no sign of life for {self._patience:g} s"
         for name, timer in worker.trainers.items():
-            if timer.elapsed() >= self._timeout + self._longest:
-                return f"does not go on with {name.removeprefix(self._folder + '/')} for {self._timeout:g} s"
+            if timer.elapsed() >= self._patience + self._longest:
+                return f"does not go on with {name.removeprefix(self._folder + '/')} for {self._patience:g} s"
         for key in facts.executing:
             if self._limit is not None and self._running[key].elapsed() >= self._limit:
                 return f"did not end {key} in time"
@@ -280,6 +294,15 @@ class ClusterWatch:
                 logging.getLogger(__name__).warning("Dask worker %s is heard again: it counts again.", address)
         finally:
             worker.coming_back = False
+
+
+def heartbeat_seconds(workers: int) -> float:
+    """Seconds between the heartbeats of one worker: Dask's scheduler takes some 200 a second of all together.
+
+    >>> heartbeat_seconds(100), heartbeat_seconds(10_000)
+    (1.5, 51.0)
+    """
+    return workers / 200 + 1
 
 
 def facts_of_workers(prefix: str, dask_scheduler: Any = None) -> dict[str, tuple[Any, ...]]:

@@ -21,6 +21,7 @@ from hpo_core.views.jobs.packing_words import packing_words
 from hpo_core.views.next_command import next_command
 from hpo_core.views.repeat_spread import spread_of
 from hpo_core.views.rung_names import halt_words
+from hpo_core.views.sharing.standings import share_words
 from hpo_core.views.summary import exhausted_words, other_best_words, rule_words
 from hpo_core.views.trial_state import trial_state
 
@@ -93,6 +94,8 @@ def head(series: Series, links: Mapping[str, str]) -> str:
         about.append(f"threads {spec.training.threads}")
     if spec.packing is not None:
         about.append(f"packing {packing_words(spec.packing)}")
+    if spec.share is not None:
+        about.append(f"share {share_words(spec.share)}")
         about += kept_apart_lines(kept_apart_in(study), 4)
     if spec.data is not None:
         about.append(f"data: {data_words(spec.data)}")
