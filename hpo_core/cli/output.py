@@ -210,6 +210,7 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
             ended = epochs_that_ended(study, home.study_folder(name))
             jobs = ", ".join(
                 f"trial {job.trial} to {job.target:,}{ended.get(job.trial, '')}"
+                f"{f' by {job.ranks:,} ranks' if job.ranks > 1 else ''}"
                 for job in summary.running[:_JOBS_SHOWN]
             )
             more = f" and {len(summary.running) - _JOBS_SHOWN:,} more" if len(summary.running) > _JOBS_SHOWN else ""
