@@ -23,7 +23,7 @@ from hpo_core.home import Home
 from hpo_core.journal.pools import live_rows
 from hpo_core.journal.sql import is_alive
 from hpo_core.model.trial import Outcome
-from hpo_core.replay import audit
+from hpo_core.replay.audit import audit
 from hpo_core.state import StudyState
 from hpo_core.study import Study
 from hpo_core.views.sharing.standings import standings

@@ -36,7 +36,7 @@ def driven(home: Path, name: str, **share: Any) -> PoolSeat:
     study = Study.create(make_spec(study=name, search=SEARCH, share=share or True, **SHARED), journal)
     journal.claim(name, current_owner(), time.time())
     seat = PoolSeat(pools_of(journal), terms_of(study.spec, current_owner()), study)
-    seat.exchange(0.0, seen=8, used=0, waiting=0)
+    seat.exchange(0.0, seen=8, used=0, busy=0)
     return seat
 
 
@@ -54,7 +54,7 @@ def test_list_and_status_say_share_use_demand_and_who_waits_for_whom(tmp_path: P
     assert (rows["first"]["share"], rows["first"]["uses"], rows["first"]["could use"]) == ("2/8", 8, 8)
     assert (rows["second"]["share"], rows["second"]["uses"], rows["second"]["could use"]) == ("6/8", 0, 8)
     assert rows["alone"]["pool"] is None
-    second.exchange(8.0, seen=8, used=0, waiting=0)
+    second.exchange(8.0, seen=8, used=0, busy=0)
     said = hpo(tmp_path, "status", "second")
     assert "pool tcp://127.0.0.1:1: 6 of 8 slots (weight 3); uses 0, could use 8." in said
     assert "waits for 6 slots, for 8 s so far: first has more than the share and gives slots back as jobs end." in said
@@ -67,7 +67,7 @@ def test_share_changes_what_a_running_study_publishes(tmp_path: Path) -> None:
     assert "weight 2, priority 0" in hpo(tmp_path, "share", "s")
     assert "weight 4.5, priority 0" in hpo(tmp_path, "share", "s", "--weight", "4.5")
     assert "weight 4.5, priority -3" in hpo(tmp_path, "share", "s", "--priority", "-3")
-    seat.exchange(2.0, seen=8, used=0, waiting=0)
+    seat.exchange(2.0, seen=8, used=0, busy=0)
     assert (seat.mine.weight, seat.mine.priority) == (4.5, -3)
 
 
@@ -85,7 +85,7 @@ def test_share_refuses_what_no_study_may_ask(tmp_path: Path, options: list[str],
     seat = driven(tmp_path, "s")
     result = CliRunner().invoke(app, ["share", "s", *options, "--home", str(tmp_path)])
     assert isinstance(result.exception, SpecError) and said in str(result.exception)
-    seat.exchange(2.0, seen=8, used=0, waiting=0)
+    seat.exchange(2.0, seen=8, used=0, busy=0)
     assert (seat.mine.weight, seat.mine.priority) == (1.0, 0)
 
 
