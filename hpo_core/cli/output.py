@@ -30,6 +30,7 @@ from hpo_core.views.front import FrontMember, front_rows
 from hpo_core.views.hopping.hop_words import hopping_line, plain_hops
 from hpo_core.views.jobs.device_use import device_jobs, device_uses
 from hpo_core.views.jobs.device_words import device_lines, granted_words, running_lines
+from hpo_core.views.jobs.gang_words import gang_words
 from hpo_core.views.jobs.grid_states import grid_states
 from hpo_core.views.jobs.kept_apart import kept_apart_in, kept_apart_lines
 from hpo_core.views.jobs.packing_words import packing_words
@@ -274,6 +275,7 @@ def _print_settings(study: Study, summary: StudySummary, created: float) -> None
         "objective": spec.objective or "",
         "cluster": spec.cluster.title,
         "packing": packing_words(spec.packing),
+        "gangs": gang_words(study),
         "share": share_words(spec.share),
         "data": hopping_line(study),
         "created": time.strftime("%Y-%m-%d %H:%M", time.localtime(created)),

@@ -137,13 +137,13 @@ class PoolSeat:
             return 0
         return min(self.position.share, self.mine.held)
 
-    def exchange(self, now: float, *, seen: int, used: int, waiting: int) -> bool:
+    def exchange(self, now: float, *, seen: int, used: int, busy: int) -> bool:
         """Look at the pool where it is time, and publish what changed. A database that fails is left alone.
 
         Args:
             seen: slots of the study's cluster.
-            used: slots that its jobs use.
-            waiting: slots that submitted jobs wait for.
+            used: slots that its jobs use now.
+            busy: slots that submitted jobs used or waited for at once since the last exchange, at most.
 
         Returns:
             Whether it looked.
@@ -152,7 +152,7 @@ class PoolSeat:
             return False
 
         def decide(rows: Sequence[PoolRow]) -> Change | None:
-            mine = self._settled(rows, now, seen=seen, used=used, waiting=waiting)
+            mine = self._settled(rows, now, seen=seen, used=used, busy=busy)
             if self._is_lost:
                 return None
             gone = tuple(row.member for row in rows if row.member is not None and self._is_gone(row.member, now))
@@ -165,7 +165,7 @@ class PoolSeat:
             is_due = now >= self._next_beat
             if not is_due:
                 rows = self._pools.look(pool, study)
-                mine = self._settled(rows, now, seen=seen, used=used, waiting=waiting)
+                mine = self._settled(rows, now, seen=seen, used=used, busy=busy)
                 is_due = _told_at_once(mine) != _told_at_once(self.mine)
             if is_due:
                 self._pools.change(pool, study, decide)
@@ -188,7 +188,7 @@ class PoolSeat:
         except JournalError as error:
             log.warning("study %r leaves pool %s late: %s", self.terms.study, self.terms.pool, error)
 
-    def _settled(self, rows: Sequence[PoolRow], now: float, *, seen: int, used: int, waiting: int) -> Member:
+    def _settled(self, rows: Sequence[PoolRow], now: float, *, seen: int, used: int, busy: int) -> Member:
         """What the study should publish, as the rows are; notes who else is there."""
         own = next((row for row in rows if row.study == self.terms.study), None)
         theirs = None if own is None or own.member is None else own.member.owner
@@ -213,7 +213,7 @@ class PoolSeat:
         )
         shared = seen if self.terms.shared_cluster else None
         capacity = capacity_of((mine, *self.others), shared_cluster=shared)
-        demand = self._claimed(min(capacity, seen), now, used=used, busy=used + waiting)
+        demand = self._claimed(min(capacity, seen), now, used=used, busy=busy)
         mine = msgspec.structs.replace(mine, demand=demand)
         self.position = position_of(mine, self.others, capacity=capacity)
         return self._with_precedence(msgspec.structs.replace(mine, held=self.position.held), self.position, now)

@@ -46,6 +46,8 @@ class PooledExecutor:
         self._preempted: dict[tuple[int, int], str] = {}
         """By (trial, attempt) that is ended for another study: why."""
         self._seen = 0
+        self._busiest = 0
+        """Slots that were used or waited for at once since the last exchange, at most."""
 
     @property
     def used(self) -> int:
@@ -68,6 +70,7 @@ class PooledExecutor:
         self._exchange()
         with self._lock:
             self._waiting.append(_Waiting(job, slot, on_report))
+            self._busiest = max(self._busiest, self._busy())
         self._start_waiting()
 
     def limit(self, attempt: tuple[int, int], memory: int) -> None:
@@ -97,11 +100,16 @@ class PooledExecutor:
     def wait(self, inbox: Inbox, until: float) -> bool:
         return self._inner.wait(inbox, until)
 
+    def _busy(self) -> int:
+        """Slots that submitted jobs use or wait for."""
+        return self.used + sum(each.job.demand.slots for each in self._waiting)
+
     def _exchange(self) -> None:
         with self._lock:
-            waiting = sum(each.job.demand.slots for each in self._waiting)
-            used = self.used
-        if self.seat.exchange(self.now(), seen=self._seen, used=used, waiting=waiting):
+            used, busy = self.used, max(self._busiest, self._busy())
+        if self.seat.exchange(self.now(), seen=self._seen, used=used, busy=busy):
+            with self._lock:
+                self._busiest = self._busy()
             self._start_waiting()
             self._preempt()
 

@@ -47,7 +47,7 @@ def test_another_process_sees_members_until_they_leave_and_wishes_stay(open_agai
     pools = pools_of(open_again())
     assert pools.all() == pools.look("p", "a") == []
     for name in ("a", "b"):
-        seat_of(pools, name).exchange(0.0, seen=SLOTS, used=0, waiting=0)
+        seat_of(pools, name).exchange(0.0, seen=SLOTS, used=0, busy=0)
     again = pools_of(RetryingJournal(open_again()))
     assert {name: member.held for name, member in members(again).items()} == {"a": 8, "b": 0}
     again.say("p", "a", Wish(weight=3.0))
@@ -60,7 +60,7 @@ def test_another_process_sees_members_until_they_leave_and_wishes_stay(open_agai
     rows = {row.study: row for row in pools.all()}
     assert rows["a"].wish == Wish(weight=3.0, priority=2)
     seat = seat_of(pools, "a", owner="a-2")
-    seat.exchange(0.0, seen=SLOTS, used=0, waiting=0)
+    seat.exchange(0.0, seen=SLOTS, used=0, busy=0)
     assert (seat.mine.weight, seat.mine.priority) == (3.0, 2)
     assert [row.study for row in pools.look("p", "b")] == ["a", "b"]
     assert pools.look("another pool", "b") == []
@@ -93,7 +93,7 @@ def test_controllers_that_exchange_at_the_same_time_hold_no_slot_twice(open_agai
             for moment in range(30):
                 together.wait(60)
                 used = seat.allowed(float(moment)) if moment % 3 else 0  # jobs end now and then
-                seat.exchange(float(moment), seen=SLOTS, used=used, waiting=0)
+                seat.exchange(float(moment), seen=SLOTS, used=used, busy=used)
                 held.setdefault(name, []).append(seat.mine.held)
         except BaseException as error:
             failures.append(repr(error))
@@ -131,11 +131,11 @@ def test_a_row_that_is_damaged_or_absurd_is_nobodys(tmp_path: Path, body: Any) -
     journal = open_journal(tmp_path / "journal.db")
     pools = pools_of(journal)
     seat = seat_of(pools, "mine")
-    seat.exchange(0.0, seen=SLOTS, used=0, waiting=0)
+    seat.exchange(0.0, seen=SLOTS, used=0, busy=0)
     with sqlite3.connect(tmp_path / "journal.db") as database:
         database.execute("INSERT INTO hpo_pools VALUES ('p', 'x', 1, ?, ?)", (body, body))
     for moment in range(1, 10):
-        seat.exchange(float(moment), seen=SLOTS, used=8, waiting=0)
+        seat.exchange(float(moment), seen=SLOTS, used=8, busy=8)
     assert seat.allowed(9.0) == 8 and seat.others == []
     assert members(pools).keys() == {"mine"}
 
@@ -146,10 +146,10 @@ def test_a_row_that_claims_everything_and_is_not_kept_alive_holds_nothing_after_
     planted = Member(study="x", owner="nobody", demand=1_000_000, held=1_000_000, priority=100, weight=1000.0)
     pools.change("p", "x", lambda rows: Change(planted))
     seat = seat_of(pools, "mine")
-    seat.exchange(0.0, seen=SLOTS, used=0, waiting=0)
+    seat.exchange(0.0, seen=SLOTS, used=0, busy=0)
     assert seat.allowed(0.0) == 0
     for moment in range(1, int(LEASE_SECONDS) + 4):
-        seat.exchange(float(moment), seen=SLOTS, used=0, waiting=0)
+        seat.exchange(float(moment), seen=SLOTS, used=0, busy=0)
     assert seat.allowed(moment) == 8
     assert members(pools).keys() == {"mine"}, "a later study need not wait for the lease again"
 
@@ -157,11 +157,11 @@ def test_a_row_that_claims_everything_and_is_not_kept_alive_holds_nothing_after_
 def test_a_study_alone_costs_at_most_one_statement_a_second(tmp_path: Path) -> None:
     journal = open_journal(tmp_path / "journal.db")
     seat = seat_of(pools_of(journal), "alone")
-    seat.exchange(0.0, seen=SLOTS, used=0, waiting=0)  # makes the table
+    seat.exchange(0.0, seen=SLOTS, used=0, busy=0)  # makes the table
     statements: list[str] = []
     sa.event.listen(journal._engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
     for tenth in range(1, 1200):
-        seat.exchange(tenth / 10, seen=SLOTS, used=8 - tenth % 3, waiting=0)
+        seat.exchange(tenth / 10, seen=SLOTS, used=8 - tenth % 3, busy=8 - tenth % 3)
     assert 0 < len(statements) <= 120, len(statements)
     writes = [statement for statement in statements if statement.startswith("UPDATE")]
     assert len(writes) <= 120 / 5 + 1
@@ -181,14 +181,14 @@ class Failing(MemoryPools):
 def test_while_the_database_does_not_answer_slots_are_held_for_the_lease(caplog: pytest.LogCaptureFixture) -> None:
     pools = Failing()
     seat = seat_of(pools, "s")
-    seat.exchange(0.0, seen=SLOTS, used=0, waiting=0)
+    seat.exchange(0.0, seen=SLOTS, used=0, busy=0)
     pools.fails = True
     for moment in range(1, 40):
-        seat.exchange(float(moment), seen=SLOTS, used=8, waiting=0)
+        seat.exchange(float(moment), seen=SLOTS, used=8, busy=8)
         assert seat.allowed(float(moment)) == (8 if moment <= LEASE_SECONDS else 0)
     assert len(caplog.records) == 1 and "cannot be read or written" in caplog.text
     pools.fails = False
-    seat.exchange(41.0, seen=SLOTS, used=8, waiting=0)
+    seat.exchange(41.0, seen=SLOTS, used=8, busy=8)
     assert seat.allowed(41.0) == 8
 
 
@@ -202,7 +202,7 @@ def test_of_different_sizes_that_studies_state_the_smallest_holds() -> None:
     for moment in range(30):
         for seat in seats:
             name = seat.terms.study
-            seat.exchange(float(moment), seen=SLOTS, used=used[name], waiting=0)
+            seat.exchange(float(moment), seen=SLOTS, used=used[name], busy=used[name])
             used[name] = min(used[name], 1)  # jobs end
             used[name] = max(used[name], seat.allowed(float(moment)))
     assert sum(used.values()) == 4

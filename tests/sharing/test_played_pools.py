@@ -18,14 +18,17 @@ from tests.sharing.played_pool import PlayedPool, Player
 ENDLESS = {"method": "random", "configs": 100_000, "max_resource": 1}
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture
 def pools(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pools]:
-    if request.param == "memory":
+    if getattr(request, "param", "memory") == "memory":
         yield MemoryPools()
         return
     journal = open_journal(tmp_path / "journal.db")
     yield pools_of(journal)
     journal.close()
+
+
+in_both = pytest.mark.parametrize("pools", ["memory", "sqlite"], indirect=True)
 
 
 def lasting(seconds: float, name: str = "") -> Callable[[Job], float]:
@@ -58,6 +61,7 @@ def test_weights_1_1_2_get_their_shares_and_no_slot_idles(pools: Pools) -> None:
     assert pool.longest_idle <= 2 * EXCHANGE_SECONDS
 
 
+@in_both
 def test_a_newcomer_gets_its_share_as_jobs_end_and_none_is_ended(pools: Pools) -> None:
     first = Player("first", pools, seconds=lambda job: 20.0, search=ENDLESS)
     second = Player("second", pools, seconds=lambda job: 20.0, search=ENDLESS, begins=5.0)
@@ -92,6 +96,7 @@ def test_whole_studies_share_to_their_ends(pools: Pools) -> None:
     assert pool.longest_idle <= 2 * ALONE_SECONDS
 
 
+@in_both
 def test_a_dead_controllers_slots_are_free_after_its_lease(pools: Pools) -> None:
     one, other = (Player(name, pools, seconds=lasting(4, name), search=ENDLESS) for name in ("one", "other"))
     pool = PlayedPool(one, other)
@@ -122,6 +127,7 @@ def test_a_controller_that_was_stopped_gives_way_when_it_goes_on(pools: Pools) -
     assert (one.used, other.used) == (4, 4)
 
 
+@in_both
 def test_a_wish_while_it_runs_holds_and_survives_the_controller(pools: Pools) -> None:
     one, other = (Player(name, pools, seconds=lasting(2, name), search=ENDLESS) for name in ("one", "other"))
     pool = PlayedPool(one, other)
@@ -137,6 +143,7 @@ def test_a_wish_while_it_runs_holds_and_survives_the_controller(pools: Pools) ->
     assert (again.used, other.used) == (6, 2)
 
 
+@in_both
 def test_the_earlier_controller_of_a_study_begins_nothing_any_more(pools: Pools) -> None:
     old = Player("s", pools, seconds=lasting(2), search=ENDLESS)
     pool = PlayedPool(old)
@@ -172,7 +179,7 @@ def test_who_waits_gets_a_slot_by_preemption_only_where_it_may_ask(pools: Pools,
 
 def test_three_equal_studies_take_turns_with_the_slots_that_rounding_leaves(pools: Pools) -> None:
     players = [Player(name, pools, seconds=lasting(1, name), search=ENDLESS) for name in "abc"]
-    PlayedPool(*players).play(600)
+    PlayedPool(*players).play(300)
     assert shares(*players) == pytest.approx([1 / 3] * 3, rel=0.05)
 
 
@@ -189,7 +196,7 @@ def test_more_studies_than_slots_all_get_their_turn(pools: Pools) -> None:
     players = [
         Player(f"s{number}", pools, seconds=lasting(3, str(number)), search=ENDLESS, slots=2) for number in range(5)
     ]
-    PlayedPool(*players, slots=2).play(400)
+    PlayedPool(*players, slots=2).play(250)
     assert shares(*players) == pytest.approx([0.2] * 5, rel=0.25)
 
 
@@ -197,6 +204,6 @@ def test_a_gang_gets_its_slots_together_beside_single_jobs(pools: Pools) -> None
     gang = Player("gang", pools, seconds=lasting(4), search=ENDLESS, gang=4)
     singles = [Player(name, pools, seconds=lasting(3, name), search=ENDLESS) for name in "ab"]
     pool = PlayedPool(gang, *singles)
-    pool.play(400)
-    assert gang.used_seconds / (400 * 8) > 0.2
-    assert min(player.used_seconds for player in singles) / (400 * 8) > 0.15
+    pool.play(200)
+    assert gang.used_seconds / (200 * 8) > 0.2
+    assert min(player.used_seconds for player in singles) / (200 * 8) > 0.15

@@ -1,6 +1,7 @@
-"""Three studies with weights 1, 1, 2 on one Dask cluster of 8 slots, each with a controller process of its own.
+"""Studies that share slots, each with a controller process of its own. ``pytest -s`` shows the figures.
 
-One is killed, the others have its share within its lease; a fourth joins. ``pytest -s`` shows the figures.
+Three studies with weights 1, 1, 2 on one Dask cluster of 8 slots: one is killed, a fourth joins. Two studies with local
+workers in a named pool: one gets slots by preemption, the other one's controller is stopped and goes on.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from hpo_core.execution.pool_seat import LEASE_SECONDS
 from hpo_core.home import Home
 from hpo_core.journal.pools import live_rows
 from hpo_core.journal.sql import is_alive
+from hpo_core.model.trial import Outcome
+from hpo_core.replay.audit import audit
+from hpo_core.state import StudyState
+from hpo_core.study import Study
 from hpo_core.views.sharing.standings import standings
 
 pytestmark = pytest.mark.slow
@@ -173,3 +178,53 @@ def test_studies_on_one_cluster_have_their_shares_also_when_one_dies_and_another
     for name in ("a", "b", "d"):
         assert controllers[name].wait(LIMIT) == 130, (tmp_path / f"{name}.log").read_text()[-3000:]
     assert standings(live_rows(source, is_alive)) == {}
+
+
+def test_local_clusters_in_one_pool_use_no_more_slots_than_one_of_them_has(tmp_path: Path, start: Start) -> None:
+    measured = Measured(tmp_path / "jobs.txt")
+
+    def study(name: str, **share: object) -> subprocess.Popen[bytes]:
+        described = {
+            "study": name,
+            "objective": "tests.sharing.waiting_objective:train",
+            "metric": {"name": "loss"},
+            "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+            "constants": {"mark": name, "seconds": 3600.0, "file": str(measured.file)},
+            "search": {"method": "random", "configs": 100, "max_resource": 1},
+            "cluster": {"kind": "local", "workers": 4},
+            "share": {"pool": "cpu", **share},
+            "tracking": {"mlflow": "off"},
+        }
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(described))
+        return start(name, "hpo_flows", "tune", f"{name}.yaml", "--no-prefect")
+
+    source = Home(str(tmp_path / "home")).open_journal()
+
+    def state(name: str) -> StudyState:
+        return Study.open(name, source, reading=True).state
+
+    def begun(name: str) -> int:
+        lines = measured.file.read_text().splitlines() if measured.file.exists() else []
+        return sum(line.startswith(f"{name} begins") for line in lines)
+
+    first = study("first")
+    wait_until("the first uses all slots", lambda: begun("first") == 4)
+    second = study("second", preempt=True, wait=5)
+    wait_until("the second got its share by preemption", lambda: begun("second") == 2)
+    ended = [trial for trial in state("first").trials if trial.failures]
+    assert [trial.number for trial in ended] == [2, 3], "the youngest attempts were ended"
+    assert all(trial.failures[0].outcome is Outcome.PREEMPTED for trial in ended)
+    assert "Ended for study 'second'" in ended[0].failures[0].message
+    assert begun("first") == 4, "what was ended waits for its turn"
+
+    first.send_signal(signal.SIGSTOP)
+    wait_until("the second has the slots of a controller that is stopped", lambda: begun("second") == 4)
+    first.send_signal(signal.SIGCONT)
+    time.sleep(SHORT)
+    assert (begun("first"), begun("second")) == (4, 4), "it goes on, and begins none"
+    assert len(state("first").running) == 2, "the jobs that it has go on"
+    assert first.poll() is None and second.poll() is None
+    for name, controller in (("second", second), ("first", first)):
+        controller.send_signal(signal.SIGINT)
+        assert controller.wait(LIMIT) == 130, (tmp_path / f"{name}.log").read_text()[-3000:]
+    assert audit(source.entries("first")).clean and audit(source.entries("second")).clean
