@@ -11,14 +11,23 @@ HOPS = "hops"
 """Folder of the states of models that hop, within the study's folder."""
 
 
+GANGS = "gangs"
+"""Folder of the files through which ranks of gangs find each other, within the study's folder."""
+
+
 def attempt_name(trial: int, attempt: int) -> str:
     """The attempt's name in log files: ``trial-00007-attempt-3``."""
     return f"trial-{trial:05d}-attempt-{attempt}"
 
 
-def log_path(trial: int, attempt: int) -> str:
-    """Path of the attempt's log, relative to the study's folder."""
-    return f"logs/{attempt_name(trial, attempt)}.log"
+def log_path(trial: int, attempt: int, rank: int = 0) -> str:
+    """Path of the attempt's log, relative to the study's folder; the ranks of a gang after the first have their own."""
+    return f"logs/{attempt_name(trial, attempt)}{f'.rank-{rank}' if rank else ''}.log"
+
+
+def gang_store_path(trial: int, attempt: int, token: str) -> str:
+    """Path of the file through which the ranks of a gang find each other, relative to the study's folder."""
+    return f"{GANGS}/{attempt_name(trial, attempt)}-{token}"
 
 
 def checkpoint_path(job: Job, base: str = CHECKPOINTS) -> str:

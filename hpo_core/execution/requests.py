@@ -11,6 +11,7 @@ from hpo_core.model.trial import Job
 from hpo_core.placement.cores import available_cores
 from hpo_core.spec import StudySpec
 from hpo_core.spec.threads import threads_of
+from hpo_core.training.gang.rank_place import RankPlace
 from hpo_core.training.request import JobRequest
 
 
@@ -50,17 +51,19 @@ class JobRequests:
             "weights": weights_of(validation),
         }
 
-    def of(self, job: Job, share: Share | None = None) -> JobRequest:
+    def of(self, job: Job, share: Share | None = None, gang: RankPlace | None = None) -> JobRequest:
         """All that one attempt needs to know.
 
         Args:
             share: the part of a device that it was placed on; None: its worker is all its own.
+            gang: which rank of a gang it is; None: it trains alone.
         """
         spec = self._spec
         return JobRequest(
             study=spec.study,
             job=job,
             share=share,
+            gang=gang,
             mps=spec.packing is not None and spec.packing.mps == "auto",
             objective=self.objective,
             metric=spec.metric.name,

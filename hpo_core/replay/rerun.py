@@ -36,6 +36,7 @@ def rerun_spec(
     created: list[TrialCreated] = []
     born: dict[int, Reproduced] = {}
     granted: list[JobGranted] = []
+    ranks: dict[tuple[int, int], int] = {}
     further: list[JobGranted] = []
     visits: dict[int, dict[int, list[int]]] = {}
     for entry in entries:
@@ -48,8 +49,10 @@ def rerun_spec(
                 born[event.child] = event
             elif isinstance(event, JobCompleted) and isinstance(event.visits, tuple):
                 visits.setdefault(event.trial, {}).update(_orders(event.visits, len(source["data"]["partitions"])))
-            elif isinstance(event, JobGranted) and not event.retry:
-                (further if event.rung == FURTHER else granted).append(event)
+            elif isinstance(event, JobGranted):
+                ranks[event.trial, event.target] = event.demand.slots  # of a job that was tried again: the last ones
+                if not event.retry:
+                    (further if event.rung == FURTHER else granted).append(event)
     if not granted:
         raise SpecError(f"Study {source.get('study')!r} granted no job yet; there is nothing to train again.")
     wanted = _with_ancestors(created, trials) if trials else list(range(len(created)))
@@ -59,7 +62,11 @@ def rerun_spec(
     search = {
         "method": "recorded",
         "source": source["study"],
-        "grants": [_grant(event, created, born, number) for event in granted if event.trial in number],
+        "grants": [
+            _grant(event, created, born, number) | {"slots": ranks[event.trial, event.target]}
+            for event in granted
+            if event.trial in number
+        ],
         "params": [created[old].params | dict(changes or {}) for old in wanted],
         "numbers": [seeded[old] for old in wanted],
         "further": [
@@ -111,7 +118,6 @@ def _grant(
         "bracket": event.bracket,
         "rung": event.rung,
         "target": event.target,
-        "slots": event.demand.slots,
     }
     how = born.get(event.trial)
     if how is not None:

@@ -258,6 +258,14 @@ class Asha(SearchMethod):
                 doubtful = doubtful or action
         return brackets.sample() or doubtful or (WAIT if brackets.running else DONE)
 
+    def grantable(self, most: int) -> int:
+        count = self.brackets.samples_left(most)
+        for ladder, k in self.brackets.candidates():
+            if count >= most:
+                break
+            count += ladder.rungs[k].promotable()
+        return min(count, most)
+
     def contest(self, bracket: int, rung: int) -> Contest | None:
         return self.brackets.contest(bracket, rung)
 

@@ -42,6 +42,9 @@ class AshaStopping(SearchMethod):
             return self._passed[0]
         return self.brackets.sample() or (WAIT if self.brackets.running else DONE)
 
+    def grantable(self, most: int) -> int:
+        return min(most, len(self._passed) + self.brackets.samples_left(most))
+
     def next_fact(self) -> Event | None:
         return self._stopped[0] if self._stopped else None
 

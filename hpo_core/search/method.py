@@ -107,6 +107,14 @@ class SearchMethod(ABC):
     def rungs(self) -> list[RungStatus]:
         """All rungs, by bracket, from the bottom up."""
 
+    def grantable(self, most: int) -> int:
+        """How many jobs could be granted now, before anything is reported, counted up to ``most``.
+
+        What a study that shares a pool of slots claims there. This default claims all where one could be granted: a
+        method that counts leaves slots to other studies.
+        """
+        return most if isinstance(self.next_action(), Sample | Promote | Reproduce) else 0
+
     def next_fact(self) -> Event | None:
         """A fact that follows from the results so far besides grants (a trial stopped, a ceiling raised).
 

@@ -135,6 +135,9 @@ class Pasha(SearchMethod):
     def next_action(self) -> Action:
         return self.asha.next_action()
 
+    def grantable(self, most: int) -> int:
+        return self.asha.grantable(most)
+
     def next_fact(self) -> Event | None:
         return self._raised
 

@@ -201,6 +201,26 @@ class Pbt(SearchMethod):
         initiator = self._oldest_to_initiate()
         return self._idle() if initiator is None else self._reproduction(initiator, created)
 
+    def grantable(self, most: int) -> int:
+        """At most one child for each trial that has its turn; where new trials delay others it may be fewer."""
+        left, population = self.total - len(self.sessions), self.settings.population
+        if self._by_generation:
+            new = left if self._count(self._ended, 0) < population else 0
+        else:
+            new = min(left, max(0, population - len(self.sessions)))
+        if new == left or new >= most or (self._by_generation and new):
+            return min(new, most)
+        children, born = 0, 0
+        for generation, heap in sorted(self._waiting.items()):
+            if self._by_generation:  # children fill a generation, whose trials then have their turn
+                has_turn = self._created[generation] + born >= population
+                born = len(heap) if has_turn else 0
+            else:
+                ready = sum(self._has_turn(generation, trial) and self._may_initiate(trial) for trial in heap)
+                born = min(ready, self._size(generation + 1) - self._count(self._created, generation + 1))
+            children += born
+        return min(most, left, new + children)
+
     def _oldest_to_initiate(self) -> int | None:
         found = [heap[0] for generation, heap in self._waiting.items() if heap and self._has_turn(generation, heap[0])]
         oldest = min(found, default=None)

@@ -81,6 +81,9 @@ class Straight(SearchMethod):
             return Sample(0, 0, self._max_resource)
         return WAIT if self.running else DONE
 
+    def grantable(self, most: int) -> int:
+        return most if self.width is None else min(most, max(0, self.width - self.created))
+
     def apply(self, event: Event) -> None:
         if isinstance(event, TrialCreated):
             self.created += 1

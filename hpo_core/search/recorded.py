@@ -146,6 +146,14 @@ class Recorded(SearchMethod):
             return fresh, grants[base].slots
         return (WAIT if self.running else DONE), 0
 
+    def grantable(self, most: int) -> int:
+        count = len(self._ready)
+        for i in self._base[self._next_base :]:
+            if count >= most or self._begin(self.settings.grants[i]) is None:
+                break
+            count += 1
+        return min(count, most)
+
     def _begin(self, grant: RecordedGrant) -> Action | None:
         """A new trial, unless it waits for the one it goes on from."""
         if grant.parent is None and grant.initiator is None:

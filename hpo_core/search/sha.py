@@ -244,6 +244,16 @@ class Halving(SearchMethod):
             return Sample(number, 0, self.plan[number % len(self.plan)][1][0])
         return WAIT if self.running else DONE
 
+    def grantable(self, most: int) -> int:
+        count = max(0, self.width - self._opened)
+        for bracket in self.brackets[self._first :]:
+            if count >= most:
+                break
+            count += len(bracket.chosen)
+            if bracket.rung == 0:
+                count += max(0, bracket.sizes[0] - bracket.created)
+        return min(count, most)
+
     def contest(self, bracket: int, rung: int) -> Contest | None:
         return self.brackets[bracket].contest(rung, self._eta)
 

@@ -14,6 +14,7 @@ from hpo_core.execution.virtual_workers import Worker
 from hpo_core.journal.memory import UnkeptJournal
 from hpo_core.model.trial import Job, Metrics, Outcome, Params, Point
 from hpo_core.samplers.sampler import Sampler
+from hpo_core.simulation.gang_speeds import gang_speedup
 from hpo_core.simulation.partitioned_data import HoppingSimulation, PartitionedData
 from hpo_core.simulation.run_figures import LOAD_BINS, RunFigures
 from hpo_core.simulation.shared_cluster import SharedCluster, SharedSimulation
@@ -200,7 +201,7 @@ def _simulation(scenario: Scenario, study: Study, clock: VirtualClock, place: Wo
         return HoppingSimulation(study, clock, placed=scenario.placed, workers=scenario.workers, **how)
     how["checkpoints"] = place.checkpoints
     if scenario.cluster is None or place.needs is None:
-        return Simulation(study, clock, workers=scenario.workers, **how)
+        return Simulation(study, clock, workers=scenario.workers, speedup=gang_speedup(study.spec), **how)
     needs, unit = place.needs, workload.time_unit
     return SharedSimulation(study, clock, cluster=scenario.cluster, needs=needs, time_unit=unit, **how)
 

@@ -68,10 +68,11 @@ class TrainingSpec(Part):
         "of a machine divided by its workers; null: 1, or what the worker's environment says (OMP_NUM_THREADS). Sums "
         "may differ in their last bits between numbers of threads.",
     )
-    gang: Annotated[int, Field(ge=1, le=1024)] = Field(
+    gang: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = Field(
         default=1,
         description="Ranks (processes) that train one trial together, each on a slot of its own, by torch.distributed; "
-        "1: one process. All start at once or none, and end as one attempt.",
+        "1: one process. All start at once or none, and end as one attempt. auto: one while many trials wait, more "
+        "where few are left, see scaling.",
     )
     log_limit: int | None = Field(
         default=10_000_000,

@@ -35,6 +35,7 @@ from hpo_core.spec.sections import (
     WarmStartSpec,
 )
 from hpo_core.spec.sizes import check_constraints, check_sizes
+from hpo_core.spec.slots.scaling import ScalingSpec, check_scaling
 from hpo_core.spec.threads import check_threads
 from hpo_core.spec.validation_errors import explain
 
@@ -109,6 +110,7 @@ class StudySpec(Part):
         "null: the training function reads its data itself.",
     )
     training: TrainingSpec = TrainingSpec()
+    scaling: ScalingSpec = ScalingSpec()
     stop: StopSpec = StopSpec()
     checkpoints: CheckpointSpec = CheckpointSpec()
     journal: JournalSpec = JournalSpec()
@@ -149,6 +151,7 @@ class StudySpec(Part):
             check_packing(self)
             check_data(self)
             check_gang(self)
+            check_scaling(self)
         space = self.search_space()
         if self.metrics and self.metrics[0] != self.metric:
             raise ValueError(

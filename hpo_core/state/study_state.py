@@ -42,6 +42,7 @@ from hpo_core.model.trial import Checkpoint, Job, Outcome, Params
 from hpo_core.spec import StudySpec
 from hpo_core.state.best_results import BestResults, Incumbent
 from hpo_core.state.invariants import check_state
+from hpo_core.state.measured_speeds import MeasuredSpeeds, unit_seconds
 from hpo_core.state.trial_record import TrialRecord
 from hpo_core.state.worker_losses import Losses
 
@@ -58,6 +59,8 @@ class StudyState:
         """Grants that await a report, by trial, oldest first."""
         self.slots_in_use = 0
         """Slots that they demand together."""
+        self.speeds: MeasuredSpeeds | None = None
+        """How fast gangs trained; None where nobody asks (``gang: auto`` without ``scaling.speedups``)."""
         self.placed: dict[int, JobPlaced] = {}
         """Of them those that run on a device that jobs share, by trial; with ``packing`` the others wait for one."""
         self.waiting: deque[int] = deque()
@@ -176,6 +179,8 @@ class StudyState:
     def _created(self, event: StudyCreated) -> None:
         self.spec = StudySpec.from_journal(event.spec)
         self.has_members = self.spec.search.outline().members
+        if self.spec.training.gang == "auto" and not self.spec.scaling.speedups:
+            self.speeds = MeasuredSpeeds()
         self._best = self.best_of_highest_rung if self.spec.best_of == "highest_rung" else self.best_of_all
         self.queue.extend(self.spec.first_configurations)
 
@@ -214,6 +219,8 @@ class StudyState:
         trial.running = True
         self.running[event.trial] = event
         self.slots_in_use += event.demand.slots
+        if self.speeds is not None and event.demand.slots > 1:
+            self.speeds.has_gangs = True
         units = self._units(event.trial, event.stage, event.target)
         self.resource_running += units
         if type(event.stage) is Further:
@@ -243,6 +250,8 @@ class StudyState:
         if self.has_members:
             event = self._with_generation(event)
         trial = self.trials[event.trial]
+        if self.speeds is not None:
+            self._measure_speed(self.speeds, event)
         units = self._no_longer_runs(event.trial, event.stage, event.resource)
         trial.failures = ()
         self.resource_used += units
@@ -263,6 +272,13 @@ class StudyState:
             return
         self.best_of_all.take(event, trial.searched)
         self.best_of_highest_rung.take(event, trial.searched)
+
+    def _measure_speed(self, speeds: MeasuredSpeeds, event: JobCompleted) -> None:
+        grant = self.running[event.trial]
+        begun = 0 if grant.checkpoint is None else grant.checkpoint.resource
+        seconds = unit_seconds(event, event.resource - begun)
+        if seconds is not None:
+            speeds.count(event.trial, slots=grant.demand.slots, seconds=seconds)
 
     def _attempt_failed(self, event: AttemptFailed) -> None:
         event = self._with_stage_of_grant(event)

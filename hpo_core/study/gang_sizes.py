@@ -2,20 +2,107 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from hpo_core.model.events import JobGranted
-from hpo_core.search.method import SearchMethod
+from hpo_core.placement.scaling.hardware import Link
+from hpo_core.placement.scaling.speedups import doublings, kappa, speedups
+from hpo_core.placement.scaling.step_time import ExchangeModel, StepModel, corrected, fitted
+from hpo_core.search.method import Promote, SearchMethod
 from hpo_core.spec import StudySpec
+from hpo_core.spec.slots.scaling import ScalingSpec
 from hpo_core.state import StudyState
+
+PILOT = 2
+"""Ranks of the first gang, where speed-ups are measured."""
 
 
 def gang_size(spec: StudySpec, state: StudyState, method: SearchMethod, failed: JobGranted | None = None) -> int:
     """Ranks of the next job.
 
-    A rerun follows its record; a job that is tried again has as many ranks as before.
+    A rerun follows its record; a job that is tried again has as many ranks as before. With ``gang: auto`` it has what
+    :func:`grown_size` says, and a rerun on fewer slots than a gang had takes what there is.
 
     Args:
         failed: the grant of the job that is tried again; None: it is a new one.
     """
-    if failed is not None:
-        return failed.demand.slots
-    return method.recorded_slots() or spec.training.gang
+    gang = spec.training.gang
+    if gang != "auto":
+        return failed.demand.slots if failed is not None else method.recorded_slots() or gang
+    recorded = 0 if failed is not None else method.recorded_slots()
+    if recorded:
+        return min(recorded, max(1, state.capacity))
+    if failed is None and _is_pilot(spec.scaling, state, method):
+        return PILOT
+    room = state.capacity - state.slots_in_use
+    if room < 2:
+        return 1
+    sizes = sizes_up_to(largest_size(spec, state, state.capacity), spec.scaling)
+    return grown_size(room, jobs_waiting(state, method, room), sizes)
+
+
+def grown_size(room: int, waiting: int, sizes: Iterable[int]) -> int:
+    """The largest of ``sizes`` that leaves each waiting job as many of the free slots; 1 where there is none.
+
+    >>> [grown_size(room, 8, (1, 2, 4)) for room in (32, 16, 15, 4)]
+    [4, 2, 1, 1]
+    """
+    part = room // max(1, waiting)
+    return max((size for size in sizes if size <= part), default=1)
+
+
+def jobs_waiting(state: StudyState, method: SearchMethod, most: int) -> int:
+    """Jobs that could be granted now, counted up to ``most``: the size of the stack of the paper on ASHA (5.3)."""
+    again = len(state.waiting)
+    beyond = sum(not state.trials[number].running for number in state.extended) if state.extended else 0
+    return again + beyond + method.grantable(max(0, most - again - beyond))
+
+
+def largest_size(spec: StudySpec, state: StudyState, slots: int) -> int:
+    """Kappa: how many of ``slots`` one trial may use.
+
+    Where speed-ups are measured alone, it is at most twice the largest size that was measured: two parameters fitted to
+    one and two slots say little of 64. So it is 2 before anything is known, for slots that would be idle otherwise.
+    """
+    gang, scaling = spec.training.gang, spec.scaling
+    if gang != "auto":
+        return gang
+    most = max(1, min(slots, scaling.most or slots))
+    if scaling.speedups:
+        given = {size: gain for size, gain in scaling.speedups.items() if size <= most}
+        return kappa(given, scaling.efficiency)
+    measured = state.speeds.relative if state.speeds is not None else {}
+    if scaling.model is None:
+        most = min(most, 2 * max(measured, default=1))
+    model = step_model(scaling, measured)
+    return min(PILOT, most) if model is None else kappa(speedups(model, doublings(most)), scaling.efficiency)
+
+
+def sizes_up_to(largest: int, scaling: ScalingSpec) -> tuple[int, ...]:
+    """Sizes of gangs: those whose speed-ups are given, or powers of two."""
+    if scaling.speedups:
+        return tuple(size for size in (1, *sorted(scaling.speedups)) if size <= largest)
+    return doublings(largest)
+
+
+def step_model(scaling: ScalingSpec, measured: Mapping[int, float]) -> StepModel | None:
+    """The model of a training step, by its figures and by measured times; None where neither says anything."""
+    if scaling.model is not None:
+        given = scaling.model
+        model = ExchangeModel(
+            seconds=given.seconds,
+            size=given.gradient_mb * 1e6,
+            link=Link(given.network_gbps),
+            all_reduce=scaling.all_reduce,
+        )
+        return corrected(model, measured) if len(measured) > 1 else model
+    return fitted(measured, scaling.all_reduce) if len(measured) > 1 else None
+
+
+def _is_pilot(scaling: ScalingSpec, state: StudyState, method: SearchMethod) -> bool:
+    """Whether the next job measures a gang, although others wait: the first trial that was seen on one slot."""
+    speeds = state.speeds
+    if speeds is None or speeds.has_gangs or not speeds.relative or min(state.capacity, scaling.most or PILOT) < PILOT:
+        return False
+    action = method.next_action()
+    return isinstance(action, Promote) and speeds.knows(action.trial)

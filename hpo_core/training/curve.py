@@ -33,11 +33,16 @@ class Curve:
         """Metrics at ``resource`` if it is the latest one; else empty."""
         return self._last.metrics if self._last is not None and self._last.resource == resource else {}
 
-    def downsampled(self) -> tuple[Point, ...]:
-        """At most ``CURVE_POINTS`` points, evenly spread; the last point is always among them."""
+    def kept(self) -> list[Point]:
+        """All points that are kept, the latest among them; their metrics may be changed."""
         points = list(self._points)
         if self._last is not None and points[-1] is not self._last:
             points.append(self._last)
+        return points
+
+    def downsampled(self) -> tuple[Point, ...]:
+        """At most ``CURVE_POINTS`` points, evenly spread; the last point is always among them."""
+        points = self.kept()
         if len(points) <= CURVE_POINTS:
             return tuple(points)
         last = len(points) - 1

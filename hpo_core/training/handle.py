@@ -22,6 +22,9 @@ from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.curve import Curve
 from hpo_core.training.exactness.untracked_state import LoopWatch, untrackable
 from hpo_core.training.exactness.watched_variables import Variables, variables_of_function
+from hpo_core.training.gang.agreement import agree_on_state, average_metrics
+from hpo_core.training.gang.rank_states import RANKS, state_for, unwrapped
+from hpo_core.training.gang.ranks import Ranks
 from hpo_core.training.inherited_state import InheritedState, describe, initial_state, is_restored_late
 from hpo_core.training.metric_value import real_number
 from hpo_core.training.partitions.partition_passes import Evaluate, PartitionPasses
@@ -57,6 +60,10 @@ class TrialHandle:
     params: Params
     seed: int
     """The generators of python, numpy and torch were seeded with it already."""
+    rank: int
+    """Which rank of its gang this process is (``training.gang`` of the study), from 0; 0 without a gang."""
+    world_size: int
+    """Ranks of the gang; 1 without one."""
     repeat: int
     """Which seed repeat of the trial this is, from 0 (``repeats`` of the study); each has its own seed."""
     resource: int
@@ -79,12 +86,14 @@ class TrialHandle:
         self.params = NestedParams(job.params) if any("." in name for name in job.params) else dict(job.params)
         self.seed = request.seed
         self.repeat = request.repeat or 0
+        self.rank = request.rank
+        self.world_size = 1 if request.gang is None else request.gang.size
         self.resource = job.checkpoint.resource if job.checkpoint else 0
         self.target = job.target
         self.parent = job.parent
         self.unrestored = ()
         self._request = request
-        self._state = state
+        self._state = state = state if state is None else state_for(state, self.rank)
         self._progress = progress
         self._pid = os.getpid()
         self._inherited = None if state is None or job.parent is None else InheritedState(state, job.params, job.parent)
@@ -99,6 +108,8 @@ class TrialHandle:
         self._watch: LoopWatch | None = None
         self.warnings: tuple[str, ...] = ()
         """After the loop: what it changed that is not tracked, so that a resume begins it anew."""
+        self.ranks: Ranks | None = None
+        """The other ranks, once the process group is set up; None without a gang. For the system."""
         self.save_error: StorageError | None = None
         """Why the checkpoint could not be written; None where it was. For the system."""
 
@@ -125,6 +136,33 @@ class TrialHandle:
     def ends_epoch(self) -> bool:
         """Whether the present step is the last one of its epoch; always, where models do not hop."""
         return self._passes.ends_epoch
+
+    def data_parallel(self, module: Any, **options: Any) -> Any:
+        """The module as all ranks of the gang train it together; without a gang the module itself.
+
+        It is wrapped by torch's ``DistributedDataParallel``, and the gradients of a mean loss are those of the whole
+        batch that :meth:`shard` divides, also where its parts are not of one size::
+
+            model = trial.data_parallel(model)
+
+        Args:
+            options: further arguments for ``DistributedDataParallel``.
+        """
+        return module if self.ranks is None else self.ranks.data_parallel(module, **options)
+
+    def shard(self, *arrays: Any) -> Any:
+        """This rank's part of a batch; without a gang the batch itself.
+
+        Tensors, arrays, lists and whatever else has a length and can be sliced; all ranks pass the same::
+
+            x, y = trial.shard(x, y)
+
+        Raises:
+            ObjectiveError: they differ in length, or between ranks (looked at once a step).
+        """
+        if self.ranks is not None:
+            arrays = self.ranks.shard(arrays, self.resource)
+        return arrays if len(arrays) != 1 else arrays[0]
 
     def evaluate_with(self, function: Evaluate) -> None:
         """Say how the model is evaluated on one partition of the validation data (``data.validation`` of the study).
@@ -161,7 +199,8 @@ class TrialHandle:
             raise ObjectiveError(
                 f"trial.track({', '.join(objects)}) was called {self._phase.value}; track everything before the loop."
             )
-        for name, item in objects.items():
+        for name, wrapped in objects.items():
+            item = unwrapped(wrapped)
             if name in self._tracked:
                 raise ObjectiveError(f"trial.track({name}=...): {name!r} is tracked already; use another name.")
             if not can_track(item):
@@ -218,10 +257,12 @@ class TrialHandle:
 
     def is_tracked(self, item: Any) -> bool:
         """Whether this very object is tracked."""
-        return any(item is tracked for tracked in self._tracked.values())
+        return any(unwrapped(item) is tracked for tracked in self._tracked.values())
 
     def report(self, **metrics: Any) -> None:
         """Record metrics of the current step (after the loop: of the target). Calls within a step merge.
+
+        In a gang the study sees the mean over the ranks, weighted by their parts of the batch (:meth:`shard`).
 
         Raises:
             ObjectiveError: a value is no real number.
@@ -232,8 +273,10 @@ class TrialHandle:
         if self._phase is _Phase.BUILDING:
             self._metrics.update(values)
         else:
-            stepping = self._phase is _Phase.STEPPING
-            self._curve.add(self.resource + 1 if stepping else self.target, values)
+            resource = self.resource + 1 if self._phase is _Phase.STEPPING else self.target
+            self._curve.add(resource, values)
+            if self.ranks is not None:
+                self.ranks.reports(resource)
 
     def alive(self) -> None:
         """Restart the ``training.stall_timeout`` clock; call it within a step that takes longer than that."""
@@ -275,6 +318,8 @@ class TrialHandle:
             metrics = self._state["metrics"] | metrics  # the job asked for what was reached before
         if self._unit is None:  # else the executor does, once the epoch has ended everywhere
             check_required(self._request, metrics)
+        if self.ranks is not None:
+            average_metrics(self.ranks, self._curve.kept(), self.target)
         if not self._finite(metrics):
             self.discard()
         return metrics, self._curve.downsampled(), self._saved
@@ -326,8 +371,12 @@ class TrialHandle:
             return
         if self._watch is not None:
             self.warn(*self._watch.warnings())
+        ranks: list[Any] | None = None
+        if self.ranks is not None:
+            average_metrics(self.ranks, self._curve.kept(), self.target)
+            ranks = agree_on_state(self.ranks, self._tracked)
         metrics = self._curve.at(self.target)
-        if not self._tracked or not self._finite(metrics):
+        if not self._tracked or not self._finite(metrics) or self.rank:
             return
         tree = {
             "trial": self.number,
@@ -337,6 +386,8 @@ class TrialHandle:
             "tracked": {name: state_of(item) for name, item in self._tracked.items()},
             "description": describe(self._tracked, self._initial_states, self._request.job.params),
         }
+        if ranks is not None:
+            tree[RANKS] = ranks
         try:
             with self._progress.storing(self.target) if self._progress is not None else contextlib.nullcontext():
                 self._saved = checkpoints.save(

@@ -9,6 +9,7 @@ import msgspec
 from hpo_core.checkpoints import paths
 from hpo_core.model.devices.share import Share
 from hpo_core.model.trial import Checkpoint, Job, Report
+from hpo_core.training.gang.rank_place import RankPlace
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +67,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Of the partition of its unit: the file that the worker looked at (``holdings.Signature``); None: not known."""
     load: str = ""
     """``package.module:function`` that loads a partition; empty: the training function gets its path."""
+    gang: RankPlace | None = None
+    """Which rank of a gang this is; None: it trains alone."""
     threads: int | None = None
     """Threads to compute with; None: as the worker's environment says, or 1."""
     share: Share | None = None
@@ -100,7 +103,12 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def log_path(self) -> str:
         """Where the attempt's output goes, relative to ``folder``."""
-        return paths.log_path(self.job.trial, self.job.attempt)
+        return paths.log_path(self.job.trial, self.job.attempt, self.rank)
+
+    @property
+    def rank(self) -> int:
+        """Of its gang; 0 without one."""
+        return 0 if self.gang is None else self.gang.rank
 
     @property
     def checkpoint_path(self) -> str:

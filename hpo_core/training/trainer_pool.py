@@ -13,8 +13,8 @@ from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
 
 _MAX_IDLE = 8
-_Attempt = tuple[str, int, int]
-"""Folder of the study, trial, attempt: unique on a worker that serves several studies."""
+_Attempt = tuple[str, int, int, int]
+"""Folder of the study, trial, attempt, rank: unique on a worker that serves several studies."""
 
 
 class TrainerPool:
@@ -27,16 +27,16 @@ class TrainerPool:
         self._lock = threading.Lock()
         self._idle: list[Trainer] = []
         self._running: dict[_Attempt, Trainer] = {}
-        self._cancelled: deque[_Attempt] = deque(maxlen=1000)
+        self._cancelled: deque[tuple[str, int, int]] = deque(maxlen=1000)
         """Attempts cancelled before they began: their job may still be on its way to this worker."""
 
     def run(self, request: JobRequest) -> Report:
         """Run one job in the calling thread."""
-        attempt = (request.folder, request.job.trial, request.job.attempt)
+        attempt = (request.folder, request.job.trial, request.job.attempt, request.rank)
         trainer = self._take(request)
         with self._lock:
             self._running[attempt] = trainer
-            was_cancelled = attempt in self._cancelled
+            was_cancelled = attempt[:3] in self._cancelled
         if was_cancelled:
             trainer.cancel(request.job.trial, request.job.attempt)
         try:
@@ -55,7 +55,7 @@ class TrainerPool:
         with self._lock:
             trainers = [
                 trainer
-                for (study_folder, *numbers), trainer in self._running.items()
+                for (study_folder, *numbers, _), trainer in self._running.items()
                 if numbers == [trial, attempt] and folder in (None, study_folder)
             ]
             if not trainers and folder is not None:
@@ -67,7 +67,7 @@ class TrainerPool:
     def limit(self, trial: int, attempt: int, folder: str, memory: int) -> bool:
         """Lower the limit of an attempt's memory, see :meth:`Trainer.limit`; return whether it runs here."""
         with self._lock:
-            trainer = self._running.get((folder, trial, attempt))
+            trainer = self._running.get((folder, trial, attempt, 0))
         if trainer is not None:
             trainer.limit(trial, attempt, memory)
         return trainer is not None
@@ -76,23 +76,23 @@ class TrainerPool:
         """End every running attempt of the study in ``folder``; return how many there were."""
         with self._lock:
             found = [(attempt, trainer) for attempt, trainer in self._running.items() if attempt[0] == folder]
-        for (_, trial, attempt), trainer in found:
+        for (_, trial, attempt, _), trainer in found:
             trainer.cancel(trial, attempt)
         return len(found)
 
     def heartbeats(self) -> dict[str, int]:
-        """``FOLDER/trial-T/attempt-A`` of every running attempt and the heartbeat count of its trainer."""
+        """``FOLDER/trial-T/attempt-A[/rank-R]`` of every running attempt and the heartbeat count of its trainer."""
         with self._lock:
             return {
-                f"{folder}/trial-{trial}/attempt-{attempt}": trainer.heartbeats
-                for (folder, trial, attempt), trainer in self._running.items()
+                f"{folder}/trial-{trial}/attempt-{attempt}{f'/rank-{rank}' if rank else ''}": trainer.heartbeats
+                for (folder, trial, attempt, rank), trainer in self._running.items()
             }
 
     def processes(self) -> dict[str, list[int]]:
         """Process ids of the attempts that run, by folder of their study."""
         found: dict[str, list[int]] = {}
         with self._lock:
-            for (folder, _, _), trainer in self._running.items():
+            for (folder, *_), trainer in self._running.items():
                 if trainer.child:
                     found.setdefault(folder, []).append(trainer.child)
         return found
@@ -107,7 +107,7 @@ class TrainerPool:
         found = {attempt: trainer.usage for attempt, trainer in running}
         return {
             f"{folder}/trial-{trial}/attempt-{attempt}": msgspec.to_builtins(usage)
-            for (folder, trial, attempt), usage in found.items()
+            for (folder, trial, attempt, _), usage in found.items()
             if usage is not None
         }
 

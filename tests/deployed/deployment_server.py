@@ -56,7 +56,8 @@ class Deployed:
         self.data.mkdir()
         self.environment = os.environ | environment | {
             "HPO_HOME": str(self.home), "HOME": str(folder), "PREFECT_WORKER_QUERY_SECONDS": "1",
-            "HPO_ALLOWED_OBJECTIVES": "tests.flows.objectives, tests.retraining.retrain_objectives",
+            "HPO_ALLOWED_OBJECTIVES": "tests.flows.objectives, tests.retraining.retrain_objectives, "
+            "tests.hopping.hopping_objectives, tests.hopping.hopping_objectives:train",
             "HPO_STUDY_FOLDER": str(studies), "HPO_DATA_FOLDER": str(self.data),
             "HPO_IMPORT_FOLDERS": str(ROOT), "MLFLOW_TRACKING_PASSWORD": PLANTED, "MY_TOKEN": PLANTED,
         }  # fmt: skip

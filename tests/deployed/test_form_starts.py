@@ -10,14 +10,16 @@ import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from hpo_core.spec import load_spec
+from hpo_flows.deployed.form import Sampler
 from tests.deployed.deployment_server import Deployed, deployed
 from tests.deployed.test_browser import address, choose, field, newer_field, page, page_inside, pictures
 from tests.flows.test_interrupt import dask_processes
+from tests.hopping.hopping_objectives import write_partitions
 
 __all__ = ["deployed", "page", "page_inside", "pictures"]
 
@@ -70,17 +72,26 @@ class Newer(Older):
         self.page.get_by_role("option", name=value, exact=True).click()
 
 
-def open_form(kind: type[Older], deployed: Deployed, page: Any, tab: str, name: str) -> Older:
+def open_form(
+    kind: type[Older],
+    deployed: Deployed,
+    page: Any,
+    tab: str,
+    name: str,
+    *,
+    objective: str = OBJECTIVE,
+    metric: str = "loss",
+) -> Older:
     """The form with all that it cannot do without, as quickly as a person who knows what to type."""
     found = deployed.api("deployments/name/tune/tune")["id"]
     page.goto(address(deployed, f"{kind.path}/deployments/deployment/{found}/run"))
     form = kind(page)
     form.field("objective").wait_for()
-    form.choose("objective", OBJECTIVE)
+    form.choose("objective", objective)
     form.field("name (Optional)").locator("textarea, input").first.fill(name)
     if tab != "ASHA":  # which is open
         form.field("method (Optional)").get_by_text(tab, exact=True).first.click()
-    form.field("metric (Optional)").locator("textarea, input").first.fill("loss")
+    form.field("metric (Optional)").locator("textarea, input").first.fill(metric)
     form.field("numbers (Optional)").get_by_text("Add item").click()
     for label, value in {"Name": "x", "Low": "-1", "High": "1", "Grid Points (Optional)": "2"}.items():
         if label[0] != "G" or tab == "Grid":
@@ -255,6 +266,62 @@ def test_jobs_that_share_a_device_are_asked_for_and_tagged(
     shown = deployed.api("task_runs/filter", {"task_runs": {"flow_run_id": {"any_": [run]}}})
     assert len(shown) == 4 and all(sum(tag.startswith("device-cpu-") for tag in one["tags"]) == 1 for one in shown)
     assert all(" on cpu:" in one["state"]["message"] for one in shown)
+
+
+@pytest.mark.parametrize("kind", [Older, Newer], ids=["older", "newer"])
+@pytest.mark.parametrize("sampler", [name for name in get_args(Sampler) if name != "random"])
+def test_every_sampler_is_chosen_and_proposes(
+    sampler: str, kind: type[Older], deployed: Deployed, page_inside: Any, pictures: Path
+) -> None:
+    """Beyond the configurations that each draws at random first, and with a copy for Optuna's own tools."""
+    name = f"{sampler}-{kind.__name__.lower()}"
+    form = open_form(kind, deployed, page_inside, "ASHA", name)
+    for budget, number in {"Configs": 14, "Max Resource": 4}.items():
+        form.field(f"{budget} (Optional)").locator("input").first.fill(str(number))
+    form.choose("sampler (Optional)", sampler)
+    form.choose("optuna (Optional)", "on")
+    page_inside.wait_for_timeout(500)
+    page_inside.screenshot(path=pictures / f"form-{name}.png")
+    submitted(deployed, page_inside, name)
+    spec = recorded(deployed, name)
+    assert spec["sampler"]["name"] == sampler and spec["tracking"]["optuna"] == "on"
+    assert "clean" in deployed.hpo("audit", name).stdout
+    facts = json.loads(deployed.hpo("status", name, "--json").stdout)
+    assert facts["status"] == "finished" and facts["trials"] == 14
+
+
+@pytest.mark.parametrize("kind", [Older, Newer], ids=["older", "newer"])
+def test_models_that_hop_over_partitions_are_asked_for(
+    kind: type[Older], deployed: Deployed, page_inside: Any, pictures: Path
+) -> None:
+    name = f"hopping-{kind.__name__.lower()}"
+    if not (deployed.data / "part-0.npz").exists():
+        write_partitions(deployed.data, [0, 1, 2], validation=1)
+    form = open_form(
+        kind,
+        deployed,
+        page_inside,
+        "Random",
+        name,
+        objective="tests.hopping.hopping_objectives:train",
+        metric="val_loss",
+    )
+    for label, value in {"Name": "lr", "Low": "0.01", "High": "0.1"}.items():
+        form.field(label).locator("textarea, input").first.fill(value)
+    assert not page_inside.get_by_text("Concurrent").count(), "folded"
+    form.field("Configs (Optional)").locator("input").first.fill("3")
+    form.field("Max Resource (Optional)").locator("input").first.fill("2")
+    form.field("data (Optional)").get_by_text("Data", exact=True).click()
+    filled = {"Partitions": "part-*.npz", "Validation": "val-*.npz", "Load": "tests.hopping.hopping_objectives:load"}
+    for label, text in filled.items():
+        form.field(f"{label} (Optional)").locator("textarea, input").first.fill(text)
+    page_inside.wait_for_timeout(500)
+    form.field("data (Optional)").scroll_into_view_if_needed()
+    page_inside.screenshot(path=pictures / f"form-{name}.png")
+    submitted(deployed, page_inside, name)
+    data = recorded(deployed, name)["data"]
+    assert len(data["partitions"]) == 3 and len(data["validation"]) == 1 and data["load"] == filled["Load"]
+    assert "clean" in deployed.hpo("audit", name).stdout
 
 
 @pytest.mark.parametrize("kind", [Older, Newer], ids=["older", "newer"])

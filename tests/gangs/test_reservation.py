@@ -83,7 +83,7 @@ class Judge:
 JOBS = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 9).map(float)), max_size=7)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(capacity=st.integers(1, 8), running=JOBS, waiting=JOBS, unknown=st.sets(st.integers(0, 6)))
 def test_every_decision_is_what_an_independent_judge_reads_from_the_rule(
     capacity: int, running: list[tuple[int, float]], waiting: list[tuple[int, float]], unknown: set[int]

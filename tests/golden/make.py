@@ -287,6 +287,28 @@ def gangs() -> Study:
     return study
 
 
+def growing() -> Study:
+    """A study whose trials grow: its speeds are measured, on a number of slots that changes, with retries."""
+    world = World(59, failures=0.1)
+    cluster = {"kind": "local", "workers": 8}
+    study = fresh(make_spec(study="golden", training={"gang": "auto"}, cluster=cluster), MemoryJournal(), world)
+    running = study.set_capacity(5)
+    told = 0
+    while running:
+        job = running.pop(0)
+        report = world.report(job)
+        if report.outcome is Outcome.COMPLETED:
+            alone = 4.0 + job.trial % 3
+            checkpoint = Checkpoint(f"t{job.trial}r{job.rung}", "ab", job.target, 7)
+            usage = Usage(unit_seconds=alone / job.demand.slots**0.9)
+            report = msgspec.structs.replace(report, checkpoint=checkpoint, usage=usage)
+        running += study.tell_report(report)
+        told += 1
+        if told in (8, 20):
+            running += study.set_capacity({8: 3, 20: 8}[told])
+    return study
+
+
 def hopped() -> Study:
     """A study whose models hop over partitions, two of them for validation, on workers that hold some of them."""
     files = [{"name": f"part-{place}", "count": 90 + place, "bytes": 5000 + place} for place in range(4)]
@@ -365,6 +387,7 @@ def studies() -> dict[str, Study]:
         "placed": placed(),
         "beside": beside(),
         "gangs": gangs(),
+        "growing": growing(),
         "hopped": hopped(),
         "hopped-failures": hopped_failures(),
     }

@@ -30,6 +30,7 @@ from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, ClusterError
 from hpo_flows.dask.connection import CALL_SECONDS, Connection
 from hpo_flows.dask.device_inventory import DeviceNames, shared_inventory, workers_of
+from hpo_flows.dask.gang_tasks import GangTasks
 from hpo_flows.dask.job_tasks import JobTasks
 from hpo_flows.dask.monitor import ClusterWatch, facts_of_workers
 from hpo_flows.dask.on_worker import (
@@ -55,6 +56,10 @@ _DASK_SETTINGS = {
 }
 
 
+SHORT_SECONDS = 5.0
+"""A cluster that has been too small for a gang for so long is news; workers come one by one."""
+
+
 class DaskExecutor:
     """Runs jobs on Dask workers, one per worker thread, each in a child process of its worker.
 
@@ -75,6 +80,11 @@ class DaskExecutor:
         self._watch: ClusterWatch | None = None
         self._cancellation: Cancellation | None = None
         self._tasks: JobTasks | None = None
+        self._gangs: GangTasks | None = None
+        self._short: tuple[int, float] | None = None
+        """How many slots the cluster has, where they are too few for a gang, and since when."""
+        self._told_short: int | None = None
+        """The number of them that a person was told last."""
         self._restore: Any = None
         self._abandoned = threading.Event()
         self._replacing: set[asyncio.Task[None]] = set()
@@ -103,6 +113,8 @@ class DaskExecutor:
         timeout = self._spec.cluster.worker_timeout
         self._cancellation = Cancellation(connection, watch, folder=self._folder, timeout=timeout)
         self._tasks = JobTasks(connection, watch, requests=requests, study=self._spec.study, timeout=timeout)
+        if self._spec.training.gang != 1:
+            self._gangs = GangTasks(self._tasks, watch, cancellation=self._cancellation, folder=self._folder)
         connection.run_on_scheduler(facts_of_workers, "/")
         watch.start()
         connection.run_on_scheduler(forbid_repeats)
@@ -156,7 +168,25 @@ class DaskExecutor:
         """What a person should know of the cluster and was not told before, as that jobs wait; empty: nothing."""
         no_mps = [why for why, told in list(self._no_mps.items()) if not told]
         self._no_mps |= dict.fromkeys(no_mps, True)
-        return " ".join(filter(None, (self._kind.news(), *no_mps)))
+        return " ".join(filter(None, (self._kind.news(), *no_mps, self._short_of_slots())))
+
+    def _short_of_slots(self) -> str:
+        """Why no gang can begin, where the cluster is too small; said again once its size is another one."""
+        gang = self._spec.training.gang
+        needed = 1 if gang == "auto" else gang
+        there = None if self._watch is None else self._watch.slots()
+        if self._gangs is None or there is None or there >= needed:
+            self._short = self._told_short = None
+            return ""
+        if self._short is None or self._short[0] != there:
+            self._short = there, time.monotonic()
+        if there == self._told_short or time.monotonic() < self._short[1] + SHORT_SECONDS:
+            return ""
+        self._told_short = there
+        return (
+            f"Jobs wait: training.gang = {needed} needs {needed} slots at once, and the cluster has {there}. They "
+            "begin when workers join; else stop the study and give it a smaller training.gang."
+        )
 
     @property
     def _connected(self) -> Connection:
@@ -173,7 +203,7 @@ class DaskExecutor:
         """The cluster as one device: a slot for each thread of the workers that give a sign of life.
 
         Where jobs share devices (``packing``): those that these workers see. Where models hop (``data``): a device for
-        each worker, however many threads it has.
+        each worker, however many threads it has. Where jobs are gangs: a device for each computer.
 
         Raises:
             ClusterError: the scheduler is gone, or does not answer.
@@ -190,6 +220,9 @@ class DaskExecutor:
         self._kind.keep_size(count)
         if self._spec.data is not None:
             return Inventory(tuple(Device(address) for address in sorted(self._watch.holdings())))
+        if self._gangs is not None:
+            self._gangs.end_broken()
+            return self._gangs.inventory()
         if self._spec.packing is None:
             return Inventory.of(count, "dask")
         seen = self._device_names.told_apart(self._watch.devices())
@@ -231,10 +264,13 @@ class DaskExecutor:
         """Start a job; ``on_report`` is called from another thread with its report, whatever happens.
 
         ``slot`` says no more than that one is free: Dask picks the worker. A share of a device is another matter, and
-        so is a unit of a model that hops.
+        so are a unit of a model that hops and the slots of a gang.
         """
         self._connected.check()
         assert self._tasks is not None and self._watch is not None
+        if self._gangs is not None:
+            self._gangs.submit(job, slot, on_report)
+            return
         if job.unit is not None:
             self._tasks.submit(job, on_report, workers=[slot.name])
             return

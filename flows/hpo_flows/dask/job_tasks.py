@@ -24,6 +24,7 @@ from hpo_core.execution.requests import JobRequests
 from hpo_core.model.devices.share import Share
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.security.masking import masked_report
+from hpo_core.training.gang.rank_place import RankPlace
 from hpo_core.training.request import decode_report, encode_request
 from hpo_flows.dask.connection import Connection
 from hpo_flows.dask.monitor import ClusterWatch
@@ -39,6 +40,8 @@ class _Submission(NamedTuple):
     on_report: OnReport
     workers: tuple[str, ...] | None
     """Those that may run it, as they see its device; None: any."""
+    rank: int | None = None
+    """Of a gang."""
 
 
 @dataclass
@@ -86,16 +89,24 @@ class JobTasks:
         return f"{self._study}/{self._id}"
 
     def submit(
-        self, job: Job, on_report: OnReport, *, share: Share | None = None, workers: Sequence[str] | None = None
+        self,
+        job: Job,
+        on_report: OnReport,
+        *,
+        share: Share | None = None,
+        workers: Sequence[str] | None = None,
+        gang: RankPlace | None = None,
     ) -> None:
-        """Start a job; ``on_report`` is called once, from another thread, with its report.
+        """Start a job, or a rank of a gang; ``on_report`` is called once, from another thread, with its report.
 
         Args:
             share: the part of a device that it may use.
             workers: addresses of those that see the device; None: any worker will do.
+            gang: which rank it is; None: the whole job.
         """
-        request = encode_request(self._requests.of(job, share))
-        submission = _Submission(job, request, on_report, None if workers is None else tuple(workers))
+        request = encode_request(self._requests.of(job, share, gang))
+        rank = None if gang is None else gang.rank
+        submission = _Submission(job, request, on_report, None if workers is None else tuple(workers), rank)
         task = self._take_open(submission)
         if task is None:
             self._start(submission)
@@ -106,6 +117,11 @@ class JobTasks:
         """(trial, attempt) of the jobs that are not reported."""
         with self._lock:
             return [task.submission.job.key for task in self._tasks.values() if task.submission is not None]
+
+    def busy(self) -> Counter[str]:
+        """By address of a worker: jobs and ranks that were placed there and are not reported."""
+        with self._lock:
+            return Counter(task.address for task in self._tasks.values() if task.submission is not None)
 
     def end(self, key: str, outcome: Outcome, message: str, worker: str) -> None:
         """Report this for the job of a task, and ignore whatever may come from it later."""
@@ -129,6 +145,8 @@ class JobTasks:
         """Submit a Dask task. Which worker runs it, Dask decides, but for a job that was placed on a device."""
         job = submission.job
         unit = "" if job.unit is None else f"/unit-{job.unit.number}"
+        if submission.rank is not None:
+            unit = f"/rank-{submission.rank}"
         key = f"{self._study}/trial-{job.trial:05d}/attempt-{job.attempt}{unit}/{self._id}"
         avoided = bool(self._watch.out())
         workers = (self._watch.well() if avoided else None) if submission.workers is None else [self._least(submission)]

@@ -184,6 +184,10 @@ class ClusterWatch:
             if not worker.out and worker.facts.partitions is not None
         }
 
+    def threads(self) -> dict[str, int]:
+        """By address of a worker that is not out: its threads."""
+        return {address: worker.facts.threads for address, worker in list(self._workers.items()) if not worker.out}
+
     def slots(self) -> int:
         """Threads of the workers that are not out."""
         return sum(worker.facts.threads for worker in list(self._workers.values()) if not worker.out)

@@ -19,6 +19,7 @@ from hpo_core.report.simulation.answers import MEDIANS, SPREADS, Simulated, endi
 from hpo_core.report.simulation.simulation_page import write_simulated
 from hpo_core.simulation.analytic import AnalyticCurves
 from hpo_core.simulation.devices_question import source_of, taken_for_granted
+from hpo_core.simulation.gang_speeds import LINEAR, taken_as_linear
 from hpo_core.simulation.partitioned_data import RULES as HOPPING_RULES
 from hpo_core.simulation.past import PastStudy, read_past
 from hpo_core.simulation.past_curves import RULES, PastCurves
@@ -215,6 +216,8 @@ def _limits(
         )
     if any(one.scenario.placed is not None for one in answers):
         found += HOPPING_RULES
+    if any(taken_as_linear(one.scenario.spec) for one in answers):
+        found += LINEAR
     if needs:
         failed = any(run.failed for one in answers for run in one.runs)
         found += taken_for_granted(list(needs.values()), failed=failed)

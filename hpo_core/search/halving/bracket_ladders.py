@@ -95,6 +95,11 @@ class Brackets:
         ladder, k = self.place(bracket, 0)
         return Sample(bracket, 0, ladder.level(k))
 
+    def samples_left(self, most: int) -> int:
+        """How many configurations may still be sampled, counted up to ``most``."""
+        width = self.assignment.width
+        return most if width is None else min(most, max(0, width - self.assignment.total))
+
     def promote(self, ladder: Ladder, trial: int, k: int) -> Promote:
         """The action that takes a trial to place ``k`` of a ladder."""
         bracket = self._bracket_of[trial]

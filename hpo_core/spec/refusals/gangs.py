@@ -42,9 +42,10 @@ def check_gang(spec: StudySpec) -> None:
     size = cluster.size
     if isinstance(cluster, LocalCudaClusterSpec) and cluster.devices is not None:
         size = len(cluster.devices)
-    if size is not None and size < gang:
+    least = 2 if gang == "auto" else gang
+    if size is not None and size < least:
         setting = "cluster.devices" if isinstance(cluster, LocalCudaClusterSpec) else "cluster.workers"
         raise ValueError(
-            f"{named} needs {gang} slots at once, and {setting} gives {size}: no job could ever begin; raise "
-            f"{setting} to {gang}, or lower training.gang"
+            f"{named} needs {least} slots at once, and {setting} gives {size}: no job could ever begin; raise "
+            f"{setting} to {least}, or lower training.gang"
         )

@@ -23,6 +23,9 @@ from hpo_core.model.trial import Outcome, Report
 from hpo_core.training.child.forked_copies import exit_if_forked_copy
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.error_text import one_line_message, traceback_tail
+from hpo_core.training.gang.process_group import GangError, is_lost_peer, join, leave
+from hpo_core.training.gang.rank_reports import LOST_PEER
+from hpo_core.training.gang.ranks import Ranks
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.optuna.trial_adapter import train_optuna_objective
 from hpo_core.training.partitions.loaded_partitions import PartitionChangedError
@@ -90,6 +93,9 @@ def run_attempt(
         return failed(Outcome.STORAGE, str(error), "")
     handle = TrialHandle(request, state, progress)
     try:
+        if request.gang is not None:
+            join(request.gang, stall_timeout=request.stall_timeout, alive=handle.alive)
+            handle.ranks = Ranks(request.gang)
         seed_all(request.seed)
         if request.repeat is not None:
             print(f"hpo: repeat {request.repeat} of {request.repeats}, seed {request.seed}", file=sys.stderr)
@@ -100,6 +106,8 @@ def run_attempt(
         else:
             function(handle)
         metrics, curve, written = handle.finish()
+        if request.gang is not None:
+            leave()
     except BaseException as error:  # SystemExit and KeyboardInterrupt are the function's doing, too
         exit_if_forked_copy(pid, error)
         handle.discard()
@@ -108,6 +116,8 @@ def run_attempt(
         if handle.save_error is not None:  # whatever the function made of it
             return failed(Outcome.STORAGE, str(handle.save_error), traceback_tail(error))
         outcome, message = _outcome(error, request.folder), one_line_message(error)
+        if request.gang is not None and is_lost_peer(error):
+            outcome, message = Outcome.LOST, f"It {LOST_PEER} ({message})"
         if outcome is Outcome.OUT_OF_MEMORY and request.share is not None:
             message += refused(request.share)
         return failed(outcome, message, traceback_tail(error))
@@ -137,7 +147,7 @@ def _outcome(error: BaseException, folder: str) -> Outcome:
 
     LOST: not the trial's fault; its unit is repeated.
     """
-    if isinstance(error, PartitionChangedError):
+    if isinstance(error, PartitionChangedError | GangError):
         return Outcome.LOST
     if isinstance(error, OSError) and error.errno in _DISK_FULL:
         return Outcome.STORAGE if _is_full(folder) else Outcome.ERROR

@@ -16,6 +16,7 @@ from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.training.child.attempt_log import AttemptLog
 from hpo_core.training.child.exit_cause import oom_kill_count, outcome_of_exit
 from hpo_core.training.child.messages import Done, Inbox, MalformedMessageError
+from hpo_core.training.child.process_state import process_state
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.request import JobRequest
 from hpo_core.training.resources.meter import Meter
@@ -185,10 +186,14 @@ class RunningChild:
         elif stall is not None and not storing and now >= self._stall_deadline():
             self.stop(
                 Outcome.HUNG,
-                f"No step was finished within training.stall_timeout = {stall:g} s; {where}. The stack at that "
-                "moment "
-                "is in its log. Raise the limit if steps take that long.",
+                f"No step was finished within training.stall_timeout = {stall:g} s; {where}{self._state()}. The stack "
+                "at that moment is in its log. Raise the limit if steps take that long.",
             )
+
+    def _state(self) -> str:
+        """Of a gang: what tells a rank that hangs from one that waits for it."""
+        state = "" if self.request.gang is None else process_state(self.pid)
+        return f", and its process {state}" if state else ""
 
     def measure(self) -> Usage | None:
         """Look at its processes if it is time to; what is new, once its profile is complete.

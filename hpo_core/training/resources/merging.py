@@ -1,4 +1,4 @@
-"""One usage for the seed repeats of a job."""
+"""One usage for the seed repeats of a job, or for the ranks of a gang."""
 
 from __future__ import annotations
 
@@ -28,6 +28,20 @@ def usage_of_repeats(reports: Sequence[Report]) -> UsageField:
         unit_seconds=sum(one.unit_seconds for one, _ in known),
         device_memory=max(device, default=None),
         compute=_mean([(one.compute, seconds) for one, seconds in known if one.compute is not None]),
+    )
+
+
+def usage_of_ranks(reports: Sequence[Report]) -> UsageField:
+    """Memory and cores are sums over the ranks that were measured; times are those of the first of them."""
+    known = [one.usage for one in reports if isinstance(one.usage, Usage)]
+    if not known:
+        return msgspec.UNSET
+    device = [one.device_memory for one in known if one.device_memory is not None]
+    return msgspec.structs.replace(
+        known[0],
+        memory=sum(one.memory for one in known),
+        cores=round(sum(one.cores for one in known), 3),
+        device_memory=sum(device) if device else None,
     )
 
 

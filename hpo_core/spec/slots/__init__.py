@@ -1,0 +1,1 @@
+"""Settings of how many slots the jobs of a study get."""

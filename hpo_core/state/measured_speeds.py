@@ -1,0 +1,92 @@
+"""How fast gangs of each size trained, by what the journal says of their results."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from hpo_core.model.devices.usage import Usage
+from hpo_core.model.events import JobCompleted
+
+KEPT = 64
+"""Results of each size that count: the first ones, so that what they say comes to rest."""
+REMEMBERED = 10_000
+"""Trials whose seconds on one slot are known, for when they train in a gang: the latest ones."""
+
+
+class MeasuredSpeeds:
+    """Seconds per unit of training by slots, relative to one slot.
+
+    A trial that trained in a gang is compared with itself on one slot where that is known, for parameters make
+    some trials slower than others; only where no trial is known with both, medians over all trials are compared.
+
+    >>> speeds = MeasuredSpeeds()
+    >>> speeds.count(0, slots=1, seconds=10.0)
+    >>> speeds.count(1, slots=1, seconds=40.0)
+    >>> speeds.count(1, slots=2, seconds=22.0)
+    >>> dict(speeds.relative)
+    {1: 1.0, 2: 0.55}
+    """
+
+    def __init__(self) -> None:
+        self._alone: dict[int, float] = {}
+        """By trial: seconds per unit on one slot."""
+        self._seconds: dict[int, list[float]] = {}
+        """By slots: seconds per unit of the first trials."""
+        self._ratios: dict[int, list[float]] = {}
+        """By slots: seconds per unit, relative to the same trial's on one slot."""
+        self.relative: Mapping[int, float] = MappingProxyType({})
+        """Median seconds per unit by slots; one slot is 1. Empty where nothing on one slot was measured."""
+        self.has_gangs = False
+        """Whether a gang was granted, measured or not."""
+
+    def knows(self, trial: int) -> bool:
+        """Whether the trial's seconds on one slot are known."""
+        return trial in self._alone
+
+    def count(self, trial: int, *, slots: int, seconds: float) -> None:
+        """A job of so many slots took so many seconds per unit."""
+        if slots == 1:
+            self._alone.pop(trial, None)
+            self._alone[trial] = seconds
+            if len(self._alone) > REMEMBERED:
+                del self._alone[next(iter(self._alone))]
+        elif trial in self._alone:
+            _keep(self._ratios, slots, seconds / self._alone[trial])
+        if _keep(self._seconds, slots, seconds) or slots > 1:
+            self.relative = MappingProxyType(self._relative())
+
+    def _relative(self) -> dict[int, float]:
+        if 1 not in self._seconds:
+            return {}
+        alone = statistics.median(self._seconds[1])
+        found = {1: 1.0}
+        for slots in sorted(self._seconds.keys() - {1}):
+            ratios = self._ratios.get(slots)
+            found[slots] = statistics.median(ratios or [self._median(slots) / alone])
+        return found
+
+    def _median(self, slots: int) -> float:
+        return statistics.median(self._seconds[slots])
+
+
+def _keep(found: dict[int, list[float]], slots: int, value: float) -> bool:
+    """Whether it is one of the first."""
+    values = found.setdefault(slots, [])
+    if len(values) < KEPT:
+        values.append(value)
+        return True
+    return False
+
+
+def unit_seconds(event: JobCompleted, units: int) -> float | None:
+    """Seconds per unit of training of a result; None where it says nothing.
+
+    What the attempt measured itself is without start-up and checkpoints. Else they count as training, which makes
+    gangs look slower than they are.
+    """
+    if isinstance(event.usage, Usage) and event.usage.unit_seconds > 0:
+        return event.usage.unit_seconds
+    seconds = event.ended - event.started
+    return seconds / units if units > 0 and seconds > 0 else None

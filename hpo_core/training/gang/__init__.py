@@ -1,0 +1,1 @@
+"""Gangs: several processes (ranks) that train one trial together by torch.distributed."""

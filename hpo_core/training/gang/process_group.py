@@ -1,0 +1,132 @@
+"""The process group of a gang: set up before the training function is called, ended after it.
+
+The ranks find each other through a file in the study's private folder: no port listens for that, and who cannot read
+the folder cannot join. The connections between them are gloo's, and NCCL's where each rank has a GPU of its own; on one
+computer they are bound to the loopback interface. torch is imported here, after the objective's own imports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from hpo_core.model.errors import HpoError, ObjectiveError
+from hpo_core.training.gang.rank_place import RankPlace
+
+ARRIVAL_SECONDS = 1800.0
+"""How long a rank waits for the others, whose workers may import the objective, or be busy with other studies."""
+_LOOPBACK = "lo"
+_NO_GPU = "-"
+_LONGEST = 7 * 86_400.0
+_LOST_PEER = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "broken pipe",
+    "connection refused",
+    "gloo/transport",
+    "nccl error",
+    "ncclremoteerror",
+)
+_DISTRIBUTED = {"DistBackendError", "DistNetworkError", "DistStoreError"}
+
+
+class GangError(HpoError):
+    """The ranks of a gang did not come together: no fault of the trial."""
+
+
+def join(place: RankPlace, *, stall_timeout: float | None = None, alive: Callable[[], None] = lambda: None) -> None:
+    """Wait for the other ranks, and set up torch.distributed with them.
+
+    Args:
+        stall_timeout: seconds after which a rank that waits for another one is ended by its limits; a collective waits
+            longer than that, so that the limits say which rank hangs.
+        alive: called while it waits: that is no step of training.
+
+    Raises:
+        GangError: another rank did not come.
+        ObjectiveError: torch is not installed.
+    """
+    _set_environment(place)
+    try:
+        import torch
+        import torch.distributed as distributed
+    except ImportError as error:
+        raise ObjectiveError(
+            f"training.gang = {place.size} needs torch, which the worker's environment lacks ({error}); install it "
+            "there, or set training.gang to 1."
+        ) from error
+    store = distributed.FileStore(place.store, place.size)  # type: ignore[attr-defined]
+    device, gpu = _own_gpu(torch, place)
+    gpus = _arrive(store, place, gpu, alive)
+    settings: dict[str, Any] = {"backend": "gloo"}
+    if _NO_GPU not in gpus and len(set(gpus)) == place.size:
+        torch.cuda.set_device(device)
+        settings = {"backend": "cpu:gloo,cuda:nccl", "device_id": torch.device("cuda", device)}
+    distributed.init_process_group(
+        **settings,
+        store=store,
+        rank=place.rank,
+        world_size=place.size,
+        timeout=timedelta(seconds=_LONGEST if stall_timeout is None else min(_LONGEST, 2 * stall_timeout + 600)),
+    )
+
+
+def leave() -> None:
+    """End the process group, where there is one."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        with contextlib.suppress(Exception):
+            torch.distributed.destroy_process_group()
+
+
+def is_lost_peer(error: BaseException) -> bool:
+    """Whether a collective failed because another rank was gone."""
+    if any(kind.__name__ in _DISTRIBUTED for kind in type(error).__mro__):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(words in text for words in _LOST_PEER)
+
+
+def _set_environment(place: RankPlace) -> None:
+    """Variables that Lightning, Accelerate and torch itself read."""
+    os.environ |= {
+        "RANK": str(place.rank),
+        "WORLD_SIZE": str(place.size),
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(place.local_size),
+    }
+    if place.one_node:
+        os.environ |= {"GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": _LOOPBACK}
+
+
+def _own_gpu(torch: Any, place: RankPlace) -> tuple[int, str]:
+    """Number of the GPU that this rank would use, and its name among all computers."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        return 0, _NO_GPU
+    device = place.local_rank % count
+    return device, f"{socket.gethostname()} {torch.cuda.get_device_properties(device).uuid}"
+
+
+def _arrive(store: Any, place: RankPlace, gpu: str, alive: Callable[[], None]) -> list[str]:
+    """Say that this rank is here and wait for the others; returns the GPU of each."""
+    keys = [f"arrived/{rank}" for rank in range(place.size)]
+    store.set(keys[place.rank], gpu)
+    deadline, pause = time.monotonic() + ARRIVAL_SECONDS, 0.005
+    while not store.check(keys):
+        alive()
+        if time.monotonic() > deadline:
+            missing = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
+            raise GangError(
+                f"Rank {', '.join(missing)} of {place.size} did not come within {ARRIVAL_SECONDS:g} s. See whether "
+                f"its worker is there and reaches {place.store}."
+            )
+        time.sleep(pause)
+        pause = min(0.2, 2 * pause)
+    return [store.get(key).decode() for key in keys]

@@ -1,0 +1,138 @@
+"""What ranks save of their own: encoded without code, only where it differs, loaded at any size."""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hpo_core.checkpoints.tree_bytes import tree_bytes, tree_digest, tree_of  # noqa: E402
+from hpo_core.model.errors import CheckpointError  # noqa: E402
+from hpo_core.model.trial import Point  # noqa: E402
+from hpo_core.training.gang import agreement  # noqa: E402
+from hpo_core.training.gang.rank_place import RankPlace  # noqa: E402
+from hpo_core.training.gang.rank_states import RANKS, common_digests, differing, own_state, state_for, unwrapped  # noqa: E402
+from hpo_core.training.gang.ranks import Ranks  # noqa: E402
+from hpo_core.training.random_state import state_of  # noqa: E402
+
+
+def test_trees_come_back_from_bytes() -> None:
+    tied = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
+    tree = {
+        "a": [1, 2.5, float("inf"), None, "x", b"y", (1, 2)],
+        "array": np.arange(4, dtype=np.uint32),
+        "tensor": tied,
+        "again": tied,
+        "empty": torch.empty(0, 3),
+        "ordered": OrderedDict([("k", torch.tensor(3))]),
+    }
+    back = tree_of(tree_bytes(tree))
+    assert back["a"] == tree["a"] and np.array_equal(back["array"], tree["array"])
+    assert torch.equal(back["tensor"], tied) and back["tensor"].dtype == torch.bfloat16
+    assert back["again"] is back["tensor"] and back["empty"].shape == (0, 3) and int(back["ordered"]["k"]) == 3
+    assert tree_bytes(back) == tree_bytes(tree) and tree_digest(back) == tree_digest(tree)
+    tied[0, 0] = 9
+    assert tree_digest(tree) != tree_digest(back)
+    for bad in (b"", b"\x80", tree_bytes({"a": 1})[:-1]):
+        with pytest.raises(CheckpointError, match="cannot be decoded"):
+            tree_of(bad)
+    with pytest.raises(CheckpointError):
+        tree_bytes({"a": object()})
+
+
+def tracked(seed: int) -> dict[str, Any]:
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+    model(torch.randn(5, 3) * seed).sum()
+    return {"model": model, "order": torch.Generator().manual_seed(seed)}
+
+
+def state_of_all(items: dict[str, Any], ranks: list[Any] | None) -> dict[str, Any]:
+    tree = {"tracked": {name: state_of(item) for name, item in items.items()}, "random": {"torch": 0}}
+    return tree | ({RANKS: ranks} if ranks is not None else {})
+
+
+def test_only_what_differs_is_saved_and_each_rank_gets_its_own() -> None:
+    states = []
+    for seed in (1, 1, 2):
+        items = tracked(seed)
+        states.append(own_state(items))
+        digests = common_digests(items)
+        assert digests.keys() == {"model"}
+    assert states[0] == states[1] != states[2]
+    assert differing(states[:2]) is None
+    ranks = differing(states)
+    assert ranks is not None and [part is None for part in ranks] == [True, True, False]
+    first, third = tracked(1), tracked(2)
+    assert common_digests(first) == common_digests(third), "statistics of a normalization are a rank's own"
+    saved = state_of_all(first, ranks)
+    for rank in (0, 1, 3, 4):
+        assert state_for(saved, rank) is saved
+    for rank in (2, 5):
+        mine = state_for(saved, rank)
+        assert tree_bytes(mine["tracked"]) == tree_bytes(state_of_all(third, None)["tracked"])
+        assert torch.equal(mine["random"]["torch"], _random_of(2))
+        assert list(mine["tracked"]["model"]) == list(saved["tracked"]["model"])
+    assert state_for(state_of_all(first, None), 7)["random"] == {"torch": 0}
+
+
+def _random_of(seed: int) -> Any:
+    tracked(seed)
+    return torch.get_rng_state()
+
+
+def test_a_wrapper_for_data_parallel_training_is_taken_off() -> None:
+    model = torch.nn.Linear(2, 2)
+    assert unwrapped(torch.nn.DataParallel(model)) is model
+    assert unwrapped(model) is model and unwrapped("text") == "text"
+
+
+class Alone(Ranks):
+    """Rank 0 of three, the others' messages being made up."""
+
+    def __init__(self, others: list[bytes]) -> None:
+        super().__init__(RankPlace(rank=0, size=3, local_rank=0, local_size=3, store=""))
+        self.others = others
+
+    def gather(self, data: bytes) -> list[bytes]:
+        return [data, *(other or data for other in self.others)]
+
+
+def encoded(*points: tuple[int, float, dict[str, float]]) -> bytes:
+    import msgspec
+
+    return msgspec.msgpack.encode(agreement._Curve(list(points)))
+
+
+def test_metrics_are_means_over_the_ranks_by_their_parts() -> None:
+    ranks = Alone([encoded((1, 0.25, {"a": 2.0}), (2, 0.5, {"a": 4.0, "b": 0.1})), b""])
+    ranks._weight = 0.25
+    ranks.reports(2)
+    points = [Point(1, {"a": 1.0}), Point(2, {"a": 8.0, "b": 0.1})]
+    agreement.average_metrics(ranks, points, 2)
+    assert points[0].metrics["a"] == pytest.approx((1 / 3 + 0.5 + 1 / 3) / (1 / 3 + 0.25 + 1 / 3))
+    assert points[1].metrics == {"a": 6.0, "b": 0.1}, "equal values stay as they are"
+    odd = Alone([encoded((2, 0.5, {"a": float("nan"), "b": 0.1})), b""])
+    agreement.average_metrics(odd, points, 2)
+    assert np.isnan(points[1].metrics["a"])
+
+
+def test_parts_of_a_batch_cover_it_and_nobody_has_none() -> None:
+    for count in range(1, 12):
+        parts, weights = [], []
+        for rank in range(4):
+            ranks = Alone([b"", b""])
+            ranks.rank, ranks.size = rank, 4
+            (part, same) = ranks.shard((list(range(count)), range(count)), step=0)
+            assert part == list(same) and part
+            weights.append(ranks._weight)
+            parts += part if ranks._weight else []
+        assert parts == list(range(count)) and sum(weights) == pytest.approx(1.0)

@@ -1,0 +1,201 @@
+"""Studies whose trials grow: sizes by room, stack and kappa; recorded, audited, trained again, claimed of a pool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpo_core import Study, StudySpec
+from hpo_core.execution.virtual import VirtualClock
+from hpo_core.model.devices.usage import Usage
+from hpo_core.model.errors import SpecError
+from hpo_core.model.events import JobGranted
+from hpo_core.model.trial import Checkpoint, Job, Outcome
+from hpo_core.replay.audit import audit
+from hpo_core.replay.rerun import rerun_spec
+from hpo_core.simulation import Simulation
+from hpo_core.study.gang_sizes import grown_size, largest_size
+from tests.conftest import completed, failed, fresh, make_spec
+
+CLUSTER = {"kind": "local", "workers": 64}
+FOUR = {2: 1.9, 4: 3.4, 8: 4.0}
+"""Kappa is 4 at three quarters."""
+
+
+def growing(scaling: dict[str, Any] | None = None, **changes: Any) -> StudySpec:
+    given = {"speedups": FOUR} if scaling is None else scaling
+    return make_spec(**{"training": {"gang": "auto"}, "scaling": given, "cluster": CLUSTER, **changes})
+
+
+def straight(configs: int) -> dict[str, Any]:
+    return {"method": "random", "configs": configs, "max_resource": 9}
+
+
+def sizes(jobs: list[Job]) -> list[int]:
+    return [job.demand.slots for job in jobs]
+
+
+def granted(study: Study) -> list[JobGranted]:
+    entries = study.journal.entries(study.name)
+    return [event for entry in entries for event in entry.events if isinstance(event, JobGranted)]
+
+
+def simulated(study: Study, clock: VirtualClock, workers: int, speedup: Any) -> Simulation:
+    return Simulation(
+        study,
+        clock,
+        workers=workers,
+        train=lambda job: {"loss": float(job.params["x"]) / job.target},
+        seconds=lambda job: 10.0 * (job.target - (job.checkpoint.resource if job.checkpoint else 0)),
+        speedup=lambda job: speedup(job.demand.slots),
+    )
+
+
+def test_32_slots_are_used_by_8_jobs_of_kappa_4() -> None:
+    """The example of section 5.3 of the paper on ASHA."""
+    study = fresh(growing(search=straight(8)))
+    assert sizes(study.set_capacity(32)) == [4] * 8 and study.state.slots_in_use == 32
+
+
+def test_many_waiting_jobs_have_one_slot_and_few_grow_to_kappa() -> None:
+    assert sizes(fresh(growing(search=straight(100))).set_capacity(16)) == [1] * 16
+    assert sizes(fresh(growing(search=straight(8))).set_capacity(16)) == [2] * 8
+    assert sizes(fresh(growing(search=straight(3))).set_capacity(16)) == [4, 4, 4], "never beyond kappa"
+    assert sizes(fresh(growing({"speedups": {2: 2.0, 8: 8.0}}, search=straight(3))).set_capacity(16)) == [2, 2, 8]
+
+
+def test_sizes_leave_each_waiting_job_a_slot_by_brute_force() -> None:
+    for room in range(1, 40):
+        for waiting in range(1, 40):
+            for most in ((1,), (1, 2), (1, 2, 4, 8), (1, 3, 5)):
+                fair = [size for size in most if size * waiting <= room]
+                assert grown_size(room, waiting, most) == max(fair, default=1)
+
+
+def test_a_job_keeps_its_size_and_the_next_one_has_another() -> None:
+    """Growth happens at grants, which are the boundaries of rungs."""
+    study = fresh(growing(search={"method": "sha", "configs": 4, "max_resource": 4, "reduction_factor": 2}))
+    jobs = study.set_capacity(4)
+    assert sizes(jobs) == [1] * 4
+    study.set_capacity(16)
+    assert [grant.demand.slots for grant in study.state.running.values()] == [1] * 4
+    for number, job in enumerate(jobs):
+        promoted = study.tell(job, {"loss": float(number)})
+    assert sizes(promoted) == [4, 4]
+    study.check()
+
+
+def test_a_job_that_is_tried_again_is_sized_anew() -> None:
+    study = fresh(growing(search=straight(2)))
+    jobs = study.set_capacity(8)
+    assert sizes(jobs) == [4, 4]
+    study.set_capacity(2)
+    assert not study.tell_report(failed(jobs[0], Outcome.LOST)), "the other one still holds all"
+    again = study.tell_report(failed(jobs[1], Outcome.LOST))
+    assert sizes(again) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "scaling", [{"speedups": FOUR}, {}, {"model": {"seconds": 10, "gradient_mb": 100, "network_gbps": 1}}]
+)
+def test_a_growing_study_ends_is_audited_and_trained_again(scaling: dict[str, Any]) -> None:
+    clock = VirtualClock()
+    search = {"method": "asha", "configs": 30, "max_resource": 27, "reduction_factor": 3}
+    study = Study.create(growing(scaling, search=search), clock=clock)
+    simulated(study, clock, 9, lambda ranks: ranks**0.9).run()
+    study.check()
+    entries = list(study.journal.entries(study.name))
+    assert study.finished and audit(entries).clean
+    record = {(grant.trial, grant.target): grant.demand.slots for grant in granted(study)}
+    assert max(record.values()) > 1
+    clock = VirtualClock()
+    again = Study.create(rerun_spec(entries, "again"), clock=clock)
+    simulated(again, clock, 9, float).run()
+    assert {(grant.trial, grant.target): grant.demand.slots for grant in granted(again)} == record
+    fewer = Study.create(rerun_spec(entries, "fewer"), clock=VirtualClock())
+    assert all(slots <= 1 for slots in sizes(fewer.set_capacity(1)))
+
+
+def test_the_rerun_of_a_job_that_was_tried_again_has_the_size_that_gave_its_result() -> None:
+    study = fresh(growing(search=straight(1)))
+    (job,) = study.set_capacity(8)
+    study.set_capacity(2)
+    (again,) = study.tell_report(failed(job, Outcome.LOST))
+    study.tell(again, {"loss": 1.0})
+    assert (sizes([job]), sizes([again])) == ([4], [2])
+    rerun = Study.create(rerun_spec(list(study.journal.entries(study.name)), "again"))
+    assert sizes(rerun.set_capacity(8)) == [2]
+
+
+def test_speeds_are_measured_by_a_pilot_of_two_ranks() -> None:
+    search = {"method": "asha", "configs": 30, "max_resource": 27, "reduction_factor": 3}
+    study = fresh(growing({}, search=search))
+    jobs = study.set_capacity(4)
+    pilot, told = None, 0
+    while pilot is None:
+        job = jobs.pop(0)
+        checkpoint = Checkpoint(f"t{job.trial}", "", job.target, 0)
+        usage = Usage(unit_seconds=10.0 * (1 + job.trial % 3), startup_seconds=100.0)
+        jobs += study.tell_report(completed(job, float(job.trial), checkpoint=checkpoint, usage=usage))
+        told += 1
+        pilot = next((job for job in jobs if job.demand.slots > 1), None)
+    assert pilot.demand.slots == 2 and pilot.checkpoint is not None, "a trial that was seen on one slot"
+    assert largest_size(study.spec, study.state, 64) == 2
+    alone = 10.0 * (1 + pilot.trial % 3)
+    study.tell_report(completed(pilot, 0.1, usage=Usage(unit_seconds=alone / 1.9)))
+    assert study.state.speeds is not None
+    assert study.state.speeds.relative == pytest.approx({1: 1.0, 2: 1 / 1.9})
+    assert largest_size(study.spec, study.state, 64) == 4, "at most twice of what was measured"
+    entries = list(study.journal.entries(study.name))
+    assert audit(entries).clean
+
+
+def test_a_slow_pilot_ends_growth() -> None:
+    study = fresh(growing({}, search=straight(2)))
+    jobs = study.set_capacity(4)
+    assert sizes(jobs) == [2, 2], "nothing is known, and slots would be idle"
+    slow = fresh(growing({}, search={"method": "sha", "configs": 4, "max_resource": 4, "reduction_factor": 2}))
+    jobs = slow.set_capacity(4)
+    promoted: list[Job] = []
+    for job in jobs:
+        promoted += slow.tell_report(completed(job, float(job.trial), usage=Usage(unit_seconds=10.0)))
+    assert sizes(promoted) == [2, 2]
+    last: list[Job] = []
+    for job in promoted:
+        last += slow.tell_report(completed(job, float(job.trial), usage=Usage(unit_seconds=9.0)))
+    assert sizes(last) == [1]
+
+
+@pytest.mark.parametrize(
+    ("scaling", "said"),
+    [
+        ({"speedups": {1: 1.0}}, "from 2 to"),
+        ({"speedups": {2: 2.5}}, "at most 2"),
+        ({"speedups": {2: 0.0}}, "above 0"),
+        ({"speedups": {8: 7.0}, "most": 4}, "scaling.most"),
+        ({"speedups": {2: 1.2, 4: 2.0}}, "no size reaches"),
+        ({"speedups": {2: 1.9}, "model": {"seconds": 1, "gradient_mb": 1, "network_gbps": 1}}, "drop one of the two"),
+        ({"efficiency": 1.5}, "efficiency"),
+        ({"most": 1}, "most"),
+        ({"model": {"seconds": 0, "gradient_mb": 1, "network_gbps": 1}}, "seconds"),
+    ],
+)
+def test_scaling_that_contradicts_itself_is_refused(scaling: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        growing(scaling)
+
+
+def test_scaling_without_growing_trials_is_refused() -> None:
+    for gang in (1, 4):
+        with pytest.raises(SpecError, match="scaling has no effect"):
+            growing(training={"gang": gang})
+    with pytest.raises(SpecError, match="needs 2 slots"):
+        growing(cluster={"kind": "local", "workers": 1})
+    with pytest.raises(SpecError, match="packing"):
+        growing(packing=True)
+
+
+def test_the_setting_survives_the_journal() -> None:
+    spec = growing({"speedups": FOUR, "efficiency": 0.6, "most": 16})
+    assert StudySpec.from_journal(spec.plain()) == spec
