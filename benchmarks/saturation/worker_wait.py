@@ -13,7 +13,7 @@ import random
 from typing import Any
 
 CASES = [
-    {"workers": workers, "job_seconds": seconds, "controller_ms": 3.0, "scheduler_ms": 2.5}
+    {"workers": workers, "job_seconds": seconds, "controller_ms": 3.0, "scheduler_ms": 2.7}
     for workers in (100, 1_000, 10_000)
     for seconds in (5, 20, 60, 300)
 ]
