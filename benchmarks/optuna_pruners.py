@@ -1,4 +1,4 @@
-"""What a decision costs in plain Optuna: our stopping rule and Optuna's SuccessiveHalvingPruner, by number of trials.
+"""What a decision costs in plain Optuna: our pruners and Optuna's SuccessiveHalvingPruner, by number of trials.
 
 Each pruner judges new trials of a study in memory that holds n trials with a result at the first rung. Measured is
 ``trial.should_prune()`` as an objective calls it, Optuna's own share (which copies the trial) included; ``none`` is
@@ -19,18 +19,25 @@ from typing import Any
 import optuna
 import result_file
 from optuna.trial import TrialState, create_trial
-from plot_style import BLUE, GREEN, GREY, RUST, keep, pyplot
+from plot_style import BLUE, GOLD, GREEN, GREY, RUST, keep, pyplot
 
-from hpo_core.integrations.optuna import AshaPruner
+from hpo_core.integrations.optuna import AshaPruner, PashaPruner
 
 SIZES = (100, 1_000, 10_000)
 PRUNERS = {
     "SuccessiveHalvingPruner": lambda: optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=3),
     "AshaPruner, shared": lambda: AshaPruner(max_resource=27, shared=True),
+    "PashaPruner": lambda: PashaPruner(max_resource=27),
     "AshaPruner": lambda: AshaPruner(max_resource=27),
     "none": optuna.pruners.NopPruner,
 }
-COLORS = {"SuccessiveHalvingPruner": RUST, "AshaPruner, shared": GREEN, "AshaPruner": BLUE, "none": GREY}
+COLORS = {
+    "SuccessiveHalvingPruner": RUST,
+    "AshaPruner, shared": GREEN,
+    "PashaPruner": GOLD,
+    "AshaPruner": BLUE,
+    "none": GREY,
+}
 
 
 def filled(size: int, pruner: optuna.pruners.BasePruner, seed: int) -> optuna.Study:

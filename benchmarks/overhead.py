@@ -56,6 +56,8 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 PACKED = "hpo tune, grain rung, packing"
 """As the first, with jobs that share a device: the same two at once."""
+SHARED = "hpo tune, grain rung, share"
+"""As the first, in a pool of slots where it is alone."""
 TWO_AT_ONCE = {"devices": "cpu", "demand": {"compute": 50, "memory": "50MB"}}
 Run = Callable[[], dict[str, Any]]
 LAYERS = ("child", "dask", "driver")
@@ -76,6 +78,7 @@ def tune(
     seconds: float,
     *,
     packing: dict[str, Any] | None = None,
+    share: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """One ``hpo tune`` in a home of its own; figures from its journal."""
     configs = jobs if search["method"] == "random" else round(jobs / ASHA_JOBS_PER_CONFIG)
@@ -91,6 +94,8 @@ def tune(
     }
     if packing is not None:
         study["packing"] = packing
+    if share is not None:
+        study["share"] = share
     environment = {key: value for key, value in os.environ.items() if key not in OWN}
     hpo = Path(sys.executable).with_name("hpo")
     with tempfile.TemporaryDirectory(prefix="hpo-bench-", ignore_cleanup_errors=True) as name:
@@ -219,6 +224,7 @@ def _plan(given: argparse.Namespace, pythons: dict[str, str]) -> Iterator[tuple[
     for name, variant in VARIANTS.items():
         yield name, partial(tune, *variant, given.jobs, given.seconds)
         if name == "hpo tune, grain rung":
+            yield SHARED, partial(tune, *variant, given.jobs, given.seconds, share={"pool": "benchmark"})
             yield PACKED, partial(tune, *variant, given.jobs, given.seconds, packing=TWO_AT_ONCE)
     for objective, word in (("objective:train", ""), ("objective_torch:train", ", torch")):
         for layer in LAYERS:

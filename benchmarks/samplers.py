@@ -23,6 +23,7 @@ import math
 import os
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from numpy.typing import NDArray
 from sampler_tables import RowsOf, SpaceOfTable
 
 from hpo_core.model.events import JobCompleted
+from hpo_core.samplers.sampler import Sampler
 from hpo_core.simulation import CurveTable, Simulation, VirtualClock
 from hpo_core.spec import StudySpec, create_sampler
 from hpo_core.study import Study
@@ -52,7 +54,14 @@ SIZES = (50, 100, 200, 500, 1000)
 Regrets = NDArray[np.float64]
 
 
-def play(table: SpaceOfTable, reference: dict[str, Any], sampler: str, seed: int) -> dict[str, Any]:
+def play(
+    table: SpaceOfTable,
+    reference: dict[str, Any],
+    sampler: str,
+    seed: int,
+    *,
+    create: Callable[[StudySpec], Sampler] = create_sampler,
+) -> dict[str, Any]:
     """One search: the regret after each percent of the budget."""
     curves, clock = table.curves, VirtualClock()
     until = reference["budget_full_runs"] / reference["workers"] * float(np.nanmean(curves.seconds[:, -1]))
@@ -73,7 +82,7 @@ def play(table: SpaceOfTable, reference: dict[str, Any], sampler: str, seed: int
             "seed": seed,
         }
     )
-    rows = RowsOf(create_sampler(spec), table)
+    rows = RowsOf(create(spec), table)
     study = Study.create(spec, sampler=rows, clock=clock)
     began = time.process_time()
     Simulation(study, clock, workers=reference["workers"], train=rows.train, seconds=rows.cost).run(until=until)

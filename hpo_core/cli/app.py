@@ -26,6 +26,7 @@ from hpo_core.cli.extras import missing_package
 from hpo_core.cli.history import history
 from hpo_core.cli.output import err
 from hpo_core.cli.planning import simulate_study, space
+from hpo_core.cli.pool_share import share
 from hpo_core.cli.results import compare, import_study, project, report, schedule
 from hpo_core.cli.studies import abandon, audit_study, export, list_studies, show, status
 from hpo_core.model.errors import HpoError
@@ -42,6 +43,7 @@ CORE_COMMANDS: dict[str, Callable[..., None]] = {
     "audit": audit_study,
     "abandon": abandon,
     "enqueue": enqueue,
+    "share": share,
     "export": export,
     "schedule": schedule,
     "report": report,

@@ -30,12 +30,14 @@ from hpo_core.views.front import FrontMember, front_rows
 from hpo_core.views.hopping.hop_words import hopping_line, plain_hops
 from hpo_core.views.jobs.device_use import device_jobs, device_uses
 from hpo_core.views.jobs.device_words import device_lines, granted_words, running_lines
+from hpo_core.views.jobs.gang_words import gang_words
 from hpo_core.views.jobs.grid_states import grid_states
 from hpo_core.views.jobs.kept_apart import kept_apart_in, kept_apart_lines
 from hpo_core.views.jobs.packing_words import packing_words
 from hpo_core.views.repeat_spread import spread_of
 from hpo_core.views.rung_names import RungNames, halt_words
 from hpo_core.views.rungs import BracketView, bracket_views, entry_levels, grouped_brackets, rung_rows
+from hpo_core.views.sharing.standings import share_words, standings
 from hpo_core.views.summary import (
     BestResult,
     StudySummary,
@@ -184,6 +186,9 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
     if as_json:
         print_study(home, name, None, as_json)
         return
+    from hpo_core.journal.pools import live_rows
+    from hpo_core.journal.sql import is_alive
+
     source = home.read_journal()
     with damage_named(source, name):
         study = Study.open(name, source, reading=True)
@@ -194,6 +199,8 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
         out.print(Text(f"best: {best_line(study)}"), soft_wrap=True)
         if line := hopping_line(study):
             out.print(Text(terminal_text(f"data: {line}")), soft_wrap=True)
+        if study.spec.share is not None and (standing := standings(live_rows(source, is_alive)).get(name)) is not None:
+            out.print(Text(terminal_text(standing.words)), soft_wrap=True)
         if rules := study.rules.progress(study.state, time.time()):
             out.print(Text(terminal_text(f"stops at: {', '.join(rules)}")), soft_wrap=True)
         if study.spec.packing is not None:
@@ -203,6 +210,7 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
             ended = epochs_that_ended(study, home.study_folder(name))
             jobs = ", ".join(
                 f"trial {job.trial} to {job.target:,}{ended.get(job.trial, '')}"
+                f"{f' by {job.ranks:,} ranks' if job.ranks > 1 else ''}"
                 for job in summary.running[:_JOBS_SHOWN]
             )
             more = f" and {len(summary.running) - _JOBS_SHOWN:,} more" if len(summary.running) > _JOBS_SHOWN else ""
@@ -267,6 +275,8 @@ def _print_settings(study: Study, summary: StudySummary, created: float) -> None
         "objective": spec.objective or "",
         "cluster": spec.cluster.title,
         "packing": packing_words(spec.packing),
+        "gangs": gang_words(study),
+        "share": share_words(spec.share),
         "data": hopping_line(study),
         "created": time.strftime("%Y-%m-%d %H:%M", time.localtime(created)),
         "resource": f"{summary.resource:,} units of training used",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -17,15 +18,22 @@ from hpo_core.home import Home
 from hpo_core.model.errors import HpoError, JournalUnavailableError
 from hpo_core.security.untrusted_text import json_text
 
+if TYPE_CHECKING:
+    from hpo_core.views.sharing.standings import Standing
+
 AUDIT_DIFFERS = 8
 
 
 def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json: AsJson = False) -> None:
     """All studies of the journal."""
+    from hpo_core.journal.pools import live_rows
+    from hpo_core.journal.sql import is_alive
     from hpo_core.study import Study
+    from hpo_core.views.sharing.standings import standings
     from hpo_core.views.summary import summarize
 
     source = Home(home, journal).read_journal()
+    pools = standings(live_rows(source, is_alive))
     rows = []
     for info in source.studies():
         created = time.strftime("%Y-%m-%d %H:%M", time.localtime(info.created))
@@ -36,7 +44,7 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
         except HpoError as error:  # the others are listed all the same
             err.print(Text(str(error), style="red"), soft_wrap=True)
             gaps = dict.fromkeys(["method", "status", "trials", "jobs", "best", "metric"])
-            rows.append({"study": info.name} | gaps | {"status": "damaged", "created": created})
+            rows.append({"study": info.name} | gaps | {"status": "damaged", "created": created} | _slots(None, pools))
             continue
         summary = summarize(study)
         rows.append(
@@ -47,6 +55,7 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
                 "metric": summary.metric,
                 "created": created,
             }
+            | _slots(pools.get(info.name), pools)
         )
     if as_json:
         print_json(rows)
@@ -55,6 +64,22 @@ def list_studies(home: HomeOption = None, journal: JournalOption = None, as_json
         print_rows(out, [{title: cell for title, cell in row.items() if title != "metric"} for row in shown])
     else:
         out.print("No study yet. `hpo tune STUDY.yaml` makes one.")
+
+
+def _slots(standing: Standing | None, pools: Mapping[str, Standing]) -> dict[str, Any]:
+    """Columns about slots that are shared, where any study shares some now."""
+    if not pools:
+        return {}
+    if standing is None:
+        return dict.fromkeys(["pool", "share", "uses", "could use", "waits"])
+    waits = f"{standing.waited:.0f} s" if standing.held < standing.share else ""
+    return {
+        "pool": standing.pool,
+        "share": f"{standing.share}/{standing.slots}",
+        "uses": standing.held,
+        "could use": standing.demand,
+        "waits": waits,
+    }
 
 
 def _best_cell(row: dict[str, Any]) -> str:

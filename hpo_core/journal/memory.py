@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from hpo_core.journal.measurements import MemoryMeasurements
+from hpo_core.journal.pools import MemoryPools
 from hpo_core.journal.protocol import Owner, StudyInfo
 from hpo_core.journal.unknown_study import unknown_study
 from hpo_core.model.errors import FencedError, JournalError, StudyBusyError, StudyExistsError
@@ -28,6 +29,7 @@ class MemoryJournal:
     def __init__(self) -> None:
         self._studies: dict[str, _Kept] = {}
         self.measurements = MemoryMeasurements()
+        self.pools = MemoryPools()
 
     def _kept(self, study: str) -> _Kept:
         try:

@@ -24,6 +24,7 @@ from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.journal.protocol import Owner, StudyInfo
 from hpo_core.journal.read_only import is_read_only, reading_side
 from hpo_core.journal.sql_measurements import SqlMeasurements
+from hpo_core.journal.sql_pools import SqlPools
 from hpo_core.journal.unknown_study import unknown_study
 from hpo_core.model.errors import (
     FencedError,
@@ -164,6 +165,8 @@ class SqlJournal:
             self._reader = self._engine.execution_options(isolation_level="AUTOCOMMIT")
             self.measurements = SqlMeasurements(self._engine, self._reader, self._translated)
             """What jobs needed, see :mod:`hpo_core.journal.measurements`."""
+            self.pools = SqlPools(self._engine, self._reader, self._translated)
+            """Slots that several studies share, see :mod:`hpo_core.journal.pools`."""
             self._set_up()
 
     def _set_up(self) -> None:

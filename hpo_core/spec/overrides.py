@@ -77,7 +77,7 @@ def _replaced(data: dict[str, Any], keys: tuple[str, ...], value: Any) -> dict[s
     return data | {keys[0]: _replaced(inner, keys[1:], value)}
 
 
-_SWITCHES = frozenset({"packing"})
+_SWITCHES = frozenset({"packing", "share"})
 """Sections for which ``true`` stands for all defaults; a setting of one that is off turns it on."""
 
 

@@ -239,7 +239,7 @@ def _bytes(amount: str | int, where: str) -> int:
 
 
 def read_packing(given: Any) -> Any:
-    """``packing: true`` stands for all defaults, ``false`` for none."""
+    """``true`` stands for all defaults, ``false`` for none; of ``share``, too."""
     return {} if given is True else None if given is False else given
 
 

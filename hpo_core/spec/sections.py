@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from hpo_core.model.devices.pool_limits import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_SLOTS, MOST_WEIGHT
 from hpo_core.model.settings import Part, is_recorded
 from hpo_core.model.trial import Outcome
 from hpo_core.samplers.registry import check
@@ -140,6 +141,47 @@ class CheckpointSpec(Part):
         if folder is not None and {".", ".."} & set(unquote(folder).split("/")):
             raise ValueError("folder holds . or .. as a part; write the URL that it comes to")
         return folder
+
+
+class ShareSpec(Part):
+    """``share``: slots that are shared with other studies; ``true`` stands for all defaults.
+
+    What each gets is stated in :mod:`hpo_core.placement.shares.water_filling`.
+    """
+
+    pool: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        description="Name of the pool. Without one, studies at the same cluster.address share its slots. Workers that "
+        "are started for the study need a name: studies of one machine that give the same one share.",
+    )
+    weight: float = Field(
+        default=1.0,
+        ge=LEAST_WEIGHT,
+        le=MOST_WEIGHT,
+        description="Its slots compared with those of a study of weight 1. `hpo share` changes it while it runs.",
+    )
+    priority: int = Field(
+        default=0,
+        ge=LEAST_PRIORITY,
+        le=MOST_PRIORITY,
+        description="Studies of a higher priority get all slots that they can use first. `hpo share` changes it.",
+    )
+    slots: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_SLOTS,
+        description="Slots of the pool, where each study starts workers of its own; where studies state different "
+        "numbers, the smallest. Default: as many as the largest of their clusters has.",
+    )
+    preempt: bool = Field(
+        default=False,
+        description="Whether it may get a slot after `wait` seconds by ending the youngest attempt of the study that "
+        "has most above its share; that attempt goes on from its checkpoint later.",
+    )
+    wait: float = Field(
+        default=60.0, ge=1, le=86_400, description="Seconds that it waits for its share before `preempt` holds."
+    )
 
 
 class WarmStartSpec(Part):

@@ -24,11 +24,13 @@ from hpo_core.spec.older_settings import with_later_settings
 from hpo_core.spec.packing import PackingSpec, check_packing, read_packing
 from hpo_core.spec.plain_data import check_plain
 from hpo_core.spec.refusals.gangs import check_gang
+from hpo_core.spec.refusals.pool_shares import check_share
 from hpo_core.spec.sections import (
     CheckpointSpec,
     JournalSpec,
     PrefectSpec,
     SamplerSpec,
+    ShareSpec,
     StopSpec,
     TrackingSpec,
     TrainingSpec,
@@ -109,6 +111,11 @@ class StudySpec(Part):
         description="Partitions that lie on the workers: each configuration's model visits all of them once an epoch. "
         "null: the training function reads its data itself.",
     )
+    share: Annotated[ShareSpec | None, BeforeValidator(read_packing)] = Field(
+        default=None,
+        description="Slots that are shared with other studies, by weight and priority; true: with all defaults. null: "
+        "the study takes every slot of its cluster.",
+    )
     training: TrainingSpec = TrainingSpec()
     scaling: ScalingSpec = ScalingSpec()
     stop: StopSpec = StopSpec()
@@ -151,6 +158,7 @@ class StudySpec(Part):
             check_packing(self)
             check_data(self)
             check_gang(self)
+            check_share(self)
             check_scaling(self)
         space = self.search_space()
         if self.metrics and self.metrics[0] != self.metric:

@@ -51,7 +51,9 @@ from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method, create_sampler
 from hpo_core.state import Incumbent, StudyState
 from hpo_core.study.decider import Decider
+from hpo_core.study.demand import demand_of
 from hpo_core.study.further_training import recorded_training
+from hpo_core.study.gang_sizes import gang_size, largest_size
 from hpo_core.study.job_grants import Grants
 from hpo_core.study.person_requests import PersonRequests
 from hpo_core.study.stop_rules import StopRules
@@ -327,6 +329,21 @@ class Study(PersonRequests):
         if state.running or state.waiting or state.extended or recorded_training(self.spec, self.state) is not None:
             return False
         return isinstance(self.method.next_action(), Done)
+
+    def demand(self, most: int) -> int:
+        """Slots that it could use now, counted up to ``most``: running jobs, and those it could grant.
+
+        The size of the stack of jobs (Li et al. 2020, 5.3), times kappa where trials grow. Where checkpoints are
+        limited it may grant fewer.
+        """
+        grows = self.spec.training.gang == "auto"
+        size = largest_size(self.spec, self.state, most) if grows else self.job_slots
+        return demand_of(self.state, self.method, self.rules, self._grants, size=size, most=most)
+
+    @property
+    def job_slots(self) -> int:
+        """Slots that the next job needs; one that grows needs one and takes more."""
+        return 1 if self.spec.training.gang == "auto" else gang_size(self.spec, self.state, self.method)
 
     @property
     def at_rest(self) -> bool:

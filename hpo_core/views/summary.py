@@ -42,6 +42,8 @@ class RunningJob(msgspec.Struct, frozen=True, omit_defaults=True):
     """That it shares with other jobs; None: there is none, or it waits for one."""
     memory: int | None = None
     """Bytes of it that it was given."""
+    ranks: int = 1
+    """Processes that train it, each on a slot of its own."""
 
 
 class TrialTarget(msgspec.Struct, frozen=True):
@@ -106,6 +108,7 @@ def _running_job(names: RungNames, grant: JobGranted, placed: JobPlaced | None) 
         attempt=grant.attempt,
         device=None if placed is None else placed.device,
         memory=None if placed is None else placed.share[1],
+        ranks=grant.demand.slots,
     )
 
 

@@ -35,6 +35,8 @@ def _status(state: StudyState, trial: TrialRecord) -> str:
     placed = state.placed.get(trial.number)
     if placed is not None:
         return f"{trial.status} on {placed.device}, with {megabytes(placed.share[1])} of its memory"
+    if trial.running and trial.granted is not None and trial.granted.demand.slots > 1:
+        return f"running in a gang of {trial.granted.demand.slots} ranks"
     return trial.status if not trial.running or state.trains(trial.number) else "waiting for a device"
 
 

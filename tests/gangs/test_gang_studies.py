@@ -17,9 +17,14 @@ from hpo_core.model.events import JobGranted
 from hpo_core.model.stage import Rung
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
+from hpo_core.report.study.job_timeline import jobs_over_time
+from hpo_core.report.study.series import read_series
 from hpo_core.simulation import Simulation
 from hpo_core.study import job_grants
 from hpo_core.study.gang_sizes import gang_size
+from hpo_core.views.jobs.device_words import granted_words
+from hpo_core.views.summary import summarize
+from hpo_core.views.trial_story import trial_story
 from tests.conftest import World, fresh, make_spec
 
 CLUSTER = {"kind": "local", "workers": 16}
@@ -179,3 +184,23 @@ def test_a_new_job_has_the_size_of_the_study_and_a_repeated_one_its_own() -> Non
     failed = JobGranted(0, 0, Rung(0, 0), target=1, checkpoint=None)
     assert gang_size(study.spec, study.state, study.method) == 2
     assert gang_size(study.spec, study.state, study.method, failed) == 1
+
+
+def test_people_see_how_many_ranks_train_and_how_busy_the_slots_are() -> None:
+    clock = VirtualClock()
+    search = {"method": "random", "configs": 6, "max_resource": 2}
+    study = Study.create(gang_spec(search=search, metric={"name": "loss"}), clock=clock)
+    simulation = simulated(study, clock, 9)
+    simulation.run(max_reports=2)
+    assert granted_words(study) == "2 running on 8 slots"
+    assert [job.ranks for job in summarize(study).running] == [4, 4]
+    running = next(iter(study.state.running))
+    assert trial_story(study.state, running)[-1] == "now running in a gang of 4 ranks"
+    simulation.run()
+    series = read_series(study.journal.entries(study.name))
+    assert series.utilization == pytest.approx(8 / 9)
+    figure = jobs_over_time(series)
+    assert figure is not None and "gang, on as many slots as it has ranks" in figure.caption
+    assert "busy 89% of the time" in figure.title
+    assert all(", 4 ranks" in text for trace in figure.data for text in trace["text"])
+    assert {y for trace in figure.data for y in trace["y"]} == {0, 1}

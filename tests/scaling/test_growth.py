@@ -12,10 +12,12 @@ from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import JobGranted
 from hpo_core.model.trial import Checkpoint, Job, Outcome
+from hpo_core.placement.shares import Claim, divide
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.simulation import Simulation
 from hpo_core.study.gang_sizes import grown_size, largest_size
+from hpo_core.views.jobs.gang_words import gang_words
 from tests.conftest import completed, failed, fresh, make_spec
 
 CLUSTER = {"kind": "local", "workers": 64}
@@ -52,10 +54,18 @@ def simulated(study: Study, clock: VirtualClock, workers: int, speedup: Any) -> 
     )
 
 
-def test_32_slots_are_used_by_8_jobs_of_kappa_4() -> None:
+def test_32_slots_are_used_by_8_jobs_of_kappa_4_and_a_second_study_gets_half() -> None:
     """The example of section 5.3 of the paper on ASHA."""
-    study = fresh(growing(search=straight(8)))
-    assert sizes(study.set_capacity(32)) == [4] * 8 and study.state.slots_in_use == 32
+    first = fresh(growing(search=straight(8)))
+    assert first.demand(32) == 32
+    assert divide(32, [Claim(study="first", demand=first.demand(32))]) == {"first": 32}
+    jobs = first.set_capacity(32)
+    assert sizes(jobs) == [4] * 8 and first.state.slots_in_use == 32
+    second = fresh(growing(search=straight(16), study="second"))
+    assert second.demand(64) == 64
+    claims = [Claim(study=name, demand=study.demand(64)) for name, study in (("first", first), ("second", second))]
+    assert divide(32, claims) == {"first": 16, "second": 16}
+    assert sizes(second.set_capacity(16)) == [1] * 16, "many wait, so they shrink"
 
 
 def test_many_waiting_jobs_have_one_slot_and_few_grow_to_kappa() -> None:
@@ -113,8 +123,6 @@ def test_a_growing_study_ends_is_audited_and_trained_again(scaling: dict[str, An
     again = Study.create(rerun_spec(entries, "again"), clock=clock)
     simulated(again, clock, 9, float).run()
     assert {(grant.trial, grant.target): grant.demand.slots for grant in granted(again)} == record
-    fewer = Study.create(rerun_spec(entries, "fewer"), clock=VirtualClock())
-    assert all(slots <= 1 for slots in sizes(fewer.set_capacity(1)))
 
 
 def test_the_rerun_of_a_job_that_was_tried_again_has_the_size_that_gave_its_result() -> None:
@@ -126,6 +134,8 @@ def test_the_rerun_of_a_job_that_was_tried_again_has_the_size_that_gave_its_resu
     assert (sizes([job]), sizes([again])) == ([4], [2])
     rerun = Study.create(rerun_spec(list(study.journal.entries(study.name)), "again"))
     assert sizes(rerun.set_capacity(8)) == [2]
+    fewer = Study.create(rerun_spec(list(study.journal.entries(study.name)), "fewer"))
+    assert sizes(fewer.set_capacity(1)) == [1], "what there is, instead of waiting for ever"
 
 
 def test_speeds_are_measured_by_a_pilot_of_two_ranks() -> None:
@@ -142,13 +152,24 @@ def test_speeds_are_measured_by_a_pilot_of_two_ranks() -> None:
         pilot = next((job for job in jobs if job.demand.slots > 1), None)
     assert pilot.demand.slots == 2 and pilot.checkpoint is not None, "a trial that was seen on one slot"
     assert largest_size(study.spec, study.state, 64) == 2
+    assert study.demand(64) == study.state.slots_in_use + 2 * study.method.grantable(64)
     alone = 10.0 * (1 + pilot.trial % 3)
-    study.tell_report(completed(pilot, 0.1, usage=Usage(unit_seconds=alone / 1.9)))
+    study.tell_report(completed(pilot, 0.1, usage=Usage(unit_seconds=alone / 1.99)))
     assert study.state.speeds is not None
-    assert study.state.speeds.relative == pytest.approx({1: 1.0, 2: 1 / 1.9})
+    assert study.state.speeds.relative == pytest.approx({1: 1.0, 2: 1 / 1.99})
     assert largest_size(study.spec, study.state, 64) == 4, "at most twice of what was measured"
     entries = list(study.journal.entries(study.name))
     assert audit(entries).clean
+
+
+def test_people_are_told_what_a_trial_may_grow_to() -> None:
+    study = fresh(growing({}, search=straight(2)))
+    assert gang_words(study) == "auto: a trial may grow to 2 slots (at least 75% of linear; measured: nothing yet)"
+    (first, _) = study.set_capacity(2)
+    study.tell_report(completed(first, 0.5, usage=Usage(unit_seconds=10.0)))
+    assert "measured: nothing yet" in gang_words(study)
+    assert gang_words(fresh(growing(search=straight(3)))).endswith("speed-ups given)")
+    assert gang_words(fresh(make_spec())) == ""
 
 
 def test_a_slow_pilot_ends_growth() -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
+from hpo_core.execution.pool_seat import PoolSeat
 from hpo_core.model.trial import Job, Report
+from hpo_core.views.sharing.standings import standing_of
+
+POOL_NEWS_SECONDS = 10.0
+"""Between two lines about the pool at least."""
 
 
 class ClusterNews:
@@ -26,3 +32,29 @@ class ClusterNews:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+class PoolNews(ClusterNews):
+    """Observer that has it told when a study's share of its pool changes, or studies come and go there.
+
+    Args:
+        seat: of the study in its pool.
+        tell: tells a line.
+    """
+
+    def __init__(self, seat: PoolSeat, tell: Callable[[str], None]) -> None:
+        super().__init__(self._look)
+        self._seat = seat
+        self._say = tell
+        self._said: tuple[int, tuple[str, ...]] = (-1, ())
+        self._next = 0.0
+
+    def _look(self) -> None:
+        seat, now = self._seat, time.monotonic()
+        if seat.position is None or now < self._next:
+            return
+        found = seat.position.share, tuple(sorted(other.study for other in seat.others))
+        if found != self._said and (found[1] or self._said[1]):
+            self._next = now + POOL_NEWS_SECONDS
+            self._say(standing_of(seat.mine, seat.others, seat.terms.pool).words)
+        self._said = found

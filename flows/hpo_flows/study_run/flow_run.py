@@ -15,6 +15,7 @@ from hpo_core.security.masking import mask_logs, masked_errors
 from hpo_core.spec import StudySpec, notices
 from hpo_core.study import Study
 from hpo_core.views.hopping.partition_names import PartitionNames
+from hpo_core.views.sharing.standings import standing_of
 from hpo_flows.liveness.api_watch import (
     RETURN_SECONDS,
     ApiWatch,
@@ -61,6 +62,12 @@ def task_runs_of(study: Study, clock: Callable[[], float] | None = None) -> Task
     return kind(study.spec.metric.name, clock, partitions=PartitionNames.of(study.spec))
 
 
+def pool_words_of(session: Session) -> Callable[[], str] | None:
+    """What tells how a session's study stands in its pool; None: it shares no slots."""
+    seat = session.seat
+    return None if seat is None else lambda: standing_of(seat.mine, seat.others, seat.terms.pool).words
+
+
 def _dispatcher(study: Study, executor: Executor) -> Dispatcher:
     return TaskDispatcher(executor, task_runs_of(study))
 
@@ -71,7 +78,8 @@ def label_run(spec: StudySpec, action: str) -> UUID:
     A list of runs sorts and filters by them. Prefect's line at the end of each task run is left out of its log.
     """
     run = UUID(str(flow_run.id))
-    labels = dict.fromkeys([*flow_run.tags, "hpo", spec.study, spec.search.method])
+    pool = [] if spec.share is None else [f"pool {spec.share.pool or spec.cluster.place}"]
+    labels = dict.fromkeys([*flow_run.tags, "hpo", spec.study, spec.search.method, *pool])
     with get_client(sync_client=True) as client:
         client.update_flow_run(run, name=f"{action}-{spec.study}", tags=list(labels))
     logging.getLogger("prefect.task_runs").addFilter(_is_news)
@@ -102,7 +110,7 @@ def drive(
     shown: list[StudyArtifacts] = []
 
     def artifacts(study: Study) -> StudyArtifacts:
-        shown.append(StudyArtifacts(study, run, session.placed))
+        shown.append(StudyArtifacts(study, run, session.placed, pool=pool_words_of(session)))
         return shown[-1]
 
     every: list[ObserverFactory] = [DecisionLog, artifacts, lambda study: ApiWatch(), *observers]

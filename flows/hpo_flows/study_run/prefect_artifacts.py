@@ -129,9 +129,18 @@ class StudyArtifacts:
     Args:
         flow_run: the flow run they belong to.
         placed: tells how many jobs run, where jobs share devices.
+        pool: tells how the study stands in its pool, where it shares slots with others.
     """
 
-    def __init__(self, study: Study, flow_run: UUID, placed: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        study: Study,
+        flow_run: UUID,
+        placed: Callable[[], int] | None = None,
+        *,
+        pool: Callable[[], str] | None = None,
+    ) -> None:
+        self._pool = pool
         self._study = study
         self._placed = placed
         self._flow_run = flow_run
@@ -166,7 +175,10 @@ class StudyArtifacts:
     def _shown(self, links: Mapping[str, str] | None = None) -> dict[str, tuple[str, Any, str]]:
         """What the artifacts should hold now: type, data, description by the end of their keys."""
         study = self._study
-        page = study_markdown(study, self._words(), links or {})
+        words = self._words()
+        if self._pool is not None and not study.finished and (pool := self._pool()):
+            words += f"\n\n{markdown_text(pool)}"
+        page = study_markdown(study, words, links or {})
         shown: dict[str, tuple[str, Any, str]] = {"study": ("markdown", page, f"Study {study.name}: {self._words()}")}
         if (share := self._share()) is not None:
             shown["progress"] = ("progress", share, self._words())

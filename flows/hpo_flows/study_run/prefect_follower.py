@@ -25,13 +25,15 @@ from uuid import UUID
 import msgspec
 
 from hpo_core.execution.loop import Observer
+from hpo_core.journal.pools import live_rows
 from hpo_core.journal.protocol import Journal
-from hpo_core.journal.sql import open_journal
+from hpo_core.journal.sql import is_alive, open_journal
 from hpo_core.model.errors import JournalError, StudyNotFoundError
 from hpo_core.model.events import Entry
 from hpo_core.security.credentials import without_credentials
 from hpo_core.security.masking import mask_logs, masked
 from hpo_core.study import Study
+from hpo_core.views.sharing.standings import standings
 from hpo_flows.liveness.shown_runs import OWN_SERVER, ShownRun, report_killed_runs
 from hpo_flows.prefect_api.connection import PrefectServerError, configured_api, point_prefect_at
 from hpo_flows.prefect_api.shared_server import SharedServer
@@ -86,15 +88,15 @@ class StudyFollower:
     """
 
     def __init__(self, name: str, journal: Journal, start: int) -> None:
-        self._journal = journal
+        self.journal = journal
         self.study = Study.open(name, journal, at=start - 1)
 
     def news(self) -> list[Entry] | None:
         """The entries that this study has not replayed; None where the journal cannot be read now."""
         try:
-            if self._journal.info(self.study.name).entries == self.study.seq:
+            if self.journal.info(self.study.name).entries == self.study.seq:
                 return []
-            return list(self._journal.entries(self.study.name, self.study.seq))
+            return list(self.journal.entries(self.study.name, self.study.seq))
         except StudyNotFoundError:
             raise
         except JournalError as error:
@@ -146,7 +148,7 @@ class StudyFlow:
         run = label_run(study.spec, self._shown.action)
         controller.tell(None)
         jobs = FollowedJobs(study, lambda clock: task_runs_of(study, clock))
-        artifacts = StudyArtifacts(study, run)
+        artifacts = StudyArtifacts(study, run, pool=self._pool_words if study.spec.share is not None else None)
         observers: list[Observer] = [DecisionLog(study), artifacts, ApiWatch()]
         unreachable = False
         with tags("hpo", study.name):
@@ -180,6 +182,15 @@ class StudyFlow:
             if controller.ending is not None and controller.ending.links:
                 artifacts.finish(controller.ending.links)
         return _final_state(study, controller.ending)
+
+    def _pool_words(self) -> str:
+        """How the study stands in its pool; empty where that cannot be read."""
+        study = self._follower.study
+        try:
+            found = standings(live_rows(self._follower.journal, is_alive)).get(study.name)
+        except JournalError:
+            return ""
+        return "" if found is None else found.words
 
 
 def _final_state(study: Study, ending: Ending | None) -> Any:

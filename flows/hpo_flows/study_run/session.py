@@ -20,7 +20,10 @@ from hpo_core.execution.hopping.epoch_times import epoch_times_of
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.loop import Loop, Observer, Takeover
 from hpo_core.execution.packed_placing import MeasurementWriter, found_ratio_words, placer_of
+from hpo_core.execution.pool_seat import PoolSeat, terms_of
+from hpo_core.execution.pooled_executor import PooledExecutor
 from hpo_core.home import Home, checked_name
+from hpo_core.journal.pools import pools_of
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.journal.sql import SqlJournal, current_owner
@@ -44,7 +47,7 @@ from hpo_core.study import Study
 from hpo_core.views.rungs import is_unlimited
 from hpo_core.views.summary import exhausted_words
 from hpo_flows.dask.executor import DaskExecutor
-from hpo_flows.study_run.cluster_news import ClusterNews
+from hpo_flows.study_run.cluster_news import ClusterNews, PoolNews
 from hpo_flows.study_run.trackers import Trackers
 
 log = logging.getLogger("hpo.session")
@@ -135,6 +138,8 @@ class Session:
         self._closing: threading.Thread | None = None
         self.placed: Callable[[], int] | None = None
         """Where jobs share devices: how many run. The others of those that were granted wait for their place."""
+        self.seat: PoolSeat | None = None
+        """Of a study that shares slots with others, in its pool."""
         self.summary: Summary | None = None
         """Set when the study has ended."""
 
@@ -226,10 +231,15 @@ class Session:
         if isinstance(placer, SharedDevices):
             self.placed = placer.__len__
             self._tell(found_ratio_words(study.spec, placer))
+        executor: Executor = self.executor
+        if study.spec.share is not None:
+            self.seat = PoolSeat(pools_of(self.journal), terms_of(study.spec, self.owner), study)
+            executor = PooledExecutor(executor, self.seat)
         observers = [make(study) for make in self._observers]
         observers.append(ClusterNews(self._tell_news))
         observers.append(EnqueueRequests(study, self.folder))
-        executor: Executor = self.executor
+        if self.seat is not None:
+            observers.append(PoolNews(self.seat, self._tell))
         if study.spec.data is not None:
             trials = [*study.state.running, *study.state.waiting, *study.state.extended]
             times = epoch_times_of(study)
@@ -257,6 +267,8 @@ class Session:
             warm.cancel()
             for observer in observers:
                 observer.close()
+            if self.seat is not None:
+                self.seat.leave()
         if isinstance(executor, HoppingExecutor):
             executor.keep_only([*study.state.waiting, *study.state.extended])
         self._closing = threading.Thread(target=self.executor.close, name="close-cluster")

@@ -13,8 +13,10 @@ from fractions import Fraction
 
 import msgspec
 
-LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000.0
-LEAST_PRIORITY, MOST_PRIORITY = -100, 100
+from hpo_core.model.devices.pool_limits import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_WEIGHT
+
+JUST_BEGUN = 1_000_000
+"""``precedence`` of a study that was rounded up a moment ago, and keeps that for a turn."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,15 +35,18 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """Studies of a higher priority get all that they can use first."""
     job_slots: int = 1
     """Slots of each of its jobs; slots are given in multiples of it."""
-    turns: int = 0
-    """Turns for which it has waited with less than its ideal share; who waited longest is rounded up first."""
+    precedence: int = 0
+    """Who is rounded up first: seconds for which it has waited with less than its ideal share.
+
+    Below 0: seconds for which it has been rounded up already, or :data:`JUST_BEGUN` while it has waited for less than a
+    turn.
+    """
 
     def __post_init__(self) -> None:
         where = f"Claim of study {self.study!r}"
-        if self.demand < 0 or self.turns < 0 or self.job_slots < 1:
+        if self.demand < 0 or self.job_slots < 1:
             raise ValueError(
-                f"{where}: demand = {self.demand} and turns = {self.turns} must be 0 or more, "
-                f"job_slots = {self.job_slots} 1 or more."
+                f"{where}: demand = {self.demand} must be 0 or more, job_slots = {self.job_slots} 1 or more."
             )
         if not LEAST_WEIGHT <= self.weight <= MOST_WEIGHT:
             raise ValueError(f"{where}: weight = {self.weight} must be from {LEAST_WEIGHT} to {MOST_WEIGHT:g}.")
@@ -57,10 +62,10 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 def divide(capacity: int, claims: Iterable[Claim]) -> dict[str, int]:
     """Slots of each study, by name. The order of ``claims`` does not matter.
 
-    The ideal shares, rounded to whole jobs: down first, and what is left then goes job by job to who has waited for
-    most turns, then to who lacks most of its ideal share, then by name. Where all jobs use one slot, each study gets
-    its ideal share rounded down or up. A study whose jobs need more slots than its ideal share gets one job first once
-    it has waited for most turns.
+    The ideal shares, rounded to whole jobs: down first. What is left then goes job by job to who has waited longest,
+    then to who lacks most of its ideal share, then by name. Where all jobs use one slot, each study gets its ideal
+    share rounded down or up. A study whose jobs need more slots than its ideal share gets one job first once nobody has
+    waited longer.
 
     >>> divide(32, [Claim(study="a", demand=32)])
     {'a': 32}
@@ -68,7 +73,8 @@ def divide(capacity: int, claims: Iterable[Claim]) -> dict[str, int]:
     {'a': 16, 'b': 16}
     >>> divide(8, [Claim(study="a", demand=1), Claim(study="b", demand=9), Claim(study="c", demand=9, weight=2)])
     {'a': 1, 'b': 2, 'c': 5}
-    >>> divide(2, [Claim(study=name, demand=1, turns=turns) for name, turns in (("a", 0), ("b", 1), ("c", 3))])
+    >>> waiting = {"a": 0, "b": 10, "c": 30}
+    >>> divide(2, [Claim(study=name, demand=1, precedence=seconds) for name, seconds in waiting.items()])
     {'a': 0, 'b': 1, 'c': 1}
     """
     ordered = _ordered(claims)
@@ -126,18 +132,18 @@ def _classes(ordered: Sequence[Claim]) -> list[list[Claim]]:
 
 
 def _waiting_gang(claims: Sequence[Claim], ideal: dict[str, Fraction], left: int) -> Claim | None:
-    """A study whose jobs need more slots than its ideal share, and that has waited for most turns: it gets one job.
+    """A study whose jobs need more slots than its ideal share, and that has waited longest: it gets one job.
 
     Else it would wait for ever: what rounding leaves over may never be enough for its job.
     """
     waiting = [
         claim
         for claim in claims
-        if claim.turns
+        if claim.precedence > 0
         and claim.job_slots <= min(left, claim.usable)
-        and (claim.job_slots == 1 or ideal[claim.study] < claim.job_slots)
+        and (claim.precedence < JUST_BEGUN if claim.job_slots == 1 else ideal[claim.study] < claim.job_slots)
     ]
-    longest = min(waiting, key=lambda claim: (-claim.turns, claim.study), default=None)
+    longest = min(waiting, key=lambda claim: (-claim.precedence, claim.study), default=None)
     return None if longest is None or longest.job_slots == 1 else longest
 
 
@@ -148,7 +154,7 @@ def _round_up(claims: Sequence[Claim], ideal: dict[str, Fraction], given: dict[s
     def lack(claim: Claim) -> Fraction:
         return ideal[claim.study] - given[claim.study]
 
-    for claim in sorted(claims, key=lambda claim: (-claim.turns, -lack(claim), claim.study)):
+    for claim in sorted(claims, key=lambda claim: (-claim.precedence, -lack(claim), claim.study)):
         if lack(claim) > 0 and claim.job_slots <= left:
             given[claim.study] += claim.job_slots
             left -= claim.job_slots

@@ -33,16 +33,18 @@ def jobs_over_time(series: Series) -> Figure | None:
     if not series.spans:
         return None
     hops = series.study.spec.data is not None  # a job runs on many workers, one after the other
-    spans = [replace(span, worker="model") for span in series.spans] if hops else series.spans
+    gangs = any(span.slots > 1 for span in series.spans)  # likewise, all at once
+    together = hops or gangs
+    spans = [replace(span, worker="model" if hops else "gang") for span in series.spans] if together else series.spans
     divisor, across = time_axis(series.wall)
     lanes, owners = lanes_of(spans)
     data = bars(series, spans, lanes, divisor)
     names = [text(owner.removeprefix("tcp://"), 24) or "no worker named" for owner in owners]
     left = axis("", range=[len(names) - 0.4, -0.6], showgrid=False, fixedrange=True, ticks="")
-    if len(names) <= LANES_NAMED and not hops:
+    if len(names) <= LANES_NAMED and not together:
         left |= {"tickvals": list(range(len(names))), "ticktext": names}
     else:
-        rows = plural(len(names), "model") if hops else f"{len(names)} rows"
+        rows = plural(len(names), "model" if hops else "gang") if together else f"{len(names)} rows"
         left |= {"showticklabels": False, "title": {"text": rows, "font": {"size": 13}}}
     share = series.utilization
     slots_are_workers = series.study.spec.packing is None and not hops  # with packing they are jobs to choose from
@@ -51,11 +53,17 @@ def jobs_over_time(series: Series) -> Figure | None:
     few = f" Of {len(series.spans):,} attempts the {BARS:,} longest are drawn." if len(series.spans) > BARS else ""
     cut = f" {duration(series.paused)} in which no controller ran are cut out." if series.paused > 1 else ""
     caption = (
-        f"Each row is a {'model that trains' if hops else 'worker'}, each bar one attempt; gaps are idle time, pink "
+        f"Each row is a {_row(hops, gangs)}, each bar one attempt; gaps are idle time, pink "
         f"bars failed, grey ones were lost.{few}{cut}"
     )
     shape = layout(150 + round(min(900, 30 * len(names))), barmode="overlay", xaxis=across, yaxis=left)
     return Figure("jobs", title, caption, data, shape)
+
+
+def _row(hops: bool, gangs: bool) -> str:
+    if hops:
+        return "model that trains"
+    return "gang, on as many slots as it has ranks" if gangs else "worker"
 
 
 def bars(
@@ -85,7 +93,8 @@ def bars(
             "y": [lanes[span.trial, span.attempt] for span in group],
             "text": [
                 f"trial {span.trial}, attempt {span.attempt}, to {series.levels[span.level]:,}<br>"
-                f"{span.outcome or 'running'} after {duration(span.end - span.start)}{more(span)}"
+                f"{span.outcome or 'running'} after {duration(span.end - span.start)}"
+                f"{f', {span.slots} ranks' if span.slots > 1 else ''}{more(span)}"
                 for span in group
             ],
             "marker": {"color": color, "line": {"width": 0.5 if len(shown) < 600 else 0, "color": "#ffffff"}},

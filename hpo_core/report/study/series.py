@@ -67,6 +67,8 @@ class Span:
     """What it used of its machine, where that was measured."""
     placed: JobPlaced | None = None
     """While it runs on a device that jobs share: where."""
+    slots: int = 1
+    """That it held: the ranks of a gang, or one."""
 
 
 class Step(NamedTuple):
@@ -133,8 +135,8 @@ class Series:
 
     @property
     def busy(self) -> float:
-        """Worker time of all attempts, good or bad."""
-        return math.fsum(span.end - span.start for span in self.spans)
+        """Worker time of all attempts, good or bad; that of a gang counts for each of its ranks."""
+        return math.fsum((span.end - span.start) * span.slots for span in self.spans)
 
     @property
     def utilization(self) -> float | None:
@@ -333,11 +335,12 @@ class _Reader:
             further=grant.rung == FURTHER,
             usage=attempt.usage,
             placed=attempt.placed,
+            slots=grant.demand.slots,
         )
 
 
 def _most_at_once(spans: Sequence[Span]) -> int:
-    changes = sorted([(s.start, 1) for s in spans] + [(s.end, -1) for s in spans])
+    changes = sorted([(s.start, s.slots) for s in spans] + [(s.end, -s.slots) for s in spans])
     now = most = 0
     for _, change in changes:
         now += change

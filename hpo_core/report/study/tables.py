@@ -16,11 +16,13 @@ from hpo_core.spec import notices
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.jobs.data_words import data_words
 from hpo_core.views.jobs.device_words import granted_words
+from hpo_core.views.jobs.gang_words import gang_words
 from hpo_core.views.jobs.kept_apart import kept_apart_in, kept_apart_lines
 from hpo_core.views.jobs.packing_words import packing_words
 from hpo_core.views.next_command import next_command
 from hpo_core.views.repeat_spread import spread_of
 from hpo_core.views.rung_names import halt_words
+from hpo_core.views.sharing.standings import share_words
 from hpo_core.views.summary import exhausted_words, other_best_words, rule_words
 from hpo_core.views.trial_state import trial_state
 
@@ -94,6 +96,10 @@ def head(series: Series, links: Mapping[str, str]) -> str:
     if spec.packing is not None:
         about.append(f"packing {packing_words(spec.packing)}")
         about += kept_apart_lines(kept_apart_in(study), 4)
+    if spec.training.gang != 1:
+        about.append(f"gangs {gang_words(study)}")
+    if spec.share is not None:
+        about.append(f"share {share_words(spec.share)}")
     if spec.data is not None:
         about.append(f"data: {data_words(spec.data)}")
     rules = study.rules.progress(study.state, 0.0)

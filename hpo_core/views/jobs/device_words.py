@@ -14,14 +14,15 @@ LATEST_SECONDS = 60.0
 
 
 def granted_words(study: Study, placed: int | None = None) -> str:
-    """``2 running``; where jobs share devices ``8 running, 9 waiting for a device``.
+    """``2 running``; ``2 running on 8 slots`` in gangs; ``8 running, 9 waiting for a device`` where jobs share devices.
 
     Args:
         placed: jobs that run on a device, from who placed them; None: what the journal says, which is a second older.
     """
     granted = len(study.state.running)
     if study.spec.packing is None:
-        return f"{granted:,} running"
+        slots = study.state.slots_in_use
+        return f"{granted:,} running" + (f" on {slots:,} slots" if slots > granted else "")
     runs = min(len(study.state.placed) if placed is None else placed, granted)
     return f"{runs:,} running" + (f", {granted - runs:,} waiting for a device" if granted > runs else "")
 

@@ -22,7 +22,7 @@ def claims(draw: st.DrawFn, *, gangs: bool = False, priorities: bool = True) -> 
             weight=draw(WEIGHTS),
             priority=draw(st.integers(-1, 1)) if priorities else 0,
             job_slots=draw(st.sampled_from([1, 1, 2, 4])) if gangs else 1,
-            turns=draw(st.integers(0, 3)),
+            precedence=draw(st.integers(-2, 3)),
         )
         for number in range(draw(st.integers(0, 7)))
     ]
@@ -83,7 +83,9 @@ def test_the_order_of_claims_does_not_matter(capacity: int, claims: list[Claim],
     assert divide(capacity, shuffled) == divide(capacity, claims)
 
 
-@given(st.integers(0, 100), claims(), st.integers(0, 6), st.sampled_from(["demand", "weight", "priority", "turns"]))
+@given(
+    st.integers(0, 100), claims(), st.integers(0, 6), st.sampled_from(["demand", "weight", "priority", "precedence"])
+)
 def test_who_asks_for_more_never_gets_less(capacity: int, claims: list[Claim], place: int, what: str) -> None:
     if place >= len(claims):
         return
@@ -92,7 +94,7 @@ def test_who_asks_for_more_never_gets_less(capacity: int, claims: list[Claim], p
         "demand": {"demand": claim.demand + 3},
         "weight": {"weight": min(1000.0, 2 * claim.weight)},
         "priority": {"priority": claim.priority + 1},
-        "turns": {"turns": claim.turns + 1},
+        "precedence": {"precedence": claim.precedence + 1},
     }[what]
     changed = [*claims[:place], msgspec.structs.replace(claim, **more), *claims[place + 1 :]]
     assert divide(capacity, changed)[claim.study] >= divide(capacity, claims)[claim.study]
@@ -106,7 +108,7 @@ def test_a_larger_pool_gives_nobody_a_smaller_ideal_share(capacity: int, claims:
 
 @given(st.integers(0, 30), claims(gangs=True), st.integers(0, 40))
 def test_a_lower_priority_takes_nothing_from_a_higher_one(capacity: int, claims: list[Claim], demand: int) -> None:
-    low = Claim(study="low", demand=demand, weight=1000.0, priority=-100, turns=9)
+    low = Claim(study="low", demand=demand, weight=1000.0, priority=-100, precedence=9)
     assert {study: share for study, share in divide(capacity, [*claims, low]).items() if study != "low"} == divide(
         capacity, claims
     )
@@ -114,15 +116,15 @@ def test_a_lower_priority_takes_nothing_from_a_higher_one(capacity: int, claims:
 
 @given(st.integers(1, 12), claims(gangs=True, priorities=False))
 def test_nobody_starves_where_who_waits_takes_turns(capacity: int, claims: list[Claim]) -> None:
-    """Every study that fits into the pool gets a job within as many turns as there are studies, and once more."""
+    """Every study that fits into the pool gets a job within as many precedence as there are studies, and once more."""
     fitting = [claim for claim in claims if 0 < claim.job_slots <= min(capacity, claim.usable)]
-    turns = {claim.study: 0 for claim in fitting}
+    precedence = {claim.study: 0 for claim in fitting}
     served: set[str] = set()
     for _ in range(2 * len(fitting) + 2):
-        now = [msgspec.structs.replace(claim, turns=turns[claim.study]) for claim in fitting]
+        now = [msgspec.structs.replace(claim, precedence=precedence[claim.study]) for claim in fitting]
         shares, ideal = divide(capacity, now), ideal_shares(capacity, now)
         served |= {study for study, share in shares.items() if share}
-        turns = {study: 0 if shares[study] >= ideal[study] else turn + 1 for study, turn in turns.items()}
+        precedence = {study: 0 if shares[study] >= ideal[study] else turn + 1 for study, turn in precedence.items()}
     assert served == {claim.study for claim in fitting}
 
 
@@ -141,7 +143,7 @@ def test_weights_1_1_2_on_8_slots() -> None:
 def test_a_gang_that_rounding_left_out_gets_its_slots_once_it_waited() -> None:
     singles = [Claim(study=name, demand=9) for name in "ab"]
     gang = Claim(study="gang", demand=8, job_slots=4)
-    waited = msgspec.structs.replace(gang, turns=1)
+    waited = msgspec.structs.replace(gang, precedence=1)
     assert divide(8, [*singles, waited]) == {"a": 2, "b": 2, "gang": 4}
     assert sum(divide(8, [*singles, gang]).values()) == 8
 
@@ -156,7 +158,6 @@ def test_a_gang_that_rounding_left_out_gets_its_slots_once_it_waited() -> None:
         {"weight": math.inf},
         {"priority": 101},
         {"job_slots": 0},
-        {"turns": -1},
     ],
 )
 def test_a_claim_out_of_range_is_refused(wrong: dict[str, float]) -> None:

@@ -1,0 +1,65 @@
+"""``hpo share``: weight and priority of a study in its pool, also while it runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from hpo_core.cli.options import HomeOption, JournalOption, Name
+from hpo_core.cli.output import out
+from hpo_core.home import Home
+from hpo_core.model.devices.pool_limits import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_WEIGHT
+from hpo_core.model.errors import SpecError
+from hpo_core.security.untrusted_text import terminal_text
+
+
+def share(
+    name: Name,
+    weight: Annotated[float | None, typer.Option("--weight", help="Its slots compared with those of weight 1.")] = None,
+    priority: Annotated[int | None, typer.Option("--priority", help="Higher ones get what they can use first.")] = None,
+    home: HomeOption = None,
+    journal: JournalOption = None,
+) -> None:
+    """Change a study's weight or priority in the pool that it shares; without options, show how it stands.
+
+    A running study follows within seconds, and a resumed one keeps the change.
+    """
+    from hpo_core.execution.pool_seat import pool_of
+    from hpo_core.journal.pools import live_rows, pools_of
+    from hpo_core.journal.sql import current_owner, is_alive
+    from hpo_core.model.devices.pool_member import Wish
+    from hpo_core.study import Study
+    from hpo_core.views.sharing.standings import standings
+
+    if weight is not None and not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+        raise SpecError(f"--weight {weight:g}: give a weight from {LEAST_WEIGHT:g} to {MOST_WEIGHT:g}.")
+    if priority is not None and not LEAST_PRIORITY <= priority <= MOST_PRIORITY:
+        raise SpecError(f"--priority {priority}: give a priority from {LEAST_PRIORITY} to {MOST_PRIORITY}.")
+    source = Home(home, journal).read_journal()
+    spec = Study.open(name, source, at=0).spec
+    if spec.share is None:
+        raise SpecError(
+            f"Study {name!r} shares its slots with nobody (no share in its settings), so it has no weight or "
+            "priority. A new study has one with --set share.pool=NAME."
+        )
+    pools = pools_of(source)
+    rows = [row for row in pools.all() if row.study == name]
+    pool = rows[0].pool if rows else pool_of(spec, current_owner().host)
+    if weight is not None or priority is not None:
+        pools.say(pool, name, Wish(weight=weight, priority=priority))
+        rows = [row for row in pools.all() if row.study == name]
+    wish = rows[0].wish if rows and rows[0].wish is not None else Wish()
+    now = {
+        "weight": f"{spec.share.weight if wish.weight is None else wish.weight:g}",
+        "priority": f"{spec.share.priority if wish.priority is None else wish.priority}",
+    }
+    terms = ", ".join(f"{title} {value}" for title, value in now.items())
+    out.print(Text(terminal_text(f"{name} in pool {pool}: {terms}")), soft_wrap=True)
+    if (
+        (standing := standings(live_rows(source, is_alive)).get(name)) is not None
+        and weight is None
+        and priority is None
+    ):
+        out.print(Text(terminal_text(standing.words)), soft_wrap=True)

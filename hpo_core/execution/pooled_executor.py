@@ -1,0 +1,171 @@
+"""PooledExecutor: an executor that offers no more slots than its study may use in a pool.
+
+It lies below the placer, so that each slot counts once, whatever runs there. The rules of pools are in
+:mod:`hpo_core.placement.shares.members`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from hpo_core.execution.executor import Executor, Inbox, OnReport
+from hpo_core.execution.pool_seat import EXCHANGE_SECONDS, PoolSeat
+from hpo_core.model.devices.inventory import Device, Inventory, Slot
+from hpo_core.model.devices.usage import Usage
+from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.placement.shares.members import should_preempt
+
+
+class _Waiting(NamedTuple):
+    job: Job
+    slot: Slot
+    on_report: OnReport
+
+
+class PooledExecutor:
+    """Runs jobs on another executor, on slots that the study holds in a pool.
+
+    Args:
+        inner: runs the jobs; its clock tells the time.
+        seat: of the study in its pool.
+    """
+
+    def __init__(self, inner: Executor, seat: PoolSeat) -> None:
+        self.poll_seconds = min(inner.poll_seconds, EXCHANGE_SECONDS)
+        self.seat = seat
+        self._inner = inner
+        self._lock = threading.RLock()
+        self._running: dict[tuple[int, int], int] = {}
+        """By (trial, attempt) that the executor runs: slots. The oldest first."""
+        self._waiting: list[_Waiting] = []
+        """Submitted when no slot was held for them any more."""
+        self._preempted: dict[tuple[int, int], str] = {}
+        """By (trial, attempt) that is ended for another study: why."""
+        self._seen = 0
+        self._busiest = 0
+        """Slots that were used or waited for at once since the last exchange, at most."""
+
+    @property
+    def used(self) -> int:
+        """Slots that jobs use now."""
+        with self._lock:
+            return sum(self._running.values())
+
+    def inventory(self) -> Inventory:
+        """As many of the executor's slots as the study may use; jobs that run beyond them go on."""
+        inventory = self._inner.inventory()
+        self._seen = inventory.slots
+        self._exchange()
+        return _first_slots(inventory, self.seat.allowed(self.now()))
+
+    def usages(self) -> Mapping[tuple[int, int], Usage]:
+        return self._inner.usages()
+
+    def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
+        """Start a job, or keep it until a slot is held for it: the share may have shrunk since it was granted."""
+        self._exchange()
+        with self._lock:
+            self._waiting.append(_Waiting(job, slot, on_report))
+            self._busiest = max(self._busiest, self._busy())
+        self._start_waiting()
+
+    def limit(self, attempt: tuple[int, int], memory: int) -> None:
+        self._inner.limit(attempt, memory)
+
+    def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
+        keys = set(attempts)
+        with self._lock:
+            dropped = [each for each in self._waiting if each.job.key in keys]
+            self._waiting = [each for each in self._waiting if each.job.key not in keys]
+        message = "The attempt was ended while it waited for a slot of the pool."
+        for job, _, on_report in dropped:
+            keys.discard(job.key)
+            on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.PREEMPTED, message=message))
+        self._inner.cancel(sorted(keys))
+
+    def cancel_all(self) -> None:
+        with self._lock:
+            keys = [each.job.key for each in self._waiting]
+        if keys:
+            self.cancel(keys)
+        self._inner.cancel_all()
+
+    def now(self) -> float:
+        return self._inner.now()
+
+    def wait(self, inbox: Inbox, until: float) -> bool:
+        return self._inner.wait(inbox, until)
+
+    def _busy(self) -> int:
+        """Slots that submitted jobs use or wait for."""
+        return self.used + sum(each.job.demand.slots for each in self._waiting)
+
+    def _exchange(self) -> None:
+        with self._lock:
+            used, busy = self.used, max(self._busiest, self._busy())
+        if self.seat.exchange(self.now(), seen=self._seen, used=used, busy=busy):
+            with self._lock:
+                self._busiest = self._busy()
+            self._start_waiting()
+            self._preempt()
+
+    def _start_waiting(self) -> None:
+        while True:
+            with self._lock:
+                room = self.seat.allowed(self.now()) - self.used
+                if not self._waiting or self._waiting[0].job.demand.slots > room:
+                    return
+                each = self._waiting.pop(0)
+                self._running[each.job.key] = each.job.demand.slots
+            self._start(each)
+
+    def _start(self, each: _Waiting) -> None:
+        key = each.job.key
+
+        def reported(job: Job, report: Report) -> None:
+            with self._lock:
+                self._running.pop(key, None)
+                why = self._preempted.pop(key, None)
+            if why is not None and report.outcome is Outcome.PREEMPTED:
+                report = msgspec.structs.replace(report, message=why)
+            each.on_report(job, report)
+
+        try:
+            self._inner.submit(each.job, each.slot, reported)
+        except BaseException:
+            with self._lock:
+                self._running.pop(key, None)
+            raise
+
+    def _preempt(self) -> None:
+        """End the youngest attempt where another study has waited too long for a slot; one at a time."""
+        seat = self.seat
+        with self._lock:
+            if self._preempted or not self._running or seat.position is None:
+                return
+            study = should_preempt(seat.mine, seat.others, capacity=seat.position.capacity)
+            if study is None:
+                return
+            key = next(reversed(self._running))
+            self._preempted[key] = (
+                f"Ended for study {study!r}, which waited for a slot of pool {seat.terms.pool}; this study had more "
+                "than its share. It goes on from its checkpoint."
+            )
+        self._inner.cancel([key])
+
+
+def _first_slots(inventory: Inventory, most: int) -> Inventory:
+    """The same devices with so many slots in all, the first ones in order."""
+    if most >= inventory.slots:
+        return inventory
+    devices: list[Device] = []
+    for device in inventory.devices:
+        slots = min(device.slots, most)
+        if slots:
+            devices.append(device if slots == device.slots else msgspec.structs.replace(device, slots=slots))
+        most -= slots
+    return Inventory(tuple(devices))

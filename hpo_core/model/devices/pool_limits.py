@@ -1,0 +1,8 @@
+"""What a study may ask of a pool of slots that several studies share."""
+
+from __future__ import annotations
+
+LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000.0
+LEAST_PRIORITY, MOST_PRIORITY = -100, 100
+MOST_SLOTS = 1_000_000
+"""Of a pool; whoever publishes more is damaged."""

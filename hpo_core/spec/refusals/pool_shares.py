@@ -1,0 +1,52 @@
+"""Refuses ``share`` where the slots are shared with nobody, or where sharing is not built."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hpo_core.spec.clusters import AddressClusterSpec
+
+if TYPE_CHECKING:
+    from hpo_core.spec.study_spec import StudySpec
+
+
+def check_share(spec: StudySpec) -> None:
+    """Refuse what the rest of a study does not fit.
+
+    Raises:
+        ValueError: setting, value, rule and cure.
+    """
+    share = spec.share
+    if share is None:
+        return
+    if spec.packing is not None:
+        raise ValueError(
+            "share, and packing: slots are shared between studies, and packing places jobs on devices by what they "
+            "need; drop one of the two, or set a pool up without packing"
+        )
+    if spec.data is not None:
+        raise ValueError(
+            "share, and data: a model that hops needs the workers that hold its partitions, whoever else could use "
+            "their slots; drop one of the two"
+        )
+    at_address = isinstance(spec.cluster, AddressClusterSpec)
+    if share.pool is None and not at_address:
+        raise ValueError(
+            f"share.pool is absent, and {spec.cluster.named} starts workers for this study alone: give the pool a "
+            "name (share: {pool: cpu}), the same one in each study that shares"
+        )
+    if share.slots is not None and at_address:
+        raise ValueError(
+            f"share.slots = {share.slots}, and {spec.cluster.named}: the pool has as many slots as that cluster; drop "
+            "share.slots"
+        )
+    gang = spec.training.gang
+    if share.slots is not None and isinstance(gang, int) and share.slots < gang:
+        raise ValueError(
+            f"share.slots = {share.slots}, and training.gang = {gang}: no job could ever begin; raise "
+            "share.slots, or lower training.gang"
+        )
+    if "wait" in share.model_fields_set and not share.preempt and share.wait != type(share)().wait:
+        raise ValueError(
+            f"share.wait = {share.wait:g} has no effect without share.preempt; add preempt: true, or drop it"
+        )

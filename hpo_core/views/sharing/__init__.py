@@ -1,0 +1,1 @@
+"""Pools of slots that several studies share, in words."""

@@ -1,0 +1,141 @@
+"""Where a study stands in its pool: share, use, demand; whom it waits for, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from hpo_core.journal.pools import PoolRow
+from hpo_core.model.devices.pool_member import Member
+from hpo_core.placement.shares import capacity_of, claim_of, divide
+from hpo_core.spec.sections import ShareSpec
+from hpo_core.views.formatting import plural
+
+NAMED = 3
+"""Of so many studies the names are said."""
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """One study in its pool, as it was published last."""
+
+    pool: str
+    study: str
+    slots: int
+    """Of the pool."""
+    share: int
+    held: int
+    demand: int
+    weight: float
+    priority: int
+    waited: float
+    """Seconds for which it has held less than its share."""
+    why: str
+    """Whom it waits for, and why; empty: it has all that it could use."""
+
+    @property
+    def words(self) -> str:
+        """All of it, in two sentences."""
+        terms = f"weight {self.weight:g}" + (f", priority {self.priority}" if self.priority else "")
+        words = (
+            f"pool {self.pool}: {self.share:,} of {plural(self.slots, 'slot')} ({terms}); uses {self.held:,}, "
+            f"could use {self.demand:,}"
+        )
+        return f"{words}. {self.why}" if self.why else words
+
+
+def standing_of(mine: Member, others: Sequence[Member], pool: str) -> Standing:
+    """Where the study ``mine`` stands among the members of a pool."""
+    members = [mine, *others]
+    clusters = [member.seen for member in members if member.one_cluster]
+    capacity = capacity_of(members, shared_cluster=max(clusters) if clusters else None)
+    shares = divide(capacity, [claim_of(member) for member in members])
+    return Standing(
+        pool=pool,
+        study=mine.study,
+        slots=capacity,
+        share=shares[mine.study],
+        held=mine.held,
+        demand=mine.demand,
+        weight=mine.weight,
+        priority=mine.priority,
+        waited=mine.waited,
+        why=" ".join(filter(None, (_waits(mine, others, shares), _less_than_wanted(mine, others, shares),
+                                   _different_sizes(members)))),
+    )  # fmt: skip
+
+
+def standings(rows: Iterable[PoolRow]) -> dict[str, Standing]:
+    """By study: where the members of all pools stand.
+
+    Args:
+        rows: of members that have a controller now.
+    """
+    by_pool: dict[str, list[Member]] = {}
+    for row in rows:
+        if row.member is not None:
+            by_pool.setdefault(row.pool, []).append(row.member)
+    return {
+        mine.study: standing_of(mine, [other for other in members if other is not mine], pool)
+        for pool, members in by_pool.items()
+        for mine in members
+    }
+
+
+def share_words(share: ShareSpec | None) -> str:
+    """The settings in words: ``pool cpu, weight 2, priority 0``; empty without a share."""
+    if share is None:
+        return ""
+    words = [f"pool {share.pool}" if share.pool is not None else "the slots of its cluster"]
+    words += [f"weight {share.weight:g}", f"priority {share.priority}"]
+    words += [] if share.slots is None else [f"{share.slots:,} slots"]
+    words += [f"may preempt after {share.wait:g} s"] * share.preempt
+    return ", ".join(words)
+
+
+def _waits(mine: Member, others: Sequence[Member], shares: dict[str, int]) -> str:
+    """For slots that it is due and does not hold."""
+    missing = shares[mine.study] - mine.held
+    if missing <= 0:
+        return ""
+    over = sorted((other for other in others if other.held > shares[other.study]), key=lambda other: other.study)
+    waits = f"It waits for {plural(missing, 'slot')}"
+    if mine.waited >= 1:
+        waits += f", for {mine.waited:,.0f} s so far"
+    if not over:
+        return f"{waits}; they are free, and taken at its next look."
+    have = "has" if len(over) == 1 else "have"
+    gives = "gives" if len(over) == 1 else "give"
+    asks = ", the youngest at once, for it has waited long enough" if mine.asks else ""
+    return f"{waits}: {_names(over)} {have} more than the share and {gives} slots back as jobs end{asks}."
+
+
+def _less_than_wanted(mine: Member, others: Sequence[Member], shares: dict[str, int]) -> str:
+    """Why it is due less than it could use."""
+    if shares[mine.study] >= mine.demand:
+        return ""
+    first = [other for other in others if other.priority > mine.priority and shares[other.study]]
+    equal = [other for other in others if other.priority == mine.priority and shares[other.study]]
+    reasons = []
+    if first:
+        reasons.append(f"{_names(first)} {'goes' if len(first) == 1 else 'go'} first by priority")
+    if equal:
+        reasons.append(f"the slots are shared with {_names(equal)} by weight")
+    if not reasons:
+        return ""
+    return f"It could use {mine.demand - shares[mine.study]:,} more: {', and '.join(reasons)}."
+
+
+def _different_sizes(members: Sequence[Member]) -> str:
+    stated = {member.stated for member in members if member.stated is not None}
+    if len(stated) < 2:
+        return ""
+    return f"The studies state share.slots from {min(stated):,} to {max(stated):,}: the smallest holds."
+
+
+def _names(members: Sequence[Member]) -> str:
+    names = [member.study for member in sorted(members, key=lambda member: member.study)]
+    shown = names[:NAMED] if len(names) > NAMED + 1 else names
+    more = [f"{len(names) - len(shown)} others"] if len(names) > len(shown) else []
+    parts = [*shown, *more]
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

@@ -1,0 +1,209 @@
+"""Pools of slots: in memory, SQLite and PostgreSQL; several controllers at once; absurd rows; a database that fails."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from hpo_core.execution.pool_seat import LEASE_SECONDS, PoolSeat, Terms
+from hpo_core.journal.pools import Change, MemoryPools, PoolRow, Pools, pools_of
+from hpo_core.journal.protocol import Journal
+from hpo_core.journal.retrying import RetryingJournal
+from hpo_core.journal.sql import open_journal
+from hpo_core.model.devices.pool_member import Member, Wish
+from hpo_core.model.errors import JournalUnavailableError
+
+Open = Callable[[], Journal]
+SLOTS = 8
+
+
+class Claiming:
+    """A study that could use so many slots."""
+
+    job_slots = 1
+
+    def __init__(self, wanted: int = 100) -> None:
+        self.wanted = wanted
+
+    def demand(self, most: int) -> int:
+        return min(most, self.wanted)
+
+
+def seat_of(pools: Pools, study: str, **terms: Any) -> PoolSeat:
+    return PoolSeat(pools, Terms(**({"pool": "p", "study": study, "owner": f"{study}-1"} | terms)), Claiming())
+
+
+def members(pools: Pools) -> dict[str, Member]:
+    return {row.study: row.member for row in pools.all() if row.member is not None}
+
+
+def test_another_process_sees_members_until_they_leave_and_wishes_stay(open_again: Open) -> None:
+    pools = pools_of(open_again())
+    assert pools.all() == pools.look("p", "a") == []
+    for name in ("a", "b"):
+        seat_of(pools, name).exchange(0.0, seen=SLOTS, used=0, busy=0)
+    again = pools_of(RetryingJournal(open_again()))
+    assert {name: member.held for name, member in members(again).items()} == {"a": 8, "b": 0}
+    again.say("p", "a", Wish(weight=3.0))
+    again.say("p", "a", Wish(priority=2))
+    again.say("p", "never-ran", Wish(weight=2.0))
+    again.leave("p", "a", "another controller")
+    assert members(pools).keys() == {"a", "b"}, "only who has the row gives it up"
+    again.leave("p", "a", "a-1")
+    assert members(pools).keys() == {"b"}
+    rows = {row.study: row for row in pools.all()}
+    assert rows["a"].wish == Wish(weight=3.0, priority=2)
+    seat = seat_of(pools, "a", owner="a-2")
+    seat.exchange(0.0, seen=SLOTS, used=0, busy=0)
+    assert (seat.mine.weight, seat.mine.priority) == (3.0, 2)
+    assert [row.study for row in pools.look("p", "b")] == ["a", "b"]
+    assert pools.look("another pool", "b") == []
+
+
+def test_controllers_that_exchange_at_the_same_time_hold_no_slot_twice(open_again: Open) -> None:
+    failures: list[str] = []
+    held: dict[str, list[int]] = {}
+    together = threading.Barrier(3)
+
+    def control(name: str, weight: float) -> None:
+        pools = pools_of(open_again())
+        seat = seat_of(pools, name, weight=weight)
+        change = pools.change
+
+        def judged(pool: str, study: str, decide: Callable[[Sequence[PoolRow]], Change | None]) -> None:
+            def decide_and_judge(rows: Sequence[PoolRow]) -> Change | None:
+                decided = decide(rows)
+                if decided is not None:
+                    now = {row.study: row.member.held for row in rows if row.member is not None}
+                    now[study] = decided.mine.held
+                    if sum(now.values()) > SLOTS:
+                        failures.append(f"{name}: {now}")
+                return decided
+
+            change(pool, study, decide_and_judge)
+
+        pools.change = judged  # type: ignore[method-assign]
+        try:
+            for moment in range(30):
+                together.wait(60)
+                used = seat.allowed(float(moment)) if moment % 3 else 0  # jobs end now and then
+                seat.exchange(float(moment), seen=SLOTS, used=used, busy=used)
+                held.setdefault(name, []).append(seat.mine.held)
+        except BaseException as error:
+            failures.append(repr(error))
+
+    threads = [
+        threading.Thread(target=control, args=(f"s{number}", weight)) for number, weight in enumerate((1.0, 1.0, 2.0))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert failures == []
+    assert all(max(found) > 0 for found in held.values()) and len(held) == 3
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "no JSON",
+        "[]",
+        '{"study": "x", "demand": -5, "held": -5}',
+        '{"study": "x", "held": 99999999999999999999}',
+        '{"study": "x", "weight": 1e308, "demand": 8}',
+        '{"study": "x", "weight": "much"}',
+        '{"study": "x", "priority": 4000, "demand": 8}',
+        '{"study": "someone else", "held": 8}',
+        '{"study": "x", "waited": NaN}',
+        "[" * 100_000,
+        b"\xff\xfe",
+        7,
+    ],
+)
+def test_a_row_that_is_damaged_or_absurd_is_nobodys(tmp_path: Path, body: Any) -> None:
+    journal = open_journal(tmp_path / "journal.db")
+    pools = pools_of(journal)
+    seat = seat_of(pools, "mine")
+    seat.exchange(0.0, seen=SLOTS, used=0, busy=0)
+    with sqlite3.connect(tmp_path / "journal.db") as database:
+        database.execute("INSERT INTO hpo_pools VALUES ('p', 'x', 1, ?, ?)", (body, body))
+    for moment in range(1, 10):
+        seat.exchange(float(moment), seen=SLOTS, used=8, busy=8)
+    assert seat.allowed(9.0) == 8 and seat.others == []
+    assert members(pools).keys() == {"mine"}
+
+
+def test_a_row_that_claims_everything_and_is_not_kept_alive_holds_nothing_after_the_lease(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path / "journal.db")
+    pools = pools_of(journal)
+    planted = Member(study="x", owner="nobody", demand=1_000_000, held=1_000_000, priority=100, weight=1000.0)
+    pools.change("p", "x", lambda rows: Change(planted))
+    seat = seat_of(pools, "mine")
+    seat.exchange(0.0, seen=SLOTS, used=0, busy=0)
+    assert seat.allowed(0.0) == 0
+    for moment in range(1, int(LEASE_SECONDS) + 4):
+        seat.exchange(float(moment), seen=SLOTS, used=0, busy=0)
+    assert seat.allowed(moment) == 8
+    assert members(pools).keys() == {"mine"}, "a later study need not wait for the lease again"
+
+
+def test_a_study_alone_costs_at_most_one_statement_a_second(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path / "journal.db")
+    seat = seat_of(pools_of(journal), "alone")
+    seat.exchange(0.0, seen=SLOTS, used=0, busy=0)  # makes the table
+    statements: list[str] = []
+    sa.event.listen(journal._engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    for tenth in range(1, 1200):
+        seat.exchange(tenth / 10, seen=SLOTS, used=8 - tenth % 3, busy=8 - tenth % 3)
+    assert 0 < len(statements) <= 120, len(statements)
+    writes = [statement for statement in statements if statement.startswith("UPDATE")]
+    assert len(writes) <= 120 / 5 + 1
+
+
+class Failing(MemoryPools):
+    """A database that does not answer for a while."""
+
+    fails = False
+
+    def look(self, pool: str, study: str) -> list[PoolRow]:
+        if self.fails:
+            raise JournalUnavailableError("no answer")
+        return super().look(pool, study)
+
+
+def test_while_the_database_does_not_answer_slots_are_held_for_the_lease(caplog: pytest.LogCaptureFixture) -> None:
+    pools = Failing()
+    seat = seat_of(pools, "s")
+    seat.exchange(0.0, seen=SLOTS, used=0, busy=0)
+    pools.fails = True
+    for moment in range(1, 40):
+        seat.exchange(float(moment), seen=SLOTS, used=8, busy=8)
+        assert seat.allowed(float(moment)) == (8 if moment <= LEASE_SECONDS else 0)
+    assert len(caplog.records) == 1 and "cannot be read or written" in caplog.text
+    pools.fails = False
+    seat.exchange(41.0, seen=SLOTS, used=8, busy=8)
+    assert seat.allowed(41.0) == 8
+
+
+def test_of_different_sizes_that_studies_state_the_smallest_holds() -> None:
+    pools = MemoryPools()
+    seats = [
+        PoolSeat(pools, Terms(pool="p", study=name, owner=name, slots=slots, shared_cluster=False), Claiming())
+        for name, slots in (("a", 6), ("b", 4), ("c", None))
+    ]
+    used = dict.fromkeys("abc", 0)
+    for moment in range(30):
+        for seat in seats:
+            name = seat.terms.study
+            seat.exchange(float(moment), seen=SLOTS, used=used[name], busy=used[name])
+            used[name] = min(used[name], 1)  # jobs end
+            used[name] = max(used[name], seat.allowed(float(moment)))
+    assert sum(used.values()) == 4
+    assert all(used.values())

@@ -1,0 +1,111 @@
+"""Several studies of one process on one pool: each has its own loop and clock, and all reach the same moments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hpo_core.execution.loop import Loop
+from hpo_core.execution.pool_seat import PoolSeat, Terms
+from hpo_core.execution.pooled_executor import PooledExecutor
+from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
+from hpo_core.journal.memory import MemoryJournal
+from hpo_core.journal.pools import Pools
+from hpo_core.model.rng import Stream
+from hpo_core.model.trial import Job
+from hpo_core.study import Study
+from tests.conftest import make_spec
+
+SLOTS = 8
+STEP = 0.5
+
+
+class Player:
+    """One study with its controller."""
+
+    def __init__(
+        self,
+        name: str,
+        pools: Pools,
+        *,
+        seconds: Callable[[Job], float],
+        slots: int = SLOTS,
+        search: dict[str, Any] | None = None,
+        begins: float = 0.0,
+        gang: int = 1,
+        **terms: Any,
+    ) -> None:
+        self.name, self.begins = name, begins
+        self.clock = VirtualClock(begins)
+        changes: dict[str, Any] = {"search": search} if search is not None else {}
+        if gang > 1:
+            changes |= {"training": {"gang": gang}, "cluster": {"kind": "local", "workers": slots}}
+        spec = make_spec(study=name, **changes)
+        self.study = Study.create(spec, MemoryJournal(), clock=self.clock)
+        self.inner = VirtualExecutor(
+            self.clock,
+            workers=slots,
+            train=lambda job: {
+                metric.name: Stream(job.trial, "loss", job.target).uniform() for metric in spec.objectives
+            },
+            seconds=seconds,
+            objectives=[metric.name for metric in spec.objectives],
+        )
+        given: dict[str, Any] = {"pool": "p", "study": name, "owner": f"{name}-1"} | terms
+        self.seat = PoolSeat(pools, Terms(**given), self.study)
+        self.executor = PooledExecutor(self.inner, self.seat)
+        self.loop = Loop(self.study, self.executor)
+        self.stopped = False
+        self.held_seconds = 0.0
+        self.used_seconds = 0.0
+
+    @property
+    def used(self) -> int:
+        """Slots that its jobs use now."""
+        return self.executor.used
+
+    @property
+    def ended(self) -> bool:
+        return not self.study.state.running and self.study.at_rest
+
+    def run(self, until: float) -> None:
+        """What its controller does until that moment, unless it is stopped or has ended."""
+        if self.stopped or until <= self.begins or self.ended:
+            return
+        self.loop.run(until=until)
+        if self.ended:
+            self.seat.leave()
+
+
+class PlayedPool:
+    """Plays all studies, and judges what they do after each step of time."""
+
+    def __init__(self, *players: Player, slots: int = SLOTS) -> None:
+        self.players = list(players)
+        self.slots = slots
+        self.now = 0.0
+        self.idle_for = 0.0
+        """Seconds for which a slot has been free that a study waited for."""
+        self.longest_idle = 0.0
+        self.most_used = 0
+
+    def play(self, until: float, *, judged: bool = True) -> None:
+        while self.now < until:
+            self.now += STEP
+            for player in self.players:
+                player.run(self.now)
+            self._judge(judged)
+
+    def _judge(self, judged: bool) -> None:
+        active = [player for player in self.players if self.now > player.begins and not player.ended]
+        used = sum(player.used for player in active)
+        self.most_used = max(self.most_used, used)
+        if judged:
+            assert used <= self.slots, f"{used} slots are used at {self.now}"
+            held = sum(player.seat.mine.held for player in active if not player.stopped)
+            assert held <= self.slots, f"{held} slots are held at {self.now}"
+        for player in active:
+            player.used_seconds += STEP * player.used
+        wanted = any(not p.stopped and p.study.demand(self.slots) > p.used for p in active)
+        self.idle_for = self.idle_for + STEP if wanted and used < self.slots else 0.0
+        self.longest_idle = max(self.longest_idle, self.idle_for)

@@ -1,0 +1,209 @@
+"""Studies that share slots, played on virtual clocks: nothing is held twice, nothing idles, shares are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hpo_core.execution.pool_seat import ALONE_SECONDS, EXCHANGE_SECONDS, LEASE_SECONDS
+from hpo_core.journal.pools import MemoryPools, Pools, pools_of
+from hpo_core.journal.sql import open_journal
+from hpo_core.model.devices.pool_member import Wish
+from hpo_core.model.rng import Stream
+from hpo_core.model.trial import Job
+from tests.sharing.played_pool import PlayedPool, Player
+
+ENDLESS = {"method": "random", "configs": 100_000, "max_resource": 1}
+
+
+@pytest.fixture
+def pools(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pools]:
+    if getattr(request, "param", "memory") == "memory":
+        yield MemoryPools()
+        return
+    journal = open_journal(tmp_path / "journal.db")
+    yield pools_of(journal)
+    journal.close()
+
+
+in_both = pytest.mark.parametrize("pools", ["memory", "sqlite"], indirect=True)
+
+
+def lasting(seconds: float, name: str = "") -> Callable[[Job], float]:
+    return lambda job: seconds * (0.5 + Stream(job.trial, f"seconds {name}", job.target).uniform())
+
+
+def shares(*players: Player) -> list[float]:
+    total = sum(player.used_seconds for player in players)
+    return [player.used_seconds / total for player in players]
+
+
+def test_a_study_alone_has_the_whole_pool_at_once(pools: Pools) -> None:
+    alone = Player("a", pools, seconds=lasting(5), search=ENDLESS)
+    PlayedPool(alone).play(1.0)
+    assert alone.used == 8
+
+
+def test_weights_1_1_2_get_their_shares_and_no_slot_idles(pools: Pools) -> None:
+    players = [
+        Player(name, pools, seconds=lasting(6, name), search=ENDLESS, weight=weight)
+        for name, weight in (("a", 1.0), ("b", 1.0), ("c", 2.0))
+    ]
+    pool = PlayedPool(*players)
+    pool.play(30)
+    for player in players:
+        player.used_seconds = 0.0
+    pool.longest_idle = 0.0
+    pool.play(300)
+    assert shares(*players) == pytest.approx([0.25, 0.25, 0.5], rel=0.05)
+    assert pool.longest_idle <= 2 * EXCHANGE_SECONDS
+
+
+@in_both
+def test_a_newcomer_gets_its_share_as_jobs_end_and_none_is_ended(pools: Pools) -> None:
+    first = Player("first", pools, seconds=lambda job: 20.0, search=ENDLESS)
+    second = Player("second", pools, seconds=lambda job: 20.0, search=ENDLESS, begins=5.0)
+    pool = PlayedPool(first, second)
+    pool.play(19)
+    assert (first.used, second.used) == (8, 0)
+    pool.play(24)
+    assert (first.used, second.used) == (4, 4)
+    assert all(not trial.failures for trial in first.study.state.trials)
+
+
+def test_what_one_cannot_use_goes_to_the_others(pools: Pools) -> None:
+    small = Player("small", pools, seconds=lasting(5), search={**ENDLESS, "configs": 1}, weight=5.0)
+    large = Player("large", pools, seconds=lasting(5), search=ENDLESS)
+    pool = PlayedPool(small, large)
+    pool.play(6)
+    assert large.used >= 7
+
+
+def test_whole_studies_share_to_their_ends(pools: Pools) -> None:
+    ladder = {"method": "asha", "configs": 20, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}
+    players = [
+        Player("asha", pools, seconds=lambda job: 2.0 * job.target, search=ladder),
+        Player("sha", pools, seconds=lambda job: 1.5 * job.target, search={**ladder, "method": "sha"}, begins=3.0),
+        Player("random", pools, seconds=lasting(4), search={**ENDLESS, "configs": 30}, weight=2.0, begins=7.0),
+        Player("pbt", pools, seconds=lasting(2), begins=20.0,
+               search={"method": "pbt", "population": 6, "generations": 4, "steps_per_generation": 2}),
+    ]  # fmt: skip
+    pool = PlayedPool(*players)
+    pool.play(300)
+    assert [player.study.status for player in players] == ["finished"] * 4
+    assert pool.longest_idle <= 2 * ALONE_SECONDS
+
+
+@in_both
+def test_a_dead_controllers_slots_are_free_after_its_lease(pools: Pools) -> None:
+    one, other = (Player(name, pools, seconds=lasting(4, name), search=ENDLESS) for name in ("one", "other"))
+    pool = PlayedPool(one, other)
+    pool.play(20)
+    pool.players.remove(one)  # its jobs end with it
+    pool.play(20 + LEASE_SECONDS - 6)
+    assert other.used == 4
+    pool.play(20 + LEASE_SECONDS + 4)
+    assert other.used == 8
+
+
+def test_a_controller_that_was_stopped_gives_way_when_it_goes_on(pools: Pools) -> None:
+    one = Player("one", pools, seconds=lambda job: 20.0 if job.trial < 8 else 70.0, search=ENDLESS)
+    other = Player("other", pools, seconds=lambda job: 3.0, search=ENDLESS)
+    pool = PlayedPool(one, other)
+    pool.play(60)
+    assert (one.used, other.used) == (4, 4)
+    began = len(one.study.state.trials)
+    one.stopped = True  # its jobs run on workers that know nothing of it, until 90
+    pool.play(64 + LEASE_SECONDS, judged=False)
+    assert other.used == 8, "its slots were free once its lease had run out"
+    one.stopped = False
+    one.clock.now = pool.now
+    pool.play(88, judged=False)
+    assert (one.used, len(one.study.state.trials)) == (4, began), "its jobs go on, and none begins"
+    assert one.seat.mine.held + other.seat.mine.held <= 8
+    pool.play(100)
+    assert (one.used, other.used) == (4, 4)
+
+
+@in_both
+def test_a_wish_while_it_runs_holds_and_survives_the_controller(pools: Pools) -> None:
+    one, other = (Player(name, pools, seconds=lasting(2, name), search=ENDLESS) for name in ("one", "other"))
+    pool = PlayedPool(one, other)
+    pool.play(20)
+    assert (one.used, other.used) == (4, 4)
+    pools.say("p", "one", Wish(weight=3.0))
+    pool.play(30)
+    assert (one.used, other.used) == (6, 2)
+    pool.players.remove(one)
+    again = Player("one", pools, seconds=lasting(2), search=ENDLESS, owner="one-2", begins=pool.now)
+    pool.players.append(again)
+    pool.play(pool.now + 10)
+    assert (again.used, other.used) == (6, 2)
+
+
+@in_both
+def test_the_earlier_controller_of_a_study_begins_nothing_any_more(pools: Pools) -> None:
+    old = Player("s", pools, seconds=lasting(2), search=ENDLESS)
+    pool = PlayedPool(old)
+    pool.play(5)
+    new = Player("s", pools, seconds=lasting(2), search=ENDLESS, owner="s-2", begins=5.0)
+    pool.players.append(new)
+    pool.play(15, judged=False)
+    assert old.used == 0 and new.used == 8
+
+
+def test_a_higher_priority_goes_first(pools: Pools) -> None:
+    low = Player("low", pools, seconds=lasting(3), search=ENDLESS, weight=1000.0)
+    high = Player("high", pools, seconds=lasting(3), search={**ENDLESS, "configs": 40}, priority=5, begins=10.0)
+    pool = PlayedPool(low, high)
+    pool.play(18)
+    assert (low.used, high.used) == (0, 8)
+    pool.play(60)
+    assert high.ended and low.used == 8
+
+
+@pytest.mark.parametrize("preempt_after", [None, 5.0])
+def test_who_waits_gets_a_slot_by_preemption_only_where_it_may_ask(pools: Pools, preempt_after: float | None) -> None:
+    first = Player("first", pools, seconds=lambda job: 500.0, search=ENDLESS)
+    second = Player("second", pools, seconds=lambda job: 500.0, search=ENDLESS, begins=3.0, preempt_after=preempt_after)
+    pool = PlayedPool(first, second)
+    pool.play(40)
+    assert (first.used, second.used) == ((8, 0) if preempt_after is None else (4, 4))
+    failures = [trial.number for trial in first.study.state.trials if trial.failures]
+    assert failures == ([] if preempt_after is None else [4, 5, 6, 7]), "the youngest attempts were ended"
+    if preempt_after is not None:
+        assert "waited for a slot of pool p" in first.study.state.trials[7].failures[0].message
+
+
+def test_three_equal_studies_take_turns_with_the_slots_that_rounding_leaves(pools: Pools) -> None:
+    players = [Player(name, pools, seconds=lasting(1, name), search=ENDLESS) for name in "abc"]
+    PlayedPool(*players).play(300)
+    assert shares(*players) == pytest.approx([1 / 3] * 3, rel=0.05)
+
+
+def test_the_turns_are_as_long_as_what_rounding_takes_away(pools: Pools) -> None:
+    players = [
+        Player(name, pools, seconds=lasting(1, name), search=ENDLESS, weight=weight)
+        for name, weight in (("a", 1.0), ("b", 2.0))
+    ]
+    PlayedPool(*players).play(300)
+    assert shares(*players) == pytest.approx([1 / 3, 2 / 3], rel=0.04)  # 2.67 and 5.33 slots
+
+
+def test_more_studies_than_slots_all_get_their_turn(pools: Pools) -> None:
+    players = [
+        Player(f"s{number}", pools, seconds=lasting(3, str(number)), search=ENDLESS, slots=2) for number in range(5)
+    ]
+    PlayedPool(*players, slots=2).play(250)
+    assert shares(*players) == pytest.approx([0.2] * 5, rel=0.25)
+
+
+def test_a_gang_gets_its_slots_together_beside_single_jobs(pools: Pools) -> None:
+    gang = Player("gang", pools, seconds=lasting(4), search=ENDLESS, gang=4)
+    singles = [Player(name, pools, seconds=lasting(3, name), search=ENDLESS) for name in "ab"]
+    pool = PlayedPool(gang, *singles)
+    pool.play(200)
+    assert gang.used_seconds / (200 * 8) > 0.2
+    assert min(player.used_seconds for player in singles) / (200 * 8) > 0.15

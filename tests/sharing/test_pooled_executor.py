@@ -1,0 +1,132 @@
+"""PooledExecutor: jobs that wait for a slot, reports, and what short jobs claim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import pytest
+
+from hpo_core.execution.executor import Inbox, OnReport
+from hpo_core.execution.pool_seat import LEASE_SECONDS, PoolSeat, Terms
+from hpo_core.execution.pooled_executor import PooledExecutor
+from hpo_core.journal.pools import MemoryPools
+from hpo_core.model.devices.inventory import Inventory, Slot
+from hpo_core.model.devices.usage import Usage
+from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Job, Outcome, Report
+
+
+class ByHand:
+    """An executor whose clock and reports are in the hands of a test."""
+
+    poll_seconds = 1.0
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.moment = 0.0
+        self.begun: dict[int, tuple[Job, OnReport]] = {}
+        self.cancelled: list[tuple[int, int]] = []
+
+    def inventory(self) -> Inventory:
+        return Inventory.of(self.slots, "dask")
+
+    def usages(self) -> Mapping[tuple[int, int], Usage]:
+        return {}
+
+    def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
+        self.begun[job.trial] = job, on_report
+
+    def limit(self, attempt: tuple[int, int], memory: int) -> None:
+        """Nothing."""
+
+    def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
+        self.cancelled += attempts
+
+    def cancel_all(self) -> None:
+        self.cancel([job.key for job, _ in self.begun.values()])
+
+    def now(self) -> float:
+        return self.moment
+
+    def wait(self, inbox: Inbox, until: float) -> bool:
+        return False
+
+    def end(self, trial: int, outcome: Outcome = Outcome.COMPLETED) -> None:
+        job, on_report = self.begun.pop(trial)
+        on_report(job, Report(trial=trial, attempt=0, outcome=outcome))
+
+
+class Endless:
+    """A study that could use any number of slots."""
+
+    job_slots = 1
+
+    def demand(self, most: int) -> int:
+        return most
+
+
+@pytest.fixture
+def inner() -> ByHand:
+    return ByHand(2)
+
+
+@pytest.fixture
+def pooled(inner: ByHand) -> PooledExecutor:
+    return PooledExecutor(inner, PoolSeat(MemoryPools(), Terms(pool="p", study="s", owner="me"), Endless()))
+
+
+def submit(executor: PooledExecutor, trial: int, told: list[Report]) -> None:
+    job = Job(trial, 0, Rung(0, 0), 1, {})
+    executor.submit(job, Slot(0, 0, "dask"), lambda _, report: told.append(report))
+
+
+def test_short_jobs_that_end_between_two_looks_do_not_lower_the_claim(inner: ByHand, pooled: PooledExecutor) -> None:
+    """Each look came with a report, when a slot was free for a moment: a benchmark lost half of its slots so."""
+    assert pooled.inventory().slots == 2
+    submit(pooled, 0, [])
+    for trial in range(1, 200):
+        submit(pooled, trial, [])
+        inner.moment += 0.5
+        inner.end(trial - 1)
+    assert pooled.inventory().slots == 2
+
+
+def test_a_study_that_leaves_slots_unused_claims_what_it_uses_for_a_while(
+    inner: ByHand, pooled: PooledExecutor
+) -> None:
+    pooled.inventory()
+    submit(pooled, 0, [])
+    slots = []
+    for _ in range(60):
+        inner.moment += 1.0
+        slots.append(pooled.inventory().slots)
+    assert slots[0] == 2 and 1 in slots[:10]
+    assert 2 in slots[30:45], "what it could use may have changed"
+
+
+def test_a_job_that_finds_no_slot_waits_for_one_and_may_be_cancelled(inner: ByHand, pooled: PooledExecutor) -> None:
+    pooled.inventory()
+    told: list[Report] = []
+    for trial in range(4):
+        submit(pooled, trial, told)
+    assert list(inner.begun) == [0, 1] and pooled.used == 2
+    pooled.cancel([(2, 0), (0, 0)])
+    assert [(report.trial, report.outcome) for report in told] == [(2, Outcome.PREEMPTED)]
+    assert inner.cancelled == [(0, 0)]
+    inner.end(0, Outcome.PREEMPTED)
+    inner.moment += 2.0
+    pooled.inventory()
+    assert list(inner.begun) == [1, 3]
+    pooled.cancel_all()
+    assert {report.trial for report in told} == {0, 2}
+
+
+def test_nothing_begins_once_the_lease_has_run_out_unseen(inner: ByHand, pooled: PooledExecutor) -> None:
+    assert pooled.inventory().slots == 2
+    other = PoolSeat(pooled.seat._pools, Terms(pool="p", study="other", owner="o"), Endless())
+    for moment in range(0, int(LEASE_SECONDS) + 5):
+        other.exchange(100.0 + moment, seen=2, used=2, busy=2)
+    assert other.allowed(100.0 + moment) == 2, "it took the slots of a controller that gave no sign of life"
+    inner.moment = LEASE_SECONDS + 5  # this controller was stopped, and goes on
+    submit(pooled, 0, [])
+    assert inner.begun == {} and pooled.inventory().slots == 0

@@ -1,0 +1,230 @@
+"""Studies that share slots, each with a controller process of its own. ``pytest -s`` shows the figures.
+
+Three studies with weights 1, 1, 2 on one Dask cluster of 8 slots: one is killed, a fourth joins. Two studies with local
+workers in a named pool: one gets slots by preemption, the other one's controller is stopped and goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hpo_core.execution.pool_seat import LEASE_SECONDS
+from hpo_core.home import Home
+from hpo_core.journal.pools import live_rows
+from hpo_core.journal.sql import is_alive
+from hpo_core.model.trial import Outcome
+from hpo_core.replay.audit import audit
+from hpo_core.state import StudyState
+from hpo_core.study import Study
+from hpo_core.views.sharing.standings import standings
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
+LIMIT = 300.0
+JOB_SECONDS = 4.0
+SHORT = 8.0
+"""Seconds for a slot to change hands: a job, two exchanges, and a busy machine."""
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    running: list[subprocess.Popen[bytes]] = []
+
+    def run(name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with (tmp_path / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", *arguments], cwd=tmp_path, stdout=log, stderr=log, start_new_session=True,
+                env=os.environ | {"PYTHONPATH": str(ROOT), "HPO_HOME": str(tmp_path / "home")},
+            )  # fmt: skip
+        running.append(process)
+        return process
+
+    yield run
+    for process in reversed(running):
+        process.terminate()
+    for process in reversed(running):
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class Measured:
+    """What jobs wrote of their beginnings and ends."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def spans(self) -> list[tuple[str, float, float]]:
+        """(study, begin, end) of each job; one that runs ends now."""
+        open_jobs: dict[tuple[str, str], float] = {}
+        found = []
+        for line in self.file.read_text().splitlines() if self.file.exists() else []:
+            mark, what, pid, moment = line.split()
+            if what == "begins":
+                open_jobs[mark, pid] = float(moment)
+            else:
+                found.append((mark, open_jobs.pop((mark, pid)), float(moment)))
+        return [*found, *((mark, began, time.time()) for (mark, _), began in open_jobs.items())]
+
+    def slot_seconds(self, since: float, until: float) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for mark, begin, end in self.spans():
+            found[mark] = found.get(mark, 0.0) + max(0.0, min(end, until) - max(begin, since))
+        return found
+
+    def most_at_once(self, since: float, until: float) -> int:
+        spans = [(begin, end) for _, begin, end in self.spans() if end > since and begin < until]
+        return max(sum(begin <= moment < end for begin, end in spans) for moment, _ in spans)
+
+
+def wait_until(what: str, is_so: Callable[[], bool], limit: float = LIMIT) -> None:
+    deadline = time.monotonic() + limit
+    while not is_so():
+        assert time.monotonic() < deadline, f"{what}: not within {limit:.0f} s"
+        time.sleep(0.5)
+
+
+def test_studies_on_one_cluster_have_their_shares_also_when_one_dies_and_another_comes(
+    tmp_path: Path, start: Start
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    port = address.rpartition(":")[2]
+    start("scheduler", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard")
+    for number in range(4):
+        start(
+            f"worker-{number}", "distributed.cli.dask_worker", address, "--host", "127.0.0.1", "--nthreads", "2",
+            "--no-nanny", "--no-dashboard", "--local-directory", str(tmp_path / f"scratch-{number}"),
+        )  # fmt: skip
+    measured = Measured(tmp_path / "jobs.txt")
+
+    def study(name: str, weight: float) -> subprocess.Popen[bytes]:
+        described = {
+            "study": name,
+            "objective": "tests.sharing.waiting_objective:train",
+            "metric": {"name": "loss"},
+            "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+            "constants": {"mark": name, "seconds": JOB_SECONDS, "file": str(measured.file)},
+            "search": {"method": "random", "configs": 10_000, "max_resource": 1},
+            "cluster": {"kind": "address", "address": address},
+            "share": {"weight": weight},
+            "tracking": {"mlflow": "off"},
+        }
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(described))
+        return start(name, "hpo_flows", "tune", f"{name}.yaml", "--no-prefect")
+
+    def running(*names: str) -> Callable[[], bool]:
+        def all_do() -> bool:
+            now = time.time()
+            return all(measured.slot_seconds(now - 3.0, now).get(name, 0.0) > 0 for name in names)
+
+        return all_do
+
+    controllers = {name: study(name, weight) for name, weight in (("a", 1.0), ("b", 1.0), ("c", 2.0))}
+    wait_until("all three train", running("a", "b", "c"))
+    time.sleep(2 * SHORT)
+    began = time.time()
+    time.sleep(60.0)
+    ended = time.time()
+    found = measured.slot_seconds(began, ended)
+    total = sum(found.values())
+    shares = {name: seconds / total for name, seconds in sorted(found.items())}
+    print(f"\nshares of slot seconds with weights 1, 1, 2 over {ended - began:.0f} s: {shares}")
+    print(f"slots used on average: {total / (ended - began):.2f} of 8")
+    assert shares == pytest.approx({"a": 0.25, "b": 0.25, "c": 0.5}, rel=0.1)
+    assert measured.most_at_once(began, ended) <= 8
+    source = Home(str(tmp_path / "home")).read_journal()
+    seen = standings(live_rows(source, is_alive))
+    print("\n".join(seen[name].words for name in "abc"))
+    assert [seen[name].share for name in "abc"] == [2, 2, 4]
+
+    os.killpg(controllers["c"].pid, signal.SIGKILL)
+    killed = time.time()
+    wait_until(
+        "the others use all slots",
+        lambda: sum(measured.slot_seconds(time.time() - 1.0, time.time()).get(name, 0.0) for name in "ab") > 6.5,
+        limit=LEASE_SECONDS + 2 * SHORT,
+    )
+    print(f"the others used the killed study's slots {time.time() - killed:.1f} s later (lease {LEASE_SECONDS:.0f} s)")
+
+    controllers["d"] = study("d", 2.0)
+    wait_until("the fourth trains", running("d"))
+    time.sleep(2 * SHORT)
+    began = time.time()
+    time.sleep(40.0)
+    ended = time.time()
+    found = measured.slot_seconds(began, ended)
+    total = sum(found.values())
+    shares = {name: found[name] / total for name in "abd"}
+    print(f"shares after a fourth joined with weight 2, over {ended - began:.0f} s: {shares}")
+    assert shares == pytest.approx({"a": 0.25, "b": 0.25, "d": 0.5}, rel=0.1)
+    for name in ("a", "b", "d"):
+        controllers[name].send_signal(signal.SIGINT)
+    for name in ("a", "b", "d"):
+        assert controllers[name].wait(LIMIT) == 130, (tmp_path / f"{name}.log").read_text()[-3000:]
+    assert standings(live_rows(source, is_alive)) == {}
+
+
+def test_local_clusters_in_one_pool_use_no_more_slots_than_one_of_them_has(tmp_path: Path, start: Start) -> None:
+    measured = Measured(tmp_path / "jobs.txt")
+
+    def study(name: str, **share: object) -> subprocess.Popen[bytes]:
+        described = {
+            "study": name,
+            "objective": "tests.sharing.waiting_objective:train",
+            "metric": {"name": "loss"},
+            "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+            "constants": {"mark": name, "seconds": 3600.0, "file": str(measured.file)},
+            "search": {"method": "random", "configs": 100, "max_resource": 1},
+            "cluster": {"kind": "local", "workers": 4},
+            "share": {"pool": "cpu", **share},
+            "tracking": {"mlflow": "off"},
+        }
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(described))
+        return start(name, "hpo_flows", "tune", f"{name}.yaml", "--no-prefect")
+
+    source = Home(str(tmp_path / "home")).open_journal()
+
+    def state(name: str) -> StudyState:
+        return Study.open(name, source, reading=True).state
+
+    def begun(name: str) -> int:
+        lines = measured.file.read_text().splitlines() if measured.file.exists() else []
+        return sum(line.startswith(f"{name} begins") for line in lines)
+
+    first = study("first")
+    wait_until("the first uses all slots", lambda: begun("first") == 4)
+    second = study("second", preempt=True, wait=5)
+    wait_until("the second got its share by preemption", lambda: begun("second") == 2)
+    ended = [trial for trial in state("first").trials if trial.failures]
+    assert [trial.number for trial in ended] == [2, 3], "the youngest attempts were ended"
+    assert all(trial.failures[0].outcome is Outcome.PREEMPTED for trial in ended)
+    assert "Ended for study 'second'" in ended[0].failures[0].message
+    assert begun("first") == 4, "what was ended waits for its turn"
+
+    first.send_signal(signal.SIGSTOP)
+    wait_until("the second has the slots of a controller that is stopped", lambda: begun("second") == 4)
+    first.send_signal(signal.SIGCONT)
+    time.sleep(SHORT)
+    assert (begun("first"), begun("second")) == (4, 4), "it goes on, and begins none"
+    assert len(state("first").running) == 2, "the jobs that it has go on"
+    assert first.poll() is None and second.poll() is None
+    for name, controller in (("second", second), ("first", first)):
+        controller.send_signal(signal.SIGINT)
+        assert controller.wait(LIMIT) == 130, (tmp_path / f"{name}.log").read_text()[-3000:]
+    assert audit(source.entries("first")).clean and audit(source.entries("second")).clean
