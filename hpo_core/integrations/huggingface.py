@@ -41,11 +41,11 @@ def train_to_target(trial: TrialHandle, trainer: Any) -> None:
     (``eval_loss``, ...), and the last logged ``loss``, ``grad_norm`` and ``learning_rate``. Model, optimizer,
     schedule, gradient scaler, and callbacks that are an ``ExportableState`` of transformers are tracked; the trainer's
     own checkpoints are not needed (``save_strategy="no"``). Other callbacks that change, and loaders that keep their
-    workers, are warned of. One process.
+    workers, are warned of. One process, or the ranks of a gang, which Accelerate finds by itself.
 
     Raises:
-        ObjectiveError: the trainer has ``max_steps``, fewer epochs than the target, several processes, or a callback
-            that ends the training early.
+        ObjectiveError: the trainer has ``max_steps``, fewer epochs than the target, other processes than its gang, or a
+            callback that ends the training early.
     """
     arguments = trainer.args
     refuse_if(arguments.max_steps > 0, f"max_steps = {arguments.max_steps}:", "a step of a trial is an epoch; drop it.")
@@ -54,7 +54,11 @@ def train_to_target(trial: TrialHandle, trainer: Any) -> None:
         f"num_train_epochs = {arguments.num_train_epochs} is below the target {trial.target}:",
         "set it to the study's max_resource.",
     )
-    refuse_if(arguments.world_size > 1, f"{arguments.world_size} processes:", "train in one.")
+    refuse_if(
+        arguments.world_size != trial.world_size,
+        f"{arguments.world_size} processes, and the trial has {trial.world_size} (training.gang of the study):",
+        "make TrainingArguments within the training function.",
+    )
     refuse_if(
         arguments.load_best_model_at_end, "load_best_model_at_end:", "the trial's state is the last epoch's; drop it."
     )
@@ -69,17 +73,22 @@ def train_to_target(trial: TrialHandle, trainer: Any) -> None:
         trainer.train()
         return
     folder = Path(trial.folder) / "resume"
-    shutil.rmtree(folder, ignore_errors=True)
+    if trial.rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+    trainer.accelerator.wait_for_everyone()
     trainer.save_model(str(folder))  # the trainer wants a file there; the callback restores what counts
     updates = math.ceil(len(trainer.get_train_dataloader()) / arguments.gradient_accumulation_steps)
     state = TrainerState(global_step=trial.resource * updates, epoch=float(trial.resource))
     state.train_batch_size = arguments.train_batch_size
     state.compute_steps(arguments, math.ceil(arguments.num_train_epochs * updates))
-    state.save_to_json(str(folder / "trainer_state.json"))
+    if trial.rank == 0:
+        state.save_to_json(str(folder / "trainer_state.json"))
+    trainer.accelerator.wait_for_everyone()
     try:
         trainer.train(resume_from_checkpoint=str(folder))
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if trial.rank == 0:  # the others have read it: they trained on together
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class TrialCallback(TrainerCallback):  # type: ignore[misc]

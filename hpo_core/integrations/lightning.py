@@ -41,11 +41,12 @@ class TrialCallback(pl.Callback):  # type: ignore[misc]
     optimizers, schedules, the precision's state (a gradient scaler), the loop's counters, and callbacks and the data
     module as far as they have a ``state_dict()`` of their own, are tracked, so they are saved as any trial's are; a
     trainer's own checkpoints are not needed. What else the module, a callback or the data module changes is warned of.
-    One process, automatic or manual optimization.
+    One process, or the ranks of a gang (``devices=trial.world_size, strategy="ddp"``); automatic or manual
+    optimization.
 
     Raises (in ``fit``):
-        ObjectiveError: the trainer has ``max_steps``, fewer epochs than the target, several processes, does not
-            validate every epoch, or has a callback that a resumed job cannot continue (averages of weights) or that
+        ObjectiveError: the trainer has ``max_steps``, fewer epochs than the target, other processes than its gang, does
+            not validate every epoch, or has a callback that a resumed job cannot continue (averages of weights) or that
             ends the training early.
     """
 
@@ -59,8 +60,15 @@ class TrialCallback(pl.Callback):  # type: ignore[misc]
         refuse_if(
             trainer.max_steps != -1, f"max_steps = {trainer.max_steps}:", "a step of a trial is an epoch; drop it."
         )
+        ranks = self._trial.world_size
         refuse_if(
-            trainer.world_size > 1, f"{trainer.world_size} processes:", "train in one, with devices=1 (see strategy)."
+            trainer.world_size != ranks,
+            f"{trainer.world_size} processes in a gang of {ranks}:"
+            if ranks > 1
+            else f"{trainer.world_size} processes:",
+            'give Trainer(devices=trial.world_size, strategy="ddp").'
+            if ranks > 1
+            else "train in one, with devices=1 (see strategy), or set training.gang of the study.",
         )
         every = trainer.check_val_every_n_epoch
         refuse_if(
@@ -94,6 +102,7 @@ class TrialCallback(pl.Callback):  # type: ignore[misc]
             f"{name}_dataloader{place or ''}": loader
             for name, combined in (("train", trainer.train_dataloader), ("val", trainer.val_dataloaders))
             for place, loader in enumerate(_loaders(combined))
+            if not hasattr(getattr(loader, "sampler", None), "set_epoch")  # of a gang: Lightning says which epoch it is
         }
         trainer.should_stop = not self._epochs.begin(objects, owners=owners, loaders=loaders)
 

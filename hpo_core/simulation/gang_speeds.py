@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hpo_core.model.trial import Job
 from hpo_core.spec import StudySpec
 from hpo_core.study.gang_sizes import step_model
 
@@ -14,18 +13,18 @@ LINEAR = (
 )
 
 
-def gang_speedup(spec: StudySpec) -> Callable[[Job], float] | None:
-    """How many times as fast as one rank a job trains, by the study's ``scaling``; None: nothing is said there."""
-    gains = {1: 1.0, **spec.scaling.speedups}
+def gang_speedup(spec: StudySpec) -> Callable[[int], float]:
+    """How many times as fast as one rank a gang trains, by its ranks: what ``scaling`` says, else as many times."""
     if spec.scaling.speedups:
-        return lambda job: gains[job.demand.slots]
+        gains = {1: 1.0, **spec.scaling.speedups}
+        return lambda ranks: max(gain for size, gain in gains.items() if size <= ranks)  # a rerun may have other sizes
     model = step_model(spec.scaling, {})
     if model is None:
-        return None
+        return float
     alone = model.step(1).total
-    return lambda job: alone / model.step(job.demand.slots).total
+    return lambda ranks: alone / model.step(ranks).total
 
 
 def taken_as_linear(spec: StudySpec) -> bool:
     """Whether gangs are taken to be as fast as can be."""
-    return spec.training.gang != 1 and gang_speedup(spec) is None
+    return spec.training.gang != 1 and not spec.scaling.speedups and spec.scaling.model is None

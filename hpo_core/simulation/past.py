@@ -19,7 +19,8 @@ from hpo_core.model.events import (
     TrialAbandoned,
     TrialCreated,
 )
-from hpo_core.model.trial import Metrics, Outcome, Params
+from hpo_core.model.trial import Metrics, Outcome, Params, Report
+from hpo_core.simulation.gang_speeds import gang_speedup
 from hpo_core.spec import StudySpec
 
 LEAST_LINES = 3
@@ -170,6 +171,8 @@ def read_past(entries: Iterable[Entry], *, seconds_per_unit: float | None = None
                     report = entry.stimulus.report
                     if isinstance(report.usage, Usage) and report.usage.share and report.ended > report.started > 0:
                         trial.spans[start, event.resource] = report.ended - report.started
+                    if grant.demand.slots > 1 and spec is not None:
+                        _as_alone(trial, (start, event.resource), report, gang_speedup(spec)(grant.demand.slots))
                     trial.curve.update((point.resource, point.metrics) for point in entry.stimulus.report.curve)
                 trial.curve[event.resource] = event.metrics
                 has_checkpoints = has_checkpoints or event.checkpoint is not None
@@ -195,6 +198,13 @@ def read_past(entries: Iterable[Entry], *, seconds_per_unit: float | None = None
             trial.seconds_per_unit = spec.repeats * seconds_per_unit
             trial.spans = {(start, end): trial.seconds_per_unit * (end - start) for start, end in trial.spans}
     return past
+
+
+def _as_alone(trial: PastTrial, span: tuple[int, int], report: Report, speedup: float) -> None:
+    """What a job of a gang would have taken on one slot, without its wait for the others."""
+    if report.ended > report.started > 0:
+        trial.spans[span] = report.ended - report.started
+    trial.spans[span] *= speedup
 
 
 def _spec_of(entry: Entry) -> StudySpec:

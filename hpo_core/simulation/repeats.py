@@ -201,7 +201,9 @@ def _simulation(scenario: Scenario, study: Study, clock: VirtualClock, place: Wo
         return HoppingSimulation(study, clock, placed=scenario.placed, workers=scenario.workers, **how)
     how["checkpoints"] = place.checkpoints
     if scenario.cluster is None or place.needs is None:
-        return Simulation(study, clock, workers=scenario.workers, speedup=gang_speedup(study.spec), **how)
+        speedup = gang_speedup(study.spec)
+        how["speedup"] = lambda job: speedup(job.demand.slots)
+        return Simulation(study, clock, workers=scenario.workers, **how)
     needs, unit = place.needs, workload.time_unit
     return SharedSimulation(study, clock, cluster=scenario.cluster, needs=needs, time_unit=unit, **how)
 

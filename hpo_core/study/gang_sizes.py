@@ -75,7 +75,7 @@ def largest_size(spec: StudySpec, state: StudyState, slots: int) -> int:
     if scaling.model is None:
         most = min(most, 2 * max(measured, default=1))
     model = step_model(scaling, measured)
-    return min(PILOT, most) if model is None else kappa(speedups(model, doublings(most)), scaling.efficiency)
+    return most if model is None else kappa(speedups(model, doublings(most)), scaling.efficiency)
 
 
 def sizes_up_to(largest: int, scaling: ScalingSpec) -> tuple[int, ...]:

@@ -245,6 +245,8 @@ class TrialHandle:
                 self._load(name, item)
             self._initial_states = self._state.get("description", {}).get("built", {})
             restore_all(self._state["random"])
+        if self.ranks is not None:
+            self.ranks.begin()
         self._phase = _Phase.STEPPING
         caller = sys._getframe(1)
         if self._tracked and not caller.f_globals.get("__name__", "").startswith("hpo_core."):
@@ -353,6 +355,8 @@ class TrialHandle:
             if (evaluated := self._passes.evaluation()) or self._request.validation:
                 self._curve.add(index + 1, evaluated)
             self.resource = index + 1
+            if self.ranks is not None:
+                self.ranks.keep_alike()
             if self._progress is not None:
                 self._progress.step(self.resource)
                 self._progress.figures.end_unit()

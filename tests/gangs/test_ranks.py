@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import threading
 import uuid
 from collections.abc import Iterator
@@ -11,6 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
+from examples.digits import train as digits
+from examples.gangs import train as in_gangs
 from hpo_core.checkpoints import files
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
@@ -38,6 +42,7 @@ class Gangs:
         function: str = "train",
         *,
         start: Checkpoint | None = None,
+        metric: str = "loss",
         params: dict[str, Any] | None = None,
         **limits: Any,
     ) -> Report:
@@ -52,8 +57,8 @@ class Gangs:
                 JobRequest(
                     study="lab",
                     job=job,
-                    objective=f"tests.gangs.lab:{function}",
-                    metric="loss",
+                    objective=_objective(function),
+                    metric=metric,
                     seed=5,
                     folder=str(self.folder),
                     pythonpath=(str(ROOT),),
@@ -68,6 +73,12 @@ class Gangs:
         for thread in threads:
             thread.join()
         return gang_report([report for report in reports if report is not None])
+
+
+def _objective(function: str) -> str:
+    if ":" in function:
+        return function
+    return f"tests.gangs.{'library_lab' if '_with_' in function else 'lab'}:{function}"
 
 
 @pytest.fixture
@@ -128,6 +139,24 @@ def test_a_checkpoint_goes_on_with_any_number_of_ranks_and_without_a_gang(gangs:
     assert len(files.load(gangs.folder, noisy.checkpoint)["ranks"]) == 4
     for size in (1, 2):
         assert gangs.train(size, 2, "train_noisy", start=noisy.checkpoint).outcome is Outcome.COMPLETED
+
+
+def test_the_example_has_two_new_lines_and_its_ranks_stay_alike(gangs: Gangs) -> None:
+    """It shuffles and drops out by the same generator, and its last batch has parts of two sizes."""
+    alone = inspect.getsource(digits.train).splitlines()
+    together = inspect.getsource(in_gangs.train).splitlines()
+    changed = [line for line in difflib.ndiff(alone, together) if line[0] in "+-"]
+    assert len(changed) == 2 and all("trial.data_parallel(" in line or "trial.shard(" in line for line in changed)
+    params = {"width": 24, "dropout": 0.2, "optimizer": "adam", "learning_rate": 0.01, "weight_decay": 0.0}
+    how: dict[str, Any] = {"params": params | {"batch_size": 64}, "metric": "val_loss"}
+    objective = "examples.gangs.train:train"
+    whole = gangs.train(3, 3, objective, **how)
+    first = gangs.train(3, 1, objective, **how)
+    rest = gangs.train(3, 3, objective, start=first.checkpoint, **how)
+    assert whole.outcome is Outcome.COMPLETED, whole.message + whole.detail
+    assert rest.checkpoint is not None and whole.checkpoint is not None
+    assert rest.checkpoint.digest == whole.checkpoint.digest
+    assert "ranks" not in files.load(gangs.folder, whole.checkpoint)
 
 
 @pytest.mark.parametrize(

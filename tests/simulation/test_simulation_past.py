@@ -12,7 +12,7 @@ from hpo_core import Job, MemoryJournal, Outcome, Study, StudySpec
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Entry
 from hpo_core.model.stage import Rung
-from hpo_core.model.trial import Point
+from hpo_core.model.trial import Checkpoint, Point
 from hpo_core.simulation import AnalyticCurves, Faults, Simulation, VirtualClock, make_workers
 from hpo_core.simulation.past import PastStudy, read_past
 from hpo_core.simulation.past_curves import PastCurves
@@ -217,3 +217,31 @@ def test_a_loop_by_hand_has_no_durations() -> None:
     past = read_past(journal.entries("world"), seconds_per_unit=2.0)
     assert not past.has_checkpoints and past.time_unit == 2.0
     assert PastCurves(past, past.spec).seconds(job(0, 9)) == 18.0
+
+
+@pytest.mark.parametrize(
+    ("gang", "scaling"), [(2, {}), ("auto", {"speedups": {2: 1.9, 4: 3.4}}), ("auto", {"speedups": {2: 1.6, 4: 3.1}})]
+)
+def test_durations_of_gangs_are_those_of_one_slot_and_the_past_comes_out_again(gang: Any, scaling: Any) -> None:
+    cluster = {"kind": "local", "workers": WORKERS}
+    search = {**ASHA, "configs": 20}
+    spec = make_spec(search=search, training={"gang": gang}, scaling=scaling, cluster=cluster)
+    curves = AnalyticCurves(spec, 1, seconds_per_unit=2.0, cost_spread=0.6)
+    scenario = Scenario("past", spec, make_workers(WORKERS), Faults())
+    gains = scaling.get("speedups", {})
+    clock, journal = VirtualClock(), MemoryJournal()
+    study = Study.create(spec, journal, clock=clock)
+    Simulation(
+        study, clock, workers=WORKERS, train=curves.train, seconds=curves.seconds,
+        speedup=lambda job: gains.get(job.demand.slots, job.demand.slots),
+    ).run()  # fmt: skip
+    past = read_past(journal.entries(spec.study))
+    for number, trial in enumerate(past.trials):
+        for (start, end), seconds in trial.spans.items():
+            checkpoint = Checkpoint("c", "", start, 0) if start else None
+            job = Job(number, 0, Rung(0, 0), end, study.state.trials[number].params, checkpoint)
+            assert seconds == pytest.approx(curves.seconds(job))
+    again = play(
+        scenario, lambda spec, repeat: World(PastCurves(past, spec, repeat), PastCurves(past, spec, repeat)), 0
+    )
+    assert again.seconds == pytest.approx(clock.now, rel=0.05)

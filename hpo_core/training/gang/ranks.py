@@ -6,8 +6,10 @@ import warnings
 import zlib
 from typing import Any
 
+from hpo_core.checkpoints.tree_bytes import tree_bytes, tree_digest, tree_of
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.training.gang.rank_place import RankPlace
+from hpo_core.training.random_state import capture_all, restore_all
 
 _CHECKED_BYTES = 1 << 22
 """Larger batches are not compared between ranks."""
@@ -28,6 +30,27 @@ class Ranks:
         self._checked: int | None = None
         """Step of the latest comparison of batches."""
         self._parts: dict[int, float] = {}
+        self._alike = False
+        """Whether all ranks began the loop with the same random state."""
+        self._uneven = False
+        """Whether parts of different sizes were drawn for since the random states were last made alike."""
+
+    def begin(self) -> None:
+        """The loop begins; each rank must call it."""
+        own = tree_digest(capture_all()).encode()
+        self._alike = all(other == own for other in self.gather(own))
+
+    def keep_alike(self) -> None:
+        """Between two steps: give ranks that began alike the random state of rank 0, where they may have come apart.
+
+        Dropout on a part of a batch draws as much as the part is large. Without this, the ranks would draw different
+        orders of the data after the first batch that has no equal parts.
+        """
+        if self._alike and self._uneven:
+            states = self.gather(tree_bytes(capture_all()))
+            if self.rank:
+                restore_all(tree_of(states[0]))
+            self._uneven = False
 
     def data_parallel(self, module: Any, **options: Any) -> Any:
         """The module wrapped by torch's ``DistributedDataParallel``; gradients are weighted by the parts of the batch.
@@ -71,6 +94,7 @@ class Ranks:
             self._compare(arrays, count)
         first, last = (count * rank // self.size for rank in (self.rank, self.rank + 1))
         self._weight = (last - first) / count if count else 1 / self.size
+        self._uneven = self._uneven or count % self.size != 0
         if first == last and count:  # the mean over nothing is no number: one example that weighs nothing
             first, last = 0, 1
         return tuple(array[first:last] for array in arrays)

@@ -1,0 +1,1 @@
+"""Handwritten digits, each trial trained by two processes together."""
