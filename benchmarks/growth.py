@@ -96,7 +96,7 @@ def draw(search: str, speeds: str, seed: int) -> None:
         axes.set_ylabel("GPUs in use")
         axes.axvline(hours, color=plot_style.INK, linewidth=1)
         axes.set_title(f"{way}: {hours:.2f} hours")
-    rows[0][0].legend(title="per trial", loc="upper right", fontsize=9, ncols=5)
+    rows[0][0].legend(title="per trial", loc="upper center", fontsize=9, ncols=5)
     rows[-1][0].set_xlabel("hours")
     plot_style.keep(figure, result_file.RESULTS / "growth.png")
 
