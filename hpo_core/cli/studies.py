@@ -71,13 +71,13 @@ def _slots(standing: Standing | None, pools: Mapping[str, Standing]) -> dict[str
     if not pools:
         return {}
     if standing is None:
-        return dict.fromkeys(["pool", "share", "uses", "could use", "waits"])
+        return dict.fromkeys(["pool", "share", "used", "demand", "waits"])
     waits = f"{standing.waited:.0f} s" if standing.held < standing.share else ""
     return {
         "pool": standing.pool,
         "share": f"{standing.share}/{standing.slots}",
-        "uses": standing.held,
-        "could use": standing.demand,
+        "used": standing.held,
+        "demand": standing.demand,
         "waits": waits,
     }
 

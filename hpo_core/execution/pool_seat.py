@@ -121,6 +121,7 @@ class PoolSeat:
         self._is_lost = False
         """Whether another controller of the study has its row."""
         self._is_told = False
+        self._seen = 0
         self._next_look = -math.inf
         self._next_beat = -math.inf
         self._last_look = -math.inf
@@ -148,8 +149,9 @@ class PoolSeat:
         Returns:
             Whether it looked.
         """
-        if now < self._next_look or self._is_lost:
+        if (now < self._next_look and seen == self._seen) or self._is_lost:  # a worker that joins is used at once
             return False
+        self._seen = seen
 
         def decide(rows: Sequence[PoolRow]) -> Change | None:
             mine = self._settled(rows, now, seen=seen, used=used, busy=busy)

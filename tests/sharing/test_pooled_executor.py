@@ -130,3 +130,9 @@ def test_nothing_begins_once_the_lease_has_run_out_unseen(inner: ByHand, pooled:
     inner.moment = LEASE_SECONDS + 5  # this controller was stopped, and goes on
     submit(pooled, 0, [])
     assert inner.begun == {} and pooled.inventory().slots == 0
+
+
+def test_a_worker_that_joins_is_used_at_once(inner: ByHand, pooled: PooledExecutor) -> None:
+    assert pooled.inventory().slots == 2
+    inner.slots = 3
+    assert pooled.inventory().slots == 3

@@ -9,6 +9,7 @@ import re
 import time
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from typer.testing import CliRunner
@@ -51,8 +52,8 @@ def test_list_and_status_say_share_use_demand_and_who_waits_for_whom(tmp_path: P
     second = driven(tmp_path, "second", weight=3)
     Study.create(make_spec(study="alone"), Home(tmp_path).open_journal())
     rows = {row["study"]: row for row in json.loads(hpo(tmp_path, "list", "--json"))}
-    assert (rows["first"]["share"], rows["first"]["uses"], rows["first"]["could use"]) == ("2/8", 8, 8)
-    assert (rows["second"]["share"], rows["second"]["uses"], rows["second"]["could use"]) == ("6/8", 0, 8)
+    assert (rows["first"]["share"], rows["first"]["used"], rows["first"]["demand"]) == ("2/8", 8, 8)
+    assert (rows["second"]["share"], rows["second"]["used"], rows["second"]["demand"]) == ("6/8", 0, 8)
     assert rows["alone"]["pool"] is None
     second.exchange(8.0, seen=8, used=0, busy=0)
     said = hpo(tmp_path, "status", "second")
@@ -147,6 +148,30 @@ def test_words_name_who_goes_first_and_different_sizes() -> None:
     words = standing_of(mine, others, "cpu on here").words
     assert "0 of 4 slots" in words and "high goes first by priority" in words
     assert "The studies state share.slots from 4 to 6: the smallest holds." in words
+
+
+def test_the_page_of_a_run_in_prefect_says_how_its_study_stands() -> None:
+    from hpo_flows.study_run.prefect_artifacts import StudyArtifacts
+
+    study = Study.create(make_spec(share=True, **SHARED))
+    artifacts = StudyArtifacts(study, uuid4(), pool=lambda: "pool p: 2 of 8 slots")
+    assert "pool p: 2 of 8 slots" in artifacts._shown()["study"][1]
+    assert "pool" not in StudyArtifacts(study, uuid4())._shown()["study"][1]
+
+
+def test_the_terminal_says_it_when_studies_come_and_go(tmp_path: Path) -> None:
+    from hpo_flows.study_run.cluster_news import PoolNews
+
+    first = driven(tmp_path, "first")
+    said: list[str] = []
+    news = PoolNews(first, said.append)
+    news.on_tick()
+    assert said == [], "a study alone has nothing to say"
+    driven(tmp_path, "second")
+    first.exchange(5.0, seen=8, used=8, busy=8)
+    news.on_tick()
+    news.on_tick()
+    assert len(said) == 1 and "4 of 8 slots" in said[0] and "shared with second" in said[0]
 
 
 def test_example_of_the_page_prints_what_it_says() -> None:

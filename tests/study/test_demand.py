@@ -45,7 +45,6 @@ def test_a_study_claims_what_it_could_grant(name: str) -> None:
         assert claimed >= granted, (claimed, granted)
         if name not in ("pbt", "pbt-truncation"):  # a trial may have to wait for one that was granted just now
             assert claimed == granted
-    assert any(granted for _, granted in compared(spec_of(name), workers=3))
 
 
 def test_the_count_stops_at_its_limit() -> None:

@@ -35,7 +35,7 @@ class ClusterNews:
 
 
 class PoolNews(ClusterNews):
-    """Observer that has it told when a study's share of its pool changes, or studies come and go there.
+    """Observer that has it told when a study's share of its pool changes much, or studies come and go there.
 
     Args:
         seat: of the study in its pool.
@@ -54,7 +54,10 @@ class PoolNews(ClusterNews):
         if seat.position is None or now < self._next:
             return
         found = seat.position.share, tuple(sorted(other.study for other in seat.others))
-        if found != self._said and (found[1] or self._said[1]):
+        came_or_went = found[1] != self._said[1]
+        if not came_or_went and abs(found[0] - self._said[0]) <= 1:  # one slot more or less: studies take turns with it
+            return
+        if found[1] or self._said[1]:
             self._next = now + POOL_NEWS_SECONDS
             self._say(standing_of(seat.mine, seat.others, seat.terms.pool).words)
         self._said = found

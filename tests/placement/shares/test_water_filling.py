@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core.placement.shares import Claim, divide, ideal_shares
@@ -47,11 +47,13 @@ def uniform_and_repeated(capacity: int, claims: list[Claim]) -> dict[str, Fracti
     return shares
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 100), claims())
 def test_ideal_shares_are_those_of_the_sources_text(capacity: int, claims: list[Claim]) -> None:
     assert ideal_shares(capacity, claims) == uniform_and_repeated(capacity, claims)
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 100), claims())
 def test_each_gets_its_ideal_share_rounded_down_or_up(capacity: int, claims: list[Claim]) -> None:
     ideal, shares = ideal_shares(capacity, claims), divide(capacity, claims)
@@ -59,6 +61,7 @@ def test_each_gets_its_ideal_share_rounded_down_or_up(capacity: int, claims: lis
         assert math.floor(ideal[study]) <= share <= math.ceil(ideal[study])
 
 
+@settings(max_examples=40)
 @given(st.integers(-3, 100), claims(gangs=True))
 def test_nothing_is_given_twice_and_nobody_gets_more_than_it_can_use(capacity: int, claims: list[Claim]) -> None:
     shares = divide(capacity, claims)
@@ -68,6 +71,7 @@ def test_nothing_is_given_twice_and_nobody_gets_more_than_it_can_use(capacity: i
         assert shares[claim.study] % claim.job_slots == 0
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 100), claims(gangs=True))
 def test_no_slot_stays_unused_that_a_whole_job_could_use(capacity: int, claims: list[Claim]) -> None:
     shares = divide(capacity, claims)
@@ -76,6 +80,7 @@ def test_no_slot_stays_unused_that_a_whole_job_could_use(capacity: int, claims: 
         assert claim.job_slots > min(left, claim.demand - shares[claim.study])
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 100), claims(gangs=True), st.randoms(use_true_random=False))
 def test_the_order_of_claims_does_not_matter(capacity: int, claims: list[Claim], random: object) -> None:
     shuffled = list(claims)
@@ -83,6 +88,7 @@ def test_the_order_of_claims_does_not_matter(capacity: int, claims: list[Claim],
     assert divide(capacity, shuffled) == divide(capacity, claims)
 
 
+@settings(max_examples=40)
 @given(
     st.integers(0, 100), claims(), st.integers(0, 6), st.sampled_from(["demand", "weight", "priority", "precedence"])
 )
@@ -100,12 +106,14 @@ def test_who_asks_for_more_never_gets_less(capacity: int, claims: list[Claim], p
     assert divide(capacity, changed)[claim.study] >= divide(capacity, claims)[claim.study]
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 100), claims())
 def test_a_larger_pool_gives_nobody_a_smaller_ideal_share(capacity: int, claims: list[Claim]) -> None:
     before, after = ideal_shares(capacity, claims), ideal_shares(capacity + 1, claims)
     assert all(before[study] <= after[study] for study in before)
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 30), claims(gangs=True), st.integers(0, 40))
 def test_a_lower_priority_takes_nothing_from_a_higher_one(capacity: int, claims: list[Claim], demand: int) -> None:
     low = Claim(study="low", demand=demand, weight=1000.0, priority=-100, precedence=9)
@@ -114,6 +122,7 @@ def test_a_lower_priority_takes_nothing_from_a_higher_one(capacity: int, claims:
     )
 
 
+@settings(max_examples=40)
 @given(st.integers(1, 12), claims(gangs=True, priorities=False))
 def test_nobody_starves_where_who_waits_takes_turns(capacity: int, claims: list[Claim]) -> None:
     """Every study that fits into the pool gets a job within as many precedence as there are studies, and once more."""

@@ -1,0 +1,1 @@
+"""Measurements of scale.py, one module for each layer: ``CASES`` and ``measure(**case)``."""
