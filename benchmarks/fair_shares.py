@@ -127,7 +127,11 @@ class Tenant:
 
 
 def fair(tenants: list[Tenant]) -> Shares:
-    return divide(SLOTS, [tenant.claim() for tenant in tenants])
+    """And what nobody claims is lent to those that may grow into it."""
+    shares = divide(SLOTS, [tenant.claim() for tenant in tenants])
+    unclaimed = SLOTS - sum(shares.values())
+    lent = divide(unclaimed, [Claim(study=tenant.name, demand=tenant.study.spare(SLOTS)) for tenant in tenants])
+    return {name: share + lent[name] for name, share in shares.items()}
 
 
 def first_come(tenants: list[Tenant]) -> Shares:

@@ -91,6 +91,10 @@ class Claimant(Protocol):
         """Slots that it could use now, counted up to ``most``."""
         ...
 
+    def spare(self, most: int) -> int:
+        """Slots beyond its demand that it could use once a job ends, counted up to ``most``."""
+        ...
+
     @property
     def job_slots(self) -> int:
         """Slots of its next job."""
@@ -136,7 +140,7 @@ class PoolSeat:
         """Slots that jobs may begin on: no more than the share, so that what is too much is given back as jobs end."""
         if self.position is None or self._is_lost or now > self._last_look + LEASE_SECONDS:
             return 0
-        return min(self.position.share, self.mine.held)
+        return min(self.position.share + self.position.lent, self.mine.held)
 
     def exchange(self, now: float, *, seen: int, used: int, busy: int) -> bool:
         """Look at the pool where it is time, and publish what changed. A database that fails is left alone.
@@ -215,14 +219,17 @@ class PoolSeat:
         )
         shared = seen if self.terms.shared_cluster else None
         capacity = capacity_of((mine, *self.others), shared_cluster=shared)
-        demand = self._claimed(min(capacity, seen), now, used=used, busy=busy)
-        mine = msgspec.structs.replace(mine, demand=demand)
+        most = min(capacity, seen)
+        demand = self._claimed(most, now, used=used, busy=busy)
+        spare = min(max(0, most - demand), self._study.spare(most))
+        mine = msgspec.structs.replace(mine, demand=demand, spare=spare)
         self.position = position_of(mine, self.others, capacity=capacity)
         return self._with_precedence(msgspec.structs.replace(mine, held=self.position.held), self.position, now)
 
     def _claimed(self, most: int, now: float, *, used: int, busy: int) -> int:
         """Slots that the study could use; where it leaves some unused, no more than it uses, for a while."""
-        idle = self.allowed(now) - busy
+        due = 0 if self.position is None else self.position.share  # what is lent may stay unused
+        idle = min(self.allowed(now), due) - busy
         if idle <= 0:
             self._unused_since = None
         elif self._unused_since is None or idle < self._study.job_slots:
@@ -237,8 +244,9 @@ class PoolSeat:
     def _with_precedence(self, mine: Member, position: Position, now: float) -> Member:
         """With how long it has waited, or has had more than others, by :class:`Claim`'s rule."""
         rest = position.ideal % mine.job_slots
-        short = mine.held < position.ideal
-        over = mine.held > position.ideal - rest and not short
+        held = mine.held - min(position.lent, max(0, mine.held - position.share))
+        short = held < position.ideal
+        over = held > position.ideal - rest and not short
         self._short_since = (now if self._short_since is None else self._short_since) if short else None
         self._over_since = (now if self._over_since is None else self._over_since) if over else None
         turn = ROUND_SECONDS * float(rest) / mine.job_slots
@@ -250,7 +258,7 @@ class PoolSeat:
             rounded_up = now - self._over_since
             precedence = JUST_BEGUN if rounded_up < turn else -int(rounded_up)
         after = self.terms.preempt_after
-        asks = after is not None and waited >= after and mine.held < position.share
+        asks = after is not None and waited >= after and held < position.share
         precedence = max(-JUST_BEGUN, min(precedence, JUST_BEGUN))
         return msgspec.structs.replace(mine, precedence=precedence, waited=round(waited, 1), asks=asks)
 

@@ -340,6 +340,16 @@ class Study(PersonRequests):
         size = largest_size(self.spec, self.state, most) if grows else self.job_slots
         return demand_of(self.state, self.method, self.rules, self._grants, size=size, most=most)
 
+    def spare(self, most: int) -> int:
+        """Slots beyond its demand that it could use once a job ends, counted up to ``most``: where trials grow.
+
+        A trial that is promoted as its job ends may have kappa slots, where its job had fewer.
+        """
+        if self.spec.training.gang != "auto" or self.state.halted is not None:
+            return 0
+        grown = largest_size(self.spec, self.state, most) * len(self.state.running)
+        return max(0, min(most, grown) - self.state.slots_in_use)
+
     @property
     def job_slots(self) -> int:
         """Slots that the next job needs; one that grows needs one and takes more."""

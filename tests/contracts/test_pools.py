@@ -34,6 +34,9 @@ class Claiming:
     def demand(self, most: int) -> int:
         return min(most, self.wanted)
 
+    def spare(self, most: int) -> int:
+        return 0
+
 
 def seat_of(pools: Pools, study: str, **terms: Any) -> PoolSeat:
     return PoolSeat(pools, Terms(**({"pool": "p", "study": study, "owner": f"{study}-1"} | terms)), Claiming())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.pool_seat import PoolSeat, Terms
@@ -32,14 +32,16 @@ class Player:
         slots: int = SLOTS,
         search: dict[str, Any] | None = None,
         begins: float = 0.0,
-        gang: int = 1,
+        gang: int | Literal["auto"] = 1,
         **terms: Any,
     ) -> None:
         self.name, self.begins = name, begins
         self.clock = VirtualClock(begins)
         changes: dict[str, Any] = {"search": search} if search is not None else {}
-        if gang > 1:
+        if gang != 1:
             changes |= {"training": {"gang": gang}, "cluster": {"kind": "local", "workers": slots}}
+        if gang == "auto":
+            changes |= {"scaling": {"speedups": {2: 2.0, 4: 4.0}}}
         spec = make_spec(study=name, **changes)
         self.study = Study.create(spec, MemoryJournal(), clock=self.clock)
         self.inner = VirtualExecutor(

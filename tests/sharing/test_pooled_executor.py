@@ -64,6 +64,9 @@ class Endless:
     def demand(self, most: int) -> int:
         return most
 
+    def spare(self, most: int) -> int:
+        return 0
+
 
 @pytest.fixture
 def inner() -> ByHand:

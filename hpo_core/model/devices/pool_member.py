@@ -37,6 +37,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Slots of the pool, as its settings say."""
     demand: _Count = 0
     """Slots that it could use now."""
+    spare: _Count = 0
+    """Slots beyond them that it could use once a job ends, as trials grow: lent to it where nobody claims them."""
     held: _Count = 0
     """Slots that nobody else may use."""
     used: _Count = 0

@@ -47,6 +47,8 @@ class Position(msgspec.Struct, frozen=True):
     capacity: int
     share: int
     """Slots that it is due."""
+    lent: int
+    """Slots beyond them that nobody claims: it may hold them until somebody does."""
     ideal: Fraction
     """The same before it is rounded to whole jobs."""
     held: int
@@ -60,12 +62,27 @@ def position_of(mine: Member, others: Sequence[Member], *, capacity: int) -> Pos
 
     Where the others took its slots (its lease had run out), or the pool became smaller, it gives way.
     """
-    claims = [claim_of(member) for member in (mine, *others)]
-    share = divide(capacity, claims)[mine.study]
+    members = (mine, *others)
+    claims = [claim_of(member) for member in members]
+    shares = divide(capacity, claims)
+    share = shares[mine.study]
+    lent = _lent(members, max(0, capacity - sum(shares.values()))).get(mine.study, 0)
     taken = sum(member.held for member in others)
-    held = share if share > mine.held else max(share, min(mine.used, mine.held))
+    most = share + lent
+    held = most if most > mine.held else max(most, min(mine.used, mine.held))
     held = min(held, max(0, capacity - taken))
-    return Position(capacity, share, ideal_shares(capacity, claims)[mine.study], held, max(0, capacity - taken - held))
+    ideal = ideal_shares(capacity, claims)[mine.study]
+    return Position(capacity, share, lent, ideal, held, max(0, capacity - taken - held))
+
+
+def _lent(members: Sequence[Member], unclaimed: int) -> dict[str, int]:
+    """Slots that no member claims, divided by the same rule between those that could use them later."""
+    claims = [
+        Claim(study=member.study, demand=member.spare, weight=member.weight, priority=member.priority)
+        for member in members
+        if member.spare
+    ]
+    return divide(unclaimed, claims) if unclaimed and claims else {}
 
 
 def should_preempt(mine: Member, others: Sequence[Member], *, capacity: int) -> str | None:
@@ -80,7 +97,12 @@ def should_preempt(mine: Member, others: Sequence[Member], *, capacity: int) -> 
     asking = [member for member in members if member.asks and member.held < shares[member.study]]
     if not asking:
         return None
-    most = max(members, key=lambda member: member.held - shares[member.study])  # the first by name between equals
-    if most.study != mine.study or mine.held <= shares[mine.study]:
+    most = max(members, key=lambda member: _kept(member) - shares[member.study])  # the first by name between equals
+    if most.study != mine.study or _kept(mine) <= shares[mine.study]:
         return None
     return max(asking, key=lambda member: member.waited).study
+
+
+def _kept(member: Member) -> int:
+    """Slots that it holds, without those that it was lent and does not use: these go back by themselves."""
+    return member.held - min(member.spare, max(0, member.held - member.used))

@@ -62,6 +62,37 @@ def test_a_pool_that_became_smaller_and_a_lease_that_ran_out_make_a_study_give_w
     assert position_of(mine, [], capacity=5).held == 5
 
 
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12), st.sampled_from([1.0, 2.0]), st.integers(0, 1)),
+             min_size=1, max_size=4)
+)  # fmt: skip
+def test_what_nobody_claims_is_lent_and_nothing_else(asked: list[tuple[int, int, float, int]]) -> None:
+    members = [
+        Member(study=name, demand=demand, spare=spare, weight=weight, priority=priority)
+        for name, (demand, spare, weight, priority) in zip(NAMES, asked, strict=False)
+    ]
+    positions = [
+        position_of(mine, [other for other in members if other is not mine], capacity=SLOTS) for mine in members
+    ]
+    without = [msgspec.structs.replace(member, spare=0) for member in members]
+    assert [one.share for one in positions] == [
+        position_of(mine, [other for other in without if other is not mine], capacity=SLOTS).share for mine in without
+    ], "nobody is due less because another one is lent some"
+    unclaimed = SLOTS - sum(one.share for one in positions)
+    assert sum(one.lent for one in positions) == min(unclaimed, sum(member.spare for member in members))
+    assert all(one.lent <= member.spare for one, member in zip(positions, members, strict=True))
+
+
+def test_lent_slots_that_are_not_used_are_no_reason_to_end_a_job() -> None:
+    lent = Member(study="lent", demand=2, spare=6, held=8, used=2)
+    waiting = Member(study="waiting", demand=4, asks=True, waited=70.0)
+    assert should_preempt(lent, [waiting], capacity=8) is None
+    used = msgspec.structs.replace(lent, used=8, demand=8, spare=0)
+    assert should_preempt(used, [waiting], capacity=8) == "waiting"
+    assert position_of(lent, [waiting], capacity=8).held == 4
+
+
 def test_the_pool_is_as_large_as_its_largest_cluster_or_the_least_that_is_stated() -> None:
     members = [Member(study="a", seen=8), Member(study="b", seen=4)]
     assert capacity_of(members) == 8
