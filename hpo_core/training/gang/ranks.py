@@ -154,7 +154,8 @@ def _collectives() -> int | None:
     from torch.distributed import distributed_c10d
 
     try:
-        return int(distributed_c10d._get_default_group()._get_sequence_number_for_group())
+        group: Any = distributed_c10d._get_default_group()
+        return int(group._get_sequence_number_for_group())
     except (RuntimeError, AttributeError, ValueError):
         return None
 
