@@ -65,7 +65,8 @@ def first_job(spec: StudySpec, given: dict[str, str] | None = None, steps: int |
     Raises:
         SpecError: the study grants no job, or has no such parameter or value.
     """
-    plain = spec.model_copy(update={"warm_start": None})
+    alone = spec.training.model_copy(update={"gang": 1})  # one process trains it, whatever the study's jobs have
+    plain = spec.model_copy(update={"warm_start": None, "training": alone})
     jobs = Study.create(plain).set_capacity(1)
     if not jobs:
         raise SpecError(f"Study {spec.study!r} grants no job at all; see its search and stop rules.")

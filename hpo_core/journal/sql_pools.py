@@ -58,9 +58,10 @@ class SqlPools:
                 change = decide(rows)
                 if change is None:
                     return
+                there = {row.study: row.member for row in rows}  # not compared as text: another version's has more
                 for gone in change.gone:
-                    same = _is(pool, gone.study) & (_table.c.member == _text(gone))
-                    connection.execute(_table.update().where(same).values(present=0))
+                    if there.get(gone.study) == gone:
+                        connection.execute(_table.update().where(_is(pool, gone.study)).values(present=0))
                 values = {"present": 1, "member": _text(change.mine)}
                 if any(row.study == study for row in rows):
                     connection.execute(_table.update().where(_is(pool, study)).values(values))

@@ -95,6 +95,12 @@ def test_default_steps_and_parameters_are_those_of_the_first_trial(tmp_path: Pat
     assert f"x = {first.params['x']!r}" in output and "step 5: loss" in output
 
 
+@pytest.mark.parametrize("gang", [2, "auto"])
+def test_a_study_of_gangs_is_tried_in_one_process(tmp_path: Path, gang: int | str) -> None:
+    file = study_file(tmp_path, training={"gang": gang}, cluster={"kind": "local", "workers": 2})
+    assert "step 1: loss" in hpo_try(file, "--steps", "1").output
+
+
 def test_standard_input_is_the_users(tmp_path: Path) -> None:
     output = hpo_try(study_file(tmp_path, "asks"), "--steps", "2", input="3\n4\n").output
     assert "which loss?" in output and "step 2: loss = 4" in output

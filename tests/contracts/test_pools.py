@@ -122,6 +122,7 @@ def test_controllers_that_exchange_at_the_same_time_hold_no_slot_twice(open_agai
         '{"study": "x", "priority": 4000, "demand": 8}',
         '{"study": "someone else", "held": 8}',
         '{"study": "x", "waited": NaN}',
+        '{"study": "x", "stated": 0}',
         "[" * 100_000,
         b"\xff\xfe",
         7,
@@ -152,6 +153,18 @@ def test_a_row_that_claims_everything_and_is_not_kept_alive_holds_nothing_after_
         seat.exchange(float(moment), seen=SLOTS, used=0, busy=0)
     assert seat.allowed(moment) == 8
     assert members(pools).keys() == {"mine"}, "a later study need not wait for the lease again"
+
+
+def test_a_dead_controllers_row_is_given_up_however_it_was_written(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path / "journal.db")
+    seat = seat_of(pools_of(journal), "mine")
+    seat.exchange(0.0, seen=SLOTS, used=0, busy=0)
+    with sqlite3.connect(tmp_path / "journal.db") as database:
+        body = '{"study": "x", "demand": 8, "held": 8, "of_a_later_version": 1}'
+        database.execute("INSERT INTO hpo_pools VALUES ('p', 'x', 1, ?, '')", (body,))
+    for moment in range(1, int(LEASE_SECONDS) + 6):
+        seat.exchange(float(moment), seen=SLOTS, used=0, busy=0)
+    assert members(pools_of(journal)).keys() == {"mine"}, "else it counts as alive again after a pause of ours"
 
 
 def test_a_study_alone_costs_at_most_one_statement_a_second(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from hpo_core import Study
 from hpo_core.home import Home
-from hpo_core.model.events import AttemptFailed, Entry, JobCompleted, JobGranted
+from hpo_core.model.events import AttemptFailed, CapacityChanged, Entry, JobCompleted, JobGranted
 from hpo_core.model.trial import Outcome
 from hpo_core.replay.audit import audit
 
@@ -211,18 +211,20 @@ def test_a_gang_that_does_not_fit_waits_with_a_word_until_workers_join(runs: Run
     address = f"tcp://127.0.0.1:{_free_port()}"
     port = address.rpartition(":")[2]
     servers = [_server("dask.__main__", "scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard")]
-    worker = ("dask.__main__", "worker", address, "--nthreads", "2", "--host", "127.0.0.1", "--no-dashboard")
+    worker = ("dask.__main__", "worker", address, "--nthreads", "2", "--no-dashboard", "--host")
     try:
-        servers.append(_server(*worker))
+        servers.append(_server(*worker, "127.0.0.1"))
         cluster = {"kind": "address", "address": address}
         process = runs.start("tune", runs.study("waits", 4, search=ONE_TRIAL, cluster=cluster))
         runs.until(process, lambda: "training.gang = 4 needs 4 slots at once, and the cluster has 2" in runs.log)
         runs.until(process, lambda: runs.exists("waits"))
         assert not runs.events("waits", JobGranted)
-        servers.append(_server(*worker))
+        servers.append(_server(*worker, "127.0.0.2"))  # another computer, as far as addresses say
         runs.end(process)
         runs.whole("waits")
         assert [grant.demand.slots for grant in runs.events("waits", JobGranted)] == [4]
+        devices = runs.events("waits", CapacityChanged)[-1].inventory.devices
+        assert {device.name: device.slots for device in devices} == {"127.0.0.1": 2, "127.0.0.2": 2}
     finally:
         for server in reversed(servers):
             server.terminate()

@@ -25,6 +25,7 @@ SEARCHES: list[dict[str, Any]] = [
     {"method": "hyperband", "max_resource": 9, "reduction_factor": 3},
     {"method": "random", "configs": 7, "max_resource": 3},
     {"method": "pasha", "configs": 12, "max_resource": 9, "reduction_factor": 3},
+    {"method": "pbt", "population": 4, "generations": 3, "steps_per_generation": 2},
 ]
 SCALINGS: list[dict[str, Any]] = [
     {},

@@ -33,7 +33,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether all members use one cluster; else each has workers of its own."""
     seen: _Count = 0
     """Slots of its cluster, as it sees them."""
-    stated: _Count | None = None
+    stated: Annotated[int, msgspec.Meta(ge=1, le=MOST_SLOTS)] | None = None
     """Slots of the pool, as its settings say."""
     demand: _Count = 0
     """Slots that it could use now."""

@@ -52,7 +52,6 @@ def join(place: RankPlace, *, stall_timeout: float | None = None, alive: Callabl
         GangError: another rank did not come.
         ObjectiveError: torch is not installed.
     """
-    _set_environment(place)
     try:
         import torch
         import torch.distributed as distributed
@@ -62,12 +61,14 @@ def join(place: RankPlace, *, stall_timeout: float | None = None, alive: Callabl
             "there, or set training.gang to 1."
         ) from error
     store = distributed.FileStore(place.store, place.size)  # type: ignore[attr-defined]
-    device, gpu = _own_gpu(torch, place)
+    visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    _set_environment(place, visible)
+    device, gpu = _own_gpu(torch, place, visible)
     gpus = _arrive(store, place, gpu, alive)
     settings: dict[str, Any] = {"backend": "gloo"}
     if _NO_GPU not in gpus and len(set(gpus)) == place.size:
         torch.cuda.set_device(device)
-        settings = {"backend": "cpu:gloo,cuda:nccl", "device_id": torch.device("cuda", device)}
+        settings = {"backend": "cpu:gloo,cuda:nccl"}
     distributed.init_process_group(
         **settings,
         store=store,
@@ -93,24 +94,32 @@ def is_lost_peer(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in text for words in _LOST_PEER)
 
 
-def _set_environment(place: RankPlace) -> None:
-    """Variables that Lightning, Accelerate and torch itself read."""
+def _set_environment(place: RankPlace, gpus: int) -> None:
+    """Variables that Lightning, Accelerate and torch itself read.
+
+    They take the local rank for the number of a GPU. So ranks that see one GPU each, their own, are told that each is
+    alone on a node.
+
+    Args:
+        gpus: that this process sees.
+    """
+    local = min(place.local_size, gpus or place.local_size)
     os.environ |= {
         "RANK": str(place.rank),
         "WORLD_SIZE": str(place.size),
-        "LOCAL_RANK": str(place.local_rank),
-        "LOCAL_WORLD_SIZE": str(place.local_size),
+        "LOCAL_RANK": str(place.local_rank % local),
+        "LOCAL_WORLD_SIZE": str(local),
+        "NODE_RANK": str(place.rank // local),
     }
     if place.one_node:
         os.environ |= {"GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": _LOOPBACK}
 
 
-def _own_gpu(torch: Any, place: RankPlace) -> tuple[int, str]:
+def _own_gpu(torch: Any, place: RankPlace, gpus: int) -> tuple[int, str]:
     """Number of the GPU that this rank would use, and its name among all computers."""
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if not count:
+    if not gpus:
         return 0, _NO_GPU
-    device = place.local_rank % count
+    device = place.local_rank % gpus
     return device, f"{socket.gethostname()} {torch.cuda.get_device_properties(device).uuid}"
 
 
