@@ -377,6 +377,7 @@ class TrialHandle:
             self.warn(*self._watch.warnings())
         ranks: list[Any] | None = None
         if self.ranks is not None:
+            self.warn(*self.ranks.warnings())
             average_metrics(self.ranks, self._curve.kept(), self.target)
             ranks = agree_on_state(self.ranks, self._tracked)
         metrics = self._curve.at(self.target)

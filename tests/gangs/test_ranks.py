@@ -141,6 +141,13 @@ def test_a_checkpoint_goes_on_with_any_number_of_ranks_and_without_a_gang(gangs:
         assert gangs.train(size, 2, "train_noisy", start=noisy.checkpoint).outcome is Outcome.COMPLETED
 
 
+def test_ranks_that_exchange_nothing_are_warned(gangs: Gangs) -> None:
+    report = gangs.train(2, 2, "train_unchanged")
+    assert losses(report) == losses(gangs.train(1, 2, "train_unchanged"))
+    assert report.warnings and "the 2 ranks of the gang exchanged nothing" in report.warnings[0]
+    assert not gangs.train(2, 2, "train").warnings
+
+
 def test_the_example_has_two_new_lines_and_its_ranks_stay_alike(gangs: Gangs) -> None:
     """It shuffles and drops out by the same generator, and its last batch has parts of two sizes."""
     alone = inspect.getsource(digits.train).splitlines()

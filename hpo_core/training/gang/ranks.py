@@ -34,6 +34,17 @@ class Ranks:
         """Whether all ranks began the loop with the same random state."""
         self._uneven = False
         """Whether parts of different sizes were drawn for since the random states were last made alike."""
+        self._collectives = _collectives()
+        """Collective calls before those of the training function; None: this torch does not count them."""
+
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with how the training function used the gang."""
+        if self._collectives is None or _collectives() != self._collectives:
+            return ()
+        return (
+            f"the {self.size} ranks of the gang exchanged nothing: each trained on all of the data, as fast as one "
+            "alone. Pass the model to trial.data_parallel() and each batch to trial.shard(), or set training.gang to 1",
+        )
 
     def begin(self) -> None:
         """The loop begins; each rank must call it."""
@@ -121,6 +132,8 @@ class Ranks:
         padded[: len(data)] = own
         parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
         distributed.all_gather(parts, padded)
+        if self._collectives is not None:
+            self._collectives += 2  # these are ours
         return [part[: int(length)].numpy().tobytes() for part, length in zip(parts, lengths, strict=True)]
 
     def _compare(self, arrays: tuple[Any, ...], count: int) -> None:
@@ -134,6 +147,17 @@ class Ranks:
                 "same order: draw it from a generator of its own (torch.Generator().manual_seed(trial.seed)) that is "
                 "tracked, not from one that dropout or augmentation draw from, too."
             )
+
+
+def _collectives() -> int | None:
+    """How many collective calls this process made so far, by anybody."""
+    from torch.distributed import distributed_c10d
+
+    try:
+        group: Any = distributed_c10d._get_default_group()
+        return int(group._get_sequence_number_for_group())
+    except (RuntimeError, AttributeError, ValueError):
+        return None
 
 
 def _checksum(arrays: tuple[Any, ...]) -> int:
