@@ -20,6 +20,7 @@ from hpo_core.model.trial import RESULTS, Report
 from hpo_core.replay.damaged_journals import damage_named
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
+from hpo_core.views.failure_reasons import rank_named
 from hpo_core.views.hopping.hop_words import plain_visits, visit_lines
 from hpo_core.views.trial_story import trial_story, unrestored_lines, warning_lines
 
@@ -43,7 +44,11 @@ def print_trial(home: Home, name: str, trial: int, *, at: int | None, as_json: b
     reports = list(_reports(recorded, trial))
     story = [*trial_story(study.state, trial), *unrestored_lines(recorded, trial), *warning_lines(recorded, trial)]
     folder = home.study_folder(name)
-    logs = [folder / log_path(trial, attempt) for attempt in range(study.state.trials[trial].attempts)]
+    ranks = {report.attempt: rank_named(report.message) for report in reports}
+    logs = [
+        folder / log_path(trial, attempt, ranks.get(attempt, 0))
+        for attempt in range(study.state.trials[trial].attempts)
+    ]
     if as_json:
         record = study.state.trials[trial]
         attempts = [_plain(report, folder) for report in reports]
@@ -80,5 +85,5 @@ def _plain(report: Report, folder: Path) -> dict[str, Any]:
         "message": report.message,
         "detail": report.detail,
         "usage": msgspec.to_builtins(report.usage) if isinstance(report.usage, Usage) else None,
-        "log": str(folder / log_path(report.trial, report.attempt)),
+        "log": str(folder / log_path(report.trial, report.attempt, rank_named(report.message))),
     }

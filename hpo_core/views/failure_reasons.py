@@ -17,6 +17,7 @@ MESSAGE_SHOWN = 160
 """Characters of a message in a summary; ``hpo show NAME --trial T`` has it in full."""
 _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*): (?P<message>.*)", re.DOTALL)
 _NAME = re.compile(r"[A-Za-z_][\w.]*")
+_RANK = re.compile(r"Rank (\d{1,4}) of \d+: ")
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+(\.\d+)?([eE][-+]?\d+)?")
 
 
@@ -81,12 +82,24 @@ def failures_of(state: StudyState) -> Failures:
             message=members[0][1],
             trials=tuple(trial.number for trial, _ in members),
             attempt=members[0][0].failures[-1].attempt,
-            log=log_path(members[0][0].number, members[0][0].failures[-1].attempt),
+            log=log_path(
+                members[0][0].number, members[0][0].failures[-1].attempt, rank_named(members[0][0].failures[-1].message)
+            ),
         )
         for (outcome, error, _), members in found.items()
     ]
     groups.sort(key=lambda group: (-len(group.trials), group.trials))
     return Failures(trials=len(state.trials), failed=failed, diverged=diverged, groups=tuple(groups))
+
+
+def rank_named(message: str) -> int:
+    """The rank of a gang whose end a message tells, and whose log says more; 0 where it names none.
+
+    >>> rank_named("Rank 2 of 4: ValueError: bad"), rank_named("ValueError: bad")
+    (2, 0)
+    """
+    found = _RANK.match(message)
+    return 0 if found is None else int(found[1])
 
 
 def failure_lines(failures: Failures, folder: str = "") -> list[str]:

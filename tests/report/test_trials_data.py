@@ -108,6 +108,8 @@ def test_log_tails_follow_no_link_and_wait_for_no_pipe(tmp_path: Path) -> None:
     found = log_tail(folder, 2, 1)
     assert found is not None and found[1].startswith("red\nepoch 2\n") and "\x1b" not in found[1] + found[0]
     assert log_tail(folder, 3, 2) == ("logs/trial-00003-attempt-1.log", "… the last line\n")
+    (logs / "trial-00003-attempt-1.rank-2.log").write_text("why it failed\n")
+    assert log_tail(folder, 3, 2, {1: 2}) == ("logs/trial-00003-attempt-1.rank-2.log", "why it failed\n")
 
 
 def test_a_log_cannot_end_the_data_it_stands_in(played: World, tmp_path: Path) -> None:

@@ -79,3 +79,8 @@ def test_exception_without_text_and_long_text() -> None:
     assert first.reason == "AssertionError"
     assert all(len(line) < 300 for line in failure_lines(failures_of(study.state)))
     assert len(second.message) == 900
+
+
+def test_the_log_is_that_of_the_rank_that_failed() -> None:
+    study = reported((Outcome.CRASHED, "Rank 3 of 4: The training process exited"), 0.1)
+    assert failures_of(study.state).groups[0].log == "logs/trial-00000-attempt-0.rank-3.log"

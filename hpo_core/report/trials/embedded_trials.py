@@ -18,6 +18,7 @@ from hpo_core.report.study.series import Series, Span
 from hpo_core.report.style import text
 from hpo_core.report.trials.log_tails import log_tail
 from hpo_core.state import TrialRecord
+from hpo_core.views.failure_reasons import rank_named
 from hpo_core.views.formatting import duration, listed, number
 from hpo_core.views.hopping.partition_names import PartitionNames
 from hpo_core.views.hopping.visit_order import VISITS_NAMED, epochs_of
@@ -173,7 +174,8 @@ def _details(series: Series, spans: dict[int, list[Span]], folder: Path | None) 
         if partitions is not None and left["visits"] > 0:
             keep(trial, "visits", _visits(trial, partitions), "visits")
         if folder is not None and place < LOGS:
-            keep(trial, "log", log_tail(folder, trial.number, trial.attempts), "log")
+            ranks = {failure.attempt: rank_named(failure.message) for failure in trial.failures}
+            keep(trial, "log", log_tail(folder, trial.number, trial.attempts, ranks), "log")
     return found
 
 

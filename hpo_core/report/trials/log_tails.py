@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from hpo_core.checkpoints.paths import log_path
@@ -16,14 +17,15 @@ TAIL = 3_000
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def log_tail(folder: Path, trial: int, attempts: int) -> tuple[str, str] | None:
+def log_tail(folder: Path, trial: int, attempts: int, ranks: Mapping[int, int] | None = None) -> tuple[str, str] | None:
     """Name and end of the log of the latest attempt that has one; None where none has.
 
     Args:
         folder: of the study.
+        ranks: by attempt, the rank of its gang that failed.
     """
     for attempt in range(attempts - 1, max(-1, attempts - 4), -1):
-        place = log_path(trial, attempt)
+        place = log_path(trial, attempt, (ranks or {}).get(attempt, 0))
         text = _end_of(folder / place)
         if text.strip():
             return place, text
