@@ -64,8 +64,8 @@ def _without_tags(loc: tuple[Any, ...], data: Any) -> tuple[Any, ...]:
     for part in loc:
         if part in _TAGS and isinstance(data, dict) and part not in data:
             continue
-        if isinstance(part, str) and isinstance(data, list | str):  # a list has no names: which form it was taken for
-            continue
+        if isinstance(part, str) and isinstance(data, list | str | int | float):
+            continue  # nothing in it has a name: pydantic says which form it was taken for
         place.append(part)
         if isinstance(data, dict):
             data = data.get(part)

@@ -84,6 +84,11 @@ def test_what_is_wrong_is_said(tmp_path: Path, old: str, new: str, expected: str
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
+        (
+            "seed: 1",
+            "seed: 1\ntraining: {gang: 0}",
+            r"training\.gang: Input should be greater.*\n.*training\.gang: .*'auto'",
+        ),
         ("seed: 1", "seed: 1\nseed: 2", "line 14: the key 'seed' stands twice; line 13 has it"),
         ("{type: int, low: 1, high: 4}", "{low: 1, high: 4}", "space.layers: 'type' is required and absent"),
         ("{name: random}", "TPESampler", "sampler: a mapping belongs here.*'TPESampler'"),
