@@ -200,6 +200,7 @@ def test_a_slow_pilot_ends_growth() -> None:
         ({"efficiency": 1.5}, "efficiency"),
         ({"most": 1}, "most"),
         ({"model": {"seconds": 0, "gradient_mb": 1, "network_gbps": 1}}, "seconds"),
+        ({"model": {"seconds": 1, "gradient_mb": 1e300, "network_gbps": 1e-300}}, "less than or equal"),
     ],
 )
 def test_scaling_that_contradicts_itself_is_refused(scaling: dict[str, Any], said: str) -> None:

@@ -17,9 +17,13 @@ MOST = 1024
 class StepSpec(Part):
     """What one training step costs, for a model of it."""
 
-    seconds: float = Field(gt=0, description="Of a step on one slot, at the global batch size.")
-    gradient_mb: float = Field(gt=0, description="Megabytes (10^6 bytes) of all gradients: 4 for a million parameters.")
-    network_gbps: float = Field(gt=0, description="Gigabits a second between the slots that software reaches.")
+    seconds: float = Field(ge=1e-9, le=1e9, description="Of a step on one slot, at the global batch size.")
+    gradient_mb: float = Field(
+        ge=1e-6, le=1e9, description="Megabytes (10^6 bytes) of all gradients: 4 for a million parameters."
+    )
+    network_gbps: float = Field(
+        ge=1e-6, le=1e6, description="Gigabits a second between the slots that software reaches."
+    )
 
 
 class ScalingSpec(Part):
