@@ -7,7 +7,7 @@ It lies below the placer, so that each slot counts once, whatever runs there. Th
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -78,14 +78,17 @@ class PooledExecutor:
 
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         keys = set(attempts)
-        with self._lock:
-            dropped = [each for each in self._waiting if each.job.key in keys]
-            self._waiting = [each for each in self._waiting if each.job.key not in keys]
-        message = "The attempt was ended while it waited for a slot of the pool."
-        for job, _, on_report in dropped:
-            keys.discard(job.key)
-            on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.PREEMPTED, message=message))
+        keys -= self._drop(keys, "The attempt was ended while it waited for a slot of the pool.")
         self._inner.cancel(sorted(keys))
+
+    def _drop(self, attempts: Collection[tuple[int, int]], message: str) -> set[tuple[int, int]]:
+        """Report those of them that have not begun; returns them."""
+        with self._lock:
+            dropped = [each for each in self._waiting if each.job.key in attempts]
+            self._waiting = [each for each in self._waiting if each.job.key not in attempts]
+        for job, _, on_report in dropped:
+            on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.PREEMPTED, message=message))
+        return {each.job.key for each in dropped}
 
     def cancel_all(self) -> None:
         with self._lock:
@@ -111,6 +114,7 @@ class PooledExecutor:
             with self._lock:
                 self._busiest = self._busy()
             self._start_waiting()
+            self._give_up_oversized()
             self._preempt()
 
     def _start_waiting(self) -> None:
@@ -122,6 +126,21 @@ class PooledExecutor:
                 each = self._waiting.pop(0)
                 self._running[each.job.key] = each.job.demand.slots
             self._start(each)
+
+    def _give_up_oversized(self) -> None:
+        """Report those that wait for more slots than the study may use: their study sizes them anew.
+
+        A trial that grew when it was granted would wait for ever, and those behind it, where the share is small from
+        then on. Studies whose jobs are all as large get that many slots in turn.
+        """
+        allowed = self.seat.allowed(self.now())
+        if not allowed:
+            return
+        most = max(allowed, self.seat.mine.job_slots)
+        with self._lock:
+            keys = [each.job.key for each in self._waiting if each.job.demand.slots > most]
+        if keys:
+            self._drop(keys, "Other studies of the pool took its slots before it began; its size is decided again.")
 
     def _start(self, each: _Waiting) -> None:
         key = each.job.key

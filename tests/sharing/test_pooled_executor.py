@@ -10,7 +10,7 @@ from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.pool_seat import LEASE_SECONDS, PoolSeat, Terms
 from hpo_core.execution.pooled_executor import PooledExecutor
 from hpo_core.journal.pools import MemoryPools
-from hpo_core.model.devices.inventory import Inventory, Slot
+from hpo_core.model.devices.inventory import Inventory, Slot, slots_demand
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
@@ -78,8 +78,8 @@ def pooled(inner: ByHand) -> PooledExecutor:
     return PooledExecutor(inner, PoolSeat(MemoryPools(), Terms(pool="p", study="s", owner="me"), Endless()))
 
 
-def submit(executor: PooledExecutor, trial: int, told: list[Report]) -> None:
-    job = Job(trial, 0, Rung(0, 0), 1, {})
+def submit(executor: PooledExecutor, trial: int, told: list[Report], slots: int = 1) -> None:
+    job = Job(trial, 0, Rung(0, 0), 1, {}, demand=slots_demand(slots))
     executor.submit(job, Slot(0, 0, "dask"), lambda _, report: told.append(report))
 
 
@@ -139,3 +139,23 @@ def test_a_worker_that_joins_is_used_at_once(inner: ByHand, pooled: PooledExecut
     assert pooled.inventory().slots == 2
     inner.slots = 3
     assert pooled.inventory().slots == 3
+
+
+def test_a_trial_that_grew_does_not_wait_for_slots_that_went_to_others(inner: ByHand, pooled: PooledExecutor) -> None:
+    """Granted with four slots just before another study came: it, and those behind it, waited for ever."""
+    inner.slots = 4
+    told: list[Report] = []
+    assert pooled.inventory().slots == 4
+    submit(pooled, 0, told, slots=3)
+    submit(pooled, 1, told, slots=4)
+    submit(pooled, 2, told)
+    other = PoolSeat(pooled.seat._pools, Terms(pool="p", study="other", owner="o"), Endless())
+    for moment in range(1, 12):
+        inner.moment = float(moment)
+        other.exchange(inner.moment, seen=4, used=other.allowed(inner.moment), busy=other.allowed(inner.moment))
+        pooled.inventory()
+        if moment == 5:
+            inner.end(0)
+    (ended,) = [report for report in told if report.trial]
+    assert (ended.trial, ended.outcome) == (1, Outcome.PREEMPTED) and "size is decided again" in ended.message
+    assert list(inner.begun) == [2]
