@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core import Job, MemoryJournal, Outcome, Report, Study
-from hpo_core.model.events import JobCompleted, TrialCreated
+from hpo_core.model.events import JobCompleted, JobGranted, TrialCreated
 from hpo_core.model.float_sum import float_sum
 from hpo_core.model.pareto_front import add_to_front, dominates
+from hpo_core.model.stage import Rung as Stage
 from hpo_core.replay.audit import audit
 from hpo_core.search.halving.pareto_rungs import ParetoRung
 from hpo_core.search.halving.rungs import Rung, make_rung
@@ -193,12 +194,11 @@ def test_the_front_of_a_study_is_what_nothing_dominates(given: list[Losses | Non
     state = StudyState()
     for trial, losses in enumerate(given):
         state.apply(TrialCreated(trial, 0, {}))
-        state.trials[trial].running = True
-        state.running[trial] = None  # type: ignore[assignment]
+        state.apply(JobGranted(trial, 0, Stage(0, 0), target=1, checkpoint=None))
         kept = losses or ()
         several = kept if len(kept) > 1 else ()
         loss = kept[0] if several else None
-        state.apply(JobCompleted(trial, 0, Rung(0, 0), 1, loss, {}, None, "", 0.0, 0.0, several))
+        state.apply(JobCompleted(trial, 0, Stage(0, 0), 1, loss, {}, None, "", 0.0, 0.0, several))
     wanted = dict(reversed(finite))  # of equal ones the earliest
     wanted = {k: t for k, t in wanted.items() if not any(dominates(other, k) for other in wanted)}
     assert [(m.losses, m.trial) for m in state.front] == sorted(wanted.items())
