@@ -16,7 +16,7 @@ from hpo_core.home import Home
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import HpoError
 from hpo_core.model.events import AttemptReported, Entry
-from hpo_core.model.trial import RESULTS, Report
+from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.replay.damaged_journals import damage_named
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
@@ -60,7 +60,10 @@ def print_trial(home: Home, name: str, trial: int, *, at: int | None, as_json: b
         out.print(Text(terminal_text(line)), soft_wrap=True)
     for line in visit_lines(study.spec, study.state.trials[trial]):
         out.print(Text(terminal_text(line)), soft_wrap=True)
-    failed = [report for report in reports if report.outcome not in RESULTS and report.detail]
+    ended = [report for report in reports if report.outcome is Outcome.PREEMPTED]  # by us: no failure of its own
+    for report in ended:
+        out.print(Text(terminal_text(f"attempt {report.attempt} was preempted: {report.message}")), soft_wrap=True)
+    failed = [report for report in reports if report.outcome not in RESULTS and report.detail and report not in ended]
     if failed:
         last = failed[-1]
         out.print(Text(f"\nattempt {last.attempt} ended ({last.outcome}) with:", style="bold"))

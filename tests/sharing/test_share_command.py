@@ -57,7 +57,7 @@ def test_list_and_status_say_share_use_demand_and_who_waits_for_whom(tmp_path: P
     assert rows["alone"]["pool"] is None
     second.exchange(8.0, seen=8, used=0, busy=0)
     said = hpo(tmp_path, "status", "second")
-    assert "pool tcp://127.0.0.1:1: 6 of 8 slots (weight 3); uses 0, could use 8." in said
+    assert "pool tcp://127.0.0.1:1: 6 of 8 slots (weight 3); holds 0, could use 8." in said
     assert "waits for 6 slots, for 8 s so far: first has more than the share and gives slots back as jobs end." in said
     assert "could use 2 more: the slots are shared with first by weight." in said
     assert "share: the slots of its cluster, weight 3, priority 0" in hpo(tmp_path, "show", "second")

@@ -35,7 +35,7 @@ def jobs_over_time(series: Series) -> Figure | None:
     hops = series.study.spec.data is not None  # a job runs on many workers, one after the other
     gangs = any(span.slots > 1 for span in series.spans)  # likewise, all at once
     together = hops or gangs
-    spans = [replace(span, worker="model" if hops else "gang") for span in series.spans] if together else series.spans
+    spans = [replace(span, worker="model" if hops else "job") for span in series.spans] if together else series.spans
     divisor, across = time_axis(series.wall)
     lanes, owners = lanes_of(spans)
     data = bars(series, spans, lanes, divisor)
@@ -44,7 +44,9 @@ def jobs_over_time(series: Series) -> Figure | None:
     if len(names) <= LANES_NAMED and not together:
         left |= {"tickvals": list(range(len(names))), "ticktext": names}
     else:
-        rows = plural(len(names), "model" if hops else "gang") if together else f"{len(names)} rows"
+        rows = (
+            plural(len(names), "model") if hops else f"{len(names)} jobs at a time" if gangs else f"{len(names)} rows"
+        )
         left |= {"showticklabels": False, "title": {"text": rows, "font": {"size": 13}}}
     share = series.utilization
     slots_are_workers = series.study.spec.packing is None and not hops  # with packing they are jobs to choose from
@@ -63,7 +65,7 @@ def jobs_over_time(series: Series) -> Figure | None:
 def _row(hops: bool, gangs: bool) -> str:
     if hops:
         return "model that trains"
-    return "gang, on as many slots as it has ranks" if gangs else "worker"
+    return "job at a time, on as many slots as it has ranks" if gangs else "worker"
 
 
 def bars(

@@ -38,7 +38,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         """All of it, in two sentences."""
         terms = f"weight {self.weight:g}" + (f", priority {self.priority}" if self.priority else "")
         words = (
-            f"pool {self.pool}: {self.share:,} of {plural(self.slots, 'slot')} ({terms}); uses {self.held:,}, "
+            f"pool {self.pool}: {self.share:,} of {plural(self.slots, 'slot')} ({terms}); holds {self.held:,}, "
             f"could use {self.demand:,}"
         )
         return f"{words}. {self.why}" if self.why else words
