@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
@@ -23,6 +24,9 @@ _TAGS = {
 }
 """Names of methods, parameter types and cluster kinds."""
 
+_NAME = re.compile(re.escape(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,") + r"(\d+)" + re.escape("}$"))
+"""The pattern of names; it is no sentence for people."""
+
 
 def explain(error: ValidationError, where: str, data: Any, lines: dict[tuple[Any, ...], int]) -> str:
     found = []
@@ -41,6 +45,11 @@ def explain(error: ValidationError, where: str, data: Any, lines: dict[tuple[Any
             message = _unknown_tag(item["ctx"])
         elif item["type"] in ("model_type", "model_attributes_type", "dict_type"):
             message = f"a mapping belongs here, such as {{name: ...}} (got {shown(item['input'])})"
+        elif item["type"] == "string_pattern_mismatch" and (name := _NAME.fullmatch(item["ctx"]["pattern"])):
+            message = (
+                f"{shown(item['input'])} is no name: letters, digits, '.', '_' and '-', the first one a letter or digit, "
+                f"at most {int(name[1]) + 1} characters"
+            )
         elif not isinstance(item["input"], dict | list):
             message += f" (got {shown(item['input'])})"
         found.append(f"{line_of(place, where, lines)}: {named(place)}: {cut(message)}")

@@ -214,6 +214,8 @@ def test_scaling_without_growing_trials_is_refused() -> None:
             growing(training={"gang": gang})
     with pytest.raises(SpecError, match="needs 2 slots"):
         growing(cluster={"kind": "local", "workers": 1})
+    with pytest.raises(SpecError, match="needs 4 slots at once, and cluster.workers gives 3: no job could ever grow"):
+        growing({"speedups": {2: 1.1, 4: 3.4, 8: 7.0}}, cluster={"kind": "local", "workers": 3})
     with pytest.raises(SpecError, match="packing"):
         growing(packing=True)
 

@@ -42,10 +42,16 @@ def check_gang(spec: StudySpec) -> None:
     size = cluster.size
     if isinstance(cluster, LocalCudaClusterSpec) and cluster.devices is not None:
         size = len(cluster.devices)
-    least = 2 if gang == "auto" else gang
+    least = min(_given_sizes(spec), default=2) if gang == "auto" else gang
     if size is not None and size < least:
         setting = "cluster.devices" if isinstance(cluster, LocalCudaClusterSpec) else "cluster.workers"
+        never, cure = ("grow", "set training.gang to 1") if gang == "auto" else ("begin", "lower training.gang")
         raise ValueError(
-            f"{named} needs {least} slots at once, and {setting} gives {size}: no job could ever begin; raise "
-            f"{setting} to {least}, or lower training.gang"
+            f"{named} needs {least} slots at once, and {setting} gives {size}: no job could ever {never}; raise "
+            f"{setting} to {least}, or {cure}"
         )
+
+
+def _given_sizes(spec: StudySpec) -> list[int]:
+    """Sizes that a trial may grow to, where speed-ups are given."""
+    return [ranks for ranks, gain in spec.scaling.speedups.items() if gain >= spec.scaling.efficiency * ranks]
