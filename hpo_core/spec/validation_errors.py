@@ -47,8 +47,8 @@ def explain(error: ValidationError, where: str, data: Any, lines: dict[tuple[Any
             message = f"a mapping belongs here, such as {{name: ...}} (got {shown(item['input'])})"
         elif item["type"] == "string_pattern_mismatch" and (name := _NAME.fullmatch(item["ctx"]["pattern"])):
             message = (
-                f"{shown(item['input'])} is no name: letters, digits, '.', '_' and '-', the first one a letter or digit, "
-                f"at most {int(name[1]) + 1} characters"
+                f"{shown(item['input'])} is no name: letters, digits, '.', '_' and '-', the first one a letter or "
+                f"digit, at most {int(name[1]) + 1} characters"
             )
         elif not isinstance(item["input"], dict | list):
             message += f" (got {shown(item['input'])})"

@@ -36,6 +36,7 @@ def jobs_over_time(series: Series) -> Figure | None:
     gangs = any(span.slots > 1 for span in series.spans)  # likewise, all at once
     together = hops or gangs
     spans = [replace(span, worker="model" if hops else "job") for span in series.spans] if together else series.spans
+    one = "gang" if all(span.slots > 1 for span in series.spans) else "job"
     divisor, across = time_axis(series.wall)
     lanes, owners = lanes_of(spans)
     data = bars(series, spans, lanes, divisor)
@@ -44,9 +45,7 @@ def jobs_over_time(series: Series) -> Figure | None:
     if len(names) <= LANES_NAMED and not together:
         left |= {"tickvals": list(range(len(names))), "ticktext": names}
     else:
-        rows = (
-            plural(len(names), "model") if hops else f"{len(names)} jobs at a time" if gangs else f"{len(names)} rows"
-        )
+        rows = plural(len(names), "model" if hops else one) if together else f"{len(names)} rows"
         left |= {"showticklabels": False, "title": {"text": rows, "font": {"size": 13}}}
     share = series.utilization
     slots_are_workers = series.study.spec.packing is None and not hops  # with packing they are jobs to choose from
@@ -55,17 +54,17 @@ def jobs_over_time(series: Series) -> Figure | None:
     few = f" Of {len(series.spans):,} attempts the {BARS:,} longest are drawn." if len(series.spans) > BARS else ""
     cut = f" {duration(series.paused)} in which no controller ran are cut out." if series.paused > 1 else ""
     caption = (
-        f"Each row is a {_row(hops, gangs)}, each bar one attempt; gaps are idle time, pink "
+        f"Each row is a {_row(hops, one if gangs else '')}, each bar one attempt; gaps are idle time, pink "
         f"bars failed, grey ones were lost.{few}{cut}"
     )
     shape = layout(150 + round(min(900, 30 * len(names))), barmode="overlay", xaxis=across, yaxis=left)
     return Figure("jobs", title, caption, data, shape)
 
 
-def _row(hops: bool, gangs: bool) -> str:
+def _row(hops: bool, gang: str) -> str:
     if hops:
         return "model that trains"
-    return "job at a time, on as many slots as it has ranks" if gangs else "worker"
+    return f"{gang}, on as many slots as it has ranks" if gang else "worker"
 
 
 def bars(
