@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,8 @@ def test_a_sampler_without_its_package(
         "search: {method: random, configs: 9, max_resource: 1}\nsampler: {name: CmaEsSampler}\n"
     )
     absent(monkeypatch, "cmaes")
+    lazily = importlib.import_module("optuna._imports")._LazyImport("cmaes")  # Optuna keeps what it found once
+    monkeypatch.setattr(importlib.import_module("optuna.samplers._cmaes"), "cmaes", lazily)
     words, code = told(capsys, monkeypatch, "simulate", spec, "--repeat", "1", "--home", tmp_path / "home")
     assert "sampler CmaEsSampler cannot propose" in words and "pip install 'hpo-core[samplers]'" in words and code == 2
 
