@@ -45,12 +45,11 @@ def share(
             "priority. A new study has one with --set share.pool=NAME."
         )
     pools = pools_of(source)
-    rows = [row for row in pools.all() if row.study == name]
-    pool = rows[0].pool if rows else pool_of(spec, current_owner().host)
+    present = [row.pool for row in pools.all() if row.study == name and row.member is not None]
+    pool = present[0] if present else pool_of(spec, current_owner().host)  # it may have run on another machine before
     if weight is not None or priority is not None:
         pools.say(pool, name, Wish(weight=weight, priority=priority))
-        rows = [row for row in pools.all() if row.study == name]
-    wish = rows[0].wish if rows and rows[0].wish is not None else Wish()
+    wish = next((row.wish for row in pools.all() if (row.pool, row.study) == (pool, name)), None) or Wish()
     now = {
         "weight": f"{spec.share.weight if wish.weight is None else wish.weight:g}",
         "priority": f"{spec.share.priority if wish.priority is None else wish.priority}",

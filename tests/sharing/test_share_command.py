@@ -18,7 +18,7 @@ from hpo_core.execution.pool_seat import PoolSeat, pool_of, terms_of
 from hpo_core.home import Home
 from hpo_core.journal.pools import pools_of
 from hpo_core.journal.sql import current_owner
-from hpo_core.model.devices.pool_member import Member
+from hpo_core.model.devices.pool_member import Member, Wish
 from hpo_core.model.errors import SpecError
 from hpo_core.spec import StudySpec
 from hpo_core.spec.overrides import changed
@@ -70,6 +70,16 @@ def test_share_changes_what_a_running_study_publishes(tmp_path: Path) -> None:
     assert "weight 4.5, priority -3" in hpo(tmp_path, "share", "s", "--priority", "-3")
     seat.exchange(2.0, seen=8, used=0, busy=0)
     assert (seat.mine.weight, seat.mine.priority) == (4.5, -3)
+
+
+def test_share_speaks_of_the_pool_that_the_study_is_in_now(tmp_path: Path) -> None:
+    """Not of one in which it was on another machine."""
+    seat = driven(tmp_path, "s", weight=2)
+    pools_of(Home(tmp_path).open_journal()).say("cpu on another", "s", Wish(weight=9.0))
+    assert "tcp://127.0.0.1:1: weight 2, priority 0" in hpo(tmp_path, "share", "s")
+    assert "tcp://127.0.0.1:1: weight 3, priority 0" in hpo(tmp_path, "share", "s", "--weight", "3")
+    seat.exchange(2.0, seen=8, used=0, busy=0)
+    assert seat.mine.weight == 3
 
 
 @pytest.mark.parametrize(
