@@ -165,7 +165,7 @@ def test_without_the_cuda_generators_the_bits_would_differ(bench, do):
     first = bench.completed(do, trial=2, target=1).checkpoint
     state = checkpoints.load(bench.folder, first)
     del state["random"]["cuda"]
-    forgetful = checkpoints.save(bench.folder, "forgetful.safetensors", state, resource=1)
+    forgetful = checkpoints.save(bench.folder, "checkpoints/forgetful.safetensors", state, resource=1)
     rest = {"trial": 2, "rung": 1, "target": 2}
     faithful = bench.completed(do, checkpoint=first, **rest)
     assert faithful.metrics == whole.metrics
