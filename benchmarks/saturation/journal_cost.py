@@ -19,7 +19,7 @@ from typing import Any
 
 import result_file
 
-sys.path[:0] = [str(result_file.ROOT / "decide"), str(result_file.ROOT / "soak")]
+sys.path.insert(0, str(result_file.ROOT / "decide"))
 
 SECONDS = 6.0
 STORES = ("sqlite, one file", "sqlite, a file each", "postgresql")
@@ -40,7 +40,7 @@ def measure(*, store: str, writers: int = 0, entries: int = 0) -> dict[str, Any]
 def _urls(store: str, writers: int, folder: Path) -> Iterator[list[str]]:
     """The journal of each writer."""
     if store == "postgresql":
-        from services import PostgreSQL
+        from soak.services import PostgreSQL
 
         place = Path(tempfile.mkdtemp(prefix="hpo-bench-"))  # one that its own user can reach
         place.chmod(0o755)

@@ -273,7 +273,7 @@ def _print_settings(study: Study, summary: StudySummary, created: float) -> None
         "method": f"{summary.method}, sampler {summary.sampler}, seed {summary.seed}",
         "repeats": f"{spec.repeats} training seeds for each configuration, ranked by their mean" * (spec.repeats > 1),
         "objective": spec.objective or "",
-        "cluster": spec.cluster.title,
+        "cluster": spec.cluster.title if spec.objective else "",  # it was imported, or trains in its own process
         "packing": packing_words(spec.packing),
         "gangs": gang_words(study),
         "share": share_words(spec.share),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import functools
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 RECORDED: dict[str, bool] = {"recorded": True}
 """Validation context of a description that a journal holds: it was accepted when it was new."""
@@ -15,10 +17,43 @@ def is_recorded(info: ValidationInfo) -> bool:
     return bool(info.context and info.context.get("recorded"))
 
 
+def check_numbers(model: type[BaseModel], data: Any, info: ValidationInfo) -> Any:
+    """Refuse ``true`` and ``false`` where a number belongs: pydantic takes them for 1 and 0.
+
+    Raises:
+        ValueError: there is one; a journal's description is left as it is.
+    """
+    if isinstance(data, Mapping) and not is_recorded(info):
+        for name, value in data.items():
+            if isinstance(value, bool) and _is_number(model, name):
+                raise ValueError(f"{name} = {str(value).lower()}: a number belongs here; give one, or drop {name}")
+    return data
+
+
+@functools.cache
+def _is_number(model: type[BaseModel], name: str) -> bool:
+    """Whether numbers are taken for a field, and truth values are not among what is."""
+    if name not in model.model_fields:
+        return False
+    waiting: list[Any] = [model.model_fields[name].annotation]
+    kinds: list[Any] = []
+    while waiting:
+        annotation = waiting.pop()
+        waiting += get_args(annotation)
+        if isinstance(annotation, type) or annotation is Any:
+            kinds.append(annotation)
+    return (int in kinds or float in kinds) and not (bool in kinds or Any in kinds or object in kinds)
+
+
 class Part(BaseModel):
-    """Base of all settings: immutable; unknown keys, NaN and infinities are refused."""
+    """Base of all settings: immutable; unknown keys, NaN, infinities, and truth values for numbers are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_numbers(cls, data: Any, info: ValidationInfo) -> Any:
+        return check_numbers(cls, data, info)
 
 
 class MetricSpec(Part):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +22,7 @@ from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.registry import POLICIES
 from hpo_core.hopper.unit import Unit
 from hpo_core.hopper.unit_times import UnitTimes
+from hpo_core.hopper.useful_workers import useful_workers
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import HpoError, StorageError
@@ -66,6 +67,25 @@ class UnitExecutor(Executor, Protocol):
         ...
 
 
+class WorkerPool(Protocol):
+    """Workers that several studies share: an executor of units that lets them run on those that the study holds."""
+
+    useful: Callable[[Mapping[str, Iterable[str]]], list[str]]
+    """Given the partitions of each worker, those that have work for the study now; set by who runs the units."""
+
+    def elsewhere(self) -> Collection[str]:
+        """Names of partitions on workers that the study does not hold now: they are not missing."""
+        ...
+
+    def workers_due(self) -> int:
+        """Workers that the study's share gives it, whichever it holds now."""
+        ...
+
+    def is_withdrawn(self, unit: Job) -> bool:
+        """Whether the unit was ended, or not begun, because another study has its worker."""
+        ...
+
+
 class HoppingExecutor:
     """Runs jobs as units on another executor.
 
@@ -76,6 +96,7 @@ class HoppingExecutor:
         running: trials that train or are to be tried again, as far as an earlier controller came; others left nothing
             of use.
         times: what is known of the seconds of an epoch; None: nothing yet.
+        pool: where the study shares its workers: ``inner`` itself.
     """
 
     def __init__(
@@ -86,6 +107,7 @@ class HoppingExecutor:
         *,
         running: Iterable[int] = (),
         times: EpochTimes | None = None,
+        pool: WorkerPool | None = None,
     ) -> None:
         data = spec.data
         assert data is not None, "models hop over data.partitions"
@@ -97,6 +119,7 @@ class HoppingExecutor:
         self.keep_only(running)
         files = [*data.files, *data.validation_files]
         self._names = [file.name for file in files]
+        self._places = {name: place for place, name in enumerate(self._names)}
         self._trained_on = len(data.files)
         self._weights = weights_of(files)
         self._schedule = HopSchedule(
@@ -120,6 +143,9 @@ class HoppingExecutor:
         self._missing: dict[int, tuple[float, float]] = {}
         """By partition that lies on no worker: since when, and since when no worker might still announce it."""
         self._longest_look = longest_look(files)
+        self._pool = pool
+        if pool is not None:
+            pool.useful = self.useful_workers
 
     # What the loop asks.
 
@@ -182,14 +208,27 @@ class HoppingExecutor:
 
     # Workers.
 
+    def useful_workers(self, holdings: Mapping[str, Iterable[str]]) -> list[str]:
+        """Those that have something to do now, the most useful first.
+
+        Args:
+            holdings: by name of a worker, whoever holds it: names of the partitions that lie there.
+        """
+        with self._lock:
+            return useful_workers(
+                self._schedule.board, {name: self._places_of(held) for name, held in holdings.items()}
+            )
+
+    def _places_of(self, names: Iterable[str]) -> frozenset[int]:
+        return frozenset(self._places[each] for each in names if each in self._places)
+
     def _notice(self, inventory: Inventory, holdings: Mapping[str, Iterable[str]]) -> None:
-        places = {name: place for place, name in enumerate(self._names)}
         there = {device.name: place for place, device in enumerate(inventory.devices) if device.slots}
         for name in self._held.keys() - there.keys():
             self._lose(name)
         self._devices = there
         for name in there:
-            held = frozenset(places[each] for each in holdings.get(name, ()) if each in places)
+            held = self._places_of(holdings.get(name, ()))
             if name not in self._held:
                 self._schedule.worker_joined(name, held)
             elif held != self._held[name]:
@@ -203,7 +242,8 @@ class HoppingExecutor:
 
     def _check_missing(self) -> None:
         now = self._inner.now()
-        halted = self._schedule.halted()
+        elsewhere = () if self._pool is None else self._pool.elsewhere()
+        halted = [each for each in self._schedule.halted() if each.name not in elsewhere]
         self._missing = {each.partition: self._missing.get(each.partition, (now, now)) for each in halted}
         if halted and self._inner.announcing():
             for partition, (began, _) in self._missing.items():
@@ -225,9 +265,10 @@ class HoppingExecutor:
         """Configurations at once."""
         data = self._spec.data
         assert data is not None
+        workers = len(self._held) if self._pool is None else self._pool.workers_due()
         if data.concurrent is not None:
-            return data.concurrent if self._held else 0
-        return CONCURRENT * len(self._held)
+            return data.concurrent if workers else 0
+        return CONCURRENT * workers
 
     # Units.
 
@@ -284,6 +325,8 @@ class HoppingExecutor:
             return
         if report.outcome is Outcome.COMPLETED:
             self._completed(training, unit, job, report)
+        elif self._pool is not None and self._pool.is_withdrawn(job) and not training.cancelled:
+            self._lose(unit.worker)  # until it is looked at again; no fault of the trial
         elif report.outcome is Outcome.LOST and not training.cancelled:
             self._lost(training, unit, report)
         else:

@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validator
 
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.limit_checks import at_most
 from hpo_core.model.rng import Stream
+from hpo_core.model.settings import check_numbers
 from hpo_core.model.short_text import shortened, shown
 from hpo_core.model.space.scalars import said
 from hpo_core.model.space.when import Test, When, alternatives
@@ -57,6 +58,11 @@ class ParameterType(BaseModel, ABC):
 
     if TYPE_CHECKING:
         type: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_numbers(cls, data: Any, info: ValidationInfo) -> Any:
+        return check_numbers(cls, data, info)
 
     def conditions(self) -> tuple[dict[str, Test], ...]:
         """The conditions of which one must hold; empty: it always takes part."""

@@ -95,7 +95,7 @@ def run_attempt(
     try:
         if request.gang is not None:
             join(request.gang, stall_timeout=request.stall_timeout, alive=handle.alive)
-            handle.ranks = Ranks(request.gang)
+            handle.ranks = Ranks(request.gang, own_data=job.unit is not None)
         seed_all(request.seed)
         if request.repeat is not None:
             print(f"hpo: repeat {request.repeat} of {request.repeats}, seed {request.seed}", file=sys.stderr)

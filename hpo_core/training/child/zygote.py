@@ -15,6 +15,7 @@ import selectors
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -152,7 +153,7 @@ class Zygote:
         if request.share is not None:
             find_thread_pools(request.share, request.threads)
         parent = os.getpid()
-        child.pid = os.fork()
+        child.pid = _fork()
         if child.pid == 0:
             process.run_child(
                 self._function,
@@ -220,6 +221,16 @@ class Zygote:
             os.waitpid(self._child.pid, 0)
         kill_children()
         os._exit(0)
+
+
+def _fork() -> int:
+    """As ``os.fork()``, but without the warning of Python 3.12 and newer that this process has threads.
+
+    They are those of numerical libraries, which start them at import and restart them after a fork.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def _storage_report(request: JobRequest, error: StorageError) -> Report:

@@ -11,7 +11,7 @@ import msgspec
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Metrics, Point
 from hpo_core.training.gang.rank_states import common_digests, differing, own_state
-from hpo_core.training.gang.ranks import Ranks
+from hpo_core.training.gang.ranks import OWN_DATA_CURE, Ranks
 
 
 class _Curve(msgspec.Struct, frozen=True):
@@ -74,10 +74,13 @@ def agree_on_state(ranks: Ranks, tracked: Mapping[str, Any]) -> list[Any] | None
             )
         apart = [name for name, digest in one.digests.items() if digest != first[name]]
         if apart:
+            cure = (
+                "Train trial.data_parallel(model), which averages the gradients, and give all ranks the same batch, of "
+                "which each takes trial.shard()."
+            )
             raise ObjectiveError(
                 f"What is tracked as {_listed(dict.fromkeys(apart))} differs between rank {rank} of {ranks.size} and "
-                "rank 0: the ranks trained apart. Train trial.data_parallel(model), which averages the gradients, and "
-                "give all ranks the same batch, of which each takes trial.shard()."
+                f"rank 0: the ranks trained apart. {OWN_DATA_CURE if ranks.own_data else cure}"
             )
     return differing([one.state for one in told])
 
