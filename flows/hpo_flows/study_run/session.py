@@ -18,10 +18,10 @@ from hpo_core.execution.enqueue_requests import EnqueueRequests
 from hpo_core.execution.executor import Executor
 from hpo_core.execution.hopping.epoch_times import epoch_times_of
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
+from hpo_core.execution.hopping.pooled_units import PooledUnits
 from hpo_core.execution.loop import Loop, Observer, Takeover
 from hpo_core.execution.packed_placing import MeasurementWriter, found_ratio_words, placer_of
 from hpo_core.execution.pool_seat import PoolSeat, terms_of
-from hpo_core.execution.pooled_executor import PooledExecutor
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.pools import pools_of
 from hpo_core.journal.protocol import Owner
@@ -48,6 +48,7 @@ from hpo_core.views.rungs import is_unlimited
 from hpo_core.views.summary import exhausted_words
 from hpo_flows.dask.executor import DaskExecutor
 from hpo_flows.study_run.cluster_news import ClusterNews, PoolNews
+from hpo_flows.study_run.pooling import pooled_jobs, pooled_units
 from hpo_flows.study_run.trackers import Trackers
 
 log = logging.getLogger("hpo.session")
@@ -232,9 +233,15 @@ class Session:
             self.placed = placer.__len__
             self._tell(found_ratio_words(study.spec, placer))
         executor: Executor = self.executor
+        units: PooledUnits | None = None
         if study.spec.share is not None:
-            self.seat = PoolSeat(pools_of(self.journal), terms_of(study.spec, self.owner), study)
-            executor = PooledExecutor(executor, self.seat)
+            pools, terms = pools_of(self.journal), terms_of(study.spec, self.owner)
+            if study.spec.data is not None:
+                units = pooled_units(self.executor, study, pools, terms)
+                self.seat = units.seat
+            else:
+                executor = pooled = pooled_jobs(self.executor, study, pools, terms)
+                self.seat = pooled.seat
         observers = [make(study) for make in self._observers]
         observers.append(ClusterNews(self._tell_news))
         observers.append(EnqueueRequests(study, self.folder))
@@ -243,7 +250,9 @@ class Session:
         if study.spec.data is not None:
             trials = [*study.state.running, *study.state.waiting, *study.state.extended]
             times = epoch_times_of(study)
-            executor = HoppingExecutor(self.executor, study.spec, self.folder, running=trials, times=times)
+            executor = HoppingExecutor(
+                units or self.executor, study.spec, self.folder, running=trials, times=times, pool=units
+            )
             observers.append(MeasurementWriter(study, times.estimates))
         dispatcher = make_dispatcher(study, executor)
         if isinstance(placer, SharedDevices):

@@ -39,7 +39,8 @@ class DeviceHolding:
 
     def open_of(self, mine: Member) -> tuple[str, ...]:
         """Devices on which jobs may begin, of those that the study published as its own."""
-        return tuple(name for name in self._open if name in mine.devices)
+        held = set(mine.devices)
+        return tuple(name for name in self._open if name in held)
 
     def with_wants(self, mine: Member) -> Member:
         """As if it wanted all that it can use: so many devices are there at least."""
@@ -53,7 +54,7 @@ class DeviceHolding:
         """
         shares = divide(position.capacity, [claim_of(member) for member in (mine, *others)])
         choice = choose_devices(
-            mine,
+            msgspec.structs.replace(mine, demand=mine.demand + mine.spare),  # trials that grow take what nobody claims
             others,
             shares=shares,
             usable=self._usable,
@@ -63,9 +64,10 @@ class DeviceHolding:
             patience=self._patience,
         )
         self._open = choice.open
-        count = len(choice.held)
+        held = set(choice.held)
+        count = len(held)
         taken = sum(len(other.devices) for other in others)
-        wants = tuple(name for name in self._usable if name not in choice.held) if mine.demand > count else ()
+        wants = tuple(name for name in self._usable if name not in held) if mine.demand > count else ()
         return (
             msgspec.structs.replace(mine, devices=tuple(sorted(choice.held)), wants=wants, held=count),
             msgspec.structs.replace(

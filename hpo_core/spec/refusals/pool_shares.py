@@ -25,10 +25,7 @@ def check_share(spec: StudySpec) -> None:
             "need; drop one of the two, or set a pool up without packing"
         )
     if spec.data is not None:
-        raise ValueError(
-            "share, and data: a model that hops needs the workers that hold its partitions, whoever else could use "
-            "their slots; drop one of the two"
-        )
+        _check_hopping(spec)
     at_address = isinstance(spec.cluster, AddressClusterSpec)
     if share.pool is None and not at_address:
         raise ValueError(
@@ -49,4 +46,19 @@ def check_share(spec: StudySpec) -> None:
     if "wait" in share.model_fields_set and not share.preempt and share.wait != type(share)().wait:
         raise ValueError(
             f"share.wait = {share.wait:g} has no effect without share.preempt; add preempt: true, or drop it"
+        )
+
+
+def _check_hopping(spec: StudySpec) -> None:
+    """Models hop over workers that have names, which all studies of the pool see."""
+    if not isinstance(spec.cluster, AddressClusterSpec):
+        raise ValueError(
+            f"share, and data, with {spec.cluster.named}: models hop over workers that the studies of a pool have in "
+            "common, and these are started for this study alone; give cluster: {kind: address, address: ...}, or drop "
+            "share"
+        )
+    if spec.training.gang != 1:
+        raise ValueError(
+            f"share, and data, with training.gang = {spec.training.gang}: a model that hops holds a worker at a time "
+            "in a pool; set training.gang to 1, or drop share"
         )
