@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from hpo_core.checkpoints.storage import local_path
+from hpo_core.execution.by_name.joining import join_pool
 from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.dispatch import Dispatcher
 from hpo_core.execution.enqueue_requests import EnqueueRequests
@@ -21,7 +22,6 @@ from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.loop import Loop, Observer, Takeover
 from hpo_core.execution.packed_placing import MeasurementWriter, found_ratio_words, placer_of
 from hpo_core.execution.pool_seat import PoolSeat, terms_of
-from hpo_core.execution.pooled_executor import PooledExecutor
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.pools import pools_of
 from hpo_core.journal.protocol import Owner
@@ -233,8 +233,9 @@ class Session:
             self._tell(found_ratio_words(study.spec, placer))
         executor: Executor = self.executor
         if study.spec.share is not None:
-            self.seat = PoolSeat(pools_of(self.journal), terms_of(study.spec, self.owner), study)
-            executor = PooledExecutor(executor, self.seat)
+            pools, terms = pools_of(self.journal), terms_of(study.spec, self.owner)
+            executor = pooled = join_pool(executor, study, placer, pools=pools, terms=terms)
+            self.seat = pooled.seat
         observers = [make(study) for make in self._observers]
         observers.append(ClusterNews(self._tell_news))
         observers.append(EnqueueRequests(study, self.folder))
