@@ -12,6 +12,7 @@ import msgspec
 from hpo_core.execution.by_name.device_holding import DeviceHolding
 from hpo_core.journal.pools import Change, PoolRow, Pools
 from hpo_core.journal.protocol import Owner
+from hpo_core.model.devices.pool_limits import WHOLE_DEVICES
 from hpo_core.model.devices.pool_member import Member, Wish
 from hpo_core.model.errors import JournalError
 from hpo_core.placement.shares.members import Position, capacity_of, position_of
@@ -33,9 +34,6 @@ UNUSED_SECONDS = 3.0
 """So long a study may leave a slot unused before it claims no more than it uses."""
 PROBE_SECONDS = 30.0
 """After that it claims more again, for what it could use may have changed."""
-
-WHOLE_DEVICES = ", whole devices"
-"""The end of the name of a pool whose studies hold devices."""
 
 log = logging.getLogger("hpo.pool")
 
