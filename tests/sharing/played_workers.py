@@ -7,12 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from hpo_core.execution.by_name.device_holding import DeviceHolding
-from hpo_core.execution.by_name.pooled_slots import PooledSlots
-from hpo_core.execution.by_name.worker_holding import WorkerHolding
-from hpo_core.execution.by_name.worker_slots import KIND, PATIENCE_SECONDS
+from hpo_core.execution.by_name.joining import join_pool
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
-from hpo_core.execution.hopping.pooled_units import HoppingClaim, PooledUnits
+from hpo_core.execution.hopping.pooled_units import join_workers
 from hpo_core.execution.hopping.virtual_units import VirtualUnits
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.pool_seat import PoolSeat, Terms
@@ -24,6 +21,7 @@ from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Job
+from hpo_core.placement.slots import Slots
 from hpo_core.study import Study
 from tests.conftest import make_spec
 
@@ -125,14 +123,13 @@ class Hopper(_Player):
             holdings={worker: [self.names[place] for place in places] for worker, places in holdings.items()},
             state=100,
         )
-        holding, claim = WorkerHolding(KIND, patience=PATIENCE_SECONDS), HoppingClaim(self.study)
         given: dict[str, Any] = {"pool": "p", "study": name, "owner": f"{name}-1"} | terms
-        self.seat = PoolSeat(pools, Terms(**given), claim, holding)
         sizes = threads or {}
-        self.pooled = PooledUnits(
-            self.units, self.seat, holding=holding, claim=claim,
+        self.pooled = join_workers(
+            self.units, self.study, pools=pools, terms=Terms(**given),
             threads=lambda: {device.name: sizes.get(device.name, 1) for device in self.units.inventory().devices},
         )  # fmt: skip
+        self.seat = self.pooled.seat
         self.executor = HoppingExecutor(self.pooled, spec, None, pool=self.pooled)
         self.loop = Loop(self.study, self.executor)
 
@@ -202,10 +199,11 @@ class Plain(_Player):
             seconds=seconds,
             objectives=[each.name for each in spec.objectives],
         )
-        holding = DeviceHolding(KIND, patience=PATIENCE_SECONDS)
         given: dict[str, Any] = {"pool": "p", "study": name, "owner": f"{name}-1"} | terms
-        self.seat = PoolSeat(pools, Terms(**given), self.study, holding)
-        self.executor = PooledSlots(self.inner, self.seat, lambda: threads)
+        self.executor = join_pool(
+            self.inner, self.study, Slots(), pools=pools, terms=Terms(**given), threads=lambda: threads
+        )
+        self.seat = self.executor.seat
         self.loop = Loop(self.study, self.executor)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import threading
@@ -12,21 +13,22 @@ from typing import Literal
 import msgspec
 
 from hpo_core.checkpoints.storage import local_path
+from hpo_core.execution.by_name.joining import join_pool
 from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.dispatch import Dispatcher
 from hpo_core.execution.enqueue_requests import EnqueueRequests
 from hpo_core.execution.executor import Executor
 from hpo_core.execution.hopping.epoch_times import epoch_times_of
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
-from hpo_core.execution.hopping.pooled_units import PooledUnits
+from hpo_core.execution.hopping.pooled_units import PooledUnits, join_workers
 from hpo_core.execution.loop import Loop, Observer, Takeover
 from hpo_core.execution.packed_placing import MeasurementWriter, found_ratio_words, placer_of
 from hpo_core.execution.pool_seat import PoolSeat, terms_of
 from hpo_core.home import Home, checked_name
-from hpo_core.journal.pools import pools_of
+from hpo_core.journal.pools import live_rows, pools_of
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
-from hpo_core.journal.sql import SqlJournal, current_owner
+from hpo_core.journal.sql import SqlJournal, current_owner, is_alive
 from hpo_core.model.errors import (
     CheckpointError,
     HpoError,
@@ -45,10 +47,10 @@ from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
 from hpo_core.views.rungs import is_unlimited
+from hpo_core.views.sharing.standings import unknown_beside
 from hpo_core.views.summary import exhausted_words
 from hpo_flows.dask.executor import DaskExecutor
 from hpo_flows.study_run.cluster_news import ClusterNews, PoolNews
-from hpo_flows.study_run.pooling import pooled_jobs, pooled_units
 from hpo_flows.study_run.trackers import Trackers
 
 log = logging.getLogger("hpo.session")
@@ -237,11 +239,14 @@ class Session:
         if study.spec.share is not None:
             pools, terms = pools_of(self.journal), terms_of(study.spec, self.owner)
             if study.spec.data is not None:
-                units = pooled_units(self.executor, study, pools, terms)
+                units = join_workers(self.executor, study, pools=pools, terms=terms, threads=self.executor.threads)
                 self.seat = units.seat
             else:
-                executor = pooled = pooled_jobs(self.executor, study, pools, terms)
+                threads = self.executor.threads
+                executor = pooled = join_pool(executor, study, placer, pools=pools, terms=terms, threads=threads)
                 self.seat = pooled.seat
+            with contextlib.suppress(HpoError):  # a database that does not answer now is the loop's matter
+                self._tell(unknown_beside(terms.pool, live_rows(self.journal, is_alive)))
         observers = [make(study) for make in self._observers]
         observers.append(ClusterNews(self._tell_news))
         observers.append(EnqueueRequests(study, self.folder))

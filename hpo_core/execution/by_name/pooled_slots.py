@@ -50,7 +50,7 @@ class PooledSlots(PooledExecutor):
             if not self._waiting:
                 return
             used = {name for each in self._running.values() for name in _slots_of(each)}
-            opened = self._holding.open_of(self.seat.mine)
+            opened = self._holding.open_of(self.seat.mine, self.now())
             free = deque(nearest_first((name for name in opened if name not in used), used))
             ready: list[Submitted] = []
             while self._waiting and (needed := self._waiting[0].job.demand.slots) <= len(free):
@@ -68,7 +68,7 @@ class PooledSlots(PooledExecutor):
 
     def _preemption(self, position: Position) -> tuple[str | None, list[tuple[int, int]]]:
         """The youngest attempt on a slot that is to be given back, where another study has waited long enough."""
-        closing = set(self.seat.mine.devices).difference(self._holding.open_of(self.seat.mine))
+        closing = set(self.seat.mine.devices).difference(self._holding.open_of(self.seat.mine, self.now()))
         asking = [other for other in self.seat.others if other.asks]
         if self.seat.mine.held <= position.share or not asking:
             return None, []

@@ -44,7 +44,9 @@ class WorkerHolding(DeviceHolding):
             used=[name for slots in used for name in slots],
         )
 
-    def settled(self, mine: Member, others: Sequence[Member], position: Position) -> tuple[Member, Position]:
+    def settled(
+        self, mine: Member, others: Sequence[Member], position: Position, now: float
+    ) -> tuple[Member, Position]:
         taken = {name for other in others for name in other.devices}
         mine = msgspec.structs.replace(mine, devices=tuple(name for name in mine.devices if name not in taken))
         wanted = self._wanted(mine, taken, missing=position.share - len(mine.devices))

@@ -7,13 +7,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from hpo_core.execution.by_name.worker_holding import WorkerHolding
-from hpo_core.execution.by_name.worker_slots import slots_of
+from hpo_core.execution.by_name.worker_slots import KIND, PATIENCE_SECONDS, slots_of
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.hopping.hopping_executor import UnitExecutor
-from hpo_core.execution.pool_seat import EXCHANGE_SECONDS, Claimant, PoolSeat
+from hpo_core.execution.pool_seat import EXCHANGE_SECONDS, Claimant, PoolSeat, Terms
+from hpo_core.journal.pools import Pools
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.study import Study
 
 _Key = tuple[int, int, int]
 """(trial, attempt, number of the unit)."""
@@ -175,7 +177,7 @@ class PooledUnits:
         """Workers on which units may begin."""
         if not self.seat.is_fresh(self.now()):
             return set()
-        names = set(self._holding.open_of(self.seat.mine))
+        names = set(self._holding.open_of(self.seat.mine, self.now()))
         return {worker for worker, slots in self._slots.items() if names.issuperset(slots)}
 
     def _exchange(self, seen: int) -> None:
@@ -243,6 +245,16 @@ class PooledUnits:
             else:
                 return
         self._inner.cancel([each.job.key])
+
+
+def join_workers(
+    inner: UnitExecutor, study: Study, *, pools: Pools, terms: Terms, threads: Callable[[], Mapping[str, int]]
+) -> PooledUnits:
+    """The executor of units, on the workers that the study holds in its pool from now on."""
+    data = study.spec.data
+    assert data is not None
+    holding, claim = WorkerHolding(KIND, patience=PATIENCE_SECONDS), HoppingClaim(study, data.concurrent)
+    return PooledUnits(inner, PoolSeat(pools, terms, claim, holding), holding=holding, claim=claim, threads=threads)
 
 
 def _key(job: Job) -> _Key:
