@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from hpo_core.execution.by_name.device_holding import DeviceHolding
 from hpo_core.journal.pools import Change, PoolRow, Pools
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.devices.pool_member import Member, Wish
@@ -108,13 +109,21 @@ class PoolSeat:
         pools: of the journal's database.
         terms: of the study in its pool.
         study: says what it could use now.
+        devices: which devices it holds, where these have names; None: slots, of which any will do.
     """
 
-    def __init__(self, pools: Pools, terms: Terms, study: Claimant) -> None:
+    def __init__(self, pools: Pools, terms: Terms, study: Claimant, devices: DeviceHolding | None = None) -> None:
         self.terms = terms
+        self.devices = devices
         self.position: Position | None = None
         """Where the study stands, as of the last exchange."""
-        self.mine = Member(study=terms.study, owner=terms.owner, weight=terms.weight, priority=terms.priority)
+        self.mine = Member(
+            study=terms.study,
+            owner=terms.owner,
+            weight=terms.weight,
+            priority=terms.priority,
+            kind="" if devices is None else devices.kind,
+        )
         """What the study published last."""
         self.others: list[Member] = []
         """Of the pool, with a sign of life."""
@@ -138,9 +147,15 @@ class PoolSeat:
 
     def allowed(self, now: float) -> int:
         """Slots that jobs may begin on: no more than the share, so that what is too much is given back as jobs end."""
-        if self.position is None or self._is_lost or now > self._last_look + LEASE_SECONDS:
+        if self.position is None or not self.is_fresh(now):
             return 0
+        if self.devices is not None:
+            return len(self.devices.open_of(self.mine))
         return min(self.position.share + self.position.lent, self.mine.held)
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether what the study held at its last look is still its own."""
+        return not self._is_lost and now <= self._last_look + LEASE_SECONDS
 
     def exchange(self, now: float, *, seen: int, used: int, busy: int) -> bool:
         """Look at the pool where it is time, and publish what changed. A database that fails is left alone.
@@ -204,8 +219,9 @@ class PoolSeat:
         self.others = [
             row.member
             for row in rows
-            if row.member is not None and row.study != self.terms.study and not self._is_gone(row.member, now)
-        ]
+            if row.member is not None and row.study != self.terms.study and row.member.kind == self.mine.kind
+            and not self._is_gone(row.member, now)
+        ]  # fmt: skip
         wish = Wish() if own is None or own.wish is None else own.wish
         mine = msgspec.structs.replace(
             self.mine,
@@ -217,13 +233,19 @@ class PoolSeat:
             used=used,
             job_slots=self._study.job_slots,
         )
-        shared = seen if self.terms.shared_cluster else None
+        if self.devices is not None:
+            mine = self.devices.with_wants(mine)
+        shared = seen if self.terms.shared_cluster and self.devices is None else None
         capacity = capacity_of((mine, *self.others), shared_cluster=shared)
         most = min(capacity, seen)
         demand = self._claimed(most, now, used=used, busy=busy)
         spare = min(max(0, most - demand), self._study.spare(most))
         mine = msgspec.structs.replace(mine, demand=demand, spare=spare)
         self.position = position_of(mine, self.others, capacity=capacity)
+        if self.devices is not None:
+            waited = 0.0 if self._short_since is None else round(now - self._short_since, 1)  # not as of the last look
+            mine = msgspec.structs.replace(mine, waited=waited)
+            mine, self.position = self.devices.settled(mine, self.others, self.position)
         return self._with_precedence(msgspec.structs.replace(mine, held=self.position.held), self.position, now)
 
     def _claimed(self, most: int, now: float, *, used: int, busy: int) -> int:
@@ -281,4 +303,5 @@ class PoolSeat:
 def _told_at_once(member: Member) -> Member:
     """What the others must know at once; the rest may wait for the next sign of life."""
     kind = member.precedence if member.precedence == JUST_BEGUN else (member.precedence > 0) - (member.precedence < 0)
-    return msgspec.structs.replace(member, beat=0, used=0, waited=0.0, precedence=kind)
+    wants = tuple(sorted(member.wants))  # which of them it prefers may wait
+    return msgspec.structs.replace(member, beat=0, used=0, waited=0.0, precedence=kind, wants=wants)

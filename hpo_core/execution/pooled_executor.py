@@ -17,10 +17,12 @@ from hpo_core.execution.pool_seat import EXCHANGE_SECONDS, PoolSeat
 from hpo_core.model.devices.inventory import Device, Inventory, Slot
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import Job, Outcome, Report
-from hpo_core.placement.shares.members import should_preempt
+from hpo_core.placement.shares.members import Position, should_preempt
 
 
-class _Waiting(NamedTuple):
+class Submitted(NamedTuple):
+    """A job as it was submitted."""
+
     job: Job
     slot: Slot
     on_report: OnReport
@@ -39,9 +41,9 @@ class PooledExecutor:
         self.seat = seat
         self._inner = inner
         self._lock = threading.RLock()
-        self._running: dict[tuple[int, int], int] = {}
-        """By (trial, attempt) that the executor runs: slots. The oldest first."""
-        self._waiting: list[_Waiting] = []
+        self._running: dict[tuple[int, int], Submitted] = {}
+        """By (trial, attempt) that the executor runs. The oldest first."""
+        self._waiting: list[Submitted] = []
         """Submitted when no slot was held for them any more."""
         self._preempted: dict[tuple[int, int], str] = {}
         """By (trial, attempt) that is ended for another study: why."""
@@ -53,7 +55,7 @@ class PooledExecutor:
     def used(self) -> int:
         """Slots that jobs use now."""
         with self._lock:
-            return sum(self._running.values())
+            return sum(each.job.demand.slots for each in self._running.values())
 
     def inventory(self) -> Inventory:
         """As many of the executor's slots as the study may use; jobs that run beyond them go on."""
@@ -69,7 +71,7 @@ class PooledExecutor:
         """Start a job, or keep it until a slot is held for it: the share may have shrunk since it was granted."""
         self._exchange()
         with self._lock:
-            self._waiting.append(_Waiting(job, slot, on_report))
+            self._waiting.append(Submitted(job, slot, on_report))
             self._busiest = max(self._busiest, self._busy())
         self._start_waiting()
 
@@ -124,7 +126,7 @@ class PooledExecutor:
                 if not self._waiting or self._waiting[0].job.demand.slots > room:
                     return
                 each = self._waiting.pop(0)
-                self._running[each.job.key] = each.job.demand.slots
+                self._running[each.job.key] = each
             self._start(each)
 
     def _give_up_oversized(self) -> None:
@@ -142,7 +144,7 @@ class PooledExecutor:
         if keys:
             self._drop(keys, "Other studies of the pool took its slots before it began; its size is decided again.")
 
-    def _start(self, each: _Waiting) -> None:
+    def _start(self, each: Submitted) -> None:
         key = each.job.key
 
         def reported(job: Job, report: Report) -> None:
@@ -166,15 +168,20 @@ class PooledExecutor:
         with self._lock:
             if self._preempted or not self._running or seat.position is None:
                 return
-            study = should_preempt(seat.mine, seat.others, capacity=seat.position.capacity)
-            if study is None:
+            study, keys = self._preemption(seat.position)
+            if study is None or not keys:
                 return
-            key = next(reversed(self._running))
-            self._preempted[key] = (
-                f"Ended for study {study!r}, which waited for a slot of pool {seat.terms.pool}; this study had more "
-                "than its share. It goes on from its checkpoint."
+            why = (
+                f"Ended for study {study!r}, which waited for a {seat.mine.kind or 'slot'} of pool {seat.terms.pool}; "
+                "this study had more than its share. It goes on from its checkpoint."
             )
-        self._inner.cancel([key])
+            self._preempted |= dict.fromkeys(keys, why)
+        self._inner.cancel(keys)
+
+    def _preemption(self, position: Position) -> tuple[str | None, list[tuple[int, int]]]:
+        """For which study attempts are ended, if for any, and which."""
+        study = should_preempt(self.seat.mine, self.seat.others, capacity=position.capacity)
+        return study, [next(reversed(self._running))]
 
 
 def _first_slots(inventory: Inventory, most: int) -> Inventory:

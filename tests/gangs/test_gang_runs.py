@@ -112,7 +112,7 @@ class Runs:
         study = Study.from_entries(entries)
         study.check()
         assert study.status == "finished"
-        assert not list((self.home / "studies" / name / "gangs").iterdir())
+        assert not list((self.home / "studies" / name).glob("gangs/*"))
         left = psutil.wait_procs(list(self.seen), timeout=60)[1]
         assert not [process for process in left if process.status() != psutil.STATUS_ZOMBIE]
         return study

@@ -62,7 +62,7 @@ def train(trial: Any) -> None:
         model.eval()
         with torch.no_grad():
             loss = float(nn.functional.cross_entropy(model(x), y))
-        trial.report(loss=loss, nccl=float(_over_nccl()))
+        trial.report(loss=loss, nccl=float(_over_nccl()), cuda=float(x.is_cuda))
 
 
 def _over_nccl() -> bool:

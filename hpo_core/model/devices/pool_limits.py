@@ -6,3 +6,5 @@ LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000.0
 LEAST_PRIORITY, MOST_PRIORITY = -100, 100
 MOST_SLOTS = 1_000_000
 """Of a pool; whoever publishes more is damaged."""
+MOST_DEVICES = 4_096
+"""Devices that one study holds by name, or wants."""

@@ -7,9 +7,17 @@ from typing import Annotated
 
 import msgspec
 
-from hpo_core.model.devices.pool_limits import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_SLOTS, MOST_WEIGHT
+from hpo_core.model.devices.pool_limits import (
+    LEAST_PRIORITY,
+    LEAST_WEIGHT,
+    MOST_DEVICES,
+    MOST_PRIORITY,
+    MOST_SLOTS,
+    MOST_WEIGHT,
+)
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_SLOTS)]
+_Names = Annotated[tuple[Annotated[str, msgspec.Meta(max_length=300)], ...], msgspec.Meta(max_length=MOST_DEVICES)]
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -49,6 +57,12 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Seconds for which it has held less than its share."""
     asks: bool = False
     """Whether it waited so long that somebody else's job should be ended for it."""
+    kind: Annotated[str, msgspec.Meta(max_length=40)] = ""
+    """What its slots are where they are devices with names, as ``device`` or ``worker``; empty: any slot will do."""
+    devices: _Names = ()
+    """Devices that it holds: nobody else uses them. So many are :attr:`held`."""
+    wants: _Names = ()
+    """Devices that it could use now and does not hold, preferred ones first."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.weight) and math.isfinite(self.waited)):

@@ -33,12 +33,15 @@ def capacity_of(members: Iterable[Member], *, shared_cluster: int | None = None)
     Args:
         shared_cluster: slots of the one cluster that all members use. None: each has workers of its own, and the pool
             has as many slots as its members' settings say (the least of them), or else as many as the largest cluster.
+            Of devices with names there are as many as any member holds or wants.
     """
     if shared_cluster is not None:
         return shared_cluster
     found = list(members)
     stated = [member.stated for member in found if member.stated is not None]
-    return min(stated) if stated else max((member.seen for member in found), default=0)
+    named = {name for member in found for names in (member.devices, member.wants) for name in names}
+    there = max(max((member.seen for member in found), default=0), len(named))
+    return min(*stated, there) if stated and named else min(stated, default=there)
 
 
 class Position(msgspec.Struct, frozen=True):

@@ -1,0 +1,1 @@
+"""Studies that hold the devices of a pool by name."""

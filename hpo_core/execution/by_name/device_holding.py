@@ -1,0 +1,77 @@
+"""DeviceHolding: which devices of a pool a study holds by name, as its controller keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from hpo_core.model.devices.pool_limits import MOST_DEVICES
+from hpo_core.model.devices.pool_member import Member
+from hpo_core.placement.shares.device_choice import choose_devices
+from hpo_core.placement.shares.members import Position, claim_of
+from hpo_core.placement.shares.water_filling import divide
+
+
+class DeviceHolding:
+    """Chooses devices for a :class:`~hpo_core.execution.pool_seat.PoolSeat`, as the rows of its pool are.
+
+    Args:
+        kind: of the devices, in one word: studies of other kinds are not in the pool.
+        patience: see :func:`~hpo_core.placement.shares.device_choice.choose_devices`.
+    """
+
+    def __init__(self, kind: str, *, patience: float) -> None:
+        self.kind = kind
+        self._patience = patience
+        self._usable: tuple[str, ...] = ()
+        self._used: tuple[str, ...] = ()
+        self._open: tuple[str, ...] = ()
+
+    def note(self, *, usable: Sequence[str], used: Sequence[str]) -> None:
+        """Before each look.
+
+        Args:
+            usable: devices that the study can use now, preferred ones first.
+            used: devices on which its jobs run, the one with the youngest job last.
+        """
+        self._usable, self._used = tuple(usable[:MOST_DEVICES]), tuple(used)
+
+    def open_of(self, mine: Member) -> tuple[str, ...]:
+        """Devices on which jobs may begin, of those that the study published as its own."""
+        return tuple(name for name in self._open if name in mine.devices)
+
+    def with_wants(self, mine: Member) -> Member:
+        """As if it wanted all that it can use: so many devices are there at least."""
+        return msgspec.structs.replace(mine, wants=self._usable)
+
+    def settled(self, mine: Member, others: Sequence[Member], position: Position) -> tuple[Member, Position]:
+        """What the study publishes of its devices, and where it stands.
+
+        Args:
+            position: by its share alone.
+        """
+        shares = divide(position.capacity, [claim_of(member) for member in (mine, *others)])
+        choice = choose_devices(
+            mine,
+            others,
+            shares=shares,
+            usable=self._usable,
+            used=self._used,
+            closing=set(mine.devices).difference(self._open),
+            capacity=position.capacity,
+            patience=self._patience,
+        )
+        self._open = choice.open
+        count = len(choice.held)
+        taken = sum(len(other.devices) for other in others)
+        wants = tuple(name for name in self._usable if name not in choice.held) if mine.demand > count else ()
+        return (
+            msgspec.structs.replace(mine, devices=tuple(sorted(choice.held)), wants=wants, held=count),
+            msgspec.structs.replace(
+                position,
+                lent=max(0, len(choice.open) - position.share),
+                held=count,
+                free=max(0, position.capacity - taken - count),
+            ),
+        )

@@ -1,0 +1,152 @@
+"""PooledDevices: whole devices held by name, given back once their jobs have ended, never two studies on one."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from hpo_core.execution.by_name.device_holding import DeviceHolding
+from hpo_core.execution.by_name.pooled_devices import PooledDevices, pool_name
+from hpo_core.execution.pool_seat import LEASE_SECONDS, ROUND_SECONDS, PoolSeat, Terms
+from hpo_core.journal.pools import MemoryPools
+from hpo_core.model.devices.inventory import Capacity, Device, Inventory, Slot
+from hpo_core.model.devices.pool_member import Member
+from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Job, Outcome, Report
+from tests.sharing.test_pooled_executor import ByHand, Endless
+
+DEVICES = ("gpu-0", "gpu-1")
+
+
+class ByHandOnDevices(ByHand):
+    """Two devices, four jobs at once on each."""
+
+    def inventory(self) -> Inventory:
+        return Inventory(tuple(Device(name, 4) for name in DEVICES[: self.slots]))
+
+
+class Side:
+    """One study in the pool."""
+
+    def __init__(self, pools: MemoryPools, name: str, **terms: float) -> None:
+        self.inner = ByHandOnDevices(2)
+        holding = DeviceHolding("device", patience=ROUND_SECONDS)
+        self.seat = PoolSeat(pools, Terms(pool="p", study=name, owner=name, **terms), Endless(), holding)  # type: ignore[arg-type]
+        self.pooled = PooledDevices(self.inner, self.seat)
+        self.told: list[Report] = []
+
+    def open(self, now: float) -> list[str]:
+        """Devices on which jobs may begin at this moment."""
+        self.inner.moment = now
+        inventory = self.pooled.inventory()
+        assert [device.name for device in inventory.devices] == list(DEVICES), "all of them are known"
+        assert {device.slots for device in inventory.devices} <= {0, 4}
+        return [device.name for device in inventory.devices if device.slots]
+
+    def submit(self, trial: int, device: str) -> None:
+        job = Job(trial, 0, Rung(0, 0), 1, {})
+        slot = Slot(DEVICES.index(device), 0, device)
+        self.pooled.submit(job, slot, lambda _, report: self.told.append(report))
+
+
+@pytest.fixture
+def pools() -> MemoryPools:
+    return MemoryPools()
+
+
+def test_a_device_is_given_back_whole_once_its_jobs_have_ended(pools: MemoryPools) -> None:
+    a, b = Side(pools, "a"), Side(pools, "b")
+    assert a.open(0.0) == ["gpu-0", "gpu-1"]
+    for trial, device in enumerate(["gpu-0", "gpu-0", "gpu-1"]):
+        a.submit(trial, device)
+    assert a.pooled.used == 2
+    assert b.open(0.5) == []
+    assert a.open(2.5) == ["gpu-0"], "the device of the youngest job is given back"
+    a.submit(3, "gpu-0")
+    assert (a.open(4.0), b.open(4.0)) == (["gpu-0"], []), "its job goes on"
+    assert sorted(a.pooled.held()) == ["gpu-0", "gpu-1"]
+    a.inner.end(2)
+    assert (a.open(5.5), b.open(5.6)) == (["gpu-0"], ["gpu-1"])
+    assert b.seat.mine.devices == ("gpu-1",) and a.seat.mine.devices == ("gpu-0",)
+    assert not a.told[1:] and a.told[0].outcome is Outcome.COMPLETED
+
+
+def test_a_job_whose_device_went_to_another_study_before_it_began_is_granted_again(pools: MemoryPools) -> None:
+    a, b = Side(pools, "a"), Side(pools, "b")
+    a.open(0.0)
+    b.open(0.5)
+    for now in (2.5, 4.0):
+        kept = a.open(now)
+        b.open(now + 0.1)
+    other = next(name for name in DEVICES if name not in kept)
+    a.submit(0, other)
+    a.submit(1, kept[0])
+    assert list(a.inner.begun) == [1]
+    (report,) = a.told
+    assert (report.trial, report.outcome) == (0, Outcome.PREEMPTED) and "went to another study" in report.message
+
+
+def test_preemption_ends_all_attempts_on_one_device(pools: MemoryPools) -> None:
+    a, b = Side(pools, "a"), Side(pools, "b", preempt_after=5.0)
+    a.open(0.0)
+    for trial, device in enumerate(["gpu-0", "gpu-1", "gpu-1", "gpu-0", "gpu-1"]):
+        a.submit(trial, device)
+    for second in range(1, 30):
+        a.open(float(second))
+        b.open(second + 0.1)
+        if second < 5:
+            assert not a.inner.cancelled
+    assert a.inner.cancelled == [(1, 0), (2, 0), (4, 0)]
+    for trial in (1, 2, 4):
+        a.inner.end(trial, Outcome.PREEMPTED)
+    assert all("which waited for a device of pool p" in report.message for report in a.told)
+    a.open(30.0)
+    assert b.open(30.1) == ["gpu-1"]
+
+
+def test_a_controller_that_was_stopped_holds_nothing_that_others_took(pools: MemoryPools) -> None:
+    a, b = Side(pools, "a"), Side(pools, "b")
+    a.open(0.0)
+    a.submit(0, "gpu-0")
+    for second in range(1, int(LEASE_SECONDS) + 6):
+        b.open(float(second))
+    assert b.open(LEASE_SECONDS + 6) == ["gpu-0", "gpu-1"], "its lease has run out"
+    a.inner.moment = LEASE_SECONDS + 6
+    assert a.pooled.held() == [], "what it held is not its own any more"
+    assert a.open(LEASE_SECONDS + 6) == [] and a.pooled.held() == []
+    a.submit(1, "gpu-0")
+    assert list(a.inner.begun) == [0]
+    for second in range(30, 80):
+        b.open(float(second))
+        found = a.open(second + 0.1)
+    assert len(found) == 1 and set(a.seat.mine.devices).isdisjoint(b.seat.mine.devices)
+
+
+def test_a_device_that_vanished_is_not_held_and_one_that_joins_is_used(pools: MemoryPools) -> None:
+    a = Side(pools, "a")
+    a.inner.slots = 1
+    a.pooled.inventory()
+    assert a.seat.mine.devices == ("gpu-0",)
+    a.inner.slots = 2
+    assert a.open(0.1) == ["gpu-0", "gpu-1"]
+    a.inner.slots = 1
+    a.inner.moment = 3.0
+    a.pooled.inventory()
+    assert a.seat.mine.devices == ("gpu-0",)
+
+
+def test_the_processors_of_a_computer_have_one_name_for_all_studies() -> None:
+    def named(name: str, node: str, gpu: bool = False) -> str:
+        capacity = Capacity(node=node, architecture="CPU", memory=1, free=1, cores=1000, gpu=gpu)
+        return pool_name(Device(name, 8, capacity))
+
+    assert named("cpu:one", "one boot-1") == named("cpu:one~123456", "one boot-1") != named("cpu:one", "one boot-2")
+    assert named("GPU-7", "one boot-1", gpu=True) == "GPU-7" and pool_name(Device("tcp://w:1")) == "tcp://w:1"
+
+
+def test_a_planted_row_without_measure_is_no_member() -> None:
+    many = msgspec.json.encode({"study": "x", "devices": ["d"] * 5000})
+    long = msgspec.json.encode({"study": "x", "wants": ["d" * 500]})
+    for text in (many, long):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.json.decode(text, type=Member)
