@@ -387,7 +387,8 @@ class HopSchedule:
         if most > 1:  # as many units as with the largest size, of equal sizes
             left = visiting.left.bit_count()
             most = -(-left // -(-left // most))
-        idle = [each for each in self._workers if each.unit is None and not each.holds & reserved and each is not worker]
+        free = (each for each in self._workers if each.unit is None and each is not worker)
+        idle = [each for each in free if not each.holds & reserved]
         found = further_seats(board, idle, visiting.open & ~(1 << partition), most - 1) if most > 1 else []
         return found[: self.gangs.fitting(len(found) + 1) - 1]
 

@@ -73,7 +73,7 @@ class Driven:
             now, number = heapq.heappop(heap)
             unit = self.running.pop(number)
             fate = self.rng.random() if faults else 1.0
-            if fate < 0.1 and len(unit.seats) > 1:  # a worker of a gang goes, then the gang ends, and the worker is back
+            if fate < 0.1 and len(unit.seats) > 1:  # one of its workers goes, it ends, the worker is back
                 name = self.rng.choice(unit.seats)[1]
                 assert self.schedule.worker_lost(name) is not None
                 self.schedule.check()
@@ -104,8 +104,9 @@ class Driven:
         if min(unit.partitions) >= self.trained_on:
             assert len(unit.partitions) == 1 and set(range(self.trained_on)) <= set(before)
         elif not recorded and len(workers) > 1:
-            under_way, there = len(self.schedule.configurations()), sum(
-                bool(held & set(range(self.trained_on))) for held in self.holds.values()
+            under_way, there = (
+                len(self.schedule.configurations()),
+                sum(bool(held & set(range(self.trained_on))) for held in self.holds.values()),
             )
             assert under_way < there / 2 and len(workers) <= there // under_way
         self.running[unit.number] = unit
@@ -142,8 +143,7 @@ def test_a_record_is_followed_on_any_other_cluster(seed: int, other: int, faults
     first = Driven(seed, faults=False)
     orders: dict[int, dict[int, list[Any]]] = {
         configuration: {
-            epoch: [list(group) if len(group) > 1 else group[0] for group in groups]
-            for epoch, groups in epochs.items()
+            epoch: [list(group) if len(group) > 1 else group[0] for group in groups] for epoch, groups in epochs.items()
         }
         for configuration, epochs in first.seen.items()
     }
@@ -198,7 +198,9 @@ def test_measured_gangs_double_while_they_are_worth_it_and_stop_where_they_are_n
     measure(3, 2.0), measure(3, 2.0)
     assert limit.ranks(1, 64) == 2
     assert times.gain(2) == pytest.approx(1.9) and times.gain(3) == pytest.approx(2.0)
-    assert GangLimit(times, efficiency=0.5).ranks(1, 64) == 8 and GangLimit(times, efficiency=0.5, most=3).ranks(1, 9) == 3
+    assert (
+        GangLimit(times, efficiency=0.5).ranks(1, 64) == 8 and GangLimit(times, efficiency=0.5, most=3).ranks(1, 9) == 3
+    )
 
 
 def test_a_configuration_that_was_seen_in_gangs_alone_has_a_cost() -> None:
