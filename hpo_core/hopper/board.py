@@ -17,8 +17,8 @@ NOTICED = 0.05
 class Visiting:
     """A configuration with epochs to go: the partitions that it visited in this epoch, and those left."""
 
-    __slots__ = ("charged", "configuration", "entry", "epoch", "gangs", "left", "number", "open", "orders", "priced",
-                 "since", "to", "unit", "visits", "work")  # fmt: skip
+    __slots__ = ("alone", "charged", "configuration", "entry", "epoch", "gangs", "left", "number", "open", "orders",
+                 "priced", "since", "to", "unit", "visits", "work")  # fmt: skip
 
     def __init__(self, configuration: int, number: int, *, epoch: int, to: int) -> None:
         self.configuration = configuration
@@ -31,6 +31,8 @@ class Visiting:
         """By epoch: the recorded order that has to be followed."""
         self.gangs: dict[int, dict[int, int]] = {}
         """By epoch, of a recorded order: ranks of its gang units, by the number of visits before them."""
+        self.alone = False
+        """Whether its units have one rank, whatever there is room for."""
         self.since = 0
         """Orders the configurations by when they began to wait."""
         self.visits: list[int] = []

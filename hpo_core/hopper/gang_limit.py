@@ -13,8 +13,9 @@ TRIED = 2
 class GangLimit:
     """The largest size of a gang unit that is worth its while.
 
-    With speed-ups given, only their sizes are used. Without, units are measured: a gang has at most twice as many ranks
-    as the largest that was found fast enough, and fewer than the smallest that was found too slow.
+    With speed-ups given, only their sizes are used. Without, units are measured: a model trains alone first, a gang has
+    at most twice as many ranks as the largest that was found fast enough, and fewer than the smallest that was found
+    too slow.
 
     Args:
         times: estimates of unit times, which measure gangs.
@@ -47,6 +48,10 @@ class GangLimit:
         if 2 * configurations >= workers or not configurations:
             return 1
         return self.fitting(workers // configurations)
+
+    def takes(self, configuration: int) -> bool:
+        """Whether a model may train in gangs: where these are measured, once its time on one worker is known."""
+        return self._sizes is not None or self._times.is_known(configuration)
 
     def fitting(self, ranks: int) -> int:
         """The largest size that is worth its while and not above this."""

@@ -257,6 +257,14 @@ class HopSchedule:
         self._begin_again(visiting)
         self._wait(visiting)
 
+    def train_alone(self, configuration: int) -> None:
+        """Units of the configuration have one rank from now on, but for those of a recorded gang.
+
+        Raises:
+            KeyError: the configuration is not under way.
+        """
+        self.board.configurations[configuration].alone = True
+
     # What it answers.
 
     def next_units(self) -> list[Unit]:
@@ -380,10 +388,11 @@ class HopSchedule:
     ) -> list[tuple[int, HopWorker]]:
         """Partitions and workers of the further ranks of a unit that begins here."""
         board = self.board
-        if self.gangs is None or partition >= board.trained_on or visiting.epoch in visiting.orders:
+        if self.gangs is None or visiting.alone or partition >= board.trained_on or visiting.epoch in visiting.orders:
             return []
         there = sum(1 for each in self._workers if each.holds & board.everything)
-        most = self.gangs.ranks(len(board.configurations), there)
+        known = self.gangs.takes(visiting.configuration)
+        most = self.gangs.ranks(len(board.configurations), there) if known else 1
         if most > 1:  # as many units as with the largest size, of equal sizes
             left = visiting.left.bit_count()
             most = -(-left // -(-left // most))

@@ -203,6 +203,13 @@ def test_measured_gangs_double_while_they_are_worth_it_and_stop_where_they_are_n
     )
 
 
+def test_a_model_that_nothing_is_known_of_trains_alone_before_gangs_are_measured() -> None:
+    schedule = linear(1, 4, gangs=False)
+    schedule.gangs = GangLimit(schedule.times)
+    sizes = [len(each.unit.seats) for each in play(schedule, lambda unit: 1.0).units]
+    assert sizes[:3] == [1, 2, 1] and max(sizes) == 4, "four partitions: one alone, two together, one"
+
+
 def test_a_configuration_that_was_seen_in_gangs_alone_has_a_cost() -> None:
     times = UnitTimes()
     times.observe_gang(0, [(0, "a"), (1, "b")], 10.0)

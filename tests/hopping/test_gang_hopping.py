@@ -9,10 +9,12 @@ import pytest
 
 from hpo_core import MemoryJournal, Study, StudySpec
 from hpo_core.execution.faults import Faults
+from hpo_core.execution.virtual import Attempt
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.model.errors import SpecError
+from hpo_core.model.events import AttemptFailed
 from hpo_core.model.hops import units_of
-from hpo_core.model.trial import Job
+from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.views.hopping.hop_units import hop_units
@@ -94,6 +96,34 @@ def test_a_rerun_follows_the_groups_on_any_number_of_workers(workers: int) -> No
 
     assert groups(again) == groups(first)
     assert max(len(group) for epochs in groups(first).values() for group in epochs) > 1
+
+
+@pytest.mark.parametrize("fails", ["in gangs", "anyway"])
+def test_a_function_that_fails_in_gangs_is_trained_without_them(fails: str) -> None:
+    world = hopping(more=LINEAR | {"training": {"gang": "auto", "retries": {"error": 0}}})
+    original, seen = world.units._result, []
+
+    def result(attempt: Attempt) -> Report:
+        job, unit = attempt.job, attempt.job.unit
+        assert unit is not None
+        if unit.ranks == 1 and not (fails == "anyway" and (job.trial, unit.trains) in seen):
+            return original(attempt)
+        seen.append((job.trial, unit.trains))
+        return Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.ERROR, message="bad", ended=world.clock.now)
+
+    world.units._result = result  # type: ignore[method-assign]
+    world.run()
+    world.judge()
+    assert set(together(world)) == {1}
+    failed = [event for entry in world.journal.entries("hopping") for event in entry.events if _is_failure(event)]
+    if fails == "in gangs":
+        assert 1 <= len(seen) <= 3 and not failed, "units that ran at the time, and no attempt"
+    else:
+        assert failed and all("bad" in event.message for event in failed)
+
+
+def _is_failure(event: Any) -> bool:
+    return isinstance(event, AttemptFailed)
 
 
 def test_views_tell_units_of_several_ranks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,6 +103,17 @@ def test_what_is_left_of_a_study_trains_in_gangs_and_a_rerun_gives_the_same_bits
     assert digests(runs, "again") == digests(runs, "hops")
 
 
+def test_a_function_that_knows_nothing_of_gangs_is_trained_without_them(runs: HoppingRuns) -> None:
+    metric, constants = {"name": "seen", "mode": "min"}, {"how": "alone"}
+    data = {"partitions": runs.names[:4], "folder": str(runs.folder)}
+    path = runs.hopping("plain", "train_wrongly", data=data, metric=metric, constants=constants)
+    runs.run("tune", path)
+    assert runs.whole("plain").state.failed_attempts == 0
+    assert {len(group) for groups in runs.groups("plain").values() for group in groups} == {1}
+    assert "no model of this study is trained by several workers any more" in runs.log
+    assert "trial.batches(order, batch_size)" in runs.log
+
+
 def test_a_controller_that_is_killed_within_a_gang_goes_on_at_the_end_of_an_epoch(runs: HoppingRuns) -> None:
     process = runs.start("tune", runs.hopping("killed", "train_slowly"))
     gangs = runs.home / "studies" / "killed" / "gangs"

@@ -344,6 +344,8 @@ class HoppingExecutor:
 
     def _completed(self, training: Training, unit: Unit, job: Job, report: Report) -> None:
         self._remove_state(training.take(job, report, [worker for _, worker in unit.others]))
+        if training.gang_error and not unit.others:
+            self._train_no_gangs(training)
         end = self._schedule.unit_ended(unit, seconds=max(0.0, report.ended - report.started))
         before = None if end.order is None else training.end_epoch()
         if end.job_ended:
@@ -373,7 +375,11 @@ class HoppingExecutor:
 
     def _failed(self, training: Training, job: Job, report: Report) -> None:
         assert job.unit is not None
-        if report.outcome is Outcome.DIVERGED:
+        if report.outcome is Outcome.ERROR and job.unit.others and not (training.gang_error or training.cancelled):
+            log.warning("trial %d repeats epoch %d on one worker: %s", job.trial, job.target, report.message)
+            training.gang_error = report.message
+            self._schedule.train_alone(job.trial)
+        elif report.outcome is Outcome.DIVERGED:
             self._end(training, training.diverged(report))
         elif report.outcome is Outcome.CHECKPOINT_BAD and training.state is not None:  # not the job's own
             log.warning("trial %d goes back: %s", job.trial, report.message)
@@ -381,6 +387,16 @@ class HoppingExecutor:
         else:
             seen = f"epoch {job.target}, {job.unit.partition}: {report.message}" if report.message else ""
             self._end(training, training.failed(report.outcome, seen, report.detail, report.worker))
+
+    def _train_no_gangs(self, training: Training) -> None:
+        """A unit that failed in a gang was trained by one rank: the function knows nothing of such gangs."""
+        if self._schedule.gangs is not None:
+            self._schedule.gangs = None
+            training.warn(
+                "no model of this study is trained by several workers any more: a unit failed on them, and not on one "
+                f"({training.gang_error})"
+            )
+        training.gang_error = ""
 
     def _go_back(self, training: Training, report: Report) -> None:
         """A state on its way is gone or damaged: not the fault of the trial, nor of its checkpoint.

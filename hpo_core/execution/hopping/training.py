@@ -40,6 +40,8 @@ class Training:
         self.losses = 0
         """Units in a row that were lost."""
         self.restarts = 0
+        self.gang_error = ""
+        """Why a unit of several ranks failed, until it was trained by one."""
         self.forget()
 
     def forget(self) -> None:
@@ -169,6 +171,10 @@ class Training:
         self._metrics |= report.metrics
         before, self.state = self.state, report.checkpoint
         return before if before is not None and before != self.durable else None
+
+    def warn(self, line: str) -> None:
+        """Say this in the job's report."""
+        self._warnings += (line,)
 
     def end_epoch(self) -> Checkpoint | None:
         """All partitions were seen; returns the state of the epoch before, which nothing needs any more."""
