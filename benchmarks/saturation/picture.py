@@ -65,7 +65,7 @@ def draw(known: Layers) -> None:
                 [place],
                 "o",
                 color=GOLD,
-                label="reached on the loaded machine" if place == len(found) - 1 else None,
+                label="reached on this machine" if place == len(found) - 1 else None,
             )
     left.axvline(10_000 / 600, color=GREEN, linestyle="--", linewidth=1.2, label="10,000 workers, jobs of 10 min")
     left.axvline(10_000 / 60, color=RUST, linestyle="--", linewidth=1.2, label="10,000 workers, jobs of 1 min")

@@ -276,7 +276,7 @@ def _print_settings(study: Study, summary: StudySummary, created: float) -> None
         "cluster": spec.cluster.title if spec.objective else "",  # it was imported, or trains in its own process
         "packing": packing_words(spec.packing),
         "gangs": gang_words(study),
-        "share": share_words(spec.share),
+        "share": share_words(spec.share, "slot" if spec.packing is None else "device"),
         "data": hopping_line(study),
         "created": time.strftime("%Y-%m-%d %H:%M", time.localtime(created)),
         "resource": f"{summary.resource:,} units of training used",

@@ -12,6 +12,7 @@ import msgspec
 from hpo_core.execution.by_name.device_holding import DeviceHolding
 from hpo_core.journal.pools import Change, PoolRow, Pools
 from hpo_core.journal.protocol import Owner
+from hpo_core.model.devices.pool_limits import WHOLE_DEVICES
 from hpo_core.model.devices.pool_member import Member, Wish
 from hpo_core.model.errors import JournalError
 from hpo_core.placement.shares.members import Position, capacity_of, position_of
@@ -57,7 +58,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 def pool_of(spec: StudySpec, host: str) -> str:
     """The name of the pool that a study with ``share`` is in.
 
-    Workers that are started on a machine are shared with studies of that machine alone.
+    Workers that are started on a machine are shared with studies of that machine alone. Studies that hold whole devices
+    are in another pool than those that hold slots: a slot says nothing of the device that its job uses.
 
     Args:
         host: the machine of the study's controller.
@@ -65,8 +67,12 @@ def pool_of(spec: StudySpec, host: str) -> str:
     share, cluster = spec.share, spec.cluster
     assert share is not None
     if share.pool is None:
-        return cluster.place.rstrip("/")
-    return f"{share.pool} on {host}" if isinstance(cluster, LocalClusterSpec | LocalCudaClusterSpec) else share.pool
+        name = cluster.place.rstrip("/")
+    elif isinstance(cluster, LocalClusterSpec | LocalCudaClusterSpec):
+        name = f"{share.pool} on {host}"
+    else:
+        name = share.pool
+    return f"{name}{WHOLE_DEVICES}" if spec.packing is not None else name
 
 
 def terms_of(spec: StudySpec, owner: Owner) -> Terms:
@@ -150,7 +156,7 @@ class PoolSeat:
         if self.position is None or not self.is_fresh(now):
             return 0
         if self.devices is not None:
-            return len(self.devices.open_of(self.mine))
+            return len(self.devices.open_of(self.mine, now))
         return min(self.position.share + self.position.lent, self.mine.held)
 
     def is_fresh(self, now: float) -> bool:
@@ -245,7 +251,7 @@ class PoolSeat:
         if self.devices is not None:
             waited = 0.0 if self._short_since is None else round(now - self._short_since, 1)  # not as of the last look
             mine = msgspec.structs.replace(mine, waited=waited)
-            mine, self.position = self.devices.settled(mine, self.others, self.position)
+            mine, self.position = self.devices.settled(mine, self.others, self.position, now)
         return self._with_precedence(msgspec.structs.replace(mine, held=self.position.held), self.position, now)
 
     def _claimed(self, most: int, now: float, *, used: int, busy: int) -> int:

@@ -95,6 +95,8 @@ class RunningJobs:
                 if room.apart:  # maybe since it began
                     need = msgspec.structs.replace(need, kind=self._needs.kind(held.job, held.share.architecture))
                 room.take(need, place)
+            else:  # it is to be given back, or is gone: of its computer the job still has the cores
+                room.take_cores(held.need.cores, self._room.node_of(held.slot.name))
         return room
 
     def see(self, key: JobKey, usage: Usage) -> None:

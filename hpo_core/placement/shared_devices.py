@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from hpo_core.placement.running_jobs import RunningJobs
 from hpo_core.placement.shared_room import SharedRoom
 from hpo_core.spec import PackingSpec
 
+SAMPLE = 32
+"""Of so many waiting jobs at most it is asked how much of a device they take."""
 TELL_AFTER = 30
 """Updates, one a second, without a job that runs, after which a person is told what the waiting ones wait for."""
 
@@ -113,14 +116,14 @@ class SharedDevices:
 
     def capacity(self) -> Inventory:
         self._granted = max(self._granted, self._wanted())
-        count = len(self._devices.capacities)
+        count = len(self._empty.devices)
         return Inventory.of(self._granted, f"{count} shared device{'' if count == 1 else 's'}")
 
     def _wanted(self) -> int:
         """The jobs that run, and a few to choose from. It falls with :meth:`update` alone, not after each job."""
-        if not self._devices.capacities:
+        if not self._empty.devices:
             return 0
-        ahead = self._ahead if self._ahead_is_total else self._ahead * len(self._devices.capacities)
+        ahead = self._ahead if self._ahead_is_total else self._ahead * len(self._empty.devices)
         return len(self._running) + ahead
 
     def lowered(self) -> list[tuple[JobKey, int]]:
@@ -147,6 +150,33 @@ class SharedDevices:
         """By architecture, the parts of a job's need (memory, compute, cores) of which nothing is known."""
         return {one.architecture: self._needs.estimate(job, one).guessed for one in self._devices.whole.devices}
 
+    def devices_for(self, jobs: int) -> int:
+        """Devices on which so many jobs could run at once, at most: those that run now, and others like them.
+
+        The others are taken to fill a device as the jobs do that run or wait, in the mean, and no room beside jobs that
+        run is counted on. Where nothing is known of any, each is taken to fill one.
+        """
+        parts = [self._part(held.need, held.slot.name) for held in self._running]
+        if not parts:
+            whole = {device.architecture: device for device in self._devices.largest()}
+            parts = [
+                min(self._part(self._needs.need(job, device), device.name) for device in whole.values())
+                for job in self._waiting[:SAMPLE]
+                if whole
+            ]
+        mean = sum(parts) / len(parts) if parts else 1.0
+        used = len({held.slot.name for held in self._running})
+        return used + math.ceil(max(0, jobs - len(self._running)) * mean - 1e-9)
+
+    def _part(self, need: Need, device: str) -> float:
+        """How much of an empty device a job takes, from 0 to 1: of what it takes most of."""
+        whole = self._devices.device(device)
+        if whole is None:
+            return 1.0
+        cores = self._devices.capacities[device].cores
+        parts = (need.compute / whole.oversubscribe, need.memory / max(1, whole.memory), need.cores / max(1, cores))
+        return min(1.0, max(parts))
+
     def homeless(self) -> list[JobKey]:
         return [held.job.key for held in self._running if held.slot.name not in self._devices.capacities]
 
@@ -154,7 +184,7 @@ class SharedDevices:
 
     def place(self, jobs: Sequence[Job], *, now: float | None = None) -> list[Placement]:
         placements: list[Placement] = []
-        if not self._devices.capacities or not jobs:
+        if not self._empty.devices or not jobs:
             return placements
         self._needs.measure_alone(jobs, (held.job for held in self._running))
         first, later = self._needs.unknown_once(jobs)
@@ -220,7 +250,7 @@ class SharedDevices:
             if job.key in self._fitting:
                 continue
             self._fitting.add(job.key)
-            why = why_nowhere(self._needs.demand(job), self._devices.whole)
+            why = why_nowhere(self._needs.demand(job), self._devices.everything)
             if why is not None:
                 message = (
                     f"It fits on no device, even alone: {why}. State a smaller demand (packing.demand), raise "

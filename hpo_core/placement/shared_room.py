@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from hpo_core.model.devices.inventory import EMPTY, Capacity, Inventory
 from hpo_core.placement.packing.need import WHOLE
@@ -21,11 +21,13 @@ class SharedRoom:
         self._packing = packing
         self.inventory = EMPTY
         self.capacities: dict[str, Capacity] = {}
-        """By device that is there."""
+        """By device that is there, also those without slots: jobs may run there, and none begins."""
         self.empty = Room(())
         """What jobs of this study may use, where none runs."""
         self.whole = Room(())
         """The same if nobody else used the devices."""
+        self.everything = Room(())
+        """The same with the devices without slots, which other studies may hold now."""
 
     def update(self, inventory: Inventory) -> bool:
         """These devices are there now; returns whether anything changed."""
@@ -35,11 +37,14 @@ class SharedRoom:
         self.capacities = {
             device.name: device.capacity for device in inventory.devices if isinstance(device.capacity, Capacity)
         }
-        self.empty = self._room_of(lambda capacity: capacity.free)
-        self.whole = self._room_of(lambda capacity: capacity.memory)
+        begin = {device.name: self.capacities[device.name] for device in inventory.devices
+                 if device.slots and device.name in self.capacities}  # fmt: skip
+        self.empty = self._room_of(begin, lambda capacity: capacity.free)
+        self.whole = self._room_of(begin, lambda capacity: capacity.memory)
+        self.everything = self._room_of(self.capacities, lambda capacity: capacity.memory)
         return True
 
-    def _room_of(self, memory: Callable[[Capacity], int]) -> Room:
+    def _room_of(self, capacities: Mapping[str, Capacity], memory: Callable[[Capacity], int]) -> Room:
         limit = self._packing.memory_limit
         devices = [
             SharedDevice(
@@ -49,10 +54,10 @@ class SharedRoom:
                 memory=min(memory(capacity), limit(capacity.architecture) or memory(capacity)),
                 oversubscribe=round(WHOLE * self._packing.ratio(capacity.architecture)),
             )
-            for name, capacity in self.capacities.items()
+            for name, capacity in capacities.items()
         ]
         cores = {}
-        for capacity in self.capacities.values():
+        for capacity in capacities.values():
             ratio = (
                 1.0 if capacity.gpu else self._packing.ratio(capacity.architecture)
             )  # of processors, cores are compute
@@ -61,12 +66,17 @@ class SharedRoom:
 
     def device(self, name: str) -> SharedDevice | None:
         """The whole device of this name; None where it is gone."""
-        return next((one for one in self.whole.devices if one.name == name), None)
+        return next((one for one in self.everything.devices if one.name == name), None)
+
+    def node_of(self, name: str) -> str | None:
+        """The computer of a device; None where it is gone."""
+        capacity = self.capacities.get(name)
+        return None if capacity is None else capacity.node
 
     def largest(self) -> Iterator[SharedDevice]:
         """Of each architecture the whole device with the most memory."""
         found: dict[str, SharedDevice] = {}
-        for device in self.whole.devices:
+        for device in self.everything.devices:
             known = found.get(device.architecture)
             if known is None or device.memory > known.memory:
                 found[device.architecture] = device

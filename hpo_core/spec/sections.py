@@ -146,7 +146,7 @@ class CheckpointSpec(Part):
 class ShareSpec(Part):
     """``share``: slots that are shared with other studies; ``true`` stands for all defaults.
 
-    What each gets is stated in :mod:`hpo_core.placement.shares.water_filling`.
+    With ``packing``, whole devices. What each gets is stated in :mod:`hpo_core.placement.shares.water_filling`.
     """
 
     pool: str | None = Field(
@@ -171,8 +171,8 @@ class ShareSpec(Part):
         default=None,
         ge=1,
         le=MOST_SLOTS,
-        description="Slots of the pool, where each study starts workers of its own; where studies state different "
-        "numbers, the smallest. Default: as many as the largest of their clusters has.",
+        description="Slots of the pool (with packing: devices), where each study starts workers of its own; where "
+        "studies state different numbers, the smallest. Default: as many as the largest of their clusters has.",
     )
     preempt: bool = Field(
         default=False,

@@ -49,13 +49,13 @@ from hpo_core.samplers.sampler import Sampler
 from hpo_core.search.method import Done, SearchMethod
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method, create_sampler
-from hpo_core.state import Incumbent, StudyState
+from hpo_core.state import StudyState
+from hpo_core.study.best_trials import BestTrials
 from hpo_core.study.decider import Decider
-from hpo_core.study.demand import demand_of
 from hpo_core.study.further_training import recorded_training
-from hpo_core.study.gang_sizes import gang_size, largest_size
 from hpo_core.study.job_grants import Grants
 from hpo_core.study.person_requests import PersonRequests
+from hpo_core.study.slot_claims import SlotClaims
 from hpo_core.study.stop_rules import StopRules
 from hpo_core.study.told_results import told_report
 
@@ -68,7 +68,7 @@ def _plain(spec: Any) -> Any:
     return dict(spec) if isinstance(spec, Mapping) else spec
 
 
-class Study(PersonRequests):
+class Study(PersonRequests, SlotClaims, BestTrials):
     """One search. Create it with :meth:`create`, or open a recorded one with :meth:`open`.
 
     Driven by hand::
@@ -105,7 +105,6 @@ class Study(PersonRequests):
         limits = spec.checkpoints.max_bytes is not None or spec.checkpoints.max_count is not None
         self._checkpoints = LiveCheckpoints(self.state, self.method) if limits else None
         self._budget = Budget(spec.checkpoints, self._checkpoints) if self._checkpoints is not None else None
-        self._sign = spec.metric.sign
 
         def checkpoints() -> LiveCheckpoints:
             return self.checkpoints
@@ -330,31 +329,6 @@ class Study(PersonRequests):
             return False
         return isinstance(self.method.next_action(), Done)
 
-    def demand(self, most: int) -> int:
-        """Slots that it could use now, counted up to ``most``: running jobs, and those it could grant.
-
-        The size of the stack of jobs (Li et al. 2020, 5.3), times kappa where trials grow. Where checkpoints are
-        limited it may grant fewer.
-        """
-        grows = self.spec.training.gang == "auto"
-        size = largest_size(self.spec, self.state, most) if grows else self.job_slots
-        return demand_of(self.state, self.method, self.rules, self._grants, size=size, most=most)
-
-    def spare(self, most: int) -> int:
-        """Slots beyond its demand that it could use once a job ends, counted up to ``most``: where trials grow.
-
-        A trial that is promoted as its job ends may have kappa slots, where its job had fewer.
-        """
-        if self.spec.training.gang != "auto" or self.state.halted is not None:
-            return 0
-        grown = largest_size(self.spec, self.state, most) * len(self.state.running)
-        return max(0, min(most, grown) - self.state.slots_in_use)
-
-    @property
-    def job_slots(self) -> int:
-        """Slots that the next job needs; one that grows needs one and takes more."""
-        return 1 if self.spec.training.gang == "auto" else gang_size(self.spec, self.state, self.method)
-
     @property
     def at_rest(self) -> bool:
         """Whether nothing will be granted, unless somebody asks for more or resumes the study."""
@@ -366,30 +340,6 @@ class Study(PersonRequests):
         if self.finished:
             return "finished"
         return "halted" if self.state.halted is not None else "open"
-
-    @property
-    def best(self) -> Incumbent | None:
-        """The incumbent: best finite loss, of all rungs or of the highest one, as ``best_of`` of the study says."""
-        return self.state.incumbent
-
-    @property
-    def best_of_all_rungs(self) -> Incumbent | None:
-        """Best finite loss over the results of all rungs (ASHA 3.3: intermediate losses count)."""
-        return self.state.best_of_all.incumbent
-
-    @property
-    def best_of_highest_rung(self) -> Incumbent | None:
-        """Best finite loss among the results at the largest resource that has one.
-
-        A smaller sample, compared at equal training: the better choice where the winner is trained on. Further
-        training of a trial (:meth:`train_further`) counts at the rung that it had reached by the search.
-        """
-        return self.state.best_of_highest_rung.incumbent
-
-    @property
-    def front(self) -> list[Incumbent]:
-        """The Pareto front by ``best_of``, ascending by loss; with one objective the incumbent alone."""
-        return list(self.state.front)
 
     @property
     def checkpoints(self) -> LiveCheckpoints:
@@ -420,10 +370,6 @@ class Study(PersonRequests):
 
         entries = self.journal.entries(self.name, 0, self.seq)
         return copy_to_optuna(entries, storage, name or self.name, ended=self.status != "open")
-
-    def metric_value(self, loss: float) -> float:
-        """A loss as the user's metric (``mode: max`` flipped back)."""
-        return loss * self._sign
 
     def check(self) -> None:
         """Assert the invariants of state and method."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hpo_core.placement.packing import prediction
-from hpo_core.placement.packing.prediction import predict
+from hpo_core.placement.packing.prediction import Predictor, predict
 
 
 def drawn(rng: random.Random, noise: float) -> tuple[dict[str, Any], float]:
@@ -82,3 +82,13 @@ def test_what_cannot_be_measured_is_refused() -> None:
         predict(past, {"width": 64})
     with pytest.raises(ValueError, match=r"quantile = 1.5"):
         predict([({"width": 64}, 1.0)] * 9, {"width": 64}, quantile=1.5)
+
+
+@pytest.mark.parametrize("seconds", [7.5, 60.0, 1e-3])
+def test_equal_amounts_are_predicted_as_they_are(seconds: float) -> None:
+    """To the last digit, whatever the linear algebra of the processor: jobs that are alike must not be told apart."""
+    past = [({"lr": 10.0**-k, "width": 2 + 3 * k, "kind": "ab"[k % 2]}, seconds) for k in range(12)]
+    predictor = Predictor(past)
+    for k in range(12):
+        found = predictor.predict({"lr": 10.0**-k, "width": 2 + 3 * k, "kind": "ab"[k % 2]})
+        assert found is not None and (found.expected, found.safe) == (seconds, seconds)

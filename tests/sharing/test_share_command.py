@@ -121,7 +121,6 @@ def test_share_of_a_study_that_shares_nothing_is_refused(tmp_path: Path) -> None
         ({"pool": "p", "wait": 5}, {}, "no effect without share.preempt"),
         ({"pool": "p", "slots": 1}, {"training": {"gang": 2}}, "no job could ever begin"),
         ({"slots": 4}, SHARED, "as many slots as that cluster"),
-        ({"pool": "p"}, {"packing": True}, "share, and packing"),
         ({"pool": "p", "wieght": 2}, {}, "wieght"),
     ],
 )

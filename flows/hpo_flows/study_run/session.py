@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import threading
@@ -12,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from hpo_core.checkpoints.storage import local_path
+from hpo_core.execution.by_name.joining import join_pool
 from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.dispatch import Dispatcher
 from hpo_core.execution.enqueue_requests import EnqueueRequests
@@ -21,12 +23,11 @@ from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.loop import Loop, Observer, Takeover
 from hpo_core.execution.packed_placing import MeasurementWriter, found_ratio_words, placer_of
 from hpo_core.execution.pool_seat import PoolSeat, terms_of
-from hpo_core.execution.pooled_executor import PooledExecutor
 from hpo_core.home import Home, checked_name
-from hpo_core.journal.pools import pools_of
+from hpo_core.journal.pools import live_rows, pools_of
 from hpo_core.journal.protocol import Owner
 from hpo_core.journal.retrying import RetryingJournal
-from hpo_core.journal.sql import SqlJournal, current_owner
+from hpo_core.journal.sql import SqlJournal, current_owner, is_alive
 from hpo_core.model.errors import (
     CheckpointError,
     HpoError,
@@ -45,6 +46,7 @@ from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
 from hpo_core.views.rungs import is_unlimited
+from hpo_core.views.sharing.standings import unknown_beside
 from hpo_core.views.summary import exhausted_words
 from hpo_flows.dask.executor import DaskExecutor
 from hpo_flows.study_run.cluster_news import ClusterNews, PoolNews
@@ -233,8 +235,11 @@ class Session:
             self._tell(found_ratio_words(study.spec, placer))
         executor: Executor = self.executor
         if study.spec.share is not None:
-            self.seat = PoolSeat(pools_of(self.journal), terms_of(study.spec, self.owner), study)
-            executor = PooledExecutor(executor, self.seat)
+            pools, terms = pools_of(self.journal), terms_of(study.spec, self.owner)
+            executor = pooled = join_pool(executor, study, placer, pools=pools, terms=terms)
+            self.seat = pooled.seat
+            with contextlib.suppress(HpoError):  # a database that does not answer now is the loop's matter
+                self._tell(unknown_beside(terms.pool, live_rows(self.journal, is_alive)))
         observers = [make(study) for make in self._observers]
         observers.append(ClusterNews(self._tell_news))
         observers.append(EnqueueRequests(study, self.folder))

@@ -19,11 +19,17 @@ class DeviceHolding:
     Args:
         kind: of the devices, in one word: studies of other kinds are not in the pool.
         patience: see :func:`~hpo_core.placement.shares.device_choice.choose_devices`.
+        settle: seconds between the moment when a device comes from another study and the first job there: what is known
+            of its free memory is from before.
     """
 
-    def __init__(self, kind: str, *, patience: float) -> None:
+    def __init__(self, kind: str, *, patience: float, settle: float = 0.0) -> None:
         self.kind = kind
         self._patience = patience
+        self._settle = settle
+        self._of_others: set[str] = set()
+        """Devices that others held when the pool was looked at."""
+        self._opens_at: dict[str, float] = {}
         self._usable: tuple[str, ...] = ()
         self._used: tuple[str, ...] = ()
         self._open: tuple[str, ...] = ()
@@ -37,15 +43,18 @@ class DeviceHolding:
         """
         self._usable, self._used = tuple(usable[:MOST_DEVICES]), tuple(used)
 
-    def open_of(self, mine: Member) -> tuple[str, ...]:
+    def open_of(self, mine: Member, now: float) -> tuple[str, ...]:
         """Devices on which jobs may begin, of those that the study published as its own."""
-        return tuple(name for name in self._open if name in mine.devices)
+        published = set(mine.devices)
+        return tuple(name for name in self._open if name in published and self._opens_at.get(name, now) <= now)
 
     def with_wants(self, mine: Member) -> Member:
         """As if it wanted all that it can use: so many devices are there at least."""
         return msgspec.structs.replace(mine, wants=self._usable)
 
-    def settled(self, mine: Member, others: Sequence[Member], position: Position) -> tuple[Member, Position]:
+    def settled(
+        self, mine: Member, others: Sequence[Member], position: Position, now: float
+    ) -> tuple[Member, Position]:
         """What the study publishes of its devices, and where it stands.
 
         Args:
@@ -63,6 +72,10 @@ class DeviceHolding:
             patience=self._patience,
         )
         self._open = choice.open
+        for name in set(choice.held).difference(mine.devices) & self._of_others:
+            self._opens_at[name] = now + self._settle
+        self._of_others.difference_update(mine.devices)
+        self._of_others.update(name for other in others for name in other.devices)
         count = len(choice.held)
         taken = sum(len(other.devices) for other in others)
         wants = tuple(name for name in self._usable if name not in choice.held) if mine.demand > count else ()

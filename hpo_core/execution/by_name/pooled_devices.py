@@ -57,8 +57,8 @@ class PooledDevices(PooledExecutor):
         self._there = [device.name for device in inventory.devices]
         self._seen = len(self._there)
         self._exchange()
-        fresh = self.seat.is_fresh(self.now())
-        begin = set(self._holding.open_of(self.seat.mine)) if fresh else set()
+        now = self.now()
+        begin = set(self._holding.open_of(self.seat.mine, now)) if self.seat.is_fresh(now) else set()
         return Inventory(
             tuple(
                 device if self._pool_names[device.name] in begin else msgspec.structs.replace(device, slots=0)
@@ -107,7 +107,7 @@ class PooledDevices(PooledExecutor):
 
     def _preemption(self, position: Position) -> tuple[str | None, list[tuple[int, int]]]:
         """All attempts on one of the devices that are to be given back, that whose youngest attempt is youngest."""
-        mine, open_now = self.seat.mine, set(self._holding.open_of(self.seat.mine))
+        mine, open_now = self.seat.mine, set(self._holding.open_of(self.seat.mine, self.now()))
         asking = [other for other in self.seat.others if other.asks]
         if mine.held <= position.share or not asking:
             return None, []

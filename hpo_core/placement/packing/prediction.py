@@ -80,8 +80,8 @@ class Predictor:
         features = (np.array(self._features(parameters)) - self._mean) / self._std
         expected = float(self._weights @ np.concatenate([[1.0], features])[: len(self._weights)])
         return Prediction(
-            expected=float(np.exp(expected)),
-            safe=float(np.exp(expected + self._margin)),
+            expected=_known_digits(np.exp(expected)),
+            safe=_known_digits(np.exp(expected + self._margin)),
             measurements=self._measurements,
         )
 
@@ -126,6 +126,11 @@ class _Column:
         if self._is_number:
             return [math.log(value) if self._is_log else float(value)]  # type: ignore[arg-type]
         return [float(repr(value) == choice) for choice in self._choices]
+
+
+def _known_digits(amount: float) -> float:
+    """Six digits: the last ones differ between processors, and would decide between jobs that are expected alike."""
+    return float(f"{amount:.6g}")
 
 
 def _is_number(value: Any) -> TypeGuard[int | float]:

@@ -117,6 +117,13 @@ class Room:
         if self.apart:
             self.kinds[place].append(need.kind)
 
+    def take_cores(self, cores: int, node: str | None) -> None:
+        """A job on another device of this node has so many of its cores."""
+        for place, device in enumerate(self.devices):
+            if device.node == node:
+                self.cores[self.node_of[place]] -= cores
+                return
+
     def give_back(self, need: Need, place: int) -> None:
         """A job with this need ended on the device at ``place``."""
         self.compute[place] += need.compute

@@ -99,7 +99,7 @@ def head(series: Series, links: Mapping[str, str]) -> str:
     if spec.training.gang != 1:
         about.append(f"gangs {gang_words(study)}")
     if spec.share is not None:
-        about.append(f"share {share_words(spec.share)}")
+        about.append(f"share {share_words(spec.share, 'slot' if spec.packing is None else 'device')}")
     if spec.data is not None:
         about.append(f"data: {data_words(spec.data)}")
     rules = study.rules.progress(study.state, 0.0)

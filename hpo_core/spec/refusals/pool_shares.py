@@ -19,11 +19,6 @@ def check_share(spec: StudySpec) -> None:
     share = spec.share
     if share is None:
         return
-    if spec.packing is not None:
-        raise ValueError(
-            "share, and packing: slots are shared between studies, and packing places jobs on devices by what they "
-            "need; drop one of the two, or set a pool up without packing"
-        )
     if spec.data is not None:
         raise ValueError(
             "share, and data: a model that hops needs the workers that hold its partitions, whoever else could use "

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from hpo_core.journal.pools import PoolRow
+from hpo_core.model.devices.pool_limits import WHOLE_DEVICES
 from hpo_core.model.devices.pool_member import Member
 from hpo_core.placement.shares import capacity_of, claim_of, divide
 from hpo_core.spec.sections import ShareSpec
@@ -22,7 +23,9 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     study: str
     slots: int
-    """Of the pool."""
+    """Of the pool; whole devices where its studies hold these."""
+    unit: str = "slot"
+    """What is counted: ``slot``, or the kind of the devices."""
     share: int
     held: int
     demand: int
@@ -38,7 +41,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         """All of it, in two sentences."""
         terms = f"weight {self.weight:g}" + (f", priority {self.priority}" if self.priority else "")
         words = (
-            f"pool {self.pool}: {self.share:,} of {plural(self.slots, 'slot')} ({terms}); holds {self.held:,}, "
+            f"pool {self.pool}: {self.share:,} of {plural(self.slots, self.unit)} ({terms}); holds {self.held:,}, "
             f"could use {self.demand:,}"
         )
         return f"{words}. {self.why}" if self.why else words
@@ -46,14 +49,16 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
 def standing_of(mine: Member, others: Sequence[Member], pool: str) -> Standing:
     """Where the study ``mine`` stands among the members of a pool."""
+    others = [other for other in others if other.kind == mine.kind]
     members = [mine, *others]
-    clusters = [member.seen for member in members if member.one_cluster]
+    clusters = [member.seen for member in members if member.one_cluster and not member.kind]
     capacity = capacity_of(members, shared_cluster=max(clusters) if clusters else None)
     shares = divide(capacity, [claim_of(member) for member in members])
     return Standing(
         pool=pool,
         study=mine.study,
         slots=capacity,
+        unit=_unit(mine),
         share=shares[mine.study],
         held=mine.held,
         demand=mine.demand,
@@ -71,26 +76,55 @@ def standings(rows: Iterable[PoolRow]) -> dict[str, Standing]:
     Args:
         rows: of members that have a controller now.
     """
+    rows = list(rows)
     by_pool: dict[str, list[Member]] = {}
     for row in rows:
         if row.member is not None:
             by_pool.setdefault(row.pool, []).append(row.member)
-    return {
-        mine.study: standing_of(mine, [other for other in members if other is not mine], pool)
-        for pool, members in by_pool.items()
-        for mine in members
-    }
+    found = {}
+    for pool, members in by_pool.items():
+        beside = unknown_beside(pool, rows)
+        for mine in members:
+            standing = standing_of(mine, [other for other in members if other is not mine], pool)
+            found[mine.study] = msgspec.structs.replace(standing, why=" ".join(filter(None, (standing.why, beside))))
+    return found
 
 
-def share_words(share: ShareSpec | None) -> str:
-    """The settings in words: ``pool cpu, weight 2, priority 0``; empty without a share."""
+def unknown_beside(pool: str, rows: Iterable[PoolRow]) -> str:
+    """Says that studies use the same machines in another pool, of which this one knows nothing; empty: none.
+
+    Args:
+        rows: of all pools, of members that have a controller now.
+    """
+    is_whole = pool.endswith(WHOLE_DEVICES)
+    other = pool.removesuffix(WHOLE_DEVICES) if is_whole else f"{pool}{WHOLE_DEVICES}"
+    members = [row.member for row in rows if row.pool == other and row.member is not None]
+    if not members:
+        return ""
+    here, there = ("whole devices", "slots") if is_whole else ("slots", "whole devices")
+    return (
+        f"{_names(members)} {'is' if len(members) == 1 else 'are'} in pool {other}: {here} are shared here and {there} "
+        "there, so neither leaves anything to the other. Give all of them packing, or none."
+    )
+
+
+def share_words(share: ShareSpec | None, unit: str = "slot") -> str:
+    """The settings in words: ``pool cpu, weight 2, priority 0``; empty without a share.
+
+    Args:
+        unit: what is shared, in one word.
+    """
     if share is None:
         return ""
-    words = [f"pool {share.pool}" if share.pool is not None else "the slots of its cluster"]
+    words = [f"pool {share.pool}" if share.pool is not None else f"the {unit}s of its cluster"]
     words += [f"weight {share.weight:g}", f"priority {share.priority}"]
-    words += [] if share.slots is None else [f"{share.slots:,} slots"]
+    words += [] if share.slots is None else [plural(share.slots, unit)]
     words += [f"may preempt after {share.wait:g} s"] * share.preempt
     return ", ".join(words)
+
+
+def _unit(member: Member) -> str:
+    return member.kind or "slot"
 
 
 def _waits(mine: Member, others: Sequence[Member], shares: dict[str, int]) -> str:
@@ -99,15 +133,18 @@ def _waits(mine: Member, others: Sequence[Member], shares: dict[str, int]) -> st
     if missing <= 0:
         return ""
     over = sorted((other for other in others if other.held > shares[other.study]), key=lambda other: other.study)
-    waits = f"It waits for {plural(missing, 'slot')}"
+    unit = _unit(mine)
+    waits = f"It waits for {plural(missing, unit)}"
     if mine.waited >= 1:
         waits += f", for {mine.waited:,.0f} s so far"
     if not over:
+        if mine.kind:
+            return f"{waits}: those that it could use are held by others within their shares, or are free by now."
         return f"{waits}; they are free, and taken at its next look."
     have = "has" if len(over) == 1 else "have"
     gives = "gives" if len(over) == 1 else "give"
     asks = ", the youngest at once, for it has waited long enough" if mine.asks else ""
-    return f"{waits}: {_names(over)} {have} more than the share and {gives} slots back as jobs end{asks}."
+    return f"{waits}: {_names(over)} {have} more than the share and {gives} {unit}s back as jobs end{asks}."
 
 
 def _less_than_wanted(mine: Member, others: Sequence[Member], shares: dict[str, int]) -> str:
@@ -120,7 +157,7 @@ def _less_than_wanted(mine: Member, others: Sequence[Member], shares: dict[str, 
     if first:
         reasons.append(f"{_names(first)} {'goes' if len(first) == 1 else 'go'} first by priority")
     if equal:
-        reasons.append(f"the slots are shared with {_names(equal)} by weight")
+        reasons.append(f"the {_unit(mine)}s are shared with {_names(equal)} by weight")
     if not reasons:
         return ""
     return f"It could use {mine.demand - shares[mine.study]:,} more: {', and '.join(reasons)}."

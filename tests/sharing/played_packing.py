@@ -1,0 +1,148 @@
+"""Packed studies that share devices, on virtual clocks: real studies, placements, policies and loops.
+
+What they did is judged from their journals, by what each says of where its jobs ran and until when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpo_core.execution.by_name.joining import join_pool
+from hpo_core.execution.loop import Loop
+from hpo_core.execution.packed_placing import placer_of
+from hpo_core.execution.pool_seat import Terms
+from hpo_core.execution.virtual import VirtualClock
+from hpo_core.execution.virtual_devices import Load, VirtualDevices
+from hpo_core.journal.memory import MemoryJournal
+from hpo_core.journal.pools import Pools
+from hpo_core.model.devices.inventory import Capacity, Device
+from hpo_core.model.events import AttemptFailed, JobCompleted, JobPlaced
+from hpo_core.model.rng import Stream
+from hpo_core.model.trial import Job
+from hpo_core.replay.audit import audit
+from hpo_core.study import Study
+from tests.conftest import make_spec
+
+GB = 10**9
+STEP = 0.5
+
+
+def gpus(count: int, first: int = 0) -> list[Device]:
+    """GPUs of one computer, each with room for 16 jobs."""
+    capacity = Capacity(node="n", architecture="A100", memory=80 * GB, free=80 * GB, cores=64_000, gpu=True)
+    return [Device(f"gpu-{number}", 16, capacity) for number in range(first, first + count)]
+
+
+class PackedPlayer:
+    """One packed study with its controller."""
+
+    def __init__(
+        self,
+        name: str,
+        pools: Pools,
+        *,
+        seconds: Callable[[Job], float],
+        devices: Sequence[Device],
+        search: dict[str, Any],
+        each: int = 250,
+        begins: float = 0.0,
+        **terms: Any,
+    ) -> None:
+        self.name, self.begins = name, begins
+        self.clock = VirtualClock(begins)
+        demand = {"compute": each // 10, "memory": 80 * GB * each // 1000, "cores": 1}
+        spec = make_spec(study=name, search=search, packing={"demand": demand})
+        self.journal = MemoryJournal()
+        self.study = Study.create(spec, self.journal, clock=self.clock)
+        self.inner = VirtualDevices(
+            self.clock,
+            devices=devices,
+            load=lambda job, slot: Load(seconds(job), each),
+            train=lambda job: {
+                metric.name: Stream(job.trial, "loss", job.target).uniform() for metric in spec.objectives
+            },
+            poll_seconds=1.0,
+            objectives=[metric.name for metric in spec.objectives],
+        )
+        given: dict[str, Any] = {"pool": "p", "study": name, "owner": f"{name}-1"} | terms
+        placer = placer_of(self.study)
+        self.executor = join_pool(self.inner, self.study, placer, pools=pools, terms=Terms(**given), settle=0.0)
+        self.seat = self.executor.seat
+        self.loop = Loop(self.study, self.executor, placer=placer)
+        self.stopped = False
+        self.died = float("inf")
+        self.device_seconds = 0.0
+
+    @property
+    def ended(self) -> bool:
+        return not self.study.state.running and self.study.at_rest
+
+    def run(self, until: float) -> None:
+        if self.stopped or until <= self.begins or self.ended:
+            return
+        while self.clock.now < until and not self.ended:
+            self.loop.run(until=until)
+            if not self.ended:
+                self.clock.now = max(self.clock.now, min(until, self.clock.now + STEP))
+        if self.ended:
+            self.seat.leave()
+
+    def spans(self) -> list[tuple[str, float, float]]:
+        """(device, begin, end) of each attempt, as the journal says; one that runs ends when its controller died."""
+        placed: dict[tuple[int, int], JobPlaced] = {}
+        found = []
+        for entry in self.journal.entries(self.name):
+            for event in entry.events:
+                if isinstance(event, JobPlaced):
+                    placed[event.trial, event.attempt] = event
+                elif isinstance(event, JobCompleted | AttemptFailed):
+                    one = placed.pop((event.trial, event.attempt), None)
+                    if one is not None:
+                        found.append((one.device, one.began, event.ended))
+        return [*found, *((one.device, one.began, self.died) for one in placed.values())]
+
+
+class PlayedDevices:
+    """Plays all studies; after each step no two of them have jobs on one device."""
+
+    def __init__(self, *players: PackedPlayer) -> None:
+        self.players = list(players)
+        self.everybody = list(players)
+        self.now = 0.0
+        self.idle_seconds = 0.0
+        """Device time without a job while some study that looks at the pool could use it."""
+
+    def join(self, player: PackedPlayer) -> None:
+        self.players.append(player)
+        self.everybody.append(player)
+
+    def kill(self, player: PackedPlayer) -> None:
+        """Its controller and its jobs end."""
+        player.died = self.now
+        self.players.remove(player)
+
+    def play(self, until: float) -> None:
+        while self.now < until:
+            self.now += STEP
+            for player in self.players:
+                player.run(self.now)
+            active = [player for player in self.players if self.now > player.begins and not player.ended]
+            for player in active:
+                player.device_seconds += STEP * player.executor.used
+            held = [name for player in active if not player.stopped for name in player.seat.mine.devices]
+            assert len(held) == len(set(held)), f"{held} at {self.now}"
+
+    def check(self) -> None:
+        """By the journals: at any time one study has jobs on a device, and each study's decisions hold."""
+        spans: dict[str, list[tuple[float, float, str]]] = {}
+        for player in self.everybody:
+            assert audit(player.journal.entries(player.name)).clean
+            for device, begin, end in player.spans():
+                spans.setdefault(device, []).append((begin, end, player.name))
+        assert spans, "jobs were placed"
+        for device, here in spans.items():
+            for begin, end, name in here:
+                for other_begin, other_end, other in here:
+                    if name != other:
+                        assert end <= other_begin or other_end <= begin, (device, name, begin, end, other, other_begin)

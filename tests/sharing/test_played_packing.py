@@ -1,0 +1,159 @@
+"""Packed studies that share devices: one study on a device at a time, shares kept, nothing lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hpo_core.execution.pool_seat import LEASE_SECONDS
+from hpo_core.journal.pools import MemoryPools, Pools
+from hpo_core.model.rng import Stream
+from hpo_core.model.trial import Job, Outcome
+from tests.sharing.played_packing import PackedPlayer, PlayedDevices, gpus
+
+ENDLESS = {"method": "random", "configs": 100_000, "max_resource": 1}
+
+
+@pytest.fixture
+def pools() -> Pools:
+    return MemoryPools()
+
+
+def lasting(seconds: float, name: str = "") -> Callable[[Job], float]:
+    return lambda job: seconds * (0.5 + Stream(job.trial, f"seconds {name}", job.target).uniform())
+
+
+def shares(*players: PackedPlayer) -> list[float]:
+    total = sum(player.device_seconds for player in players)
+    return [player.device_seconds / total for player in players]
+
+
+def test_a_packed_study_alone_has_all_devices(pools: Pools) -> None:
+    alone = PackedPlayer("a", pools, seconds=lasting(20), devices=gpus(3), search=ENDLESS)
+    played = PlayedDevices(alone)
+    played.play(3)
+    assert alone.executor.used == 3 and len(alone.study.state.running) >= 12
+    played.check()
+
+
+def test_a_newcomer_gets_its_devices_as_the_jobs_there_end(pools: Pools) -> None:
+    first = PackedPlayer("first", pools, seconds=lambda job: 20.0, devices=gpus(4), search=ENDLESS)
+    second = PackedPlayer("second", pools, seconds=lambda job: 20.0, devices=gpus(4), search=ENDLESS, begins=5.0)
+    played = PlayedDevices(first, second)
+    played.play(19)
+    assert (first.executor.used, second.executor.used) == (4, 0)
+    played.play(26)
+    assert (first.executor.used, second.executor.used) == (2, 2)
+    assert all(not trial.failures for trial in first.study.state.trials), "none is ended for a share"
+    played.check()
+
+
+@pytest.mark.slow
+def test_weights_hold_over_time(pools: Pools) -> None:
+    players = [
+        PackedPlayer(name, pools, seconds=lasting(6, name), devices=gpus(4), search=ENDLESS, weight=weight)
+        for name, weight in (("a", 1.0), ("b", 1.0), ("c", 2.0))
+    ]
+    played = PlayedDevices(*players)
+    played.play(30)
+    for player in players:
+        player.device_seconds = 0.0
+    played.play(200)
+    assert shares(*players) == pytest.approx([0.25, 0.25, 0.5], rel=0.15)
+    played.check()
+
+
+@pytest.mark.slow
+def test_studies_take_turns_on_one_device(pools: Pools) -> None:
+    players = [PackedPlayer(name, pools, seconds=lasting(4, name), devices=gpus(1), search=ENDLESS) for name in "abc"]
+    played = PlayedDevices(*players)
+    played.play(400)
+    assert shares(*players) == pytest.approx([1 / 3] * 3, rel=0.2)
+    played.check()
+
+
+def test_whole_studies_share_to_their_ends_with_fewer_devices_than_studies(pools: Pools) -> None:
+    ladder = {"method": "asha", "configs": 20, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}
+    players = [
+        PackedPlayer("asha", pools, seconds=lambda job: 2.0 * job.target, devices=gpus(2), search=ladder),
+        PackedPlayer("sha", pools, seconds=lambda job: 1.5 * job.target, devices=gpus(2), begins=3.0,
+                     search={**ladder, "method": "sha"}, each=400),
+        PackedPlayer("random", pools, seconds=lasting(4), devices=gpus(2), begins=7.0, priority=1,
+                     search={**ENDLESS, "configs": 30}, each=120),
+    ]  # fmt: skip
+    played = PlayedDevices(*players)
+    played.play(500)
+    assert [player.study.status for player in players] == ["finished"] * 3
+    assert all(not trial.failures for player in players for trial in player.study.state.trials)
+    played.check()
+
+
+def test_a_higher_priority_has_all_devices_that_it_can_use(pools: Pools) -> None:
+    low = PackedPlayer("low", pools, seconds=lasting(4), devices=gpus(2), search=ENDLESS, weight=100.0)
+    high = PackedPlayer("high", pools, seconds=lasting(4), devices=gpus(2), begins=10.0, priority=2,
+                        search={**ENDLESS, "configs": 60})  # fmt: skip
+    played = PlayedDevices(low, high)
+    played.play(25)
+    assert (low.executor.used, high.executor.used) == (0, 2)
+    played.play(200)
+    assert high.ended and low.executor.used == 2
+    played.check()
+
+
+def test_a_study_that_fills_one_device_leaves_the_others(pools: Pools) -> None:
+    """Four jobs of a fifth of a device each: it claims no device for each of them."""
+    small = PackedPlayer("small", pools, seconds=lambda job: 50.0, devices=gpus(4), each=200, weight=9.0,
+                         search={**ENDLESS, "configs": 4})  # fmt: skip
+    large = PackedPlayer("large", pools, seconds=lasting(5), devices=gpus(4), search=ENDLESS, begins=2.0)
+    played = PlayedDevices(small, large)
+    played.play(15)
+    assert (small.executor.used, large.executor.used) == (1, 3)
+    played.check()
+
+
+def test_devices_of_a_dead_controller_are_free_after_its_lease(pools: Pools) -> None:
+    one, other = (
+        PackedPlayer(name, pools, seconds=lasting(4, name), devices=gpus(2), search=ENDLESS)
+        for name in ("one", "other")
+    )
+    played = PlayedDevices(one, other)
+    played.play(20)
+    assert (one.executor.used, other.executor.used) == (1, 1)
+    played.kill(one)
+    played.play(20 + LEASE_SECONDS - 6)
+    assert other.executor.used == 1
+    played.play(20 + LEASE_SECONDS + 4)
+    assert other.executor.used == 2
+    again = PackedPlayer("one", pools, seconds=lasting(4), devices=gpus(2), search=ENDLESS, owner="one-2",
+                         begins=played.now)  # fmt: skip
+    played.join(again)
+    played.play(played.now + 20)
+    assert (again.executor.used, other.executor.used) == (1, 1)
+    played.check()
+
+
+def test_who_may_preempt_gets_a_device_and_all_attempts_there_go_on_later(pools: Pools) -> None:
+    first = PackedPlayer("first", pools, seconds=lambda job: 100.0 + job.trial, devices=gpus(2),
+                         search={**ENDLESS, "configs": 12})  # fmt: skip
+    second = PackedPlayer("second", pools, seconds=lambda job: 100.0, devices=gpus(2), search=ENDLESS, begins=3.0,
+                          preempt_after=5.0)  # fmt: skip
+    played = PlayedDevices(first, second)
+    played.play(30)
+    assert (first.executor.used, second.executor.used) == (1, 1)
+    ended = [failure for trial in first.study.state.trials for failure in trial.failures]
+    assert len(ended) == 4 and {failure.outcome for failure in ended} == {Outcome.PREEMPTED}
+    assert all("study 'second', which waited for a device" in failure.message for failure in ended)
+    played.play(420)
+    assert first.study.status == "finished" and all(trial.results for trial in first.study.state.trials)
+    played.check()
+
+
+def test_studies_that_see_different_devices_use_all_that_they_can(pools: Pools) -> None:
+    """`narrow` sees one device of the three: the other one gives it up, for another will do."""
+    wide = PackedPlayer("wide", pools, seconds=lambda job: 6.0, devices=gpus(3), search=ENDLESS)
+    narrow = PackedPlayer("narrow", pools, seconds=lambda job: 6.0, devices=gpus(1), search=ENDLESS, begins=10.0)
+    played = PlayedDevices(wide, narrow)
+    played.play(60)
+    assert (wide.executor.used, narrow.executor.used) == (2, 1)
+    played.check()

@@ -1,0 +1,101 @@
+"""Packed studies with controllers of their own take turns on this machine's processors. ``pytest -s`` shows figures."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hpo_core.execution.pool_seat import LEASE_SECONDS
+from hpo_core.home import Home
+from hpo_core.journal.pools import live_rows
+from hpo_core.journal.sql import is_alive
+from hpo_core.replay.audit import audit
+from hpo_core.study import Study
+from hpo_core.views.sharing.standings import standings
+from tests.sharing.test_real_pool import LIMIT, SHORT, Measured, Start, start, wait_until
+
+__all__ = ["start"]
+pytestmark = pytest.mark.slow
+JOB_SECONDS = 2.0
+
+
+def turns(measured: Measured) -> list[tuple[str, float, float]]:
+    """(study, begin, end) of each time that a study had the device: jobs one after the other or at once."""
+    found: list[tuple[str, float, float]] = []
+    for mark, begin, end in sorted(measured.spans(), key=lambda span: span[1]):
+        if found and found[-1][0] == mark:
+            found[-1] = (mark, found[-1][1], max(found[-1][2], end))
+        else:
+            found.append((mark, begin, end))
+    return found
+
+
+def check_one_at_a_time(measured: Measured) -> None:
+    """No job of one study runs beside a job of the other one, by what the jobs themselves wrote."""
+    spans = measured.spans()
+    for mark, begin, end in spans:
+        for other, other_begin, other_end in spans:
+            assert mark == other or end <= other_begin or other_end <= begin, (mark, begin, end, other, other_begin)
+
+
+def test_packed_studies_take_turns_on_one_device_and_never_run_beside_each_other(tmp_path: Path, start: Start) -> None:
+    measured = Measured(tmp_path / "jobs.txt")
+
+    def study(name: str) -> subprocess.Popen[bytes]:
+        described = {
+            "study": name,
+            "objective": "tests.sharing.waiting_objective:train",
+            "metric": {"name": "loss"},
+            "space": {"x": {"type": "float", "low": 0.0, "high": 1.0}},
+            "constants": {"mark": name, "seconds": JOB_SECONDS, "file": str(measured.file)},
+            "search": {"method": "random", "configs": 10_000, "max_resource": 1},
+            "cluster": {"kind": "local", "workers": 1},
+            "packing": {"devices": "cpu", "demand": {"memory": "200MB", "compute": 30, "cores": 0.1},
+                        "memory": "800MB"},
+            "share": {"pool": "packed"},
+            "tracking": {"mlflow": "off"},
+        }  # fmt: skip
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(described))
+        return start(name, "hpo_flows", "tune", f"{name}.yaml", "--no-prefect")
+
+    def has_run_since(name: str, moment: float) -> bool:
+        return any(mark == name and begin > moment for mark, begin, _ in measured.spans())
+
+    controllers = {name: study(name) for name in "ab"}
+    for number in range(2):
+        for name in "ab":
+            moment = time.time()
+            wait_until(f"turn {number + 1} of {name}", lambda: has_run_since(name, moment))  # noqa: B023
+    source = Home(str(tmp_path / "home")).read_journal()
+    seen = standings(live_rows(source, is_alive))
+    print("\n" + "\n".join(seen[name].words for name in "ab"))
+    assert sum(seen[name].held for name in "ab") <= 1 == seen["a"].slots
+    assert any("of 1 device (weight 1)" in seen[name].words for name in "ab")
+
+    holder = next((name for name in "ab" if seen[name].held), "a")
+    other = "b" if holder == "a" else "a"
+    controllers[holder].send_signal(signal.SIGSTOP)
+    stopped = time.time()
+    wait_until("the other one has the device of a controller that is stopped",
+               lambda: has_run_since(other, stopped), limit=LEASE_SECONDS + 4 * SHORT)  # fmt: skip
+    print(f"the other one began {time.time() - stopped:.1f} s after the holder was stopped")
+    controllers[holder].send_signal(signal.SIGCONT)
+    moment = time.time()
+    wait_until("it has its turn again", lambda: has_run_since(holder, moment))
+    for controller in controllers.values():
+        controller.send_signal(signal.SIGINT)
+    for name, controller in controllers.items():
+        assert controller.wait(LIMIT) == 130, (tmp_path / f"{name}.log").read_text()[-3000:]
+    check_one_at_a_time(measured)
+    had = turns(measured)
+    print("turns: " + ", ".join(f"{name} {end - begin:.0f} s" for name, begin, end in had))
+    for name in "ab":
+        assert audit(source.entries(name)).clean
+        trials = Study.open(name, source, reading=True).state.trials
+        used = [result.usage.share for trial in trials for result in trial.results if result.usage is not None]
+        assert used and {share[1] for share in used if share} == {200_000_000}, "its needs are its own"
