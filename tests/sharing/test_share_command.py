@@ -125,7 +125,11 @@ HOPPING = {"objective": "lab:train", "data": {"partitions": ["a.npz", "b.npz"]}}
         ({"pool": "p", "slots": 1}, {"training": {"gang": 2}}, "no job could ever begin"),
         ({"slots": 4}, SHARED, "as many slots as that cluster"),
         ({"pool": "p"}, HOPPING, "give cluster: {kind: address"),
-        (True, HOPPING | SHARED | {"training": {"gang": "auto"}}, "share, and data, with training.gang"),
+        (
+            True,
+            HOPPING | SHARED | {"training": {"gang": "auto"}},
+            "data, and share: workers that several studies share run units of one rank",
+        ),
         ({"pool": "p", "wieght": 2}, {}, "wieght"),
     ],
 )

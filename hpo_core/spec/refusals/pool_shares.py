@@ -52,8 +52,3 @@ def _check_hopping(spec: StudySpec) -> None:
             "common, and these are started for this study alone; give cluster: {kind: address, address: ...}, or drop "
             "share"
         )
-    if spec.training.gang != 1:
-        raise ValueError(
-            f"share, and data, with training.gang = {spec.training.gang}: a model that hops holds a worker at a time "
-            "in a pool; set training.gang to 1, or drop share"
-        )
