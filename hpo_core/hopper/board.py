@@ -17,8 +17,8 @@ NOTICED = 0.05
 class Visiting:
     """A configuration with epochs to go: the partitions that it visited in this epoch, and those left."""
 
-    __slots__ = ("charged", "configuration", "entry", "epoch", "left", "number", "open", "orders", "priced",
-                 "to", "unit", "visits", "work")  # fmt: skip
+    __slots__ = ("alone", "charged", "configuration", "entry", "epoch", "gangs", "left", "number", "open", "orders",
+                 "priced", "since", "to", "unit", "visits", "work")  # fmt: skip
 
     def __init__(self, configuration: int, number: int, *, epoch: int, to: int) -> None:
         self.configuration = configuration
@@ -29,6 +29,12 @@ class Visiting:
         self.to = to
         self.orders: dict[int, tuple[int, ...]] = {}
         """By epoch: the recorded order that has to be followed."""
+        self.gangs: dict[int, dict[int, int]] = {}
+        """By epoch, of a recorded order: ranks of its gang units, by the number of visits before them."""
+        self.alone = False
+        """Whether its units have one rank, whatever there is room for."""
+        self.since = 0
+        """Orders the configurations by when they began to wait."""
         self.visits: list[int] = []
         """Partitions that were visited in this epoch."""
         self.left = 0
@@ -51,6 +57,14 @@ class Visiting:
         order = self.orders.get(self.epoch)
         is_free = order is None or len(self.visits) >= len(order)
         self.open = self.left if order is None or is_free else (1 << order[len(self.visits)]) & everything
+        if self.recorded_gang():
+            self.open = 0  # no single worker begins it
+
+    def recorded_gang(self) -> tuple[int, ...]:
+        """The partitions that the record says are seen together next; empty where the next unit has one rank."""
+        behind = len(self.visits)
+        ranks = self.gangs.get(self.epoch, {}).get(behind, 1)
+        return self.orders[self.epoch][behind : behind + ranks] if ranks > 1 else ()
 
 
 class HopWorker:
@@ -147,6 +161,9 @@ class Board:
 
     def measured(self, unit: Unit, seconds: float) -> None:
         """A unit ended: estimates change, and prices where the worker's slowness moved."""
+        if unit.others:
+            self.times.observe_gang(unit.configuration, unit.seats, seconds)
+            return
         worker = self.workers[unit.worker]
         self.times.observe(unit.configuration, unit.worker, unit.partition, seconds)
         slowness = self.times.slowness(worker.name)
@@ -194,12 +211,13 @@ class Board:
         del self.waiting[bisect_left(self.waiting, visiting.entry)]
         visiting.entry = None
 
-    def take(self, visiting: Visiting, partition: int) -> None:
-        """A unit on this partition begins."""
+    def take(self, visiting: Visiting, partitions: Sequence[int]) -> None:
+        """A unit on these partitions begins."""
         self.withdraw(visiting)
-        visiting.left &= ~(1 << partition)
-        visiting.work -= self.prices[partition]
-        self.loads[partition] -= visiting.charged
+        for partition in partitions:
+            visiting.left &= ~(1 << partition)
+            visiting.work -= self.prices[partition]
+            self.loads[partition] -= visiting.charged
 
     def put_back(self, visiting: Visiting, partitions: Sequence[int]) -> None:
         """These partitions of this epoch have to be visited again."""
@@ -222,7 +240,7 @@ class Board:
             holders = [worker for worker in self.workers.values() if worker.holds >> partition & 1]
             assert sorted(map(id, self.holders[partition])) == sorted(map(id, holders))
         for each in self.configurations.values():
-            flying = [] if each.unit is None else [each.unit.partition]
+            flying = [] if each.unit is None else each.unit.partitions
             left = [partition for partition in range(len(self.names)) if each.left >> partition & 1]
             known = sorted([*each.visits, *flying, *left])
             assert known in (list(range(self.trained_on)), list(range(len(self.names))))

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from hpo_core.hopper.board import Board, HopWorker, Visiting
+from hpo_core.hopper.gang_limit import GangLimit
+from hpo_core.hopper.gang_seats import further_seats, recorded_seats
 from hpo_core.hopper.hop_policy import HopPolicy
 from hpo_core.hopper.remaining import Remaining
 from hpo_core.hopper.unit import Halted, Unit, UnitEnd
@@ -18,6 +20,11 @@ class HopSchedule:
     A configuration that ended its epoch begins the next one at once; there is no barrier. Nothing here waits, and no
     worker that holds what a waiting configuration needs stays idle after :meth:`next_units`.
 
+    With ``gangs``, what is left trains in gangs while there are fewer configurations than half of the workers: a unit
+    then takes further idle workers, each with a partition that the model has not seen in this epoch, up to an equal
+    part of all workers. It waits for none of them, so sizes may differ between the units of an epoch. Its fate is what
+    is said of it as a whole: a worker that is lost meanwhile changes nothing before.
+
     Args:
         partitions: their names, or how many.
         policy: chooses among the units that may start; ``remaining`` by default.
@@ -26,6 +33,7 @@ class HopSchedule:
             have the places after those of ``partitions``.
         repeat: what a lost unit costs. ``unit``: the model state is durable after each unit, the lost one is repeated
             alone. ``epoch``: it is durable at the end of an epoch, which begins again.
+        gangs: how many ranks a unit may have; None: one. Recorded gangs are followed all the same.
 
     Raises:
         ValueError: there is no partition, or a name twice.
@@ -53,6 +61,7 @@ class HopSchedule:
         times: UnitTimes | None = None,
         validation: Sequence[str] = (),
         repeat: Literal["unit", "epoch"] = "unit",
+        gangs: GangLimit | None = None,
     ) -> None:
         names = [str(place) for place in range(partitions)] if isinstance(partitions, int) else list(partitions)
         if not names or len(set(names)) < len(names):
@@ -60,6 +69,7 @@ class HopSchedule:
         self.policy = policy or Remaining()
         self.times = times or UnitTimes()
         self.repeat = repeat
+        self.gangs = gangs
         self.board = Board([*names, *validation], self.times, evaluated=len(validation))
         self._to_choose: dict[str, HopWorker] = {}
         """Idle workers that may find work among all that wait: they ended a unit, joined or gained a partition."""
@@ -67,7 +77,9 @@ class HopSchedule:
         """Idle workers that found none: only configurations that have come to wait since then can have any."""
         self._fresh: list[Visiting] = []
         """Those configurations."""
-        self._units = self._added = self._joined = 0
+        self._flying: dict[int, Unit] = {}
+        """Gang units in flight, by number: they outlive their workers."""
+        self._units = self._added = self._joined = self._waits = 0
 
     # What the caller tells.
 
@@ -78,7 +90,7 @@ class HopSchedule:
         to: int,
         after: int = 0,
         visited: Sequence[int] = (),
-        orders: Mapping[int, Sequence[int]] | None = None,
+        orders: Mapping[int, Sequence[int | Sequence[int]]] | None = None,
     ) -> None:
         """A granted job: train the configuration to the end of epoch ``to``.
 
@@ -86,7 +98,9 @@ class HopSchedule:
             after: epochs that it has behind it.
             visited: partitions of epoch ``after + 1`` that are behind it as well, in their order (a job that goes on
                 from a durable hop).
-            orders: by epoch, the recorded order of the visits; it is followed exactly, on any number of workers.
+            orders: by epoch, the recorded order of the visits; it is followed exactly, on any number of workers. Those
+                that were seen together are a sequence within it; where they lie on too few workers, these run several
+                ranks each.
 
         Raises:
             ValueError: the configuration is under way, there is nothing to train, or an order does not visit each
@@ -102,7 +116,8 @@ class HopSchedule:
                 f"HopSchedule.add(): visited = {list(visited)} must name some of {len(partitions)} partitions, by "
                 "their places from 0, each at most once, and leave at least one."
             )
-        for epoch, order in (orders or {}).items():
+        flat, gangs = _flattened(orders or {})
+        for epoch, order in flat.items():
             if sorted(order) != list(partitions):
                 raise ValueError(
                     f"HopSchedule.add(): the order {list(order)} of configuration {configuration} in epoch {epoch} "
@@ -115,7 +130,7 @@ class HopSchedule:
                 )
         visiting = Visiting(configuration, self._added, epoch=after + 1, to=to)
         self._added += 1
-        visiting.orders = {epoch: tuple(order) for epoch, order in (orders or {}).items()}
+        visiting.orders, visiting.gangs = flat, gangs
         visiting.visits = list(visited)
         visiting.left = self.board.everything & ~sum(1 << partition for partition in visited)
         self.board.charge(visiting, self.times.cost(configuration))
@@ -170,6 +185,8 @@ class HopSchedule:
     def worker_lost(self, worker: str) -> Unit | None:
         """The worker is gone. Its unit in flight, if any, goes back and is returned.
 
+        A gang unit goes on until it is said to have ended or failed.
+
         Raises:
             KeyError: the worker is not here.
         """
@@ -178,7 +195,7 @@ class HopSchedule:
         self._to_choose.pop(worker, None)
         self._without_work.pop(worker, None)
         unit, here.unit = here.unit, None
-        if unit is not None:
+        if unit is not None and not unit.others:
             self._give_back(unit)
         return unit
 
@@ -198,7 +215,7 @@ class HopSchedule:
             self._give_back(started)
             return NOT_COUNTED
         visiting.unit = None
-        visiting.visits.append(started.partition)
+        visiting.visits.extend(started.partitions)
         if visiting.left:
             self._wait(visiting)
             return COUNTED
@@ -240,23 +257,35 @@ class HopSchedule:
         self._begin_again(visiting)
         self._wait(visiting)
 
+    def train_alone(self, configuration: int) -> None:
+        """Units of the configuration have one rank from now on, but for those of a recorded gang.
+
+        Raises:
+            KeyError: the configuration is not under way.
+        """
+        self.board.configurations[configuration].alone = True
+
     # What it answers.
 
     def next_units(self) -> list[Unit]:
         """The units that start now; from here on they are in flight."""
         fresh = sorted({each.number: each.entry for each in self._fresh if each.entry is not None}.values())
         self._fresh.clear()
-        turns = list(self._to_choose.values())
+        started, reserved = self._recorded_gangs()
+        turns = [worker for worker in self._to_choose.values() if not worker.holds & reserved]
         if fresh and self._without_work:
             turns += [
-                worker for worker in self._without_work.values() if any(entry[2].open & worker.holds for entry in fresh)
+                worker
+                for worker in self._without_work.values()
+                if not worker.holds & reserved and any(entry[2].open & worker.holds for entry in fresh)
             ]
         board = self.board
         if len(turns) > 1:
             turns.sort(key=_joined)
             turns = list(self.policy.in_turn(turns, board))
-        started: list[Unit] = []
         for worker in turns:
+            if worker.unit is not None:  # it is a rank of a gang that began just now
+                continue
             waiting = board.waiting
             if worker.name in self._without_work:
                 waiting = fresh = [entry for entry in fresh if entry[2].entry is not None]
@@ -264,9 +293,12 @@ class HopSchedule:
             if chosen is None:
                 self._without_work[worker.name] = worker
             else:
-                self._without_work.pop(worker.name, None)
-                started.append(self._start(worker, waiting[chosen[0]][2], chosen[1]))
-        self._to_choose.clear()
+                visiting, partition = waiting[chosen[0]][2], chosen[1]
+                others = self._further(worker, visiting, partition, reserved)
+                started.append(self._start([(partition, worker), *others], visiting))
+        self._to_choose = {
+            name: worker for name, worker in self._to_choose.items() if worker.unit is None and worker.holds & reserved
+        }
         return started
 
     def halted(self) -> list[Halted]:
@@ -285,7 +317,8 @@ class HopSchedule:
 
     def in_flight(self) -> list[Unit]:
         """Units that run now, those of removed configurations too."""
-        return [worker.unit for worker in self._workers if worker.unit is not None]
+        single = [worker.unit for worker in self._workers if worker.unit is not None and not worker.unit.others]
+        return [*single, *self._flying.values()]
 
     def configurations(self) -> list[int]:
         """Those under way: added, not removed, their last epoch not ended."""
@@ -331,29 +364,77 @@ class HopSchedule:
             raise ValueError(f"Partitions {sorted(partitions)} of a worker must be places from 0 to {count - 1}.")
         return sorted(set(partitions))
 
-    def _start(self, worker: HopWorker, visiting: Visiting, partition: int) -> Unit:
+    def _recorded_gangs(self) -> tuple[list[Unit], int]:
+        """Start those that can; where one cannot, the oldest keeps its workers free of other units.
+
+        Returns what started, and the partitions whose holders begin nothing else; a bit for each.
+        """
+        started: list[Unit] = []
+        waiting = [entry[2] for entry in self.board.waiting if entry[2].gangs and entry[2].recorded_gang()]
+        reserved = 0
+        for visiting in sorted(waiting, key=lambda each: each.since):
+            gang = visiting.recorded_gang()
+            holders = [self.board.holders[partition] for partition in gang]
+            free = [[worker for worker in held if not worker.holds & reserved] for held in holders]
+            seats = recorded_seats(holders, free)
+            if seats is not None:
+                started.append(self._start(list(zip(gang, seats, strict=True)), visiting))
+            elif not reserved and all(holders):
+                reserved = sum(1 << partition for partition in gang)
+        return started, reserved
+
+    def _further(
+        self, worker: HopWorker, visiting: Visiting, partition: int, reserved: int
+    ) -> list[tuple[int, HopWorker]]:
+        """Partitions and workers of the further ranks of a unit that begins here."""
+        board = self.board
+        if self.gangs is None or visiting.alone or partition >= board.trained_on or visiting.epoch in visiting.orders:
+            return []
+        there = sum(1 for each in self._workers if each.holds & board.everything)
+        known = self.gangs.takes(visiting.configuration)
+        most = self.gangs.ranks(len(board.configurations), there) if known else 1
+        if most > 1:  # as many units as with the largest size, of equal sizes
+            left = visiting.left.bit_count()
+            most = -(-left // -(-left // most))
+        free = (each for each in self._workers if each.unit is None and each is not worker)
+        idle = [each for each in free if not each.holds & reserved]
+        found = further_seats(board, idle, visiting.open & ~(1 << partition), most - 1) if most > 1 else []
+        return found[: self.gangs.fitting(len(found) + 1) - 1]
+
+    def _start(self, seats: Sequence[tuple[int, HopWorker]], visiting: Visiting) -> Unit:
+        (partition, first), *others = seats
         unit = Unit(
             configuration=visiting.configuration,
             epoch=visiting.epoch,
             partition=partition,
-            worker=worker.name,
+            worker=first.name,
             number=self._units,
+            others=tuple((each, worker.name) for each, worker in others),
         )
         self._units += 1
-        self.board.take(visiting, partition)
-        worker.unit = visiting.unit = unit
+        self.board.take(visiting, unit.partitions)
+        visiting.unit = unit
+        if others:
+            self._flying[unit.number] = unit
+        for _, worker in seats:
+            worker.unit = unit
+            self._to_choose.pop(worker.name, None)
+            self._without_work.pop(worker.name, None)
         return unit
 
     def _release(self, unit: Unit) -> Unit | None:
-        """The same unit as it was started, its worker idle from now on; None where it is not in flight."""
-        worker = self.board.workers.get(unit.worker)
-        if worker is None or worker.unit is None or worker.unit.number != unit.number:
-            return None
-        started, worker.unit = worker.unit, None
-        self._to_choose[worker.name] = worker
+        """The same unit as it was started, its workers idle from now on; None where it is not in flight."""
+        started = self._flying.pop(unit.number, None)
+        for name in dict.fromkeys(worker for _, worker in unit.seats):
+            worker = self.board.workers.get(name)
+            if worker is not None and worker.unit is not None and worker.unit.number == unit.number:
+                started, worker.unit = worker.unit, None
+                self._to_choose[name] = worker
         return started
 
     def _wait(self, visiting: Visiting) -> None:
+        self._waits += 1
+        visiting.since = self._waits
         self.board.wait(visiting)
         self._fresh.append(visiting)
 
@@ -364,7 +445,7 @@ class HopSchedule:
             return
         if visiting.unit is not None:  # else it was added anew, and has waited for this unit to end
             visiting.unit = None
-            self.board.put_back(visiting, [unit.partition])
+            self.board.put_back(visiting, unit.partitions)
             if self.repeat == "epoch":
                 self._begin_again(visiting)
         self._wait(visiting)
@@ -379,3 +460,20 @@ COUNTED, NOT_COUNTED = UnitEnd(counted=True), UnitEnd(counted=False)
 
 def _joined(worker: HopWorker) -> int:
     return worker.number
+
+
+def _flattened(
+    orders: Mapping[int, Sequence[int | Sequence[int]]],
+) -> tuple[dict[int, tuple[int, ...]], dict[int, dict[int, int]]]:
+    """By epoch: the order of the partitions, and the ranks of gang units by the number of visits before them."""
+    flat: dict[int, tuple[int, ...]] = {}
+    gangs: dict[int, dict[int, int]] = {}
+    for epoch, order in orders.items():
+        found: list[int] = []
+        for step in order:
+            together = [step] if isinstance(step, int) else list(step)
+            if len(together) > 1:
+                gangs.setdefault(epoch, {})[len(found)] = len(together)
+            found += together
+        flat[epoch] = tuple(found)
+    return flat, gangs

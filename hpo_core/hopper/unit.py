@@ -6,7 +6,10 @@ import msgspec
 
 
 class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One pass of one configuration over one partition, on one worker (a sub-epoch)."""
+    """One pass of one configuration over one partition, on one worker (a sub-epoch).
+
+    A gang unit is a pass over several partitions at once, on as many workers: a rank of a gang on each.
+    """
 
     configuration: int
     """Number of the trial."""
@@ -17,6 +20,18 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     worker: str
     number: int
     """Counts the units of a schedule from 0. A late end of a lost unit is told apart by it."""
+    others: tuple[tuple[int, str], ...] = ()
+    """Of a gang: (partition, worker) of its other ranks, from rank 1 on."""
+
+    @property
+    def seats(self) -> tuple[tuple[int, str], ...]:
+        """(partition, worker) of all ranks, from rank 0 on."""
+        return ((self.partition, self.worker), *self.others)
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """Those that are visited, by rank."""
+        return tuple(partition for partition, _ in self.seats)
 
 
 class UnitEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):

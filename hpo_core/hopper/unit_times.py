@@ -16,6 +16,8 @@ DRIFT = 0.0002
 
 REMEMBERED = 100
 """Evaluations whose times count for the next."""
+GANGS_REMEMBERED = 20
+"""The same of units of gangs."""
 
 
 class UnitTimes:
@@ -52,6 +54,8 @@ class UnitTimes:
         self._trained_on = float("inf") if trained_on is None else trained_on
         self._evaluation, self._evaluations = 0.0, 0
         """Logarithm of an evaluation's part, and how often it was measured."""
+        self._gains: dict[int, tuple[float, int]] = {}
+        """By ranks of a gang: mean logarithm of how many times as fast it was as one worker, and how often measured."""
         self._sizes = [size / mean for size in sizes or ()]
         self._costs: dict[int, list[float]] = {}
         """By configuration: logarithm of its cost, and its variance."""
@@ -114,6 +118,35 @@ class UnitTimes:
             gain = estimate[1] / total
             estimate[0] += off * gain
             estimate[1] += DRIFT - estimate[1] * gain
+
+    def observe_gang(self, configuration: int, seats: Sequence[tuple[int, str]], seconds: float) -> None:
+        """A unit of several ranks ended after so long: says how fast gangs are, and nothing of its workers.
+
+        Args:
+            seats: (partition, worker) of its ranks.
+        """
+        if not 0 < seconds < float("inf"):
+            return
+        ranks = len(seats)
+        slowness = sum(self.slowness(worker) for _, worker in seats) / ranks
+        work = slowness * sum(self.size(partition) for partition, _ in seats)
+        if configuration not in self._costs:
+            measured = log(seconds * self.gain(ranks) / work)
+            self._costs[configuration] = [measured, EXPECTED + NOISE]
+            self._sum_of_logs += measured
+            return
+        mean, count = self._gains.get(ranks, (0.0, 0))
+        count = min(count + 1, GANGS_REMEMBERED)
+        self._gains[ranks] = mean + (log(self.cost(configuration) * work / seconds) - mean) / count, count
+
+    def gain(self, ranks: int) -> float:
+        """How many times as fast as one worker a gang is: as measured, else as many times as it has ranks."""
+        known = self._gains.get(ranks)
+        return exp(known[0]) if known else float(ranks)
+
+    def measured_gangs(self) -> dict[int, int]:
+        """By ranks: how often a unit of so many was measured."""
+        return {ranks: count for ranks, (_, count) in sorted(self._gains.items())}
 
     @property
     def default(self) -> float:

@@ -41,7 +41,7 @@ def useful_workers(board: Board, partitions: Mapping[str, Collection[int]]) -> l
 def _after_flight(visiting: Visiting, board: Board) -> int:
     """What may be next once the unit in flight has ended; a bit for each partition."""
     order = visiting.orders.get(visiting.epoch, ())
-    behind = len(visiting.visits) + 1
+    behind = len(visiting.visits) + (1 if visiting.unit is None else len(visiting.unit.partitions))
     if behind < len(order):
         return 1 << order[behind]
     if visiting.left:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import msgspec
 
 
@@ -16,9 +18,9 @@ class Unit(msgspec.Struct, frozen=True, gc=False):
     index: int
     """Its place among the study's partitions; those of validation come after the ones trained on."""
     place: int
-    """How many units of this epoch come before it."""
+    """How many partitions of this epoch come before it."""
     count: int
-    """Units of the epoch that train."""
+    """Partitions of the epoch that are trained on."""
     number: int
     """Counts all units that the executor started for the attempt: no two write to one path."""
     state: str = ""
@@ -33,11 +35,23 @@ class Unit(msgspec.Struct, frozen=True, gc=False):
     """So many loaded partitions may stay in the memory of its worker."""
     elapsed: float = 0.0
     """Seconds that earlier units of the job took; ``training.timeout`` counts them."""
+    others: tuple[tuple[str, int], ...] = ()
+    """Of a gang: name and place of the partitions that its other ranks see, from rank 1 on."""
+
+    @property
+    def ranks(self) -> int:
+        """Of its gang; 1 without one."""
+        return 1 + len(self.others)
 
     @property
     def ends_epoch(self) -> bool:
         """Whether it is the last one of its epoch that trains."""
-        return self.trains and self.place == self.count - 1
+        return self.trains and self.place + self.ranks >= self.count
+
+    def of_rank(self, rank: int) -> Unit:
+        """The same unit with the partition that a rank sees."""
+        name, index = ((self.partition, self.index), *self.others)[rank]
+        return msgspec.structs.replace(self, partition=name, index=index)
 
 
 class Visit(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -55,5 +69,21 @@ class Visit(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Bytes of the state that the trial came with."""
 
 
+def units_of(visits: Sequence[Visit], together: TogetherField = msgspec.UNSET) -> Iterator[tuple[Visit, ...]]:
+    """The visits, unit by unit: of a gang, those of all ranks, from rank 0 on.
+
+    >>> [len(unit) for unit in units_of([Visit(0, place, "w", 0.0, 1.0, 9) for place in range(4)], (2, 1, 1))]
+    [2, 1, 1]
+    """
+    sizes = iter(together or ())
+    first = 0
+    while first < len(visits):
+        ranks = next(sizes, 1)
+        yield tuple(visits[first : first + ranks])
+        first += ranks
+
+
+TogetherField = tuple[int, ...] | msgspec.UnsetType
+"""As a field of a report or an event: ranks of each unit, in the order of the visits; not set where all have one."""
 VisitsField = tuple[Visit, ...] | msgspec.UnsetType
 """As a field of a report or an event: not set, and left out of the journal, where models do not hop."""

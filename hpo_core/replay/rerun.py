@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Entry, JobCompleted, JobGranted, Reproduced, StudyCreated, TrialCreated
-from hpo_core.model.hops import Visit
+from hpo_core.model.hops import units_of
 from hpo_core.model.stage import FURTHER
 from hpo_core.spec import StudySpec
 from hpo_core.spec.plain_data import check_plain
@@ -38,7 +39,7 @@ def rerun_spec(
     granted: list[JobGranted] = []
     ranks: dict[tuple[int, int], int] = {}
     further: list[JobGranted] = []
-    visits: dict[int, dict[int, list[int]]] = {}
+    visits: dict[int, dict[int, list[int | list[int]]]] = {}
     for entry in entries:
         for event in entry.events:
             if isinstance(event, StudyCreated):
@@ -48,7 +49,7 @@ def rerun_spec(
             elif isinstance(event, Reproduced):
                 born[event.child] = event
             elif isinstance(event, JobCompleted) and isinstance(event.visits, tuple):
-                visits.setdefault(event.trial, {}).update(_orders(event.visits, len(source["data"]["partitions"])))
+                visits.setdefault(event.trial, {}).update(_orders(event, len(source["data"]["partitions"])))
             elif isinstance(event, JobGranted):
                 ranks[event.trial, event.target] = event.demand.slots  # of a job that was tried again: the last ones
                 if not event.retry:
@@ -100,13 +101,19 @@ def _with_ancestors(created: Sequence[TrialCreated], trials: Sequence[int]) -> l
     return sorted(found)
 
 
-def _orders(visits: Sequence[Visit], trained_on: int) -> dict[int, list[int]]:
-    """By epoch, from 1: partitions in the order in which they were trained on; without one that diverged midway."""
-    orders: dict[int, list[int]] = {}
-    for visit in visits:
-        if visit.partition < trained_on:
-            orders.setdefault(visit.epoch + 1, []).append(visit.partition)
-    return {epoch: order for epoch, order in orders.items() if len(order) == trained_on}
+def _orders(event: JobCompleted, trained_on: int) -> dict[int, list[int | list[int]]]:
+    """By epoch, from 1: partitions in the order in which they were trained on; without one that diverged midway.
+
+    Those that the ranks of a gang saw together are a list.
+    """
+    orders: dict[int, list[int | list[int]]] = {}
+    seen: Counter[int] = Counter()
+    for unit in units_of(event.visits or (), event.together):
+        places, epoch = [visit.partition for visit in unit], unit[0].epoch + 1
+        if places[0] < trained_on:
+            orders.setdefault(epoch, []).append(places if len(places) > 1 else places[0])
+            seen[epoch] += len(places)
+    return {epoch: order for epoch, order in orders.items() if seen[epoch] == trained_on}
 
 
 def _grant(

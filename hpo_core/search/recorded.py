@@ -58,9 +58,10 @@ class RecordedSearch(SearchSettings):
     further: list[RecordedTraining] = Field(
         default_factory=list, description="Trials that were trained beyond the search, in that order."
     )
-    visits: list[dict[int, list[int]]] = Field(
+    visits: list[dict[int, list[int | list[int]]]] = Field(
         default_factory=list,
-        description="By trial and epoch (from 1): the order in which its model visited the partitions of the data.",
+        description="By trial and epoch (from 1): the order in which its model visited the partitions of the data; "
+        "those that a gang saw together are a list.",
     )
     any_metric: bool = Field(default=False, description="Of several metrics one suffices, as in the source (PBT).")
     keep_last: bool = Field(default=False, description="Keep the last checkpoint of every trial.")
@@ -97,7 +98,7 @@ class RecordedSearch(SearchSettings):
     def number_of_seed(self, trial: int) -> int:
         return self.numbers[trial] if self.numbers else trial
 
-    def order_of_visits(self, trial: int) -> Mapping[int, Sequence[int]]:
+    def order_of_visits(self, trial: int) -> Mapping[int, Sequence[int | Sequence[int]]]:
         return self.visits[trial] if trial < len(self.visits) else {}
 
 

@@ -77,7 +77,7 @@ class HoppingSimulation(Simulation):
         clock: moved forward by :meth:`run`.
         placed: how the partitions lie.
         workers: each one.
-        more: ``train``, ``seconds``, ``curve``, ``faults``, as of
+        more: ``train``, ``seconds``, ``speedup``, ``curve``, ``faults``, as of
             :class:`~hpo_core.simulation.simulation.Simulation`.
     """
 

@@ -184,7 +184,9 @@ def play(scenario: Scenario, world: Callable[[StudySpec, int], World], repeat: i
     executor.run(max_reports=min(most, limits.SIMULATED_JOBS))
     run = _summary(scenario, study, executor, figures, guessed=place.workload.guessed)
     if scenario.placed is not None:
-        whole = replace(scenario, placed=None, spec=spec.model_copy(update={"data": None, "seed": scenario.spec.seed}))
+        alone = spec.training.model_copy(update={"gang": 1})
+        changes = {"data": None, "seed": scenario.spec.seed, "training": alone}
+        whole = replace(scenario, placed=None, spec=spec.model_copy(update=changes))
         return replace(run, replicated=play(whole, world, repeat).seconds)
     return _with_claims(run, executor, keep=repeat == 0) if isinstance(executor, SharedSimulation) else run
 
@@ -197,11 +199,12 @@ def _simulation(scenario: Scenario, study: Study, clock: VirtualClock, place: Wo
         "curve": workload.curve if study.method.reads_curves else None,
         "faults": faults,
     }
+    speedup = gang_speedup(study.spec)
     if scenario.placed is not None:
+        how["speedup"] = lambda job: speedup(job.unit.ranks)
         return HoppingSimulation(study, clock, placed=scenario.placed, workers=scenario.workers, **how)
     how["checkpoints"] = place.checkpoints
     if scenario.cluster is None or place.needs is None:
-        speedup = gang_speedup(study.spec)
         how["speedup"] = lambda job: speedup(job.demand.slots)
         return Simulation(study, clock, workers=scenario.workers, **how)
     needs, unit = place.needs, workload.time_unit

@@ -209,6 +209,7 @@ class Decider:
             repeats=report.repeats,
             usage=report.usage,
             visits=report.visits,
+            together=report.together,
         )
 
     def _losses(self, metrics: Metrics) -> tuple[float | None, tuple[float, ...]]:

@@ -42,6 +42,7 @@ class FailureRules:
             ended=report.ended,
             usage=report.usage,
             visits=report.visits,
+            together=report.together,
         )
         if report.outcome is Outcome.CHECKPOINT_BAD and grant.checkpoint is not None:
             yield CheckpointCondemned(self._state.owner_of(grant.trial, grant.checkpoint), grant.checkpoint.resource)

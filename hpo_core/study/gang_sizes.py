@@ -21,12 +21,15 @@ def gang_size(spec: StudySpec, state: StudyState, method: SearchMethod, failed: 
     """Ranks of the next job.
 
     A rerun follows its record; a job that is tried again has as many ranks as before. With ``gang: auto`` it has what
-    :func:`grown_size` says, and a rerun on fewer slots than a gang had takes what there is.
+    :func:`grown_size` says, and a rerun on fewer slots than a gang had takes what there is. Where models hop, a job is
+    one configuration, whatever the number of workers that its units take (:mod:`hpo_core.hopper.gang_limit`).
 
     Args:
         failed: the grant of the job that is tried again; None: it is a new one.
     """
     gang = spec.training.gang
+    if spec.data is not None:
+        return 1
     if gang != "auto":
         return failed.demand.slots if failed is not None else method.recorded_slots() or gang
     recorded = 0 if failed is not None else method.recorded_slots()
@@ -65,8 +68,8 @@ def largest_size(spec: StudySpec, state: StudyState, slots: int) -> int:
     one and two slots say little of 64. So it is 2 before anything is known, for slots that would be idle otherwise.
     """
     gang, scaling = spec.training.gang, spec.scaling
-    if gang != "auto":
-        return gang
+    if gang != "auto" or spec.data is not None:
+        return 1 if gang == "auto" else gang
     most = max(1, min(slots, scaling.most or slots))
     if scaling.speedups:
         given = {size: gain for size, gain in scaling.speedups.items() if size <= most}

@@ -27,16 +27,20 @@ class TrainerPool:
         self._lock = threading.Lock()
         self._idle: list[Trainer] = []
         self._running: dict[_Attempt, Trainer] = {}
-        self._cancelled: deque[tuple[str, int, int]] = deque(maxlen=1000)
-        """Attempts cancelled before they began: their job may still be on its way to this worker."""
+        self._units: dict[_Attempt, int | None] = {}
+        """Numbers of the units that they train, where models hop."""
+        self._cancelled: deque[tuple[str, int, int, int | None]] = deque(maxlen=1000)
+        """Attempts cancelled before they began, or units of them: these may still be on their way to this worker."""
 
     def run(self, request: JobRequest) -> Report:
         """Run one job in the calling thread."""
         attempt = (request.folder, request.job.trial, request.job.attempt, request.rank)
+        unit = None if request.job.unit is None else request.job.unit.number
         trainer = self._take(request)
         with self._lock:
             self._running[attempt] = trainer
-            was_cancelled = attempt[:3] in self._cancelled
+            self._units[attempt] = unit
+            was_cancelled = any((*attempt[:3], which) in self._cancelled for which in {None, unit})
         if was_cancelled:
             trainer.cancel(request.job.trial, request.job.attempt)
         try:
@@ -44,22 +48,24 @@ class TrainerPool:
         finally:
             with self._lock:
                 self._running.pop(attempt, None)
+                self._units.pop(attempt, None)
             self._give_back(trainer)
 
-    def cancel(self, trial: int, attempt: int, folder: str | None = None) -> bool:
+    def cancel(self, trial: int, attempt: int, folder: str | None = None, unit: int | None = None) -> bool:
         """End an attempt that runs here or is on its way; return whether it was running.
 
         Args:
             folder: the study's folder; None matches every study, but only attempts that are running already.
+            unit: only this unit of it; later ones of the same attempt may run here.
         """
         with self._lock:
             trainers = [
                 trainer
-                for (study_folder, *numbers, _), trainer in self._running.items()
-                if numbers == [trial, attempt] and folder in (None, study_folder)
+                for key, trainer in self._running.items()
+                if key[1:3] == (trial, attempt) and folder in (None, key[0]) and unit in (None, self._units[key])
             ]
             if not trainers and folder is not None:
-                self._cancelled.append((folder, trial, attempt))
+                self._cancelled.append((folder, trial, attempt, unit))
         for trainer in trainers:
             trainer.cancel(trial, attempt)
         return bool(trainers)

@@ -56,13 +56,14 @@ def _encoded(request: JobRequest, report: Report) -> bytes:
     return encode_report(report if unit is None else msgspec.structs.replace(report, unit=unit.number))
 
 
-def cancel_job(trial: int, attempt: int, folder: str | None = None) -> bool:
+def cancel_job(trial: int, attempt: int, folder: str | None = None, unit: int | None = None) -> bool:
     """End an attempt that runs here or is on its way; return whether it was running.
 
     Args:
         folder: the study's folder, where several studies share the workers: their names may repeat, folders do not.
+        unit: only this unit of it, where models hop.
     """
-    return _pool.cancel(trial, attempt, folder)
+    return _pool.cancel(trial, attempt, folder, unit)
 
 
 def limit_job(trial: int, attempt: int, folder: str, memory: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+from collections.abc import Sequence
 
 from hpo_flows.dask.connection import Connection
 from hpo_flows.dask.monitor import ClusterWatch
@@ -26,18 +27,18 @@ class Cancellation:
         self._watch = watch
         self._folder = folder
         self._timeout = timeout
-        self._waiting: dict[str, set[tuple[int, int]]] = {}
+        self._waiting: dict[str, set[tuple[int, ...]]] = {}
         """By worker: attempts that it was not sent yet. On the client's loop only."""
         self._calls: dict[str, asyncio.Task[None]] = {}
 
-    def request(self, attempts: list[tuple[int, int]]) -> None:
-        """Cancel these attempts (trial, attempt), wherever they run; returns at once."""
+    def request(self, attempts: Sequence[tuple[int, ...]]) -> None:
+        """Cancel these attempts (trial, attempt), or units of them (trial, attempt, number); returns at once."""
         if attempts and self._connection.is_open:
             self._connection.client.loop.add_callback(self._send, set(attempts))
 
     # On the client's loop.
 
-    def _send(self, attempts: set[tuple[int, int]]) -> None:
+    def _send(self, attempts: set[tuple[int, ...]]) -> None:
         for address in self._watch.well():
             self._waiting.setdefault(address, set()).update(attempts)
             if address not in self._calls:

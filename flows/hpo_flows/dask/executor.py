@@ -218,10 +218,11 @@ class DaskExecutor:
             )
         count = self._watch.slots()
         self._kind.keep_size(count)
+        if self._gangs is not None:
+            self._gangs.end_broken()
         if self._spec.data is not None:
             return Inventory(tuple(Device(address) for address in sorted(self._watch.holdings())))
         if self._gangs is not None:
-            self._gangs.end_broken()
             return self._gangs.inventory()
         if self._spec.packing is None:
             return Inventory.of(count, "dask")

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 from distributed.comm.addressing import get_address_host
 
 from hpo_core.checkpoints.paths import GANGS, gang_store_path
@@ -46,7 +47,8 @@ class GangTasks:
     """The gangs of one study, and its jobs of one slot beside them.
 
     A device is a computer, with a slot for each thread of its workers; ranks are pinned to the workers with most free
-    threads there. Their threads leave the workers' pools (``secede``), so a rank never waits in Dask's queue for
+    threads there. A unit of a model that hops names a worker for each rank. Threads of ranks leave the workers' pools
+    (``secede``), so a rank never waits in Dask's queue for
     another one: how many jobs a worker runs is the placement's to say.
 
     Args:
@@ -61,7 +63,8 @@ class GangTasks:
         self._watch = watch
         self._cancellation = cancellation
         self._folder = Path(folder)
-        self._gangs: dict[tuple[int, int], _Gang] = {}
+        self._gangs: dict[tuple[int, ...], _Gang] = {}
+        """By trial and attempt, and the number of the unit where models hop."""
         self._doubted: dict[str, float] = {}
         """Workers that lost a rank, which the scheduler may still list, until when."""
         stores = private_folder(self._folder / GANGS, below=self._folder)
@@ -78,8 +81,9 @@ class GangTasks:
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
         """Start a job on its slots; ``on_report`` is called once, from another thread."""
-        hosts = [one.name for one in slot.ranks]
-        workers = self._choose(hosts)
+        names = [one.name for one in slot.ranks]
+        workers = self._choose(names) if job.unit is None else names
+        hosts = names if job.unit is None else [_host(address) for address in names]
         if workers is None:
             message = f"a computer of its slots ({', '.join(sorted(set(hosts)))}) has no Dask worker any more"
             on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message=message))
@@ -88,7 +92,7 @@ class GangTasks:
             self._tasks.submit(job, on_report, workers=workers)
             return
         store = self._folder / gang_store_path(job.trial, job.attempt, uuid.uuid4().hex)
-        gang = self._gangs[job.key] = _Gang(job, on_report, store, [None] * len(workers))
+        gang = self._gangs[_key(job)] = _Gang(job, on_report, store, [None] * len(workers))
         local: Counter[str] = Counter()
         for rank, (host, address) in enumerate(zip(hosts, workers, strict=True)):
             place = RankPlace(
@@ -99,12 +103,13 @@ class GangTasks:
                 store=str(store),
             )
             local[host] += 1
+            own = job if job.unit is None else msgspec.structs.replace(job, unit=job.unit.of_rank(rank))
 
             def on_rank_report(_: Job, report: Report, rank: int = rank) -> None:
                 self._reported(gang, rank, report)
 
             try:
-                self._tasks.submit(job, on_rank_report, workers=[address], gang=place)
+                self._tasks.submit(own, on_rank_report, workers=[address], gang=place)
             except Exception as error:  # those before it wait for it, and are cancelled
                 message = f"it could not be submitted: {type(error).__name__}: {error}"
                 on_rank_report(job, _lost(job, message))
@@ -151,10 +156,14 @@ class GangTasks:
             reports = [one for one in gang.reports if one is not None]
             if len(reports) < len(gang.reports):
                 return
-        self._gangs.pop(gang.job.key, None)
+        self._gangs.pop(_key(gang.job), None)
         with contextlib.suppress(OSError):
             gang.store.unlink(missing_ok=True)
         gang.on_report(gang.job, gang_report(reports))
+
+
+def _key(job: Job) -> tuple[int, ...]:
+    return job.key if job.unit is None else (*job.key, job.unit.number)
 
 
 def _host(address: str) -> str:

@@ -146,7 +146,7 @@ class JobTasks:
         job = submission.job
         unit = "" if job.unit is None else f"/unit-{job.unit.number}"
         if submission.rank is not None:
-            unit = f"/rank-{submission.rank}"
+            unit = f"{unit}/rank-{submission.rank}"
         key = f"{self._study}/trial-{job.trial:05d}/attempt-{job.attempt}{unit}/{self._id}"
         avoided = bool(self._watch.out())
         workers = (self._watch.well() if avoided else None) if submission.workers is None else [self._least(submission)]

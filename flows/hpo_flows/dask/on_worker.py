@@ -47,10 +47,10 @@ def train(request: bytes, key: str, topic: str, workers: tuple[str, ...] | None 
     return train_in_turn(request, key, lambda report: worker.log_event(topic, (key, address, report))), address
 
 
-async def cancel_attempts(folder: str, running: list[tuple[int, int]]) -> None:
-    """End these attempts (trial, attempt) of the study in this folder."""
-    for trial, attempt in running:
-        await asyncio.to_thread(cancel_job, trial, attempt, folder)
+async def cancel_attempts(folder: str, running: list[tuple[int, ...]]) -> None:
+    """End these attempts (trial, attempt), or units (trial, attempt, number), of the study in this folder."""
+    for trial, attempt, *unit in running:
+        await asyncio.to_thread(cancel_job, trial, attempt, folder, *unit)
 
 
 async def limit_attempt(folder: str, trial: int, attempt: int, memory: int) -> None:

@@ -74,7 +74,7 @@ def visit_lines(report: Report, partitions: PartitionNames | None) -> list[str]:
     """The partitions that a model visited, a line for each epoch; empty where models do not hop."""
     if partitions is None or not report.visits:
         return []
-    return [terminal_text(line) for line in epoch_lines(report.visits, partitions, EPOCHS_LISTED)]
+    return [terminal_text(line) for line in epoch_lines(report.visits, partitions, EPOCHS_LISTED, report.together)]
 
 
 def job_name(job: Job) -> str:
@@ -396,7 +396,7 @@ class TaskPerRung:
                 counts[good] += 1
                 line = final_state(report, self._metric).message
                 if self._partitions is not None and report.visits:
-                    line = f"{line} ({hops_in_short(report.visits)})"
+                    line = f"{line} ({hops_in_short(report.visits, report.together)})"
                 (logger.info if good else logger.error)("%s: %s", job_name(ended), line)
             open_rung.times.set()
             return Completed(message=f"{counts[True]} jobs completed, {counts[False]} attempts failed")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from hpo_core.journal.measurements import QuietMeasurements, measurements_of
 from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.devices.usage import Usage
-from hpo_core.model.hops import Visit
+from hpo_core.model.hops import TogetherField, Visit, units_of
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.trial import Params
 from hpo_core.placement.demands import Estimates, deciding_parameters, objective_digest
@@ -46,8 +48,13 @@ class EpochTimes:
         seconds = self.estimates.unit_seconds({**self._constants, **params}, self._data)
         return seconds / self._trained_on if seconds else None
 
-    def learn(self, params: Params, visits: Sequence[Visit]) -> None:
-        """Take up how long the units of a job took. One that is learned again adds nothing."""
+    def learn(self, params: Params, visits: Sequence[Visit], together: TogetherField = msgspec.UNSET) -> None:
+        """Take up how long the units of a job took. One that is learned again adds nothing.
+
+        Epochs with units of several ranks say nothing of one worker.
+        """
+        gangs = {unit[0].epoch for unit in units_of(visits, together) if len(unit) > 1}
+        visits = [visit for visit in visits if visit.epoch not in gangs]
         epochs = len({visit.epoch for visit in visits})
         trained = [visit for visit in visits if visit.partition < self._trained_on]
         if trained:
@@ -75,5 +82,5 @@ def epoch_times_of(study: Study) -> EpochTimes:
     times = EpochTimes(spec, code=code, past=past)
     for trial in study.state.trials:
         for result in trial.results:
-            times.learn(trial.params, result.visits or ())
+            times.learn(trial.params, result.visits or (), result.together)
     return times

@@ -17,6 +17,7 @@ from hpo_core.execution.executor import Executor, Inbox, OnReport
 from hpo_core.execution.hopping.epoch_times import EpochTimes
 from hpo_core.execution.hopping.progress_files import ProgressFiles
 from hpo_core.execution.hopping.training import Training
+from hpo_core.execution.hopping.unit_gangs import gang_limit_of
 from hpo_core.execution.requests import JobRequests
 from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.registry import POLICIES
@@ -128,6 +129,8 @@ class HoppingExecutor:
             times=UnitTimes(self._weights, trained_on=self._trained_on),
             validation=self._names[self._trained_on :],
         )
+        if spec.training.gang == "auto":
+            self._schedule.gangs = gang_limit_of(spec, self._schedule.times)
         self._times = times or EpochTimes(spec)
         self._lock = threading.RLock()
         self._trainings: dict[int, Training] = {}
@@ -174,7 +177,9 @@ class HoppingExecutor:
                 training.go_on_from(progress)
             self._trainings[job.trial] = training
             self._add(training)
-            self._advance()
+            if self._schedule.gangs is None:
+                self._advance()
+            # else once all jobs of this moment are known: a gang takes what others would not use
 
     def limit(self, attempt: tuple[int, int], memory: int) -> None:
         """Nothing: no device is shared."""
@@ -204,6 +209,9 @@ class HoppingExecutor:
         return self._inner.now()
 
     def wait(self, inbox: Inbox, until: float) -> bool:
+        if self._schedule.gangs is not None:
+            with self._lock:
+                self._advance()
         return self._inner.wait(inbox, until)
 
     # Workers.
@@ -307,7 +315,7 @@ class HoppingExecutor:
         place = len(self._schedule.visits(unit.configuration))
         workers = max(1, len(self._held))
         job = training.unit_job(
-            unit.partition, place, number, base=self._spec.checkpoint_base, cached=-(-len(self._names) // workers) + 1
+            unit.partitions, place, number, base=self._spec.checkpoint_base, cached=-(-len(self._names) // workers) + 1
         )
 
         def on_report(_: Job, report: Report) -> None:
@@ -315,7 +323,8 @@ class HoppingExecutor:
                 self._ended.append((unit, job, report))
                 self._advance()
 
-        self._inner.submit(job, Slot(self._devices[unit.worker], 0, unit.worker), on_report)
+        first, *others = (Slot(self._devices[worker], 0, worker) for _, worker in unit.seats)
+        self._inner.submit(job, first._replace(others=tuple(others)), on_report)
 
     def _take(self, unit: Unit, job: Job, report: Report) -> None:
         training = self._trainings.get(unit.configuration)
@@ -334,11 +343,13 @@ class HoppingExecutor:
             self._failed(training, job, report)
 
     def _completed(self, training: Training, unit: Unit, job: Job, report: Report) -> None:
-        self._remove_state(training.take(job, report))
+        self._remove_state(training.take(job, report, [worker for _, worker in unit.others]))
+        if training.gang_error and not unit.others:
+            self._train_no_gangs(training)
         end = self._schedule.unit_ended(unit, seconds=max(0.0, report.ended - report.started))
         before = None if end.order is None else training.end_epoch()
         if end.job_ended:
-            self._times.learn(training.job.params, training.visits)
+            self._times.learn(training.job.params, training.visits, training.together)
             self._end(training, training.finished(self._requests.of(training.job)))
             return
         try:
@@ -353,7 +364,9 @@ class HoppingExecutor:
 
     def _lost(self, training: Training, unit: Unit, report: Report) -> None:
         """Repeat the unit, from the state that it started with, on another worker or this one once it is back."""
-        self._lose(unit.worker)
+        workers = [worker for _, worker in unit.seats]
+        self._lose(report.worker if report.worker in workers else unit.worker)
+        self._schedule.unit_failed(unit)  # of a gang: its other workers are free
         training.losses += 1
         log.warning("trial %d repeats epoch %d on %s: %s", unit.configuration, unit.epoch,
                     self._names[unit.partition], report.message)  # fmt: skip
@@ -362,7 +375,11 @@ class HoppingExecutor:
 
     def _failed(self, training: Training, job: Job, report: Report) -> None:
         assert job.unit is not None
-        if report.outcome is Outcome.DIVERGED:
+        if report.outcome is Outcome.ERROR and job.unit.others and not (training.gang_error or training.cancelled):
+            log.warning("trial %d repeats epoch %d on one worker: %s", job.trial, job.target, report.message)
+            training.gang_error = report.message
+            self._schedule.train_alone(job.trial)
+        elif report.outcome is Outcome.DIVERGED:
             self._end(training, training.diverged(report))
         elif report.outcome is Outcome.CHECKPOINT_BAD and training.state is not None:  # not the job's own
             log.warning("trial %d goes back: %s", job.trial, report.message)
@@ -370,6 +387,16 @@ class HoppingExecutor:
         else:
             seen = f"epoch {job.target}, {job.unit.partition}: {report.message}" if report.message else ""
             self._end(training, training.failed(report.outcome, seen, report.detail, report.worker))
+
+    def _train_no_gangs(self, training: Training) -> None:
+        """A unit that failed in a gang was trained by one rank: the function knows nothing of such gangs."""
+        if self._schedule.gangs is not None:
+            self._schedule.gangs = None
+            training.warn(
+                "no model of this study is trained by several workers any more: a unit failed on them, and not on one "
+                f"({training.gang_error})"
+            )
+        training.gang_error = ""
 
     def _go_back(self, training: Training, report: Report) -> None:
         """A state on its way is gone or damaged: not the fault of the trial, nor of its checkpoint.

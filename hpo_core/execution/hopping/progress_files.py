@@ -27,6 +27,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """Epochs that the trial has behind it."""
     state: Checkpoint
     visits: tuple[Visit, ...]
+    together: tuple[int, ...] = ()
+    """Ranks of the units that these are of; empty where all have one."""
     points: tuple[Point, ...]
     elapsed: float
     """Seconds that its units took."""

@@ -40,6 +40,8 @@ class Training:
         self.losses = 0
         """Units in a row that were lost."""
         self.restarts = 0
+        self.gang_error = ""
+        """Why a unit of several ranks failed, until it was trained by one."""
         self.forget()
 
     def forget(self) -> None:
@@ -51,6 +53,8 @@ class Training:
         self.durable: Checkpoint | None = None
         """State at the end of the last epoch."""
         self.visits: list[Visit] = []
+        self._together: list[int] = []
+        """Ranks of the units that these are of."""
         self.curve = Curve()
         self.elapsed = 0.0
         self._metrics: Metrics = {}
@@ -66,6 +70,7 @@ class Training:
         """Take what an earlier attempt left, whose controller ended."""
         self.epoch, self.state, self.durable = progress.epoch, progress.state, progress.state
         self.visits = list(progress.visits)
+        self._together = list(progress.together) or [1] * len(progress.visits)
         for point in progress.points:
             self.curve.add(point.resource, point.metrics)
         self.elapsed = progress.elapsed
@@ -81,25 +86,32 @@ class Training:
             epoch=self.epoch,
             state=self.durable,
             visits=tuple(self.visits),
+            together=self.together or (),
             points=self.curve.downsampled(),
             elapsed=self.elapsed,
             unrestored=self._unrestored,
             warnings=self._warnings,
         )
 
-    def unit_job(self, partition: int, place: int, number: int, *, base: str, cached: int) -> Job:
+    @property
+    def together(self) -> tuple[int, ...] | msgspec.UnsetType:
+        """Ranks of the units that :attr:`visits` are of; not set where all have one."""
+        return tuple(self._together) if any(ranks > 1 for ranks in self._together) else msgspec.UNSET
+
+    def unit_job(self, partitions: Sequence[int], place: int, number: int, *, base: str, cached: int) -> Job:
         """The job of one unit.
 
         Args:
-            partition: index of the partition it sees.
-            place: units of this epoch before it that train.
+            partitions: indices of the partitions that it sees: one for each rank.
+            place: partitions of this epoch that were trained on before.
             number: no other unit of the attempt has it.
             base: of the study's checkpoints.
             cached: partitions that its worker may keep in memory.
         """
         job, state, epoch = self.job, self.state, self.epoch + 1
+        partition, *others = partitions
         trains = partition < self._trained_on
-        ends_epoch = trains and place == self._trained_on - 1
+        ends_epoch = trains and place + len(partitions) == self._trained_on
         where = ""
         if trains:
             where = paths.hop_path(job.trial, job.attempt, number)
@@ -125,17 +137,25 @@ class Training:
                 trains=trains,
                 cached=cached,
                 elapsed=self.elapsed,
+                others=tuple((self._names[each], each) for each in others),
             ),
         )
 
-    def take(self, unit: Job, report: Report) -> Checkpoint | None:
-        """A unit ended well; returns the state that nothing needs any more."""
+    def take(self, unit: Job, report: Report, others: Sequence[str] = ()) -> Checkpoint | None:
+        """A unit ended well; returns the state that nothing needs any more.
+
+        Args:
+            others: workers of the other ranks of a gang.
+        """
         assert unit.unit is not None
         self.losses = 0
         partition = unit.unit.index
         came_with = unit.checkpoint.size if unit.checkpoint else 0
         started, ended = round(report.started, 3), round(report.ended, 3)
-        self.visits.append(Visit(unit.target - 1, partition, report.worker, started, ended, came_with))
+        places = [partition, *(index for _, index in unit.unit.others)]
+        for place, worker in zip(places, (report.worker, *others), strict=True):
+            self.visits.append(Visit(unit.target - 1, place, worker, started, ended, came_with))
+        self._together.append(len(places))
         self.elapsed += max(0.0, report.ended - report.started)
         self._unrestored = (self._unrestored + report.unrestored)[:UNRESTORED_LINES]
         warnings = () if report.warnings is msgspec.UNSET else report.warnings
@@ -151,6 +171,10 @@ class Training:
         self._metrics |= report.metrics
         before, self.state = self.state, report.checkpoint
         return before if before is not None and before != self.durable else None
+
+    def warn(self, line: str) -> None:
+        """Say this in the job's report."""
+        self._warnings += (line,)
 
     def end_epoch(self) -> Checkpoint | None:
         """All partitions were seen; returns the state of the epoch before, which nothing needs any more."""
@@ -212,6 +236,7 @@ class Training:
             warnings=self._warnings or msgspec.UNSET,
             usage=self._usage() or msgspec.UNSET,
             visits=tuple(visits) or msgspec.UNSET,
+            together=self.together,
         )
 
     def _usage(self) -> Usage | None:

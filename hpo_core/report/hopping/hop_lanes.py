@@ -108,6 +108,7 @@ def _block(worker: str, joined: Sequence[HopUnit], names: PartitionNames) -> _Bl
             f"trial {first.trial}, epoch {first.epoch}<br>{text(names.all[first.partition], 60)}, "
             f"{duration(first.seconds)}"
         )
+        words += f"<br>rank {first.rank} of {first.ranks}, which train together" if first.ranks > 1 else ""
         words += f"<br>came from {text(worker_name(first.came_from), 40)}" if first.changed_worker else ""
     else:
         longest = max(joined, key=lambda unit: unit.seconds)

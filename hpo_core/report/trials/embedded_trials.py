@@ -211,12 +211,12 @@ def _story(series: Series, trial: TrialRecord) -> list[str]:
 
 def _visits(trial: TrialRecord, names: PartitionNames) -> list[list[Any]]:
     """A row for each of the latest epochs: number, partitions in order, workers, those of validation, seconds."""
-    epochs = [epoch for result in trial.all_results for epoch in epochs_of(result.visits or (), names)]
+    epochs = [epoch for result in trial.all_results for epoch in epochs_of(result.visits or (), names, result.together)]
     return [
         [
             epoch.epoch,
-            listed([name for name, _, _ in epoch.trained], VISITS_NAMED),
-            listed([worker for _, worker, _ in epoch.trained], VISITS_NAMED),
+            listed([" + ".join(name for name, _, _ in unit) for unit in epoch.units], VISITS_NAMED),
+            listed([" + ".join(worker for _, worker, _ in unit) for unit in epoch.units], VISITS_NAMED),
             listed([f"{name} on {worker}" for name, worker, _ in epoch.evaluated], VISITS_NAMED),
             duration(epoch.seconds),
         ]

@@ -24,10 +24,15 @@ def check_gang(spec: StudySpec) -> None:
         raise ValueError(
             f"{named}, and packing: a rank of a gang has a slot of its own, and shares no device; drop one of the two"
         )
-    if spec.data is not None:
+    if spec.data is not None and gang != "auto":
         raise ValueError(
-            f"{named}, and data: a model that hops trains on one worker at a time; drop data, and give each rank its "
-            "part of a batch by trial.shard()"
+            f"{named}, and data: how many ranks a model that hops has follows from how many models are left; set "
+            "training.gang to auto, or drop data and give each rank its part of a batch by trial.shard()"
+        )
+    if spec.data is not None and spec.share is not None:
+        raise ValueError(
+            f"{named}, data, and share: workers that several studies share run units of one rank; drop share, or set "
+            "training.gang to 1"
         )
     if spec.repeats > 1:
         raise ValueError(
@@ -43,6 +48,8 @@ def check_gang(spec: StudySpec) -> None:
     if isinstance(cluster, LocalCudaClusterSpec) and cluster.devices is not None:
         size = len(cluster.devices)
     least = min(_given_sizes(spec), default=2) if gang == "auto" else gang
+    if spec.data is not None:
+        least = max(least, 3)  # one model is fewer than half of three workers
     if size is not None and size < least:
         setting = "cluster.devices" if isinstance(cluster, LocalCudaClusterSpec) else "cluster.workers"
         never, cure = ("grow", "set training.gang to 1") if gang == "auto" else ("begin", "lower training.gang")

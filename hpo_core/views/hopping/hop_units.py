@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from hpo_core.model.hops import units_of
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState
 
@@ -25,7 +26,10 @@ class HopUnit(msgspec.Struct, frozen=True, gc=False):
     """Bytes of the state that the model came with; 0: it began there."""
     trains: bool
     came_from: str
-    """Worker of the trial's unit before; empty: there was none."""
+    """Worker of the trial's unit before, of a gang that of rank 0; empty: there was none."""
+    rank: int = 0
+    """Of a gang, which saw several partitions at once; each of its ranks is listed."""
+    ranks: int = 1
 
     @property
     def changed_worker(self) -> bool:
@@ -54,20 +58,23 @@ def hop_units(spec: StudySpec, state: StudyState, *, clock: Callable[[float], fl
     for trial in state.trials:
         before = ""
         for result in trial.all_results:
-            for visit in result.visits or ():
-                began = clock(visit.started)
-                found.append(
-                    HopUnit(
-                        trial=trial.number,
-                        epoch=visit.epoch,
-                        partition=visit.partition,
-                        worker=visit.worker,
-                        started=began,
-                        ended=max(began, clock(visit.ended)),
-                        size=visit.size,
-                        trains=visit.partition < trained_on,
-                        came_from=before,
+            for unit in units_of(result.visits or (), result.together):
+                for rank, visit in enumerate(unit):
+                    began = clock(visit.started)
+                    found.append(
+                        HopUnit(
+                            trial=trial.number,
+                            epoch=visit.epoch,
+                            partition=visit.partition,
+                            worker=visit.worker,
+                            started=began,
+                            ended=max(began, clock(visit.ended)),
+                            size=visit.size,
+                            trains=visit.partition < trained_on,
+                            came_from=before,
+                            rank=rank,
+                            ranks=len(unit),
+                        )
                     )
-                )
-                before = visit.worker
+                before = unit[0].worker
     return found

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from hpo_core.model.hops import units_of
 from hpo_core.spec import StudySpec
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
@@ -63,11 +64,14 @@ def visit_lines(spec: StudySpec, trial: TrialRecord) -> Iterator[str]:
     names = PartitionNames.of(spec)
     for result in trial.all_results if names is not None else ():
         assert names is not None
-        yield from (epoch.line for epoch in epochs_of(result.visits or (), names))
+        yield from (epoch.line for epoch in epochs_of(result.visits or (), names, result.together))
 
 
 def plain_visits(spec: StudySpec, trial: TrialRecord) -> list[dict[str, Any]]:
-    """The visits behind a trial's results in their order, for programs and tables."""
+    """The visits behind a trial's results in their order, for programs and tables.
+
+    Where a gang saw several partitions at once, each has its rank, from 0.
+    """
     if spec.data is None:
         return []
     names = [file.name for file in (*spec.data.files, *spec.data.validation_files)]
@@ -79,7 +83,9 @@ def plain_visits(spec: StudySpec, trial: TrialRecord) -> list[dict[str, Any]]:
             "started": visit.started,
             "ended": visit.ended,
             "bytes": visit.size,
+            **({"rank": rank} if len(unit) > 1 else {}),
         }
         for result in trial.all_results
-        for visit in result.visits or ()
+        for unit in units_of(result.visits or (), result.together)
+        for rank, visit in enumerate(unit)
     ]

@@ -22,7 +22,7 @@ class MovedBytes(msgspec.Struct, frozen=True, kw_only=True):
 
     units: int
     hops: int
-    """Units that a model came to with a state."""
+    """Units that a model came to with a state, each rank of a gang counted."""
     moved: int
     """Bytes of these states."""
     changed_worker: int
@@ -71,7 +71,7 @@ def moved_bytes(spec: StudySpec, state: StudyState, units: Sequence[HopUnit]) ->
     came = [unit for unit in units if unit.size]
     changed = [unit for unit in came if unit.changed_worker]
     return MovedBytes(
-        units=len(units),
+        units=sum(unit.rank == 0 for unit in units),
         hops=len(came),
         moved=sum(unit.size for unit in came),
         changed_worker=len(changed),

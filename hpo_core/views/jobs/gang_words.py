@@ -11,6 +11,13 @@ def gang_words(study: Study) -> str:
     gang, scaling = study.spec.training.gang, study.spec.scaling
     if gang != "auto":
         return "" if gang == 1 else f"{gang} ranks a job"
+    if study.spec.data is not None:
+        known = "given" if scaling.speedups or scaling.model is not None else "measured"
+        most = f", at most {scaling.most}" if scaling.most else ""
+        return (
+            "auto: while fewer models are left than half of the workers, a unit trains on several partitions at once "
+            f"(at least {scaling.efficiency:.0%} of linear{most}; speed-ups {known})"
+        )
     largest = largest_size(study.spec, study.state, max(2, study.state.capacity))
     found = (
         f"auto: a trial may grow to {largest} slot{'s' * (largest > 1)} (at least {scaling.efficiency:.0%} of linear"
