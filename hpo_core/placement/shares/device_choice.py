@@ -97,7 +97,8 @@ def _asked_of(
     taken = {name for member in members for name in member.devices}
     asked: list[Collection[str]] = []
     for due in members:
-        missing = shares[due.study] - held[due.study] - gains[due.study]
+        # what it gives up itself it has until the jobs there have ended: nothing would use another one meanwhile
+        missing = shares[due.study] - len(due.devices) - gains[due.study]
         # where the number of devices is limited, a free one may be had once anybody gives up any
         is_limited = any(name not in taken and name not in promised for name in due.wants)
         for _ in range(max(0, missing)):
