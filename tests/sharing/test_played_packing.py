@@ -188,3 +188,16 @@ def test_random_mixes_of_packed_studies_all_end(seed: int) -> None:
     played.play(2500)
     assert [player.study.status for player in played.players] == ["finished"] * len(played.players)
     played.check()
+
+
+@pytest.mark.slow
+def test_more_studies_than_devices_all_get_the_same(pools: Pools) -> None:
+    """Once a study that had foreseen a device that another one took lost the time for which it had waited."""
+    players = [
+        PackedPlayer(f"s{number}", pools, seconds=lasting(10, str(number)), devices=gpus(2), search=ENDLESS)
+        for number in range(5)
+    ]
+    played = PlayedDevices(*players)
+    played.play(600)
+    assert shares(*players) == pytest.approx([0.2] * 5, rel=0.15)
+    played.check()
