@@ -163,6 +163,10 @@ class PoolSeat:
         """Whether what the study held at its last look is still its own."""
         return not self._is_lost and now <= self._last_look + LEASE_SECONDS
 
+    def is_due(self, now: float, seen: int) -> bool:
+        """Whether it is time to look; at once where the cluster changed, for a worker that joins is used at once."""
+        return (now >= self._next_look or seen != self._seen) and not self._is_lost
+
     def exchange(self, now: float, *, seen: int, used: int, busy: int) -> bool:
         """Look at the pool where it is time, and publish what changed. A database that fails is left alone.
 
@@ -174,7 +178,7 @@ class PoolSeat:
         Returns:
             Whether it looked.
         """
-        if (now < self._next_look and seen == self._seen) or self._is_lost:  # a worker that joins is used at once
+        if not self.is_due(now, seen):
             return False
         self._seen = seen
 
@@ -191,9 +195,12 @@ class PoolSeat:
         try:
             is_due = now >= self._next_beat
             if not is_due:
+                waiting = self._short_since, self._over_since
                 rows = self._pools.look(pool, study)
                 mine = self._settled(rows, now, seen=seen, used=used, busy=busy)
                 is_due = _told_at_once(mine) != _told_at_once(self.mine)
+                if is_due:  # it waits until what it found is written: another study may be first
+                    self._short_since, self._over_since = waiting
             if is_due:
                 self._pools.change(pool, study, decide)
             self._last_look = now

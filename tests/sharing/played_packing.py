@@ -67,7 +67,9 @@ class PackedPlayer:
         )
         given: dict[str, Any] = {"pool": "p", "study": name, "owner": f"{name}-1"} | terms
         placer = placer_of(self.study)
-        self.executor = join_pool(self.inner, self.study, placer, pools=pools, terms=Terms(**given), settle=0.0)
+        self.executor = join_pool(
+            self.inner, self.study, placer, pools=pools, terms=Terms(**given), threads=dict, settle=0.0
+        )
         self.seat = self.executor.seat
         self.loop = Loop(self.study, self.executor, placer=placer)
         self.stopped = False

@@ -7,12 +7,16 @@ import pytest
 
 from hpo_core.execution.by_name.device_holding import DeviceHolding
 from hpo_core.execution.by_name.pooled_devices import PooledDevices, pool_name
-from hpo_core.execution.pool_seat import LEASE_SECONDS, ROUND_SECONDS, PoolSeat, Terms
-from hpo_core.journal.pools import MemoryPools
+from hpo_core.execution.pool_seat import LEASE_SECONDS, ROUND_SECONDS, PoolSeat, Terms, pool_of
+from hpo_core.journal.pools import MemoryPools, PoolRow
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory, Slot
+from hpo_core.model.devices.pool_limits import WHOLE_DEVICES
 from hpo_core.model.devices.pool_member import Member
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.spec import StudySpec
+from hpo_core.views.sharing.standings import standing_of, standings
+from tests.conftest import make_spec
 from tests.sharing.test_pooled_executor import ByHand, Endless
 
 DEVICES = ("gpu-0", "gpu-1")
@@ -150,3 +154,40 @@ def test_a_planted_row_without_measure_is_no_member() -> None:
     for text in (many, long):
         with pytest.raises(msgspec.ValidationError):
             msgspec.json.decode(text, type=Member)
+
+
+def test_the_first_job_on_a_device_of_another_study_waits_until_its_memory_is_known(pools: MemoryPools) -> None:
+    a, b = Side(pools, "a"), Side(pools, "b")
+    b.seat.devices = b.pooled._holding = DeviceHolding("device", patience=ROUND_SECONDS, settle=3.0)
+    a.open(0.0)
+    b.open(0.5)
+    a.open(2.5)
+    assert b.open(2.6) == [] and len(b.seat.mine.devices) == 1, "it holds the device, and begins nothing yet"
+    assert b.seat.allowed(5.5) == 0 and b.seat.allowed(5.7) == 1
+    assert len(b.open(5.7)) == 1
+
+
+def test_words_say_devices_and_name_studies_that_share_slots_under_the_same_name(pools: MemoryPools) -> None:
+    a, b = Side(pools, "a"), Side(pools, "b")
+    a.open(0.0)
+    a.submit(0, "gpu-0")
+    a.submit(1, "gpu-1")
+    b.open(0.5)
+    a.open(2.5)
+    words = standing_of(b.seat.mine, b.seat.others, "p").words
+    assert "1 of 2 devices" in words and "gives devices back as jobs end" in words
+    assert "It could use 1 more: the devices are shared with a by weight." in words
+    plain = PoolSeat(pools, Terms(pool="gpu on x", study="plain", owner="o"), Endless())
+    plain.exchange(0.0, seen=2, used=0, busy=0)
+    whole = PoolRow(f"gpu on x{WHOLE_DEVICES}", "a", a.seat.mine)
+    found = standings([*(row for row in pools.all() if row.pool == "gpu on x"), whole])
+    assert "a is in pool gpu on x, whole devices: slots are shared here and whole devices there" in found["plain"].why
+    assert "plain is in pool gpu on x: whole devices are shared here and slots there" in found["a"].why
+    assert all("in pool" not in one.why for one in standings([whole]).values())
+
+
+def test_packed_studies_are_in_a_pool_of_their_own() -> None:
+    plain = {"share": {"pool": "gpu"}, "cluster": {"kind": "local", "workers": 2}}
+    packed = make_spec(**plain, packing=True)
+    assert pool_of(packed, "x") == f"{pool_of(make_spec(**plain), 'x')}{WHOLE_DEVICES}"
+    assert packed.share is not None and StudySpec.from_journal(packed.plain()).packing == packed.packing

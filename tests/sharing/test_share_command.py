@@ -106,6 +106,9 @@ def test_share_of_a_study_that_shares_nothing_is_refused(tmp_path: Path) -> None
     assert isinstance(result.exception, SpecError) and "shares its slots with nobody" in str(result.exception)
 
 
+HOPPING = {"objective": "lab:train", "data": {"partitions": ["a.npz", "b.npz"]}}
+
+
 @pytest.mark.parametrize(
     ("share", "more", "said"),
     [
@@ -121,6 +124,12 @@ def test_share_of_a_study_that_shares_nothing_is_refused(tmp_path: Path) -> None
         ({"pool": "p", "wait": 5}, {}, "no effect without share.preempt"),
         ({"pool": "p", "slots": 1}, {"training": {"gang": 2}}, "no job could ever begin"),
         ({"slots": 4}, SHARED, "as many slots as that cluster"),
+        ({"pool": "p"}, HOPPING, "give cluster: {kind: address"),
+        (
+            True,
+            HOPPING | SHARED | {"training": {"gang": "auto"}},
+            "data, and share: workers that several studies share run units of one rank",
+        ),
         ({"pool": "p", "wieght": 2}, {}, "wieght"),
     ],
 )

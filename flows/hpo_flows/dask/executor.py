@@ -56,6 +56,8 @@ _DASK_SETTINGS = {
 }
 
 
+ANY_WORKER = "dask"
+"""Name of the device where Dask picks the worker."""
 SHORT_SECONDS = 5.0
 """A cluster that has been too small for a gang for so long is news; workers come one by one."""
 
@@ -225,7 +227,7 @@ class DaskExecutor:
         if self._gangs is not None:
             return self._gangs.inventory()
         if self._spec.packing is None:
-            return Inventory.of(count, "dask")
+            return Inventory.of(count, ANY_WORKER)
         seen = self._device_names.told_apart(self._watch.devices())
         return shared_inventory(seen, self._folder, self._spec.packing.most)
 
@@ -248,6 +250,10 @@ class DaskExecutor:
         held = {} if self._watch is None else self._watch.holdings()
         return {name: why for one in held.values() for name, why in one.problems.items()}
 
+    def threads(self) -> Mapping[str, int]:
+        """By address of a worker that gives a sign of life: its slots."""
+        return {} if self._watch is None else self._watch.threads()
+
     def usages(self) -> Mapping[tuple[int, int], Usage]:
         """What running attempts that share devices were seen to use so far."""
         return {} if self._watch is None or self._spec.packing is None else self._watch.usages()
@@ -265,7 +271,7 @@ class DaskExecutor:
         """Start a job; ``on_report`` is called from another thread with its report, whatever happens.
 
         ``slot`` says no more than that one is free: Dask picks the worker. A share of a device is another matter, and
-        so are a unit of a model that hops and the slots of a gang.
+        so are a unit of a model that hops, the slots of a gang, and a slot that names a worker, which the study holds.
         """
         self._connected.check()
         assert self._tasks is not None and self._watch is not None
@@ -276,7 +282,7 @@ class DaskExecutor:
             self._tasks.submit(job, on_report, workers=[slot.name])
             return
         if slot.share is None:
-            self._tasks.submit(job, on_report)
+            self._tasks.submit(job, on_report, workers=None if slot.name == ANY_WORKER else [slot.name])
             return
         workers = workers_of(self._device_names.told_apart(self._watch.devices()), slot.name)
         if workers:

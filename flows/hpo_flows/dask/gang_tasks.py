@@ -80,12 +80,14 @@ class GangTasks:
         return Inventory(tuple(Device(host, threads[host]) for host in sorted(threads)))
 
     def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
-        """Start a job on its slots; ``on_report`` is called once, from another thread."""
+        """Start a job on its slots, which name computers, or the workers themselves where the study holds these.
+
+        ``on_report`` is called once, from another thread.
+        """
         names = [one.name for one in slot.ranks]
         workers = self._choose(names) if job.unit is None else names
-        hosts = names if job.unit is None else [_host(address) for address in names]
         if workers is None:
-            message = f"a computer of its slots ({', '.join(sorted(set(hosts)))}) has no Dask worker any more"
+            message = f"a computer of its slots ({', '.join(sorted(set(names)))}) has no Dask worker any more"
             on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message=message))
             return
         if len(workers) == 1:
@@ -94,6 +96,7 @@ class GangTasks:
         store = self._folder / gang_store_path(job.trial, job.attempt, uuid.uuid4().hex)
         gang = self._gangs[_key(job)] = _Gang(job, on_report, store, [None] * len(workers))
         local: Counter[str] = Counter()
+        hosts = [_host(address) for address in workers]
         for rank, (host, address) in enumerate(zip(hosts, workers, strict=True)):
             place = RankPlace(
                 rank=rank,
@@ -132,13 +135,13 @@ class GangTasks:
                 del self._doubted[address]
         return {address: count for address, count in threads.items() if address not in self._doubted}
 
-    def _choose(self, hosts: list[str]) -> list[str] | None:
-        """A worker for each rank: those with most free threads on its computer; None: it has none."""
+    def _choose(self, names: list[str]) -> list[str] | None:
+        """A worker for each rank: the one named, or that with most free threads on its computer; None: it has none."""
         busy = self._tasks.busy()
         free = {address: count - busy[address] for address, count in self._threads().items()}
         chosen = []
-        for host in hosts:
-            there = [address for address in free if _host(address) == host]
+        for name in names:
+            there = [name] if name in free else [address for address in free if _host(address) == name]
             if not there:
                 return None
             best = min(there, key=lambda address: (-free[address], address))

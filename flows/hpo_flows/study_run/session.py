@@ -20,6 +20,7 @@ from hpo_core.execution.enqueue_requests import EnqueueRequests
 from hpo_core.execution.executor import Executor
 from hpo_core.execution.hopping.epoch_times import epoch_times_of
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
+from hpo_core.execution.hopping.pooled_units import PooledUnits, join_workers
 from hpo_core.execution.loop import Loop, Observer, Takeover
 from hpo_core.execution.packed_placing import MeasurementWriter, found_ratio_words, placer_of
 from hpo_core.execution.pool_seat import PoolSeat, terms_of
@@ -234,10 +235,16 @@ class Session:
             self.placed = placer.__len__
             self._tell(found_ratio_words(study.spec, placer))
         executor: Executor = self.executor
+        units: PooledUnits | None = None
         if study.spec.share is not None:
             pools, terms = pools_of(self.journal), terms_of(study.spec, self.owner)
-            executor = pooled = join_pool(executor, study, placer, pools=pools, terms=terms)
-            self.seat = pooled.seat
+            if study.spec.data is not None:
+                units = join_workers(self.executor, study, pools=pools, terms=terms, threads=self.executor.threads)
+                self.seat = units.seat
+            else:
+                threads = self.executor.threads
+                executor = pooled = join_pool(executor, study, placer, pools=pools, terms=terms, threads=threads)
+                self.seat = pooled.seat
             with contextlib.suppress(HpoError):  # a database that does not answer now is the loop's matter
                 self._tell(unknown_beside(terms.pool, live_rows(self.journal, is_alive)))
         observers = [make(study) for make in self._observers]
@@ -248,7 +255,9 @@ class Session:
         if study.spec.data is not None:
             trials = [*study.state.running, *study.state.waiting, *study.state.extended]
             times = epoch_times_of(study)
-            executor = HoppingExecutor(self.executor, study.spec, self.folder, running=trials, times=times)
+            executor = HoppingExecutor(
+                units or self.executor, study.spec, self.folder, running=trials, times=times, pool=units
+            )
             observers.append(MeasurementWriter(study, times.estimates))
         dispatcher = make_dispatcher(study, executor)
         if isinstance(placer, SharedDevices):

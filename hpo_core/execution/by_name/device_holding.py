@@ -62,7 +62,7 @@ class DeviceHolding:
         """
         shares = divide(position.capacity, [claim_of(member) for member in (mine, *others)])
         choice = choose_devices(
-            mine,
+            msgspec.structs.replace(mine, demand=mine.demand + mine.spare),  # trials that grow take what nobody claims
             others,
             shares=shares,
             usable=self._usable,
@@ -76,9 +76,10 @@ class DeviceHolding:
             self._opens_at[name] = now + self._settle
         self._of_others.difference_update(mine.devices)
         self._of_others.update(name for other in others for name in other.devices)
-        count = len(choice.held)
+        held = set(choice.held)
+        count = len(held)
         taken = sum(len(other.devices) for other in others)
-        wants = tuple(name for name in self._usable if name not in choice.held) if mine.demand > count else ()
+        wants = tuple(name for name in self._usable if name not in held) if mine.demand > count else ()
         return (
             msgspec.structs.replace(mine, devices=tuple(sorted(choice.held)), wants=wants, held=count),
             msgspec.structs.replace(

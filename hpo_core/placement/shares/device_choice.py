@@ -73,13 +73,15 @@ def choose_devices(
     members = sorted((now, *others), key=lambda member: (-member.priority, -member.waited, member.study))
     promised = match_free(members, shares, capacity=capacity)
     given: set[str] = set()
+    places, busy, is_closing = {name: place for place, name in enumerate(kept)}, set(running), set(closing)
     for wanted in _asked_of(now, members, shares, promised, patience):
         choice = [name for name in kept if name in wanted and name not in given]
         if choice:  # idle ones first; of the others one that is being given back, then that of the youngest job
-            given.add(max(choice, key=lambda name: (name not in running, name in closing, kept.index(name))))
+            given.add(max(choice, key=lambda name: (name not in busy, name in is_closing, places[name])))
     gained = [name for name, study in promised.items() if study == mine.study]
-    stays = [name for name in kept if name in can_use and name not in given]
-    held = (*(name for name in kept if name in running or name in stays), *gained)
+    usable_now = set(can_use)
+    stays = [name for name in kept if name in usable_now and name not in given]
+    held = (*(name for name in kept if name in busy or name in usable_now - given), *gained)
     return DeviceChoice(held, (*stays, *gained))
 
 
@@ -95,7 +97,8 @@ def _asked_of(
     taken = {name for member in members for name in member.devices}
     asked: list[Collection[str]] = []
     for due in members:
-        missing = shares[due.study] - held[due.study] - gains[due.study]
+        # what it gives up itself it has until the jobs there have ended: nothing would use another one meanwhile
+        missing = shares[due.study] - len(due.devices) - gains[due.study]
         # where the number of devices is limited, a free one may be had once anybody gives up any
         is_limited = any(name not in taken and name not in promised for name in due.wants)
         for _ in range(max(0, missing)):

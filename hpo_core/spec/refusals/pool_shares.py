@@ -20,10 +20,7 @@ def check_share(spec: StudySpec) -> None:
     if share is None:
         return
     if spec.data is not None:
-        raise ValueError(
-            "share, and data: a model that hops needs the workers that hold its partitions, whoever else could use "
-            "their slots; drop one of the two"
-        )
+        _check_hopping(spec)
     at_address = isinstance(spec.cluster, AddressClusterSpec)
     if share.pool is None and not at_address:
         raise ValueError(
@@ -44,4 +41,14 @@ def check_share(spec: StudySpec) -> None:
     if "wait" in share.model_fields_set and not share.preempt and share.wait != type(share)().wait:
         raise ValueError(
             f"share.wait = {share.wait:g} has no effect without share.preempt; add preempt: true, or drop it"
+        )
+
+
+def _check_hopping(spec: StudySpec) -> None:
+    """Models hop over workers that have names, which all studies of the pool see."""
+    if not isinstance(spec.cluster, AddressClusterSpec):
+        raise ValueError(
+            f"share, and data, with {spec.cluster.named}: models hop over workers that the studies of a pool have in "
+            "common, and these are started for this study alone; give cluster: {kind: address, address: ...}, or drop "
+            "share"
         )

@@ -130,7 +130,7 @@ def _unit(member: Member) -> str:
 def _waits(mine: Member, others: Sequence[Member], shares: dict[str, int]) -> str:
     """For slots that it is due and does not hold."""
     missing = shares[mine.study] - mine.held
-    if missing <= 0:
+    if missing <= 0 or (mine.kind and not mine.wants):  # models that hop may have no work for more just now
         return ""
     over = sorted((other for other in others if other.held > shares[other.study]), key=lambda other: other.study)
     unit = _unit(mine)
@@ -139,7 +139,12 @@ def _waits(mine: Member, others: Sequence[Member], shares: dict[str, int]) -> st
         waits += f", for {mine.waited:,.0f} s so far"
     if not over:
         if mine.kind:
-            return f"{waits}: those that it could use are held by others within their shares, or are free by now."
+            holders = [other for other in others if not set(mine.wants).isdisjoint(other.devices)]
+            if holders:
+                return (
+                    f"{waits}: {_names(holders)} {'holds' if len(holders) == 1 else 'hold'} what it could use within "
+                    "the share, and they take turns."
+                )
         return f"{waits}; they are free, and taken at its next look."
     have = "has" if len(over) == 1 else "have"
     gives = "gives" if len(over) == 1 else "give"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hpo_core.model.devices.pool_member import Member
@@ -137,6 +137,9 @@ def look(members: dict[str, Member], name: str, shares: dict[str, int], usable: 
     members[name] = msgspec.structs.replace(mine, devices=choice.held, wants=wants, waited=now - short.get(name, now))
 
 
+@example(
+    usable_of=[["v"], ["x", "y"], ["x", "y", "v"]], lasting=[1, 1, 4, *[1] * 9], order=["b", "c", "a"], patience=0.0
+)
 @settings(max_examples=60)
 @given(
     st.lists(st.lists(st.sampled_from(DEVICES), min_size=1, max_size=4, unique=True), min_size=3, max_size=3),
@@ -202,4 +205,12 @@ def test_a_study_of_higher_priority_within_its_share_keeps_what_only_it_can_use(
     a = Member(study="a", demand=1, devices=("x",), priority=priority)
     b = Member(study="b", demand=1, wants=("x",), waited=60.0)
     choice = choose_devices(a, [b], shares={"a": 1, "b": 1}, usable=["x"], used=["x"])
+    assert (choice.open == ()) is gives
+
+
+@pytest.mark.parametrize(("waited", "gives"), [(0.0, True), (90.0, False)])
+def test_of_two_that_lack_devices_the_one_that_waited_longer_keeps_what_both_want(waited: float, gives: bool) -> None:
+    a = Member(study="a", demand=2, devices=("x",), waited=waited)
+    b = Member(study="b", demand=1, wants=("x",), waited=60.0)
+    choice = choose_devices(a, [b], shares={"a": 2, "b": 1}, usable=["x"], used=["x"])
     assert (choice.open == ()) is gives

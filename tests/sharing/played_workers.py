@@ -1,0 +1,250 @@
+"""Studies that hold workers of one cluster by name, played in virtual time and judged by their journals."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from hpo_core.execution.by_name.joining import join_pool
+from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
+from hpo_core.execution.hopping.pooled_units import join_workers
+from hpo_core.execution.hopping.virtual_units import VirtualUnits
+from hpo_core.execution.loop import Loop
+from hpo_core.execution.pool_seat import PoolSeat, Terms
+from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
+from hpo_core.execution.virtual_workers import Worker
+from hpo_core.journal.memory import MemoryJournal
+from hpo_core.journal.pools import Pools
+from hpo_core.model.devices.inventory import Inventory
+from hpo_core.model.events import AttemptFailed, JobCompleted
+from hpo_core.model.rng import Stream
+from hpo_core.model.trial import Job
+from hpo_core.placement.slots import Slots
+from hpo_core.study import Study
+from tests.conftest import make_spec
+
+STEP = 0.5
+EPOCH = 6.0
+
+
+class Span(NamedTuple):
+    """A job or unit on a slot of a worker."""
+
+    study: str
+    worker: str
+    began: float
+    ended: float
+
+
+class _Player:
+    """A study with its controller."""
+
+    study: Study
+    loop: Loop
+    seat: PoolSeat
+    clock: VirtualClock
+    begins: float = 0.0
+    stopped = False
+
+    @property
+    def name(self) -> str:
+        return self.study.name
+
+    @property
+    def ended(self) -> bool:
+        return not self.study.state.running and self.study.at_rest
+
+    def run(self, until: float) -> None:
+        if self.stopped or until <= self.begins or self.ended:
+            return
+        self.loop.run(until=until)
+        if self.ended:
+            self.seat.leave()
+
+    def spans(self) -> Iterator[Span]:
+        """What its journal says of where and when it trained."""
+        for entry in self.study.journal.entries(self.name):
+            for event in entry.events:
+                if isinstance(event, JobCompleted | AttemptFailed):
+                    if isinstance(event.visits, tuple):
+                        for visit in event.visits:
+                            yield Span(self.name, visit.worker, visit.started, visit.ended)
+                    elif event.worker:
+                        yield Span(self.name, event.worker, event.started, event.ended)
+
+    def seconds(self, since: float, until: float) -> float:
+        """Slot seconds in a time."""
+        return sum(max(0.0, min(span.ended, until) - max(span.began, since)) for span in self.spans())
+
+
+class Hopper(_Player):
+    """A study whose models hop.
+
+    Args:
+        holdings: by worker: places of the partitions that lie there.
+        epoch: seconds of a trial's epoch.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        pools: Pools,
+        holdings: Mapping[str, Sequence[int]],
+        *,
+        search: dict[str, Any] | None = None,
+        epoch: Callable[[Job], float] = lambda job: EPOCH,
+        begins: float = 0.0,
+        data: dict[str, Any] | None = None,
+        threads: Mapping[str, int] | None = None,
+        others_see: Sequence[Worker] = (),
+        **terms: Any,
+    ) -> None:
+        self.begins, self.clock = begins, VirtualClock(begins)
+        count = 1 + max(place for places in holdings.values() for place in places)
+        self.names = [f"part-{place}" for place in range(count)]
+        self.holdings = holdings
+        spec = make_spec(
+            study=name,
+            objective="lab:train",
+            search=search or {"method": "random", "configs": 8, "max_resource": 2},
+            data={"partitions": [{"name": each, "count": 1} for each in self.names], **(data or {})},
+        )
+        self.study = Study.create(spec, MemoryJournal(), clock=self.clock)
+        self.units = VirtualUnits(
+            self.clock,
+            workers=others_see or tuple(Worker() for _ in holdings),
+            train=lambda job: {spec.objectives[0].name: Stream(job.trial, "loss", job.target).uniform()},
+            seconds=epoch,
+            objectives=[spec.objectives[0].name],
+            sizes=[1.0] * count,
+            trained_on=count,
+            holdings={worker: [self.names[place] for place in places] for worker, places in holdings.items()},
+            state=100,
+        )
+        given: dict[str, Any] = {"pool": "p", "study": name, "owner": f"{name}-1"} | terms
+        sizes = threads or {}
+        self.pooled = join_workers(
+            self.units, self.study, pools=pools, terms=Terms(**given),
+            threads=lambda: {device.name: sizes.get(device.name, 1) for device in self.units.inventory().devices},
+        )  # fmt: skip
+        self.seat = self.pooled.seat
+        self.executor = HoppingExecutor(self.pooled, spec, None, pool=self.pooled)
+        self.loop = Loop(self.study, self.executor)
+
+    def goes_on(self, now: float) -> None:
+        """Its controller was stopped until now, and hears only now of the units that ended meanwhile."""
+        self.clock.now = now
+        for attempt in self.units._attempts.values():
+            if attempt.end < now:
+                self.units._end_at(attempt, now)
+
+    def judge(self) -> None:
+        """Each model saw each partition once in each epoch, where it lies, one at a time."""
+        of_trial: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        epochs: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for entry in self.study.journal.entries(self.name):
+            for event in entry.events:
+                if isinstance(event, JobCompleted):
+                    assert isinstance(event.visits, tuple)
+                    for visit in event.visits:
+                        assert visit.partition in self.holdings[visit.worker]
+                        epochs[event.trial, visit.epoch].append(visit.partition)
+                        of_trial[event.trial].append((visit.started, visit.ended))
+        for seen in epochs.values():
+            assert sorted(seen) == list(range(len(self.names)))
+        for spans in of_trial.values():
+            for (_, ended), (began, _) in pairwise(sorted(spans)):
+                assert ended <= began + 1e-9
+
+
+class _NamedWorkers(VirtualExecutor):
+    """Workers of several slots each; jobs name their worker."""
+
+    def __init__(self, threads: Mapping[str, int], *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.threads = threads
+
+    def inventory(self) -> Inventory:
+        return Inventory.of(sum(self.threads.values()), "dask")
+
+
+class Plain(_Player):
+    """A study whose jobs take one slot each."""
+
+    def __init__(
+        self,
+        name: str,
+        pools: Pools,
+        threads: Mapping[str, int],
+        *,
+        seconds: Callable[[Job], float],
+        search: dict[str, Any] | None = None,
+        begins: float = 0.0,
+        gang: int = 1,
+        **terms: Any,
+    ) -> None:
+        self.begins, self.clock = begins, VirtualClock(begins)
+        changes: dict[str, Any] = {"search": search or {"method": "random", "configs": 100_000, "max_resource": 1}}
+        if gang > 1:
+            changes |= {"training": {"gang": gang}, "cluster": {"kind": "local", "workers": sum(threads.values())}}
+        spec = make_spec(study=name, **changes)
+        self.study = Study.create(spec, MemoryJournal(), clock=self.clock)
+        self.inner = _NamedWorkers(
+            threads,
+            self.clock,
+            workers=len(threads),
+            train=lambda job: {each.name: Stream(job.trial, "loss", job.target).uniform() for each in spec.objectives},
+            seconds=seconds,
+            objectives=[each.name for each in spec.objectives],
+        )
+        given: dict[str, Any] = {"pool": "p", "study": name, "owner": f"{name}-1"} | terms
+        self.executor = join_pool(
+            self.inner, self.study, Slots(), pools=pools, terms=Terms(**given), threads=lambda: threads
+        )
+        self.seat = self.executor.seat
+        self.loop = Loop(self.study, self.executor)
+
+
+class PlayedCluster:
+    """Plays all studies; reads nothing but their journals when it judges.
+
+    Args:
+        threads: by worker: its slots.
+    """
+
+    def __init__(self, threads: Mapping[str, int], *players: _Player) -> None:
+        self.threads = threads
+        self.players = list(players)
+        self.now = 0.0
+
+    def play(self, until: float) -> None:
+        """Until that moment, or until all have ended."""
+        while self.now < until and not all(player.ended for player in self.players):
+            self.now += STEP
+            for player in self.players:
+                player.run(self.now)
+            held = [name for player in self.players if not player.stopped and self.now > player.begins
+                    and not player.ended for name in player.seat.mine.devices]  # fmt: skip
+            assert len(held) == len(set(held)), f"a slot is held twice at {self.now}"
+
+    def judge(self) -> None:
+        """No more at once on a worker than it has slots, and nobody beside a unit."""
+        hopping = {player.name for player in self.players if isinstance(player, Hopper)}
+        for player in self.players:
+            if isinstance(player, Hopper):
+                player.judge()
+        by_worker: dict[str, list[Span]] = defaultdict(list)
+        for player in self.players:
+            for span in player.spans():
+                by_worker[span.worker].append(span)
+        for worker, spans in by_worker.items():
+            for moment in [span.began for span in spans]:
+                there = [span for span in spans if span.began <= moment < span.ended - 1e-6]
+                most = 1 if any(span.study in hopping for span in there) else self.threads[worker]
+                assert len(there) <= most, f"{there} run on {worker} at {moment}"
+
+
+def one_slot_each(workers: Iterable[str]) -> dict[str, int]:
+    return dict.fromkeys(workers, 1)

@@ -1,0 +1,250 @@
+"""Studies whose models hop share workers with each other and with plain ones; their journals are the judge."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from hpo_core.execution.by_name.worker_slots import PATIENCE_SECONDS
+from hpo_core.execution.hopping.hopping_executor import MISSING_SECONDS, PartitionsMissingError
+from hpo_core.execution.pool_seat import BEAT_SECONDS, EXCHANGE_SECONDS, LEASE_SECONDS
+from hpo_core.execution.virtual_workers import Worker
+from hpo_core.journal.pools import MemoryPools, Pools
+from hpo_core.model.events import CapacityChanged
+from hpo_core.replay.audit import audit
+from tests.sharing.played_workers import Hopper, Plain, PlayedCluster, one_slot_each
+
+FOUR = [f"worker-{number}" for number in range(4)]
+EVERYWHERE = dict.fromkeys(FOUR, range(4))
+ONE_EACH = {worker: [number] for number, worker in enumerate(FOUR)}
+LONG = {"method": "random", "configs": 60, "max_resource": 2}
+
+
+@pytest.fixture
+def pools() -> Pools:
+    return MemoryPools()
+
+
+def shares(*players: Any, since: float, until: float) -> list[float]:
+    seconds = [player.seconds(since, until) for player in players]
+    return [one / sum(seconds) for one in seconds]
+
+
+@pytest.mark.parametrize("holdings", [EVERYWHERE, ONE_EACH], ids=["everywhere", "one_each"])
+def test_two_hopping_studies_share_and_neither_idles_workers(pools: Pools, holdings: Any) -> None:
+    one, other = Hopper("one", pools, holdings), Hopper("other", pools, holdings)
+    cluster = PlayedCluster(one_slot_each(FOUR), one, other)
+    cluster.play(200)
+    cluster.judge()
+    assert one.ended and other.ended
+    assert cluster.now <= 1.3 * (one.seconds(0, 200) + other.seconds(0, 200)) / 4
+    for player in (one, other):
+        assert audit(player.study.journal.entries(player.name)).clean
+
+
+@pytest.mark.parametrize("holdings", [EVERYWHERE, ONE_EACH], ids=["everywhere", "one_each"])
+def test_three_hopping_studies_have_their_shares(pools: Pools, holdings: Any) -> None:
+    """Where each partition lies on one worker, every worker is handed from study to study."""
+    players = [
+        Hopper(name, pools, holdings, search={**LONG, "configs": 200}, weight=weight, epoch=lambda job: 20.0)
+        for name, weight in (("a", 1.0), ("b", 1.0), ("c", 2.0))
+    ]
+    cluster = PlayedCluster(one_slot_each(FOUR), *players)
+    cluster.play(400)
+    cluster.judge()
+    found = shares(*players, since=20, until=350)
+    assert found == pytest.approx([0.25, 0.25, 0.5], abs=0.03 if holdings is EVERYWHERE else 0.1)
+    assert sum(player.seconds(20, 350) for player in players) >= 0.9 * 4 * 330
+
+
+def test_weights_and_priorities_hold_between_hopping_and_plain_studies(pools: Pools) -> None:
+    heavy = Hopper("heavy", pools, EVERYWHERE, search=LONG, weight=3.0)
+    light = Plain("light", pools, one_slot_each(FOUR), seconds=lambda job: 2.0)
+    first = Hopper("first", pools, EVERYWHERE, priority=1, begins=150.0)
+    cluster = PlayedCluster(one_slot_each(FOUR), heavy, light, first)
+    cluster.play(150)
+    assert shares(heavy, light, since=10, until=148) == pytest.approx([0.75, 0.25], abs=0.05)
+    cluster.play(400)
+    cluster.judge()
+    assert first.ended
+    ended = max(span.ended for span in first.spans())
+    assert ended - 150 <= 1.5 * first.seconds(150, 400) / 4, "it has all workers"
+
+
+def test_a_plain_studys_long_job_on_the_only_worker_of_a_partition_is_waited_for(pools: Pools) -> None:
+    """No partition is missing, however long another study has its worker."""
+    long = 3 * MISSING_SECONDS
+    plain = Plain("plain", pools, one_slot_each(FOUR), seconds=lambda job: long,
+                  search={"method": "random", "configs": 4, "max_resource": 1})  # fmt: skip
+    hopper = Hopper("hopper", pools, ONE_EACH, begins=5.0)
+    cluster = PlayedCluster(one_slot_each(FOUR), plain, hopper)
+    cluster.play(long - 5)
+    assert plain.executor.used == 4 and not list(hopper.spans())
+    cluster.play(long + 120)
+    cluster.judge()
+    assert plain.ended and hopper.ended
+
+
+def test_a_partition_that_lies_nowhere_stops_the_study_all_the_same(pools: Pools) -> None:
+    leaves = (Worker(leaves=20.0), Worker(), Worker(), Worker())
+    hopper = Hopper("hopper", pools, ONE_EACH, search=LONG, others_see=leaves)
+    other = Hopper("other", pools, {worker: [0] for worker in FOUR[1:]}, search=LONG)
+    cluster = PlayedCluster(one_slot_each(FOUR), hopper, other)
+    with pytest.raises(PartitionsMissingError, match="part-0"):
+        cluster.play(20 + MISSING_SECONDS + 30)
+
+
+def test_a_dead_controllers_workers_are_free_after_its_lease_and_a_newcomer_gets_its_share(pools: Pools) -> None:
+    one, other = (Hopper(name, pools, EVERYWHERE, search=LONG) for name in ("one", "other"))
+    newcomer = Hopper("new", pools, EVERYWHERE, begins=60.0, search=LONG)
+    cluster = PlayedCluster(one_slot_each(FOUR), one, other, newcomer)
+    cluster.play(20)
+    assert len(one.seat.mine.devices) == len(other.seat.mine.devices) == 2
+    cluster.players.remove(one)  # its units end with it
+    cluster.play(20 + LEASE_SECONDS + BEAT_SECONDS + 2)
+    assert len(other.seat.mine.devices) == 4
+    cluster.play(80)
+    assert len(other.seat.mine.devices) == len(newcomer.seat.mine.devices) == 2
+
+
+def test_a_controller_that_was_stopped_starts_no_unit_on_workers_that_went_to_others(pools: Pools) -> None:
+    one, other = (Hopper(name, pools, EVERYWHERE, search=LONG, epoch=lambda job: 2.0) for name in ("one", "other"))
+    cluster = PlayedCluster(one_slot_each(FOUR), one, other)
+    cluster.play(40)
+    one.stopped = True
+    assert len(one.seat.mine.devices) == 2
+    cluster.play(50 + LEASE_SECONDS)
+    assert len(other.seat.mine.devices) == 4
+    one.stopped = False
+    one.goes_on(cluster.now)
+    cluster.play(cluster.now + 0.5)
+    assert not one.pooled._open() & set(other.pooled._open())
+    cluster.play(140)
+    assert any(span.began > 50 + LEASE_SECONDS for span in one.spans())
+    assert not [span for span in one.spans() if 40 < span.began < 50 + LEASE_SECONDS]
+    assert len(one.seat.mine.devices) == len(other.seat.mine.devices) == 2
+    assert all(not trial.failures for trial in one.study.state.trials), "no unit was lost by its own fault"
+
+
+@pytest.mark.parametrize("studies", [2, 3])
+def test_who_waits_for_one_worker_gets_it_within_the_bound(pools: Pools, studies: int) -> None:
+    """All partitions of all studies lie on one worker: they take turns.
+
+    A study gets the worker once it has waited longest. Each one before it keeps the worker for at most as long as it
+    takes to be seen waiting (patience, a sign of life, a look) and to end the unit under way, and hands it over in two
+    looks.
+    """
+    unit = 6.0 / 2
+    players = [
+        Hopper(f"s{number}", pools, {"worker-0": [0, 1], "worker-1": []},
+               search={"method": "random", "configs": 12, "max_resource": 1}, data={"concurrent": 1})
+        for number in range(studies)
+    ]  # fmt: skip
+    cluster = PlayedCluster(one_slot_each(["worker-0", "worker-1"]), *players)
+    cluster.play(2000)
+    cluster.judge()
+    assert all(player.ended for player in players)
+    turn = PATIENCE_SECONDS + BEAT_SECONDS + 3 * EXCHANGE_SECONDS + unit
+    while_all = min(max(span.ended for span in player.spans()) for player in players)
+    for player in players:
+        spans = sorted((span.began, span.ended) for span in player.spans() if span.began < while_all)
+        longest = max(began - ended for (_, ended), (began, _) in pairwise(spans))
+        assert PATIENCE_SECONDS / 2 < longest <= (studies - 1) * turn
+    assert shares(*players, since=0, until=while_all) == pytest.approx([1 / studies] * studies, abs=0.12)
+
+
+def test_two_that_may_preempt_do_not_end_each_others_units_for_ever(pools: Pools) -> None:
+    """Units last longer than either waits."""
+    holdings = {"worker-0": [0, 1], "worker-1": [1]}
+    players = [
+        Hopper(name, pools, holdings, epoch=lambda job: 60.0, preempt_after=3.0,
+               search={"method": "random", "configs": 3, "max_resource": 1})
+        for name in ("one", "other")
+    ]  # fmt: skip
+    plain = Plain("plain", pools, one_slot_each(holdings), seconds=lambda job: 20.0, preempt_after=3.0,
+                  search={"method": "random", "configs": 6, "max_resource": 1})  # fmt: skip
+    cluster = PlayedCluster(one_slot_each(holdings), *players, plain)
+    cluster.play(3000)
+    cluster.judge()
+    assert all(player.ended for player in cluster.players)
+    for player in players:
+        assert all(not trial.failures for trial in player.study.state.trials), "a unit that is ended is no failure"
+
+
+def test_a_newcomer_that_may_preempt_has_a_unit_ended_and_repeated(pools: Pools) -> None:
+    long = Hopper("long", pools, EVERYWHERE, epoch=lambda job: 1200.0, search={**LONG, "max_resource": 1, "configs": 4})
+    newcomer = Plain("new", pools, one_slot_each(FOUR), seconds=lambda job: 5.0, begins=10.0, preempt_after=5.0,
+                     search={"method": "random", "configs": 10, "max_resource": 1})  # fmt: skip
+    cluster = PlayedCluster(one_slot_each(FOUR), long, newcomer)
+    cluster.play(100)
+    assert newcomer.ended
+    cluster.play(6000)
+    cluster.judge()
+    assert long.ended and all(not trial.failures for trial in long.study.state.trials)
+
+
+def test_the_capacity_changes_with_the_share_and_not_with_each_hop(pools: Pools) -> None:
+    players = [Hopper(name, pools, ONE_EACH, search=LONG) for name in ("one", "other")]
+    PlayedCluster(one_slot_each(FOUR), *players).play(100)
+    for player in players:
+        changes = [event for entry in player.study.journal.entries(player.name) for event in entry.events
+                   if isinstance(event, CapacityChanged)]  # fmt: skip
+        assert 1 <= len(changes) <= 4
+
+
+def test_whole_workers_of_several_slots_are_found_among_plain_jobs(pools: Pools) -> None:
+    threads = dict.fromkeys(FOUR[:2], 4)
+    plain = [Plain(name, pools, threads, seconds=lambda job: 4.0 + job.trial % 3) for name in "ab"]
+    hopper = Hopper("hopper", pools, dict.fromkeys(FOUR[:2], range(2)), begins=20.0, threads=threads, weight=2.0)
+    cluster = PlayedCluster(threads, *plain, hopper)
+    cluster.play(200)
+    cluster.judge()
+    assert hopper.ended
+    first = min(span.began for span in hopper.spans())
+    assert first - 20 <= PATIENCE_SECONDS + BEAT_SECONDS + 2 * 6.0 + 3 * EXCHANGE_SECONDS
+
+
+def test_gangs_hold_slots_of_workers_beside_models_that_hop(pools: Pools) -> None:
+    threads = one_slot_each(FOUR)
+    gang = Plain("gang", pools, threads, seconds=lambda job: 10.0, gang=2,
+                 search={"method": "random", "configs": 12, "max_resource": 1})  # fmt: skip
+    hopper = Hopper("hopper", pools, EVERYWHERE)
+    cluster = PlayedCluster(threads, gang, hopper)
+    cluster.play(600)
+    cluster.judge()
+    assert gang.ended and hopper.ended
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_studies_all_end(pools: Pools, seed: int) -> None:
+    draw = random.Random(seed)
+    workers = [f"worker-{number}" for number in range(draw.randint(1, 5))]
+    threads = {worker: draw.choice([1, 1, 1, 2, 4]) if seed % 2 else 1 for worker in workers}
+    players: list[Any] = []
+    for number in range(draw.randint(1, 3)):
+        holdings: dict[str, list[int]] = {worker: [] for worker in workers}
+        for place in range(draw.randint(1, 4)):
+            for worker in draw.sample(workers, draw.choice([1, draw.randint(1, len(workers))])):
+                holdings[worker].append(place)
+        epoch = draw.choice([2.0, 6.0, 20.0])
+        ladder = {"method": draw.choice(["asha", "sha"]), "configs": 6, "min_resource": 1, "max_resource": 4,
+                  "reduction_factor": 2}  # fmt: skip
+        flat = {"method": "random", "configs": draw.randint(1, 8), "max_resource": draw.randint(1, 3)}
+        players.append(
+            Hopper(f"h{number}", pools, holdings, search=draw.choice([ladder, flat]), begins=draw.choice([0, 7, 31]),
+                   epoch=lambda job, epoch=epoch: epoch, threads=threads, weight=draw.choice([1.0, 1.0, 3.0]),
+                   preempt_after=draw.choice([None, 5.0]), data=draw.choice([{}, {"concurrent": 1}]))
+        )  # fmt: skip
+    for number in range(draw.randint(0, 2)):
+        seconds = draw.choice([1.0, 5.0, 40.0])
+        players.append(
+            Plain(f"c{number}", pools, threads, seconds=lambda job, seconds=seconds: seconds,
+                  begins=draw.choice([0, 9]), search={**LONG, "configs": draw.choice([5, 30]), "max_resource": 1})
+        )  # fmt: skip
+    cluster = PlayedCluster(threads, *players)
+    cluster.play(6000)
+    cluster.judge()
+    assert [player.name for player in players if not player.ended] == []

@@ -1,0 +1,138 @@
+"""Studies whose models hop on one Dask cluster with others: real workers, a controller each, judged by the journals."""
+
+from __future__ import annotations
+
+import signal
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from hpo_core.checkpoints.files import load
+from hpo_core.journal.pools import live_rows
+from hpo_core.journal.sql import is_alive
+from hpo_core.model.events import AttemptFailed, JobCompleted
+from hpo_core.views.sharing.standings import standings
+from tests.hopping.test_hopping_workers import Cluster, Hopping, until
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    found = Cluster(tmp_path)
+    yield found
+    found.close()
+
+
+class Span(NamedTuple):
+    """A unit or a job on a worker."""
+
+    study: str
+    worker: str
+    began: float
+    ended: float
+
+
+def spans_of(study: Hopping) -> list[Span]:
+    found = []
+    for entry in study.entries():
+        for event in entry.events:
+            if isinstance(event, JobCompleted | AttemptFailed):
+                if isinstance(event.visits, tuple):
+                    found += [Span(study.name, one.worker, one.started, one.ended) for one in event.visits]
+                elif event.worker:
+                    found.append(Span(study.name, event.worker, event.started, event.ended))
+    return found
+
+
+def judge(*studies: Hopping, partitions: int = 4) -> list[Span]:
+    """No two at once on a worker; each model saw each partition once an epoch, and remembers so."""
+    by_worker: dict[str, list[Span]] = defaultdict(list)
+    spans = [span for study in studies for span in spans_of(study)]
+    for span in spans:
+        by_worker[span.worker].append(span)
+    for worker, there in by_worker.items():
+        for one, next_one in pairwise(sorted(there, key=lambda span: span.began)):
+            assert one.ended <= next_one.began + 0.002, f"{one} and {next_one} on {worker}"
+    for study in studies:
+        assert study.study().status == "finished"  # and its audit is clean
+        folder = study.home.study_folder(study.name)
+        for event in study.completed():
+            if isinstance(event.visits, tuple) and event.checkpoint and (folder / event.checkpoint.uri).exists():
+                seen = load(folder, event.checkpoint)["tracked"]["model"]["seen"]
+                for at in range(0, len(seen), partitions):
+                    assert sorted(seen[at : at + partitions]) == list(range(partitions))
+                assert len(seen) == partitions * event.resource
+    return spans
+
+
+def hopper(folder: Path, name: str, address: str, *, configs: int, seconds: float, **share: Any) -> Hopping:
+    return Hopping(
+        folder, name=name, address=address, share=share, objective="tests.sharing.waiting_objective:hop",
+        metric={"name": "loss", "mode": "min"}, space={"x": {"type": "float", "low": 0.0, "high": 1.0}},
+        constants={"seconds": seconds}, search={"method": "random", "configs": configs, "max_resource": 2},
+        data={"partitions": [f"part-{number}.npz" for number in range(4)], "folder": str(folder / "data"),
+              "load": "tests.hopping.hopping_objectives:load"},
+    )  # fmt: skip
+
+
+def test_a_hopping_and_a_plain_study_share_four_workers(tmp_path: Path, cluster: Cluster) -> None:
+    for number in range(4):
+        cluster.worker(f"w{number}", [0, 1, 2, 3])
+    hopping = hopper(tmp_path, "hopping", cluster.address, configs=10, seconds=1.0)
+    plain = Hopping(
+        tmp_path, name="plain", address=cluster.address, share={}, objective="tests.sharing.waiting_objective:train",
+        metric={"name": "loss", "mode": "min"}, space={"x": {"type": "float", "low": 0.0, "high": 1.0}},
+        constants={"seconds": 2.0, "mark": "plain", "file": str(tmp_path / "jobs.txt")}, data=None,
+        search={"method": "random", "configs": 60, "max_resource": 1},
+    )  # fmt: skip
+    controllers = [hopping.start(), plain.start()]
+    until(lambda: bool(plain.completed()) and bool(hopping.completed()), controllers[0])
+    source = hopping.home.read_journal()
+    seen = standings(live_rows(source, is_alive))
+    source.close()
+    print(f"\n{seen['hopping'].words}\n{seen['plain'].words}")
+    assert seen["hopping"].share == seen["plain"].share == 2
+    for controller in controllers:
+        said, _ = controller.communicate(timeout=600)
+        assert controller.returncode == 0, said
+    spans = judge(hopping, plain)
+    begins = {name: min(one.began for one in spans if one.study == name) for name in ("hopping", "plain")}
+    ends = {name: max(one.ended for one in spans if one.study == name) for name in ("hopping", "plain")}
+    since, to = max(begins.values()) + 8.0, min(ends.values()) - 5.0
+    assert to > since + 10.0, "both could use more for a time"
+    seconds = {
+        name: sum(max(0.0, min(one.ended, to) - max(one.began, since)) for one in spans if one.study == name)
+        for name in ("hopping", "plain")
+    }
+    total = sum(seconds.values())
+    print(f"slot seconds over {to - since:.0f} s: {seconds}; {total / (to - since):.2f} of 4 slots used")
+    assert seconds["hopping"] / total == pytest.approx(0.5, abs=0.12)
+
+
+def test_each_partition_on_one_worker_and_a_killed_controller(tmp_path: Path, cluster: Cluster) -> None:
+    for number in range(4):
+        cluster.worker(f"w{number}", [number])
+    one = hopper(tmp_path, "one", cluster.address, configs=4, seconds=1.0)
+    other = hopper(tmp_path, "other", cluster.address, configs=12, seconds=1.0)
+    controllers = {study.name: study.start() for study in (one, other)}
+    until(lambda: bool(one.completed()), controllers["one"])
+    controllers["one"].send_signal(signal.SIGKILL)
+    controllers["one"].wait()
+
+    def all_workers() -> bool:
+        source = other.home.read_journal()
+        rows = [row for row in live_rows(source, is_alive) if row.study == "other" and row.member is not None]
+        source.close()
+        return any(row.member is not None and len(row.member.devices) == 4 for row in rows)
+
+    until(all_workers, controllers["other"])
+    again = one.start()  # goes on where its models were
+    for controller in (again, controllers["other"]):
+        said, _ = controller.communicate(timeout=600)
+        assert controller.returncode == 0, said
+    judge(one, other)
