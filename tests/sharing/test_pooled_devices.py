@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import msgspec
 import pytest
 
@@ -14,6 +16,7 @@ from hpo_core.model.devices.pool_limits import WHOLE_DEVICES
 from hpo_core.model.devices.pool_member import Member
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.placement.shares import Position
 from hpo_core.spec import StudySpec
 from hpo_core.views.sharing.standings import standing_of, standings
 from tests.conftest import make_spec
@@ -191,3 +194,14 @@ def test_packed_studies_are_in_a_pool_of_their_own() -> None:
     packed = make_spec(**plain, packing=True)
     assert pool_of(packed, "x") == f"{pool_of(make_spec(**plain), 'x')}{WHOLE_DEVICES}"
     assert packed.share is not None and StudySpec.from_journal(packed.plain()).packing == packed.packing
+
+
+def test_what_a_row_cannot_hold_is_not_used() -> None:
+    """A row that is out of range is no member: the devices that it names would be free for all."""
+    holding = DeviceHolding("device", patience=0.0)
+    holding.note(usable=["x" * 301, *(f"d{number}" for number in range(5000))], used=[])
+    mine = Member(study="a", demand=9000, kind="device")
+    position = Position(capacity=9000, share=9000, lent=0, ideal=Fraction(9000), held=0, free=0)
+    published, _ = holding.settled(mine, [], position, 0.0)
+    assert len(published.devices) == 4096 and "x" * 301 not in published.devices
+    assert msgspec.json.decode(msgspec.json.encode(published), type=Member) == published
