@@ -108,8 +108,11 @@ def test_a_study_that_fills_one_device_leaves_the_others(pools: Pools) -> None:
                          search={**ENDLESS, "configs": 4})  # fmt: skip
     large = PackedPlayer("large", pools, seconds=lasting(5), devices=gpus(4), search=ENDLESS, begins=2.0)
     played = PlayedDevices(small, large)
+    played.play(2.5)
+    assert small.seat.mine.demand == 1, "from the beginning"
     played.play(15)
     assert (small.executor.used, large.executor.used) == (1, 3)
+    assert small.seat.mine.demand == 1
     played.check()
 
 

@@ -14,6 +14,7 @@ from hpo_core.journal.pools import MemoryPools, PoolRow
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory, Slot
 from hpo_core.model.devices.pool_limits import WHOLE_DEVICES
 from hpo_core.model.devices.pool_member import Member
+from hpo_core.model.errors import JournalError
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.placement.shares import Position
@@ -101,6 +102,8 @@ def test_preemption_ends_all_attempts_on_one_device(pools: MemoryPools) -> None:
     for second in range(1, 30):
         a.open(float(second))
         b.open(second + 0.1)
+        if second == 4:
+            a.submit(5, "gpu-0")  # younger than all, on the device that it keeps
         if second < 5:
             assert not a.inner.cancelled
     assert a.inner.cancelled == [(1, 0), (2, 0), (4, 0)]
@@ -205,3 +208,27 @@ def test_what_a_row_cannot_hold_is_not_used() -> None:
     published, _ = holding.settled(mine, [], position, 0.0)
     assert len(published.devices) == 4096 and "x" * 301 not in published.devices
     assert msgspec.json.decode(msgspec.json.encode(published), type=Member) == published
+
+
+class Failing(MemoryPools):
+    """A database that stops to answer."""
+
+    fails = False
+
+    def look(self, pool: str, study: str) -> list[PoolRow]:
+        if self.fails:
+            raise JournalError("gone")
+        return super().look(pool, study)
+
+
+def test_nothing_begins_on_devices_once_the_pool_was_not_read_for_a_lease() -> None:
+    pools = Failing()
+    a = Side(pools, "a")
+    a.open(0.0)
+    pools.fails = True
+    assert len(a.open(LEASE_SECONDS - 1)) == 2 and a.open(LEASE_SECONDS + 1) == []
+    a.submit(0, "gpu-0")
+    assert not a.inner.begun and not a.told, "it waits until the pool can be read again"
+    pools.fails = False
+    a.open(LEASE_SECONDS + 4)
+    assert list(a.inner.begun) == [0]
