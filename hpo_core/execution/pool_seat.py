@@ -182,7 +182,10 @@ class PoolSeat:
             return False
         self._seen = seen
 
+        before = self._short_since, self._over_since
+
         def decide(rows: Sequence[PoolRow]) -> Change | None:
+            self._short_since, self._over_since = before  # what the look foresaw is decided here, maybe otherwise
             mine = self._settled(rows, now, seen=seen, used=used, busy=busy)
             if self._is_lost:
                 return None

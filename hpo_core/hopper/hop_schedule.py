@@ -388,7 +388,7 @@ class HopSchedule:
     ) -> list[tuple[int, HopWorker]]:
         """Partitions and workers of the further ranks of a unit that begins here."""
         board = self.board
-        if self.gangs is None or visiting.alone or partition >= board.trained_on or visiting.epoch in visiting.orders:
+        if self.gangs is None or visiting.alone or partition >= board.trained_on:
             return []
         there = sum(1 for each in self._workers if each.holds & board.everything)
         known = self.gangs.takes(visiting.configuration)

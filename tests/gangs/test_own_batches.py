@@ -139,6 +139,24 @@ def test_units_of_any_number_of_ranks_train_what_one_process_trains_on_their_bat
 
 
 @pytest.mark.slow
+def test_a_unit_is_cancelled_alone(units: Units) -> None:
+    """What is left of a gang is ended; the same attempt's next unit may run on the same worker."""
+    units.pool.cancel(0, 1, str(units.folder), unit=0)
+    units.pool.cancel(0, 2, str(units.folder), unit=2)
+    assert units.train(units.names[:1]).outcome is Outcome.COMPLETED, "of another attempt"
+    assert units.train(units.names[:1]).outcome is Outcome.COMPLETED, "of the same attempt, another unit"
+    assert units.train(units.names[:1]).outcome is Outcome.PREEMPTED
+    reports: list[Report] = []
+    running = threading.Thread(target=lambda: reports.append(units.train(units.names[:1], "train_slowly")))
+    running.start()
+    while not units.pool.heartbeats():
+        assert running.is_alive()
+    assert not units.pool.cancel(0, 3, str(units.folder), unit=7), "that one does not run"
+    running.join()
+    assert reports[0].outcome is Outcome.COMPLETED
+
+
+@pytest.mark.slow
 def test_a_metric_is_weighted_by_the_examples_of_each_rank(units: Units) -> None:
     report = units.train(units.names[:3])
     state = units.weights(report)

@@ -217,18 +217,37 @@ def test_a_configuration_that_was_seen_in_gangs_alone_has_a_cost() -> None:
 
 
 def test_a_record_keeps_its_workers_free_until_its_gang_can_begin() -> None:
-    """Without that, single units of another model would take one of the two workers whenever it is free."""
+    """Without that, single units of other models would take one of the two workers whenever it is free."""
     schedule = HopSchedule(2)
     schedule.worker_joined("a", [0])
     schedule.worker_joined("b", [1])
-    schedule.add(0, to=50)
-    schedule.add(1, to=50)
-    play_until = schedule.next_units()
-    assert len(play_until) == 2
-    schedule.add(2, to=1, orders={1: [[1, 0]]})
-    first, second = play_until
+    for configuration in range(4):
+        schedule.add(configuration, to=50)
+    first, second = schedule.next_units()
+    schedule.add(9, to=1, orders={1: [[1, 0]]})
     schedule.unit_ended(first)
     assert schedule.next_units() == [], "its worker waits for the other one"
+    schedule.check()
     schedule.unit_ended(second)
     (gang,) = schedule.next_units()
-    assert (gang.configuration, gang.seats) == (2, ((1, "b"), (0, "a")))
+    assert (gang.configuration, gang.seats) == (9, ((1, "b"), (0, "a")))
+    schedule.unit_ended(gang)
+    assert len(schedule.next_units()) == 2, "and are free for all again"
+
+
+def test_ranks_of_a_record_share_a_worker_only_where_they_must() -> None:
+    schedule = HopSchedule(2)
+    schedule.worker_joined("one", [1])
+    schedule.add(0, to=1, orders={1: [1, 0]})
+    (single,) = schedule.next_units()
+    schedule.worker_joined("both", [0, 1])
+    schedule.add(1, to=1, orders={1: [[0, 1]]})
+    assert schedule.next_units() == [], "the other worker will be free"
+    schedule.unit_ended(single)
+    (gang,) = schedule.next_units()
+    assert gang.seats == ((0, "both"), (1, "one"))
+    schedule.worker_lost("one")
+    schedule.remove(0)
+    schedule.unit_failed(gang)
+    (again,) = schedule.next_units()
+    assert again.seats == ((0, "both"), (1, "both")), "there is no other worker"

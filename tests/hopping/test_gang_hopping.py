@@ -6,17 +6,22 @@ import math
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from hpo_core import MemoryJournal, Study, StudySpec
-from hpo_core.execution.faults import Faults
+from hpo_core.execution.hopping.epoch_times import EpochTimes
+from hpo_core.execution.hopping.progress_files import Progress
+from hpo_core.execution.hopping.training import Training
 from hpo_core.execution.virtual import Attempt
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import AttemptFailed
-from hpo_core.model.hops import units_of
-from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.model.hops import Visit, units_of
+from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
+from hpo_core.spec.data import DataSpec
 from hpo_core.views.hopping.hop_units import hop_units
 from hpo_core.views.hopping.hop_words import done_words, visit_lines
 from tests.hopping.hopping_studies import METHODS, VirtualHopping
@@ -45,10 +50,23 @@ def test_every_method_ends_with_gangs_under_the_invariants(search: str, validati
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_workers_that_leave_and_units_that_are_lost_change_no_invariant(seed: int) -> None:
+def test_workers_that_leave_and_gangs_that_are_lost_change_no_invariant(seed: int) -> None:
     workers = [Worker(), Worker(leaves=40.0 + 7 * seed), Worker(joins=20.0), *[Worker()] * 3, Worker(leaves=95.0)]
-    world = hopping(workers=workers, faults=Faults(drops=0.05, drop="retry", seed=seed, time_unit=6.0)).run()
-    assert world.study.finished
+    world = hopping(workers=workers)
+    original, gangs = world.units._result, []
+
+    def result(attempt: Attempt) -> Report:
+        if attempt.others:
+            gangs.append(attempt)
+            if len(gangs) % 3 == 1:
+                return world.units._failure(attempt, Outcome.LOST, "its worker died")
+        return original(attempt)
+
+    world.units._result = result  # type: ignore[method-assign]
+    world.run()
+    assert len(gangs) > 3 and world.study.finished
+    assert world.study.state.failed_attempts == 0, "a lost unit is repeated, the job goes on"
+    assert not world.executor._schedule.in_flight()
     world.judge()
     assert max(together(world)) > 1
 
@@ -166,6 +184,28 @@ def test_what_cannot_be_is_refused(change: dict[str, Any], words: str) -> None:
     }
     with pytest.raises(SpecError, match=words):
         StudySpec.from_plain(plain | change)
+
+
+def test_what_a_controller_left_and_what_it_measured_keep_units_apart() -> None:
+    """Progress holds which visits were one unit; times of gangs are not taken for those of one worker."""
+    visits = tuple(Visit(epoch, place, f"w{place}", 10.0 * epoch, 10.0 * epoch + 4.0, 9) for epoch, place in _SEEN)
+    state = Checkpoint("hops/trial-00000/attempt-0-unit-000007.safetensors", "", 2, 5)
+    files = [{"name": f"part-{place}"} for place in range(2)]
+    spec = hopping().study.spec.model_copy(update={"data": DataSpec.model_validate({"partitions": files})})
+    for together, expected in ((UNSET, 4.0), ((2, 1, 1), 4.0), ((2, 2), None)):
+        training = Training(Job(0, 1, Rung(0, 0), 9, {}), lambda *_: None, names="ab", weights=[1, 1], trained_on=2)
+        left = Progress(
+            origin=None, params={}, epoch=2, state=state, visits=visits, together=together or (), points=(), elapsed=8.0
+        )
+        training.go_on_from(left)
+        assert training.together == together == training.failed(Outcome.PREEMPTED, "").together
+        assert training.progress().together == left.together
+        times = EpochTimes(spec)
+        times.learn({"x": 0.5}, visits, together)
+        assert times.expected({"x": 0.5}) == (expected and pytest.approx(expected))
+
+
+_SEEN = ((0, 0), (0, 1), (1, 1), (1, 0))
 
 
 def test_a_job_of_such_a_study_is_one_slot() -> None:

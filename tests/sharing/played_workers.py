@@ -225,6 +225,8 @@ class PlayedCluster:
             self.now += STEP
             for player in self.players:
                 player.run(self.now)
+                if isinstance(player, Hopper) and not player.seat.mine.wants:
+                    assert player.seat.mine.waited == 0, "who wants nothing waits for nothing"
             held = [name for player in self.players if not player.stopped and self.now > player.begins
                     and not player.ended for name in player.seat.mine.devices]  # fmt: skip
             assert len(held) == len(set(held)), f"a slot is held twice at {self.now}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -107,8 +108,11 @@ def test_a_study_that_fills_one_device_leaves_the_others(pools: Pools) -> None:
                          search={**ENDLESS, "configs": 4})  # fmt: skip
     large = PackedPlayer("large", pools, seconds=lasting(5), devices=gpus(4), search=ENDLESS, begins=2.0)
     played = PlayedDevices(small, large)
+    played.play(2.5)
+    assert small.seat.mine.demand == 1, "from the beginning"
     played.play(15)
     assert (small.executor.used, large.executor.used) == (1, 3)
+    assert small.seat.mine.demand == 1
     played.check()
 
 
@@ -156,4 +160,47 @@ def test_studies_that_see_different_devices_use_all_that_they_can(pools: Pools) 
     played = PlayedDevices(wide, narrow)
     played.play(60)
     assert (wide.executor.used, narrow.executor.used) == (2, 1)
+    played.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_random_mixes_of_packed_studies_all_end(seed: int) -> None:
+    """Devices seen, sizes and lengths of jobs, priorities, arrivals and a death: all drawn."""
+    pools, draw = MemoryPools(), random.Random(seed)
+    count = draw.randint(1, 3)
+    ladder = {"configs": 12, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}
+    searches = [{"method": method, **ladder} for method in ("asha", "sha")]
+    searches.append({"method": "random", "configs": 15, "max_resource": 1})
+    players = []
+    for number in range(draw.randint(2, 4)):
+        seen = draw.randint(1, count)
+        players.append(
+            PackedPlayer(
+                f"s{number}", pools, seconds=lasting(draw.choice([0.7, 4.0, 15.0]), f"{seed} {number}"),
+                devices=gpus(seen, draw.randint(0, count - seen)), search=draw.choice(searches),
+                each=draw.choice([120, 400, 900]), begins=draw.choice([0.0, 7.0, 40.0]),
+                weight=draw.choice([1.0, 2.0, 5.0]), priority=draw.choice([0, 0, 1]),
+                preempt_after=draw.choice([None, None, 40.0]),
+            )
+        )  # fmt: skip
+    played = PlayedDevices(*players)
+    if draw.random() < 0.5:
+        played.play(30.0)
+        played.kill(players[0])
+    played.play(2500)
+    assert [player.study.status for player in played.players] == ["finished"] * len(played.players)
+    played.check()
+
+
+@pytest.mark.slow
+def test_more_studies_than_devices_all_get_the_same(pools: Pools) -> None:
+    """Once a study that had foreseen a device that another one took lost the time for which it had waited."""
+    players = [
+        PackedPlayer(f"s{number}", pools, seconds=lasting(10, str(number)), devices=gpus(2), search=ENDLESS)
+        for number in range(5)
+    ]
+    played = PlayedDevices(*players)
+    played.play(600)
+    assert shares(*players) == pytest.approx([0.2] * 5, rel=0.15)
     played.check()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import msgspec
 import pytest
 
@@ -12,8 +14,10 @@ from hpo_core.journal.pools import MemoryPools, PoolRow
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory, Slot
 from hpo_core.model.devices.pool_limits import WHOLE_DEVICES
 from hpo_core.model.devices.pool_member import Member
+from hpo_core.model.errors import JournalError
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.placement.shares import Position
 from hpo_core.spec import StudySpec
 from hpo_core.views.sharing.standings import standing_of, standings
 from tests.conftest import make_spec
@@ -98,6 +102,8 @@ def test_preemption_ends_all_attempts_on_one_device(pools: MemoryPools) -> None:
     for second in range(1, 30):
         a.open(float(second))
         b.open(second + 0.1)
+        if second == 4:
+            a.submit(5, "gpu-0")  # younger than all, on the device that it keeps
         if second < 5:
             assert not a.inner.cancelled
     assert a.inner.cancelled == [(1, 0), (2, 0), (4, 0)]
@@ -191,3 +197,38 @@ def test_packed_studies_are_in_a_pool_of_their_own() -> None:
     packed = make_spec(**plain, packing=True)
     assert pool_of(packed, "x") == f"{pool_of(make_spec(**plain), 'x')}{WHOLE_DEVICES}"
     assert packed.share is not None and StudySpec.from_journal(packed.plain()).packing == packed.packing
+
+
+def test_what_a_row_cannot_hold_is_not_used() -> None:
+    """A row that is out of range is no member: the devices that it names would be free for all."""
+    holding = DeviceHolding("device", patience=0.0)
+    holding.note(usable=["x" * 301, *(f"d{number}" for number in range(5000))], used=[])
+    mine = Member(study="a", demand=9000, kind="device")
+    position = Position(capacity=9000, share=9000, lent=0, ideal=Fraction(9000), held=0, free=0)
+    published, _ = holding.settled(mine, [], position, 0.0)
+    assert len(published.devices) == 4096 and "x" * 301 not in published.devices
+    assert msgspec.json.decode(msgspec.json.encode(published), type=Member) == published
+
+
+class Failing(MemoryPools):
+    """A database that stops to answer."""
+
+    fails = False
+
+    def look(self, pool: str, study: str) -> list[PoolRow]:
+        if self.fails:
+            raise JournalError("gone")
+        return super().look(pool, study)
+
+
+def test_nothing_begins_on_devices_once_the_pool_was_not_read_for_a_lease() -> None:
+    pools = Failing()
+    a = Side(pools, "a")
+    a.open(0.0)
+    pools.fails = True
+    assert len(a.open(LEASE_SECONDS - 1)) == 2 and a.open(LEASE_SECONDS + 1) == []
+    a.submit(0, "gpu-0")
+    assert not a.inner.begun and not a.told, "it waits until the pool can be read again"
+    pools.fails = False
+    a.open(LEASE_SECONDS + 4)
+    assert list(a.inner.begun) == [0]

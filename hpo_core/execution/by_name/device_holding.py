@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hpo_core.model.devices.pool_limits import MOST_DEVICES
+from hpo_core.model.devices.pool_limits import MOST_DEVICES, MOST_NAME
 from hpo_core.model.devices.pool_member import Member
 from hpo_core.placement.shares.device_choice import choose_devices
 from hpo_core.placement.shares.members import Position, claim_of
@@ -35,13 +35,14 @@ class DeviceHolding:
         self._open: tuple[str, ...] = ()
 
     def note(self, *, usable: Sequence[str], used: Sequence[str]) -> None:
-        """Before each look.
+        """Before each look. What a row of the pool cannot hold is left out: other studies would not see it as taken.
 
         Args:
             usable: devices that the study can use now, preferred ones first.
             used: devices on which its jobs run, the one with the youngest job last.
         """
-        self._usable, self._used = tuple(usable[:MOST_DEVICES]), tuple(used)
+        told = [name for name in usable if len(name) <= MOST_NAME]
+        self._usable, self._used = tuple(told[:MOST_DEVICES]), tuple(used)
 
     def open_of(self, mine: Member, now: float) -> tuple[str, ...]:
         """Devices on which jobs may begin, of those that the study published as its own."""

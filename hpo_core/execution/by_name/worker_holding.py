@@ -66,12 +66,14 @@ class WorkerHolding(DeviceHolding):
         held = tuple(sorted({*opened, *running}))
         self._open = tuple(opened)
         wants = tuple(name for name in wanted if name not in held) if mine.demand > len(held) else ()
+        lent = max(0, len(opened) - position.share)
+        due = len(held) - min(lent, max(0, len(held) - position.share))
         return (
             msgspec.structs.replace(mine, devices=held, wants=wants, held=len(held)),
             msgspec.structs.replace(
                 position,
-                lent=max(0, len(opened) - position.share),
-                ideal=min(position.ideal, len(held) + len(wants)),  # it waits for nothing where it wants nothing
+                lent=lent,
+                ideal=min(position.ideal, due + len(wants)),  # it waits for nothing where it wants nothing
                 held=len(held),
                 free=max(0, position.capacity - len(taken) - len(held)),
             ),

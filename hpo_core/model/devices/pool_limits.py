@@ -8,5 +8,7 @@ MOST_SLOTS = 1_000_000
 """Of a pool; whoever publishes more is damaged."""
 MOST_DEVICES = 4_096
 """Devices that one study holds by name, or wants."""
+MOST_NAME = 300
+"""Characters of a device's name; one with more is not used."""
 WHOLE_DEVICES = ", whole devices"
 """The end of the name of a pool whose studies hold whole devices."""

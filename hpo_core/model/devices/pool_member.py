@@ -11,13 +11,16 @@ from hpo_core.model.devices.pool_limits import (
     LEAST_PRIORITY,
     LEAST_WEIGHT,
     MOST_DEVICES,
+    MOST_NAME,
     MOST_PRIORITY,
     MOST_SLOTS,
     MOST_WEIGHT,
 )
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_SLOTS)]
-_Names = Annotated[tuple[Annotated[str, msgspec.Meta(max_length=300)], ...], msgspec.Meta(max_length=MOST_DEVICES)]
+_Names = Annotated[
+    tuple[Annotated[str, msgspec.Meta(max_length=MOST_NAME)], ...], msgspec.Meta(max_length=MOST_DEVICES)
+]
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

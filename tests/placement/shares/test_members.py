@@ -99,6 +99,9 @@ def test_the_pool_is_as_large_as_its_largest_cluster_or_the_least_that_is_stated
     assert capacity_of([*members, Member(study="c", seen=9, stated=6)]) == 6
     assert capacity_of(members, shared_cluster=3) == 3
     assert capacity_of([]) == 0
+    named = [Member(study="a", seen=1, devices=("x",)), Member(study="b", seen=1, wants=("y",))]
+    assert capacity_of(named) == 2, "each sees one device, and they are two"
+    assert capacity_of([*named, Member(study="c", seen=2, stated=1)]) == 1
 
 
 @pytest.mark.parametrize(

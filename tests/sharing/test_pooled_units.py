@@ -1,0 +1,168 @@
+"""PooledUnits where other threads start and end units while the pool is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import pytest
+
+from hpo_core.execution.by_name.worker_holding import WorkerHolding
+from hpo_core.execution.by_name.worker_slots import KIND
+from hpo_core.execution.executor import Inbox, OnReport
+from hpo_core.execution.hopping.pooled_units import HoppingClaim, PooledUnits
+from hpo_core.execution.pool_seat import PoolSeat, Terms
+from hpo_core.journal.pools import Change, MemoryPools, PoolRow
+from hpo_core.model.devices.inventory import Device, Inventory, Slot
+from hpo_core.model.devices.usage import Usage
+from hpo_core.model.hops import Unit
+from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Job, Outcome, Report
+
+WORKERS = ("a", "b")
+
+
+class ByHand:
+    """Two workers that hold a partition each; a test ends their units."""
+
+    poll_seconds = 1.0
+
+    def __init__(self) -> None:
+        self.moment = 0.0
+        self.begun: dict[str, tuple[Job, OnReport]] = {}
+        self.cancelled: list[tuple[int, int]] = []
+
+    def inventory(self) -> Inventory:
+        return Inventory(tuple(Device(name) for name in WORKERS))
+
+    def holdings(self) -> Mapping[str, Iterable[str]]:
+        return {name: [f"part-{name}"] for name in WORKERS}
+
+    def announcing(self) -> bool:
+        return False
+
+    def problems(self) -> Mapping[str, str]:
+        return {}
+
+    def usages(self) -> Mapping[tuple[int, int], Usage]:
+        return {}
+
+    def submit(self, job: Job, slot: Slot, on_report: OnReport) -> None:
+        assert slot.name not in self.begun
+        self.begun[slot.name] = job, on_report
+
+    def limit(self, attempt: tuple[int, int], memory: int) -> None:
+        """Nothing."""
+
+    def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
+        self.cancelled += attempts
+
+    def cancel_all(self) -> None:
+        """Nothing."""
+
+    def now(self) -> float:
+        return self.moment
+
+    def wait(self, inbox: Inbox, until: float) -> bool:
+        return False
+
+
+class Interrupted(MemoryPools):
+    """Calls a function in the middle of the next change, as another thread might do something then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    def change(self, pool: str, study: str, decide: Callable[[Sequence[PoolRow]], Change | None]) -> None:
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+
+        def decided(rows: Sequence[PoolRow]) -> Change | None:
+            meanwhile()
+            return decide(rows)
+
+        super().change(pool, study, decided)
+
+
+class Models:
+    """A study with so many models."""
+
+    job_slots = 1
+
+    def demand(self, most: int) -> int:
+        return min(most, 2)
+
+    def spare(self, most: int) -> int:
+        return 0
+
+
+def unit(trial: int, number: int = 0) -> Job:
+    place = Unit(partition="part-a", index=0, place=0, count=2, number=number, state="", durable=False, hopped=False,
+                 trains=True, cached=1, elapsed=0.0)  # fmt: skip
+    return Job(trial, 0, Rung(0, 0), 1, {}, unit=place)
+
+
+@pytest.fixture
+def pools() -> Interrupted:
+    return Interrupted()
+
+
+def hopping(pools: MemoryPools, study: str) -> tuple[PooledUnits, ByHand]:
+    inner, claim, holding = ByHand(), HoppingClaim(Models()), WorkerHolding(KIND, patience=1.0)
+    seat = PoolSeat(pools, Terms(pool="p", study=study, owner=study), claim, holding)
+    units = PooledUnits(inner, seat, holding=holding, claim=claim, threads=lambda: dict.fromkeys(WORKERS, 1))
+    units.useful = sorted
+    return units, inner
+
+
+def test_a_unit_that_begins_while_the_pool_is_looked_at_waits_for_what_is_found(pools: Interrupted) -> None:
+    """Its worker was idle when the look began, and is given to another study by it."""
+    units, inner = hopping(pools, "one")
+    units.inventory()
+    assert units.elsewhere() == set()
+    other, _ = hopping(pools, "other")
+    other.inventory()  # it wants both
+    told: list[tuple[Job, Report]] = []
+    begun_meanwhile = []
+
+    def meanwhile() -> None:
+        for place, worker in enumerate(WORKERS):
+            units.submit(unit(place), Slot(place, 0, worker), lambda job, report: told.append((job, report)))
+        begun_meanwhile.extend(inner.begun)
+
+    pools.meanwhile = meanwhile
+    inner.moment = 6.0
+    units.inventory()
+    held = [name.removesuffix("#0") for name in units.seat.mine.devices]
+    assert begun_meanwhile == [] and len(held) == 1
+    assert list(inner.begun) == held, "on the worker that it still holds it begins after the look"
+    ((job, report),) = told
+    assert report.outcome is Outcome.LOST and "another study of pool p" in report.message
+    assert units.is_withdrawn(job) and not units.is_withdrawn(job)
+    assert units.elsewhere() == {f"part-{name}" for name in WORKERS if name not in held}
+
+
+def test_a_unit_that_follows_another_on_a_held_worker_begins_at_once(pools: Interrupted) -> None:
+    units, inner = hopping(pools, "one")
+    units.inventory()
+    units.submit(unit(0), Slot(0, 0, "a"), lambda job, report: None)
+
+    def meanwhile() -> None:
+        job, on_report = inner.begun.pop("a")
+        on_report(job, Report(trial=0, attempt=0, outcome=Outcome.COMPLETED))
+        units.submit(unit(1), Slot(0, 0, "a"), lambda job, report: None)
+        assert inner.begun["a"][0].trial == 1
+
+    pools.meanwhile = meanwhile
+    inner.moment = 6.0
+    units.inventory()
+    assert inner.begun["a"][0].trial == 1 and "a#0" in units.seat.mine.devices
+
+
+def test_nothing_begins_once_the_lease_has_run_out_unseen(pools: Interrupted) -> None:
+    units, inner = hopping(pools, "one")
+    units.inventory()
+    inner.moment = 100.0
+    told: list[Report] = []
+    units.submit(unit(0), Slot(0, 0, "a"), lambda job, report: told.append(report))
+    assert not inner.begun and [report.outcome for report in told] == [Outcome.LOST]
+    assert units.holdings() == {"a": (), "b": ()}
