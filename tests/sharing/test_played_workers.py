@@ -213,6 +213,30 @@ def test_whole_workers_of_several_slots_are_found_among_plain_jobs(pools: Pools)
     assert first - 20 <= PATIENCE_SECONDS + BEAT_SECONDS + 2 * 6.0 + 3 * EXCHANGE_SECONDS
 
 
+@pytest.mark.parametrize(("sizes", "most"), [((4, 1), 0.65), ((4, 1, 1, 1), 0.45), ((1, 4), 0.65), ((3, 2), 0.65)])
+def test_a_study_alone_uses_all_workers_where_they_differ_in_slots(
+    pools: Pools, sizes: tuple[int, ...], most: float
+) -> None:
+    """A worker is one place, whatever its slots: shares in slots of the largest one left the small ones idle."""
+    threads = dict(zip(FOUR, sizes, strict=False))
+    hopper = Hopper("alone", pools, dict.fromkeys(threads, range(2)), threads=threads)
+    cluster = PlayedCluster(threads, hopper)
+    cluster.play(600)
+    cluster.judge()
+    assert hopper.ended and cluster.now <= most * hopper.seconds(0, 600)
+
+
+def test_workers_without_partitions_do_not_say_what_a_study_is_due(pools: Pools) -> None:
+    """Two workers of one slot hold the data, one of four slots holds none."""
+    threads = {"worker-0": 1, "worker-1": 1, "worker-2": 4}
+    hopper = Hopper("some", pools, {"worker-0": [0], "worker-1": [1], "worker-2": []}, threads=threads)
+    plain = Plain("plain", pools, threads, seconds=lambda job: 3.0)
+    cluster = PlayedCluster(threads, hopper, plain)
+    cluster.play(200)
+    cluster.judge()
+    assert hopper.ended and hopper.seat.position is not None
+
+
 def test_gangs_hold_slots_of_workers_beside_models_that_hop(pools: Pools) -> None:
     threads = one_slot_each(FOUR)
     gang = Plain("gang", pools, threads, seconds=lambda job: 10.0, gang=2,

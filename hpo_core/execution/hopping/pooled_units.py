@@ -32,16 +32,19 @@ class HoppingClaim:
     def __init__(self, study: Claimant, concurrent: int | None = None) -> None:
         self._study = study
         self._concurrent = concurrent
-        self.workers = 0
-        """That hold some partition of the study."""
-        self.job_slots = 1
+        self.sizes: list[int] = []
+        """Slots of each worker that holds some partition of the study, the largest first."""
+
+    @property
+    def job_slots(self) -> int:
         """Slots of a worker; of the largest, where they differ."""
+        return max(self.sizes, default=1)
 
     def demand(self, most: int) -> int:
-        models = self._study.demand(self.workers)
+        models = self._study.demand(len(self.sizes))
         if self._concurrent is not None:
             models = min(models, self._concurrent)
-        return min(most // self.job_slots, models, self.workers) * self.job_slots
+        return min(most, sum(self.sizes[:models]))
 
     def spare(self, most: int) -> int:
         return 0
@@ -105,8 +108,8 @@ class PooledUnits:
         return {name for worker in absent for name in holdings.get(worker, ())}
 
     def workers_due(self) -> int:
-        position = self.seat.position
-        return 0 if position is None else position.share // self._claim.job_slots
+        position, slots = self.seat.position, sum(self._claim.sizes)
+        return 0 if position is None or not slots else -(-position.share * len(self._claim.sizes) // slots)
 
     def is_withdrawn(self, unit: Job) -> bool:
         with self._lock:
@@ -182,8 +185,9 @@ class PooledUnits:
 
     def _exchange(self, seen: int) -> None:
         holdings = {worker: tuple(names) for worker, names in self._inner.holdings().items() if worker in self._slots}
-        self._claim.workers = sum(1 for names in holdings.values() if names)
-        self._claim.job_slots = max((len(slots) for slots in self._slots.values()), default=1)
+        self._claim.sizes = sorted(
+            (len(self._slots[worker]) for worker, names in holdings.items() if names), reverse=True
+        )
         useful = self.useful(holdings)  # outside of the lock: the caller's is taken first
         wanted_by_others = {name for other in self.seat.others for name in other.wants}
         mine = set(self.seat.mine.devices)
