@@ -56,9 +56,10 @@ def share(
     }
     terms = ", ".join(f"{title} {value}" for title, value in now.items())
     out.print(Text(terminal_text(f"{name} in pool {pool}: {terms}")), soft_wrap=True)
-    if (
-        (standing := standings(live_rows(source, is_alive)).get(name)) is not None
-        and weight is None
-        and priority is None
-    ):
+    standing = standings(live_rows(source, is_alive)).get(name)
+    if standing is None:
+        out.print(
+            Text(terminal_text(f"{name} does not run now; when it goes on, it begins with that.")), soft_wrap=True
+        )
+    elif weight is None and priority is None:
         out.print(Text(terminal_text(standing.words)), soft_wrap=True)

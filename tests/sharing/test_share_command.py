@@ -70,6 +70,11 @@ def test_share_changes_what_a_running_study_publishes(tmp_path: Path) -> None:
     assert "weight 4.5, priority -3" in hpo(tmp_path, "share", "s", "--priority", "-3")
     seat.exchange(2.0, seen=8, used=0, busy=0)
     assert (seat.mine.weight, seat.mine.priority) == (4.5, -3)
+    assert "does not run" not in hpo(tmp_path, "share", "s")
+    seat.leave()
+    assert "weight 4.5, priority -3 s does not run now; when it goes on, it begins with that." in hpo(
+        tmp_path, "share", "s"
+    )
 
 
 def test_share_speaks_of_the_pool_that_the_study_is_in_now(tmp_path: Path) -> None:
