@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpo_core.execution.faults import Faults
 from hpo_core.execution.hopping.epoch_times import EpochTimes
-from hpo_core.execution.hopping.hopping_executor import PartitionsMissingError
+from hpo_core.execution.hopping.missing_partitions import PartitionsMissingError
 from hpo_core.execution.virtual import Attempt
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.model.errors import SpecError

@@ -9,14 +9,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
 
-from hpo_core.execution.executor import Executor, Inbox, OnReport
+from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.hopping.epoch_times import EpochTimes
+from hpo_core.execution.hopping.missing_partitions import MissingPartitions
 from hpo_core.execution.hopping.progress_files import ProgressFiles
 from hpo_core.execution.hopping.training import Training
+from hpo_core.execution.hopping.unit_executor import UnitExecutor, WorkerPool
 from hpo_core.execution.hopping.unit_gangs import gang_limit_of
 from hpo_core.execution.requests import JobRequests
 from hpo_core.hopper.hop_schedule import HopSchedule
@@ -26,7 +27,7 @@ from hpo_core.hopper.unit_times import UnitTimes
 from hpo_core.hopper.useful_workers import useful_workers
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.devices.usage import Usage
-from hpo_core.model.errors import HpoError, StorageError
+from hpo_core.model.errors import StorageError
 from hpo_core.model.partition_file import weights_of
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
@@ -34,57 +35,8 @@ from hpo_core.partitioning.holdings import longest_look
 from hpo_core.spec import StudySpec
 
 log = logging.getLogger(__name__)
-MISSING_SECONDS = 60.0
-"""How long a partition that some model needs may lie on no worker before the study stops.
-
-Not counted while some worker has not said what it holds, for as long as reading all partitions may take.
-"""
-REASONS = 3
-"""Of so many such partitions it is said why they do not count."""
 LOSSES = 5
 """So often in a row one unit may be lost before its job is."""
-
-
-class PartitionsMissingError(HpoError):
-    """A partition lies on no worker."""
-
-
-class UnitExecutor(Executor, Protocol):
-    """An executor whose inventory has a device for each worker, and that knows which partitions lie there.
-
-    A job runs on the worker that its slot names, or is lost.
-    """
-
-    def holdings(self) -> Mapping[str, Iterable[str]]:
-        """By name of a device: names of the partitions that its jobs can read."""
-        ...
-
-    def announcing(self) -> bool:
-        """Whether a worker is there that has not said yet what it holds: it may have to compute digests first."""
-        ...
-
-    def problems(self) -> Mapping[str, str]:
-        """By name of a partition that is on a worker and does not count: a sentence that says why."""
-        ...
-
-
-class WorkerPool(Protocol):
-    """Workers that several studies share: an executor of units that lets them run on those that the study holds."""
-
-    useful: Callable[[Mapping[str, Iterable[str]]], list[str]]
-    """Given the partitions of each worker, those that have work for the study now; set by who runs the units."""
-
-    def elsewhere(self) -> Collection[str]:
-        """Names of partitions on workers that the study does not hold now: they are not missing."""
-        ...
-
-    def workers_due(self) -> int:
-        """Workers that the study's share gives it, whichever it holds now."""
-        ...
-
-    def is_withdrawn(self, unit: Job) -> bool:
-        """Whether the unit was ended, or not begun, because another study has its worker."""
-        ...
 
 
 class HoppingExecutor:
@@ -143,9 +95,7 @@ class HoppingExecutor:
         """By worker: partitions as they were told to the schedule."""
         self._ended: deque[tuple[Unit, Job, Report]] = deque()
         self._advancing = False
-        self._missing: dict[int, tuple[float, float]] = {}
-        """By partition that lies on no worker: since when, and since when no worker might still announce it."""
-        self._longest_look = longest_look(files)
+        self._missing = MissingPartitions(spec.study, longest_look(files))
         self._pool = pool
         if pool is not None:
             pool.useful = self.useful_workers
@@ -162,7 +112,9 @@ class HoppingExecutor:
         with self._lock:
             self._notice(inventory, holdings)
             self._advance()
-            self._check_missing()
+            elsewhere = () if self._pool is None else self._pool.elsewhere()
+            halted = [each for each in self._schedule.halted() if each.name not in elsewhere]
+            self._missing.check(halted, self._inner)
             return Inventory.of(self._concurrent(), "model hopper")
 
     def usages(self) -> Mapping[tuple[int, int], Usage]:
@@ -247,27 +199,6 @@ class HoppingExecutor:
         if worker in self._held:
             del self._held[worker]
             self._schedule.worker_lost(worker)
-
-    def _check_missing(self) -> None:
-        now = self._inner.now()
-        elsewhere = () if self._pool is None else self._pool.elsewhere()
-        halted = [each for each in self._schedule.halted() if each.name not in elsewhere]
-        self._missing = {each.partition: self._missing.get(each.partition, (now, now)) for each in halted}
-        if halted and self._inner.announcing():
-            for partition, (began, _) in self._missing.items():
-                if now < began + self._longest_look:
-                    self._missing[partition] = began, now
-        late = [each.name for each in halted if now - self._missing[each.partition][1] >= MISSING_SECONDS]
-        if late:
-            problems = self._inner.problems()
-            why = "".join(f" {problems[name]}" for name in late[:REASONS] if name in problems)
-            raise PartitionsMissingError(
-                f"Partition{'s' * (len(late) > 1)} {', '.join(late)} of study {self._spec.study!r} ha"
-                f"{'ve' if len(late) > 1 else 's'} been on no worker for {MISSING_SECONDS:.0f} s, and models wait for "
-                f"that.{why} Nothing recorded is lost: start a worker that holds "
-                f"{'them' if len(late) > 1 else 'it'} (data.folder, or HPO_PARTITION_FOLDER on the worker), then "
-                f"`hpo resume {self._spec.study}`."
-            )
 
     def _concurrent(self) -> int:
         """Configurations at once."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from hpo_core.execution.by_name.worker_holding import WorkerHolding
 from hpo_core.execution.by_name.worker_slots import KIND, PATIENCE_SECONDS, slots_of
 from hpo_core.execution.executor import Inbox, OnReport
-from hpo_core.execution.hopping.hopping_executor import UnitExecutor
+from hpo_core.execution.hopping.unit_executor import UnitExecutor
 from hpo_core.execution.pool_seat import EXCHANGE_SECONDS, Claimant, PoolSeat, Terms
 from hpo_core.journal.pools import Pools
 from hpo_core.model.devices.inventory import Inventory, Slot
