@@ -47,6 +47,9 @@ class PooledExecutor:
         """Submitted when no slot was held for them any more."""
         self._preempted: dict[tuple[int, int], str] = {}
         """By (trial, attempt) that is ended for another study: why."""
+        self._spared: set[int] = set()
+        """Trials of which an attempt was ended for another study, until one completes: else two studies that may
+        preempt, with jobs longer than they wait, would end each other's for ever."""
         self._seen = 0
         self._busiest = 0
         """Slots that were used or waited for at once since the last exchange, at most."""
@@ -151,6 +154,8 @@ class PooledExecutor:
             with self._lock:
                 self._running.pop(key, None)
                 why = self._preempted.pop(key, None)
+                if report.outcome is Outcome.COMPLETED:
+                    self._spared.discard(job.trial)
             if why is not None and report.outcome is Outcome.PREEMPTED:
                 report = msgspec.structs.replace(report, message=why)
             each.on_report(job, report)
@@ -176,12 +181,13 @@ class PooledExecutor:
                 "this study had more than its share. It goes on from its checkpoint."
             )
             self._preempted |= dict.fromkeys(keys, why)
+            self._spared |= {trial for trial, _ in keys}
         self._inner.cancel(keys)
 
     def _preemption(self, position: Position) -> tuple[str | None, list[tuple[int, int]]]:
         """For which study attempts are ended, if for any, and which."""
         study = should_preempt(self.seat.mine, self.seat.others, capacity=position.capacity)
-        return study, [next(reversed(self._running))]
+        return study, [key for key in reversed(self._running) if key[0] not in self._spared][:1]
 
 
 def _first_slots(inventory: Inventory, most: int) -> Inventory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -142,6 +143,20 @@ def test_a_row_that_is_damaged_or_absurd_is_nobodys(tmp_path: Path, body: Any) -
         seat.exchange(float(moment), seen=SLOTS, used=8, busy=8)
     assert seat.allowed(9.0) == 8 and seat.others == []
     assert members(pools).keys() == {"mine"}
+
+
+@pytest.mark.parametrize("name", ["x\ny: finished", "\x1b[31mx", "x\n", "", "../x", "x" * 101])
+def test_a_row_of_a_name_that_no_study_can_have_is_nobodys(tmp_path: Path, name: str) -> None:
+    """Names of the others are shown in the terminal, in Prefect, and in messages of the journal."""
+    pools = pools_of(open_journal(tmp_path / "journal.db"))
+    seat = seat_of(pools, "mine")
+    seat.exchange(0.0, seen=SLOTS, used=0, busy=0)
+    with sqlite3.connect(tmp_path / "journal.db") as database:
+        body = json.dumps({"study": name, "demand": 8, "held": 8})
+        database.execute("INSERT INTO hpo_pools VALUES ('p', ?, 1, ?, '')", (name, body))
+    seat.exchange(1.0, seen=SLOTS, used=8, busy=8)
+    seat.exchange(9.0, seen=SLOTS, used=8, busy=8)
+    assert seat.others == [] and members(pools).keys() == {"mine"}
 
 
 def test_a_row_that_claims_everything_and_is_not_kept_alive_holds_nothing_after_the_lease(tmp_path: Path) -> None:

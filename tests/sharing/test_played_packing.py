@@ -153,6 +153,17 @@ def test_who_may_preempt_gets_a_device_and_all_attempts_there_go_on_later(pools:
     played.check()
 
 
+def test_two_that_may_preempt_with_jobs_longer_than_they_wait_both_end(pools: Pools) -> None:
+    """Each would end all of the other's jobs on the only device before one has completed, for ever."""
+    few = {"method": "random", "configs": 6, "max_resource": 1}
+    both = [PackedPlayer(name, pools, seconds=lambda job: 24.0, devices=gpus(1), search=few, preempt_after=8.0)
+            for name in "ab"]  # fmt: skip
+    played = PlayedDevices(*both)
+    played.play(400)
+    assert all(player.ended and all(trial.results for trial in player.study.state.trials) for player in both)
+    played.check()
+
+
 def test_studies_that_see_different_devices_use_all_that_they_can(pools: Pools) -> None:
     """`narrow` sees one device of the three: the other one gives it up, for another will do."""
     wide = PackedPlayer("wide", pools, seconds=lambda job: 6.0, devices=gpus(3), search=ENDLESS)

@@ -177,6 +177,15 @@ def test_who_waits_gets_a_slot_by_preemption_only_where_it_may_ask(pools: Pools,
         assert "waited for a slot of pool p" in first.study.state.trials[7].failures[0].message
 
 
+def test_two_that_may_preempt_with_jobs_longer_than_they_wait_both_end(pools: Pools) -> None:
+    """Each would end the other's job before it has completed, for ever."""
+    few = {"method": "random", "configs": 4, "max_resource": 1}
+    both = [Player(name, pools, seconds=lambda job: 24.0, slots=1, search=few, preempt_after=8.0) for name in "ab"]
+    PlayedPool(*both, slots=1).play(400)
+    for player in both:
+        assert player.ended and all(trial.results for trial in player.study.state.trials)
+
+
 @pytest.mark.slow
 def test_three_equal_studies_take_turns_with_the_slots_that_rounding_leaves(pools: Pools) -> None:
     players = [Player(name, pools, seconds=lasting(1, name), search=ENDLESS) for name in "abc"]

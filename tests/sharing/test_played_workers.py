@@ -237,6 +237,17 @@ def test_workers_without_partitions_do_not_say_what_a_study_is_due(pools: Pools)
     assert hopper.ended and hopper.seat.position is not None
 
 
+def test_two_that_may_preempt_with_jobs_longer_than_they_wait_both_end(pools: Pools) -> None:
+    """On a worker by name, each would end the other's job before it has completed, for ever."""
+    threads = one_slot_each(FOUR[:1])
+    few = {"method": "random", "configs": 4, "max_resource": 1}
+    both = [Plain(name, pools, threads, seconds=lambda job: 24.0, search=few, preempt_after=8.0) for name in "ab"]
+    cluster = PlayedCluster(threads, *both)
+    cluster.play(400)
+    cluster.judge()
+    assert all(player.ended and all(trial.results for trial in player.study.state.trials) for player in both)
+
+
 def test_gangs_hold_slots_of_workers_beside_models_that_hop(pools: Pools) -> None:
     threads = one_slot_each(FOUR)
     gang = Plain("gang", pools, threads, seconds=lambda job: 10.0, gang=2,

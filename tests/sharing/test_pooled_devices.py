@@ -232,3 +232,12 @@ def test_nothing_begins_on_devices_once_the_pool_was_not_read_for_a_lease() -> N
     pools.fails = False
     a.open(LEASE_SECONDS + 4)
     assert list(a.inner.begun) == [0]
+
+
+def test_slots_of_a_dead_controller_are_not_said_to_be_free_at_once() -> None:
+    """Who looks from this machine knows that it died; the others count its sign of life for a while."""
+    mine = Member(study="a", demand=1, kind="device", wants=("gpu-0",))
+    assert standing_of(mine, [], "p").why.endswith(
+        "taken at its next look; those of a controller that died, within 20 s."
+    )
+    assert LEASE_SECONDS == 20

@@ -114,7 +114,9 @@ class PooledDevices(PooledExecutor):
         longest = max(asking, key=lambda other: (other.waited, other.study))
         for name in reversed(_devices_of(self._running.values())):
             if self._pool_names.get(name) in set(mine.devices) - open_now:
-                return longest.study, [key for key, each in self._running.items() if each.slot.name == name]
+                keys = [key for key, each in self._running.items() if each.slot.name == name]
+                if self._spared.isdisjoint(trial for trial, _ in keys):
+                    return longest.study, keys
         return None, []
 
     def _names(self, each: Submitted) -> set[str]:

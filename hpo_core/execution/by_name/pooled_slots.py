@@ -74,7 +74,7 @@ class PooledSlots(PooledExecutor):
             return None, []
         longest = max(asking, key=lambda other: (other.waited, other.study))
         for key, each in reversed(self._running.items()):
-            if not closing.isdisjoint(_slots_of(each)):
+            if key[0] not in self._spared and not closing.isdisjoint(_slots_of(each)):
                 return longest.study, [key]
         return None, []
 

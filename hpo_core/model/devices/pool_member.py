@@ -33,7 +33,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the controller of a study publishes in its pool; a row whose values are out of range is no member."""
 
-    study: Annotated[str, msgspec.Meta(max_length=100)]
+    study: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")]
+    """It is shown to people: a name that no study can have is no member's."""
     owner: Annotated[str, msgspec.Meta(max_length=400)] = ""
     """The controller: another one of the same study gives way to who came last."""
     beat: _Count = 0

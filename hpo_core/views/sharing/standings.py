@@ -145,7 +145,7 @@ def _waits(mine: Member, others: Sequence[Member], shares: dict[str, int]) -> st
                     f"{waits}: {_names(holders)} {'holds' if len(holders) == 1 else 'hold'} what it could use within "
                     "the share, and they take turns."
                 )
-        return f"{waits}; they are free, and taken at its next look."
+        return f"{waits}; they are free, and taken at its next look; those of a controller that died, within 20 s."
     have = "has" if len(over) == 1 else "have"
     gives = "gives" if len(over) == 1 else "give"
     asks = ", the youngest at once, for it has waited long enough" if mine.asks else ""
