@@ -35,6 +35,8 @@ UNUSED_SECONDS = 3.0
 PROBE_SECONDS = 30.0
 """After that it claims more again, for what it could use may have changed."""
 
+_LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
+
 log = logging.getLogger("hpo.pool")
 
 
@@ -58,8 +60,9 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 def pool_of(spec: StudySpec, host: str) -> str:
     """The name of the pool that a study with ``share`` is in.
 
-    Workers that are started on a machine are shared with studies of that machine alone. Studies that hold whole devices
-    are in another pool than those that hold slots: a slot says nothing of the device that its job uses.
+    Workers that are started on a machine are shared with studies of that machine alone, as is a scheduler at a loopback
+    address, however that is written. Studies that hold whole devices are in another pool than those that hold slots: a
+    slot says nothing of the device that its job uses.
 
     Args:
         host: the machine of the study's controller.
@@ -67,12 +70,21 @@ def pool_of(spec: StudySpec, host: str) -> str:
     share, cluster = spec.share, spec.cluster
     assert share is not None
     if share.pool is None:
-        name = cluster.place.rstrip("/")
+        name = _address(cluster.place, host)
     elif isinstance(cluster, LocalClusterSpec | LocalCudaClusterSpec):
         name = f"{share.pool} on {host}"
     else:
         name = share.pool
     return f"{name}{WHOLE_DEVICES}" if spec.packing is not None else name
+
+
+def _address(place: str, host: str) -> str:
+    """One name for each scheduler, as far as the address tells."""
+    scheme, separator, rest = place.rstrip("/").rpartition("://")
+    name, colon, port = rest.rpartition(":")
+    if name.lower() in _LOOPBACK:
+        return f"{scheme}{separator}127.0.0.1{colon}{port} on {host}"
+    return f"{scheme}{separator}{rest.lower()}"
 
 
 def terms_of(spec: StudySpec, owner: Owner) -> Terms:

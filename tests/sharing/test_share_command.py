@@ -28,6 +28,8 @@ from hpo_flows.command import app
 from tests.conftest import make_spec
 
 SHARED = {"cluster": {"kind": "address", "address": "tcp://127.0.0.1:1"}}
+HERE = f"tcp://127.0.0.1:1 on {current_owner().host}"
+"""Its pool."""
 SEARCH = {"method": "random", "configs": 50, "max_resource": 1}
 
 
@@ -57,7 +59,7 @@ def test_list_and_status_say_share_use_demand_and_who_waits_for_whom(tmp_path: P
     assert rows["alone"]["pool"] is None
     second.exchange(8.0, seen=8, used=0, busy=0)
     said = hpo(tmp_path, "status", "second")
-    assert "pool tcp://127.0.0.1:1: 6 of 8 slots (weight 3); holds 0, could use 8." in said
+    assert f"pool {HERE}: 6 of 8 slots (weight 3); holds 0, could use 8." in said
     assert "waits for 6 slots, for 8 s so far: first has more than the share and gives slots back as jobs end." in said
     assert "could use 2 more: the slots are shared with first by weight." in said
     assert "share: the slots of its cluster, weight 3, priority 0" in hpo(tmp_path, "show", "second")
@@ -81,8 +83,8 @@ def test_share_speaks_of_the_pool_that_the_study_is_in_now(tmp_path: Path) -> No
     """Not of one in which it was on another machine."""
     seat = driven(tmp_path, "s", weight=2)
     pools_of(Home(tmp_path).open_journal()).say("cpu on another", "s", Wish(weight=9.0))
-    assert "tcp://127.0.0.1:1: weight 2, priority 0" in hpo(tmp_path, "share", "s")
-    assert "tcp://127.0.0.1:1: weight 3, priority 0" in hpo(tmp_path, "share", "s", "--weight", "3")
+    assert f"{HERE}: weight 2, priority 0" in hpo(tmp_path, "share", "s")
+    assert f"{HERE}: weight 3, priority 0" in hpo(tmp_path, "share", "s", "--weight", "3")
     seat.exchange(2.0, seen=8, used=0, busy=0)
     assert seat.mine.weight == 3
 
@@ -157,7 +159,10 @@ def test_studies_are_in_one_pool_by_address_or_by_name_on_one_machine() -> None:
 
     address = {"kind": "address", "address": "tcp://h:1"}
     assert pool("x", True, address) == pool("y", {"weight": 3}, address | {"address": "tcp://h:1/"})
+    assert pool("x", True, address | {"address": "tls://h:1"}) != pool("x", True, address)
     assert pool("x", {"pool": "gpu"}, address) == "gpu"
+    here = [pool("x", True, address | {"address": f"tcp://{name}:1"}) for name in ("localhost", "127.0.0.1", "[::1]")]
+    assert here == ["tcp://127.0.0.1:1 on x"] * 3, "one scheduler, which other machines do not reach"
     local = {"kind": "local", "workers": 2}
     assert pool("x", {"pool": "cpu"}, local) != pool("y", {"pool": "cpu"}, local)
 
