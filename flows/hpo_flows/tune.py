@@ -103,6 +103,7 @@ def tune(
     run = this_flow_run()
     described = filled_in(
         permissions,
+        cluster=given(cluster),
         objective=objective,
         metric=metric,
         numbers=numbers,

@@ -256,11 +256,14 @@ def test_jobs_that_share_a_device_are_asked_for_and_tagged(
     form.choose("Devices (Optional)", "cpu")
     for label, text in {"Memory": "1GB", "Job Memory": "200MB", "Job Cores": "0.1"}.items():
         form.field(f"{label} (Optional)").locator("textarea, input").first.fill(text)
+    form.field("further (Optional)").get_by_text("Further settings", exact=True).click()
+    form.field("Share (Optional)").locator("textarea, input").first.fill("{pool: cpu, weight: 2}")
     page_inside.wait_for_timeout(500)
     form.field("packing (Optional)").scroll_into_view_if_needed()
     page_inside.screenshot(path=pictures / f"form-{name}.png")
     run = submitted(deployed, page_inside, name)["id"]
-    packing = recorded(deployed, name)["packing"]
+    packing, share = (recorded(deployed, name)[part] for part in ("packing", "share"))
+    assert (share["pool"], share["weight"]) == ("cpu", 2.0)
     assert packing["policy"] == "best_fit" and packing["devices"] == "cpu" and packing["memory"] == {"default": "1GB"}
     assert packing["demand"] == {"memory": "200MB", "compute": None, "cores": 0.1, "unit_seconds": None}
     shown = deployed.api("task_runs/filter", {"task_runs": {"flow_run_id": {"any_": [run]}}})
@@ -315,11 +318,15 @@ def test_models_that_hop_over_partitions_are_asked_for(
     filled = {"Partitions": "part-*.npz", "Validation": "val-*.npz", "Load": "tests.hopping.hopping_objectives:load"}
     for label, text in filled.items():
         form.field(f"{label} (Optional)").locator("textarea, input").first.fill(text)
+    form.field("training (Optional)").get_by_text("Attempts", exact=True).click()
+    form.field("Gang (Optional)").locator("textarea, input").first.fill("auto")
+    form.field("Workers (Optional)").locator("input").first.fill("3")
     page_inside.wait_for_timeout(500)
     form.field("data (Optional)").scroll_into_view_if_needed()
     page_inside.screenshot(path=pictures / f"form-{name}.png")
     submitted(deployed, page_inside, name)
-    data = recorded(deployed, name)["data"]
+    data, training = (recorded(deployed, name)[part] for part in ("data", "training"))
+    assert training["gang"] == "auto"
     assert len(data["partitions"]) == 3 and len(data["validation"]) == 1 and data["load"] == filled["Load"]
     assert "clean" in deployed.hpo("audit", name).stdout
 

@@ -113,6 +113,25 @@ def made(permissions: Permissions, **changes: Any) -> StudySpec:
     return with_changes(spec, "named", permissions, seed=4, cluster=LocalWorkers(workers=3))
 
 
+def test_what_needs_a_cluster_is_judged_by_the_one_that_was_chosen() -> None:
+    permissions = Permissions(("models",), clusters=("tls://a:1",))
+    fields: dict[str, Any] = {
+        "objective": "models.net:fit",
+        "numbers": [{"name": "rate", "low": 1e-4, "high": 1, "log": True}],
+        "method": DEFAULT_METHOD,
+    }
+    four = filled_in(permissions, cluster=LocalWorkers(workers=4), training={"gang": "4"}, **fields)
+    assert (four.training.gang, four.cluster) == (4, LocalClusterSpec(workers=4))
+    with pytest.raises(SpecError, match="training.gang = 4 needs 4 slots at once, and cluster.workers gives 3"):
+        filled_in(permissions, cluster=LocalWorkers(workers=3), training={"gang": "4"}, **fields)
+    at = DaskScheduler(address="tls://a:1")
+    shared = filled_in(permissions, cluster=at, further={"share": "{weight: 2}"}, **fields)
+    made = with_changes(shared, "one", permissions, seed=None, cluster=at)
+    assert made.share is not None and (made.share.pool, made.share.weight) == (None, 2.0)
+    with pytest.raises(SpecError, match="share.pool is absent"):
+        filled_in(permissions, further={"share": "{weight: 2}"}, **fields)
+
+
 def test_the_function_that_builds_the_model_needs_the_same_permission(permissions: Permissions) -> None:
     assert made(permissions).build is None
     assert made(permissions, further={"build": "models.net:build"}).build == "models.net:build"

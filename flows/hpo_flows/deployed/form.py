@@ -256,21 +256,33 @@ def with_changes(
     changes: dict[str, Any] = {"study": name}
     if seed is not None:
         changes["seed"] = seed
-    if isinstance(cluster, LocalWorkers):
-        changes["cluster"] = LocalClusterSpec(**cluster.model_dump()).model_dump()
-    elif isinstance(cluster, ClusterOfFile):
-        changes["cluster"] = permissions.load(cluster.file).plain()["cluster"]
-    elif cluster is not None:
-        changes["cluster"] = {"kind": "address"} | cluster.model_dump()
+    changes |= _cluster(cluster, permissions)
     made = StudySpec.from_plain(spec.plain() | changes, "form")
     permissions.check(made)
     return made
 
 
-def filled_in(permissions: Permissions, **fields: Any) -> StudySpec:
+def _cluster(cluster: LocalWorkers | DaskScheduler | ClusterOfFile | None, permissions: Permissions) -> dict[str, Any]:
+    """The setting of a study file; none where nothing was chosen."""
+    if cluster is None:
+        return {}
+    if isinstance(cluster, LocalWorkers):
+        return {"cluster": LocalClusterSpec(**cluster.model_dump()).model_dump()}
+    if isinstance(cluster, ClusterOfFile):
+        return {"cluster": permissions.load(cluster.file).plain()["cluster"]}
+    return {"cluster": {"kind": "address"} | cluster.model_dump()}
+
+
+def filled_in(
+    permissions: Permissions, *, cluster: LocalWorkers | DaskScheduler | ClusterOfFile | None = None, **fields: Any
+) -> StudySpec:
     """The study that the fields of a form describe (see :class:`FilledIn`), by the name ``study``.
 
+    Args:
+        cluster: where it runs; settings that need a larger cluster, or one that others use, are judged by it.
+
     Raises:
+        NotAllowedError: the cluster is that of a file which is not allowed.
         SpecError: it is no valid study; a line for each thing that is wrong.
     """
     plain_fields = {name: _as_plain(value) for name, value in fields.items() if given(value) is not None}
@@ -280,7 +292,8 @@ def filled_in(permissions: Permissions, **fields: Any) -> StudySpec:
     except ValidationError as error:
         raise SpecError(explain(error, "form", plain_fields, {})) from None
     folders = [str(folder) for folder in permissions.import_folders]
-    spec = StudySpec.from_plain(plain | {"study": "study", "pythonpath": folders}, "form")
+    named = {"study": "study", "pythonpath": folders} | _cluster(cluster, permissions)
+    spec = StudySpec.from_plain(plain | named, "form")
     if spec.data is None or permissions.data_folder is None:
         return spec
     return spec.model_copy(update={"data": spec.data.beside(permissions.data_folder)})
