@@ -13,7 +13,7 @@ from hpo_core.execution.pool_seat import PoolSeat
 from hpo_core.execution.pooled_executor import PooledExecutor, Submitted
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory, Slot
 from hpo_core.model.trial import Job
-from hpo_core.placement.shares.members import Position
+from hpo_core.placement.shares.members import Position, longest_asking
 
 
 class PooledDevices(PooledExecutor):
@@ -107,16 +107,15 @@ class PooledDevices(PooledExecutor):
 
     def _preemption(self, position: Position) -> tuple[str | None, list[tuple[int, int]]]:
         """All attempts on one of the devices that are to be given back, that whose youngest attempt is youngest."""
-        mine, open_now = self.seat.mine, set(self._holding.open_of(self.seat.mine, self.now()))
-        asking = [other for other in self.seat.others if other.asks]
-        if mine.held <= position.share or not asking:
+        longest = longest_asking(self.seat.mine, self.seat.others, position)
+        if longest is None:
             return None, []
-        longest = max(asking, key=lambda other: (other.waited, other.study))
+        closing = set(self.seat.mine.devices).difference(self._holding.open_of(self.seat.mine, self.now()))
         for name in reversed(_devices_of(self._running.values())):
-            if self._pool_names.get(name) in set(mine.devices) - open_now:
+            if self._pool_names.get(name) in closing:
                 keys = [key for key, each in self._running.items() if each.slot.name == name]
                 if self._spared.isdisjoint(trial for trial, _ in keys):
-                    return longest.study, keys
+                    return longest, keys
         return None, []
 
     def _names(self, each: Submitted) -> set[str]:

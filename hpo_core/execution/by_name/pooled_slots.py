@@ -11,7 +11,7 @@ from hpo_core.execution.executor import Executor
 from hpo_core.execution.pool_seat import PoolSeat
 from hpo_core.execution.pooled_executor import PooledExecutor, Submitted
 from hpo_core.model.devices.inventory import Slot
-from hpo_core.placement.shares.members import Position
+from hpo_core.placement.shares.members import Position, longest_asking
 
 
 class PooledSlots(PooledExecutor):
@@ -68,14 +68,13 @@ class PooledSlots(PooledExecutor):
 
     def _preemption(self, position: Position) -> tuple[str | None, list[tuple[int, int]]]:
         """The youngest attempt on a slot that is to be given back, where another study has waited long enough."""
-        closing = set(self.seat.mine.devices).difference(self._holding.open_of(self.seat.mine, self.now()))
-        asking = [other for other in self.seat.others if other.asks]
-        if self.seat.mine.held <= position.share or not asking:
+        longest = longest_asking(self.seat.mine, self.seat.others, position)
+        if longest is None:
             return None, []
-        longest = max(asking, key=lambda other: (other.waited, other.study))
+        closing = set(self.seat.mine.devices).difference(self._holding.open_of(self.seat.mine, self.now()))
         for key, each in reversed(self._running.items()):
             if key[0] not in self._spared and not closing.isdisjoint(_slots_of(each)):
-                return longest.study, [key]
+                return longest, [key]
         return None, []
 
 

@@ -106,6 +106,17 @@ def should_preempt(mine: Member, others: Sequence[Member], *, capacity: int) -> 
     return max(asking, key=lambda member: member.waited).study
 
 
+def longest_asking(mine: Member, others: Sequence[Member], position: Position) -> str | None:
+    """Where devices have names: the study for which ``mine``, which holds more than its share, should end a job.
+
+    Which one it ends follows from the devices that it is to give back.
+    """
+    asking = [other for other in others if other.asks]
+    if mine.held <= position.share or not asking:
+        return None
+    return max(asking, key=lambda other: (other.waited, other.study)).study
+
+
 def _kept(member: Member) -> int:
     """Slots that it holds, without those that it was lent and does not use: these go back by themselves."""
     return member.held - min(member.spare, max(0, member.held - member.used))
