@@ -117,7 +117,6 @@ def descendants(process: subprocess.Popen[bytes], word: str) -> list[psutil.Proc
     return sorted(found, key=lambda child: -child.create_time())
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_controller_killed_at_random_moments(tmp_path: Path, kills: int) -> None:
     undisturbed = Real(tmp_path / "calm") if (tmp_path / "calm").mkdir() is None else None
