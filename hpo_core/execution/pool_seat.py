@@ -250,6 +250,8 @@ class PoolSeat:
             if row.member is not None and row.study != self.terms.study and row.member.kind == self.mine.kind
             and not self._is_gone(row.member, now)
         ]  # fmt: skip
+        if self.devices is not None:
+            self.others = self.devices.known(self.others)
         wish = Wish() if own is None or own.wish is None else own.wish
         mine = msgspec.structs.replace(
             self.mine,

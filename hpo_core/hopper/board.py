@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 
+from hpo_core.hopper.recorded_orders import ANY_ORDER
 from hpo_core.hopper.unit import Unit
 from hpo_core.hopper.unit_times import UnitTimes
 
@@ -17,8 +18,8 @@ NOTICED = 0.05
 class Visiting:
     """A configuration with epochs to go: the partitions that it visited in this epoch, and those left."""
 
-    __slots__ = ("alone", "charged", "configuration", "entry", "epoch", "gangs", "left", "number", "open", "orders",
-                 "priced", "since", "to", "unit", "visits", "work")  # fmt: skip
+    __slots__ = ("alone", "charged", "configuration", "entry", "epoch", "left", "number", "open", "orders", "priced",
+                 "since", "to", "unit", "visits", "work")  # fmt: skip
 
     def __init__(self, configuration: int, number: int, *, epoch: int, to: int) -> None:
         self.configuration = configuration
@@ -27,10 +28,8 @@ class Visiting:
         self.epoch = epoch
         """The one under way."""
         self.to = to
-        self.orders: dict[int, tuple[int, ...]] = {}
-        """By epoch: the recorded order that has to be followed."""
-        self.gangs: dict[int, dict[int, int]] = {}
-        """By epoch, of a recorded order: ranks of its gang units, by the number of visits before them."""
+        self.orders = ANY_ORDER
+        """Those that have to be followed."""
         self.alone = False
         """Whether its units have one rank, whatever there is room for."""
         self.since = 0
@@ -54,7 +53,7 @@ class Visiting:
 
     def wait_for_next(self, everything: int) -> None:
         """Opens what may be next: any partition that is left, or the next of the recorded order."""
-        order = self.orders.get(self.epoch)
+        order = self.orders.of(self.epoch)
         is_free = order is None or len(self.visits) >= len(order)
         self.open = self.left if order is None or is_free else (1 << order[len(self.visits)]) & everything
         if self.recorded_gang():
@@ -62,9 +61,7 @@ class Visiting:
 
     def recorded_gang(self) -> tuple[int, ...]:
         """The partitions that the record says are seen together next; empty where the next unit has one rank."""
-        behind = len(self.visits)
-        ranks = self.gangs.get(self.epoch, {}).get(behind, 1)
-        return self.orders[self.epoch][behind : behind + ranks] if ranks > 1 else ()
+        return self.orders.gang(self.epoch, len(self.visits))
 
 
 class HopWorker:
@@ -225,6 +222,15 @@ class Board:
             visiting.left |= 1 << partition
             self.loads[partition] += visiting.charged
         visiting.priced = -1
+
+    def begin_epoch_again(self, visiting: Visiting) -> None:
+        """Nothing of this epoch counts: its partitions are left, those of validation are due after them."""
+        for partition in range(self.trained_on, len(self.names)):
+            if visiting.left >> partition & 1:
+                visiting.left &= ~(1 << partition)
+                self.loads[partition] -= visiting.charged
+        self.put_back(visiting, [partition for partition in visiting.visits if partition < self.trained_on])
+        visiting.visits = []
 
     def check(self) -> None:
         """Raises AssertionError where sums and lists are not what they were made from."""

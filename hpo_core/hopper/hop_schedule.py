@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from hpo_core.hopper.board import Board, HopWorker, Visiting
 from hpo_core.hopper.gang_limit import GangLimit
-from hpo_core.hopper.gang_seats import further_seats, recorded_seats
 from hpo_core.hopper.hop_policy import HopPolicy
+from hpo_core.hopper.recorded_orders import ANY_ORDER, OrdersByEpoch, RecordedOrders, check_visited
 from hpo_core.hopper.remaining import Remaining
 from hpo_core.hopper.unit import Halted, Unit, UnitEnd
+from hpo_core.hopper.unit_starts import UnitStarts
 from hpo_core.hopper.unit_times import UnitTimes
 
 
@@ -66,20 +67,11 @@ class HopSchedule:
         names = [str(place) for place in range(partitions)] if isinstance(partitions, int) else list(partitions)
         if not names or len(set(names)) < len(names):
             raise ValueError(f"HopSchedule(partitions): {names} must be at least one name, and none of them twice.")
-        self.policy = policy or Remaining()
         self.times = times or UnitTimes()
         self.repeat = repeat
-        self.gangs = gangs
         self.board = Board([*names, *validation], self.times, evaluated=len(validation))
-        self._to_choose: dict[str, HopWorker] = {}
-        """Idle workers that may find work among all that wait: they ended a unit, joined or gained a partition."""
-        self._without_work: dict[str, HopWorker] = {}
-        """Idle workers that found none: only configurations that have come to wait since then can have any."""
-        self._fresh: list[Visiting] = []
-        """Those configurations."""
-        self._flying: dict[int, Unit] = {}
-        """Gang units in flight, by number: they outlive their workers."""
-        self._units = self._added = self._joined = self._waits = 0
+        self._starts = UnitStarts(self.board, policy or Remaining(), gangs)
+        self._added = self._joined = self._waits = 0
 
     # What the caller tells.
 
@@ -90,7 +82,7 @@ class HopSchedule:
         to: int,
         after: int = 0,
         visited: Sequence[int] = (),
-        orders: Mapping[int, Sequence[int | Sequence[int]]] | None = None,
+        orders: OrdersByEpoch | None = None,
     ) -> None:
         """A granted job: train the configuration to the end of epoch ``to``.
 
@@ -111,26 +103,12 @@ class HopSchedule:
         if not 0 <= after < to:
             raise ValueError(f"HopSchedule.add(): after = {after} must be at least 0 and less than to = {to}.")
         partitions = range(self.board.trained_on)
-        if len(set(visited)) < len(visited) or len(visited) >= len(partitions) or not set(visited) <= set(partitions):
-            raise ValueError(
-                f"HopSchedule.add(): visited = {list(visited)} must name some of {len(partitions)} partitions, by "
-                "their places from 0, each at most once, and leave at least one."
-            )
-        flat, gangs = _flattened(orders or {})
-        for epoch, order in flat.items():
-            if sorted(order) != list(partitions):
-                raise ValueError(
-                    f"HopSchedule.add(): the order {list(order)} of configuration {configuration} in epoch {epoch} "
-                    f"must visit each of {len(partitions)} partitions once."
-                )
-            if epoch == after + 1 and list(order[: len(visited)]) != list(visited):
-                raise ValueError(
-                    f"HopSchedule.add(): configuration {configuration} visited {list(visited)} in epoch {epoch}; the "
-                    f"order {list(order)} must begin with that."
-                )
+        check_visited(visited, partitions)
+        recorded = RecordedOrders(orders) if orders else ANY_ORDER
+        recorded.check(configuration, partitions, epoch=after + 1, visited=visited)
         visiting = Visiting(configuration, self._added, epoch=after + 1, to=to)
         self._added += 1
-        visiting.orders, visiting.gangs = flat, gangs
+        visiting.orders = recorded
         visiting.visits = list(visited)
         visiting.left = self.board.everything & ~sum(1 << partition for partition in visited)
         self.board.charge(visiting, self.times.cost(configuration))
@@ -167,7 +145,7 @@ class HopSchedule:
         self._joined += 1
         self.board.workers[worker] = here
         self.board.seat(here, held)
-        self._to_choose[worker] = here
+        self._starts.idle(here)
 
     def worker_holds(self, worker: str, partitions: Collection[int]) -> None:
         """The worker holds these partitions now: some came, or went. Its unit in flight goes on.
@@ -179,8 +157,7 @@ class HopSchedule:
         here = self.board.workers[worker]
         self.board.seat(here, self._known(partitions))
         if here.unit is None:
-            self._without_work.pop(worker, None)
-            self._to_choose[worker] = here
+            self._starts.idle(here)
 
     def worker_lost(self, worker: str) -> Unit | None:
         """The worker is gone. Its unit in flight, if any, goes back and is returned.
@@ -192,8 +169,7 @@ class HopSchedule:
         """
         here = self.board.workers.pop(worker)
         self.board.seat(here, None)
-        self._to_choose.pop(worker, None)
-        self._without_work.pop(worker, None)
+        self._starts.left(worker)
         unit, here.unit = here.unit, None
         if unit is not None and not unit.others:
             self._give_back(unit)
@@ -205,7 +181,7 @@ class HopSchedule:
         Args:
             seconds: how long it took, for the estimates.
         """
-        started = self._release(unit)
+        started = self._starts.release(unit)
         if started is None:
             return NOT_COUNTED
         if seconds is not None:
@@ -238,7 +214,7 @@ class HopSchedule:
 
         Returns whether the unit was in flight. Whoever tries no further removes the configuration.
         """
-        started = self._release(unit)
+        started = self._starts.release(unit)
         if started is not None:
             self._give_back(started)
         return started is not None
@@ -254,7 +230,7 @@ class HopSchedule:
         if visiting.entry is None:
             raise ValueError(f"HopSchedule.restart_epoch(): configuration {configuration} has a unit in flight.")
         self.board.withdraw(visiting)
-        self._begin_again(visiting)
+        self.board.begin_epoch_again(visiting)
         self._wait(visiting)
 
     def train_alone(self, configuration: int) -> None:
@@ -269,37 +245,7 @@ class HopSchedule:
 
     def next_units(self) -> list[Unit]:
         """The units that start now; from here on they are in flight."""
-        fresh = sorted({each.number: each.entry for each in self._fresh if each.entry is not None}.values())
-        self._fresh.clear()
-        started, reserved = self._recorded_gangs()
-        turns = [worker for worker in self._to_choose.values() if not worker.holds & reserved]
-        if fresh and self._without_work:
-            turns += [
-                worker
-                for worker in self._without_work.values()
-                if not worker.holds & reserved and any(entry[2].open & worker.holds for entry in fresh)
-            ]
-        board = self.board
-        if len(turns) > 1:
-            turns.sort(key=_joined)
-            turns = list(self.policy.in_turn(turns, board))
-        for worker in turns:
-            if worker.unit is not None:  # it is a rank of a gang that began just now
-                continue
-            waiting = board.waiting
-            if worker.name in self._without_work:
-                waiting = fresh = [entry for entry in fresh if entry[2].entry is not None]
-            chosen = self.policy.choose(worker, waiting, board) if waiting else None
-            if chosen is None:
-                self._without_work[worker.name] = worker
-            else:
-                visiting, partition = waiting[chosen[0]][2], chosen[1]
-                others = self._further(worker, visiting, partition, reserved)
-                started.append(self._start([(partition, worker), *others], visiting))
-        self._to_choose = {
-            name: worker for name, worker in self._to_choose.items() if worker.unit is None and worker.holds & reserved
-        }
-        return started
+        return self._starts.next_units()
 
     def halted(self) -> list[Halted]:
         """Partitions without a worker that configurations under way still have to visit."""
@@ -317,8 +263,7 @@ class HopSchedule:
 
     def in_flight(self) -> list[Unit]:
         """Units that run now, those of removed configurations too."""
-        single = [worker.unit for worker in self._workers if worker.unit is not None and not worker.unit.others]
-        return [*single, *self._flying.values()]
+        return self._starts.in_flight()
 
     def configurations(self) -> list[int]:
         """Those under way: added, not removed, their last epoch not ended."""
@@ -326,7 +271,7 @@ class HopSchedule:
 
     def idle_workers(self) -> list[str]:
         """Workers without a unit."""
-        return [worker.name for worker in self._workers if worker.unit is None]
+        return [worker.name for worker in self.board.workers.values() if worker.unit is None]
 
     def epoch(self, configuration: int) -> int:
         """The epoch under way, from 1.
@@ -350,13 +295,16 @@ class HopSchedule:
         flying = {unit.number for unit in self.in_flight()}
         for visiting in self.board.configurations.values():
             assert visiting.unit is None or visiting.unit.number in flying, "its unit in flight has no worker"
-        for worker in self._workers:
-            places = (worker.unit is not None, worker.name in self._to_choose, worker.name in self._without_work)
-            assert sum(places) == 1, f"{worker.name} is neither busy nor idle, or both"
+        self._starts.check()
 
     @property
-    def _workers(self) -> Collection[HopWorker]:
-        return self.board.workers.values()
+    def gangs(self) -> GangLimit | None:
+        """How many ranks a unit may have from now on; None: one."""
+        return self._starts.gangs
+
+    @gangs.setter
+    def gangs(self, limit: GangLimit | None) -> None:
+        self._starts.gangs = limit
 
     def _known(self, partitions: Collection[int]) -> list[int]:
         count = len(self.board.names)
@@ -364,79 +312,11 @@ class HopSchedule:
             raise ValueError(f"Partitions {sorted(partitions)} of a worker must be places from 0 to {count - 1}.")
         return sorted(set(partitions))
 
-    def _recorded_gangs(self) -> tuple[list[Unit], int]:
-        """Start those that can; where one cannot, the oldest keeps its workers free of other units.
-
-        Returns what started, and the partitions whose holders begin nothing else; a bit for each.
-        """
-        started: list[Unit] = []
-        waiting = [entry[2] for entry in self.board.waiting if entry[2].gangs and entry[2].recorded_gang()]
-        reserved = 0
-        for visiting in sorted(waiting, key=lambda each: each.since):
-            gang = visiting.recorded_gang()
-            holders = [self.board.holders[partition] for partition in gang]
-            free = [[worker for worker in held if not worker.holds & reserved] for held in holders]
-            seats = recorded_seats(holders, free)
-            if seats is not None:
-                started.append(self._start(list(zip(gang, seats, strict=True)), visiting))
-            elif not reserved and all(holders):
-                reserved = sum(1 << partition for partition in gang)
-        return started, reserved
-
-    def _further(
-        self, worker: HopWorker, visiting: Visiting, partition: int, reserved: int
-    ) -> list[tuple[int, HopWorker]]:
-        """Partitions and workers of the further ranks of a unit that begins here."""
-        board = self.board
-        if self.gangs is None or visiting.alone or partition >= board.trained_on:
-            return []
-        there = sum(1 for each in self._workers if each.holds & board.everything)
-        known = self.gangs.takes(visiting.configuration)
-        most = self.gangs.ranks(len(board.configurations), there) if known else 1
-        if most > 1:  # as many units as with the largest size, of equal sizes
-            left = visiting.left.bit_count()
-            most = -(-left // -(-left // most))
-        free = (each for each in self._workers if each.unit is None and each is not worker)
-        idle = [each for each in free if not each.holds & reserved]
-        found = further_seats(board, idle, visiting.open & ~(1 << partition), most - 1) if most > 1 else []
-        return found[: self.gangs.fitting(len(found) + 1) - 1]
-
-    def _start(self, seats: Sequence[tuple[int, HopWorker]], visiting: Visiting) -> Unit:
-        (partition, first), *others = seats
-        unit = Unit(
-            configuration=visiting.configuration,
-            epoch=visiting.epoch,
-            partition=partition,
-            worker=first.name,
-            number=self._units,
-            others=tuple((each, worker.name) for each, worker in others),
-        )
-        self._units += 1
-        self.board.take(visiting, unit.partitions)
-        visiting.unit = unit
-        if others:
-            self._flying[unit.number] = unit
-        for _, worker in seats:
-            worker.unit = unit
-            self._to_choose.pop(worker.name, None)
-            self._without_work.pop(worker.name, None)
-        return unit
-
-    def _release(self, unit: Unit) -> Unit | None:
-        """The same unit as it was started, its workers idle from now on; None where it is not in flight."""
-        started = self._flying.pop(unit.number, None)
-        for name in dict.fromkeys(worker for _, worker in unit.seats):
-            worker = self.board.workers.get(name)
-            if worker is not None and worker.unit is not None and worker.unit.number == unit.number:
-                started, worker.unit = worker.unit, None
-                self._to_choose[name] = worker
-        return started
-
     def _wait(self, visiting: Visiting) -> None:
         self._waits += 1
         visiting.since = self._waits
         self.board.wait(visiting)
-        self._fresh.append(visiting)
+        self._starts.waits(visiting)
 
     def _give_back(self, unit: Unit) -> None:
         """The unit did not count; its configuration, if still under way, waits again."""
@@ -447,33 +327,8 @@ class HopSchedule:
             visiting.unit = None
             self.board.put_back(visiting, unit.partitions)
             if self.repeat == "epoch":
-                self._begin_again(visiting)
+                self.board.begin_epoch_again(visiting)
         self._wait(visiting)
-
-    def _begin_again(self, visiting: Visiting) -> None:
-        self.board.put_back(visiting, visiting.visits)
-        visiting.visits = []
 
 
 COUNTED, NOT_COUNTED = UnitEnd(counted=True), UnitEnd(counted=False)
-
-
-def _joined(worker: HopWorker) -> int:
-    return worker.number
-
-
-def _flattened(
-    orders: Mapping[int, Sequence[int | Sequence[int]]],
-) -> tuple[dict[int, tuple[int, ...]], dict[int, dict[int, int]]]:
-    """By epoch: the order of the partitions, and the ranks of gang units by the number of visits before them."""
-    flat: dict[int, tuple[int, ...]] = {}
-    gangs: dict[int, dict[int, int]] = {}
-    for epoch, order in orders.items():
-        found: list[int] = []
-        for step in order:
-            together = [step] if isinstance(step, int) else list(step)
-            if len(together) > 1:
-                gangs.setdefault(epoch, {})[len(found)] = len(together)
-            found += together
-        flat[epoch] = tuple(found)
-    return flat, gangs

@@ -40,7 +40,7 @@ def useful_workers(board: Board, partitions: Mapping[str, Collection[int]]) -> l
 
 def _after_flight(visiting: Visiting, board: Board) -> int:
     """What may be next once the unit in flight has ended; a bit for each partition."""
-    order = visiting.orders.get(visiting.epoch, ())
+    order = visiting.orders.of(visiting.epoch) or ()
     behind = len(visiting.visits) + (1 if visiting.unit is None else len(visiting.unit.partitions))
     if behind < len(order):
         return 1 << order[behind]
@@ -50,5 +50,5 @@ def _after_flight(visiting: Visiting, board: Board) -> int:
         return board.evaluated
     if visiting.epoch == visiting.to:
         return 0
-    following = visiting.orders.get(visiting.epoch + 1)
+    following = visiting.orders.of(visiting.epoch + 1)
     return board.everything if following is None else 1 << following[0]

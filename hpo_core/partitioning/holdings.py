@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +17,11 @@ _Version = tuple[int, int, int, int, int]
 
 READ_SPEED = 50e6
 """Bytes a second that a worker is taken to read at least when it computes digests (a busy network file system)."""
+
+SETTLED_SECONDS = 2.0
+"""How long ago a file must have changed for its digest to be remembered: one that is written twice between two ticks of
+the file system's clock (milliseconds; up to 2 s on some) has the same times before and after. Git has the same rule for
+its index ("racy git")."""
 
 
 def longest_look(files: Sequence[PartitionFile]) -> float:
@@ -42,8 +48,9 @@ class Held(NamedTuple):
 class Holdings:
     """Looks which partitions lie in a folder; one instance for each study and worker.
 
-    Size and time are looked at each time; a digest is computed once for each version of a file, so a first look at
-    large partitions takes as long as reading them. Nothing is raised, whatever lies in the folder.
+    Size and time are looked at each time; a digest is computed once for each version of a file (anew while the file
+    changed less than two seconds ago), so a first look at large partitions takes as long as reading them. Nothing is
+    raised, whatever lies in the folder.
 
     Args:
         folder: of this worker (:func:`~hpo_core.model.partition_file.folder_here`).
@@ -100,11 +107,14 @@ class Holdings:
             return ""
         known = self._digests.get(file.name)
         if known is None or known[0] != _version(status):
+            settled = abs(time.time_ns() - status.st_ctime_ns) >= SETTLED_SECONDS * 1e9
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as opened:
                 digest = hashlib.file_digest(opened, "sha256").hexdigest()
                 if _version(os.fstat(opened.fileno())) != _version(status):
                     return "changed while it was read; it is looked at again"
-            known = self._digests[file.name] = _version(status), digest
+            known = _version(status), digest
+            if settled:
+                self._digests[file.name] = known
         if known[1] != file.digest:
             return f"has the SHA-256 {known[1]} where {file.digest} belongs: its content is another one; copy it again"
         return ""

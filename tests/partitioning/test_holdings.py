@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from hpo_core.model.partition_file import PartitionFile
+from hpo_core.partitioning import holdings as holdings_here
 from hpo_core.partitioning.holdings import Holdings
 
 
@@ -51,26 +53,68 @@ def test_another_content_is_named_with_both_digests(folder: Path) -> None:
     assert hashlib.sha256(b"678").hexdigest() in problems["b"] and str(file.digest) in problems["b"]
 
 
-def test_a_digest_is_computed_once_for_each_version(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    computed = []
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """An entry for each digest that was computed."""
+    entries = []
     real = hashlib.file_digest
 
     def counted(file: object, name: str) -> object:
-        computed.append(name)
+        entries.append(name)
         return real(file, name)  # type: ignore[arg-type]
 
     monkeypatch.setattr(hashlib, "file_digest", counted)
+    return entries
+
+
+def test_a_digest_is_computed_once_for_each_version(
+    folder: Path, computed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holdings_here, "SETTLED_SECONDS", 0.0)
     holdings = Holdings(folder, [known("b", b"678")])
     for _ in range(3):
         assert holdings.look().names == {"b"}
     assert len(computed) == 1
-    written = (folder / "b").stat().st_mtime_ns
-    (folder / "b").write_bytes(b"xyz")
+    written, before = (folder / "b").stat().st_mtime_ns, (folder / "b").stat().st_ctime_ns
+    while (folder / "b").stat().st_ctime_ns == before:  # the file system's clock has ticks
+        (folder / "b").write_bytes(b"xyz")
     os.utime(folder / "b", ns=(written, written))
     assert holdings.look().names == frozenset(), "a time that was set back hides no change"
     assert len(computed) == 2
     (folder / "b").write_bytes(b"678")
     assert holdings.look() == ({"b"}, {})
+
+
+def test_a_file_written_twice_between_two_ticks_of_the_clock_is_noticed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its times are then the same before and after: as on a file system that counts whole seconds."""
+
+    def coarse(status: os.stat_result) -> tuple[int, ...]:
+        return status.st_dev, status.st_ino, status.st_size, 7, 7
+
+    monkeypatch.setattr(holdings_here, "_version", coarse)
+    holdings = Holdings(folder, [known("b", b"678")])
+    assert holdings.look() == ({"b"}, {})
+    (folder / "b").write_bytes(b"xyz")
+    assert "its content is another one" in holdings.look().problems["b"]
+    (folder / "b").write_bytes(b"678")
+    assert holdings.look() == ({"b"}, {})
+
+
+def test_a_file_that_changed_long_ago_is_read_once(
+    folder: Path, computed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holdings = Holdings(folder, [known("b", b"678")])
+    for later, read in (0, 1), (1, 2), (3600, 3), (3601, 3), (-3600, 3):
+        now = (folder / "b").stat().st_ctime_ns + later * 10**9
+        monkeypatch.setattr(time, "time_ns", lambda now=now: now)
+        assert holdings.look() == ({"b"}, {})
+        assert len(computed) == read
+    fresh = Holdings(folder, [known("b", b"678")])
+    for _ in range(3):
+        assert fresh.look() == ({"b"}, {})
+    assert len(computed) == 4, "a server's clock that is an hour ahead makes no file be read at each look"
 
 
 def test_links_are_followed_inside_the_folder_alone(folder: Path, tmp_path: Path) -> None:

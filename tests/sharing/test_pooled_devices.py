@@ -202,7 +202,8 @@ def test_packed_studies_are_in_a_pool_of_their_own() -> None:
 def test_what_a_row_cannot_hold_is_not_used() -> None:
     """A row that is out of range is no member: the devices that it names would be free for all."""
     holding = DeviceHolding("device", patience=0.0)
-    holding.note(usable=["x" * 301, *(f"d{number}" for number in range(5000))], used=[])
+    names = ["x" * 301, *(f"d{number}" for number in range(5000))]
+    holding.note(there=names, usable=names, used=[])
     mine = Member(study="a", demand=9000, kind="device")
     position = Position(capacity=9000, share=9000, lent=0, ideal=Fraction(9000), held=0, free=0)
     published, _ = holding.settled(mine, [], position, 0.0)

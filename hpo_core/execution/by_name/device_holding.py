@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -30,19 +30,38 @@ class DeviceHolding:
         self._of_others: set[str] = set()
         """Devices that others held when the pool was looked at."""
         self._opens_at: dict[str, float] = {}
+        self._there: frozenset[str] = frozenset()
         self._usable: tuple[str, ...] = ()
         self._used: tuple[str, ...] = ()
         self._open: tuple[str, ...] = ()
 
-    def note(self, *, usable: Sequence[str], used: Sequence[str]) -> None:
+    def note(self, *, there: Iterable[str], usable: Sequence[str], used: Sequence[str]) -> None:
         """Before each look. What a row of the pool cannot hold is left out: other studies would not see it as taken.
 
         Args:
-            usable: devices that the study can use now, preferred ones first.
+            there: all devices that the study sees.
+            usable: devices that it can use now, preferred ones first.
             used: devices on which its jobs run, the one with the youngest job last.
         """
         told = [name for name in usable if len(name) <= MOST_NAME]
+        self._there = frozenset((*there, *used))
         self._usable, self._used = tuple(told[:MOST_DEVICES]), tuple(used)
+
+    def known(self, others: Sequence[Member]) -> list[Member]:
+        """The others of the pool; where they name too many devices, those alone that the study sees or uses.
+
+        So rows that somebody planted, full of names, do not hold up the studies that are there: the database waits for
+        what follows. Whose cluster has more devices than the limit sees all of them, and misses nothing.
+        """
+        if not _names_more(others, MOST_DEVICES):
+            return list(others)
+        is_there = self._there.__contains__
+        return [
+            msgspec.structs.replace(
+                other, devices=tuple(filter(is_there, other.devices)), wants=tuple(filter(is_there, other.wants))
+            )
+            for other in others
+        ]
 
     def open_of(self, mine: Member, now: float) -> tuple[str, ...]:
         """Devices on which jobs may begin, of those that the study published as its own."""
@@ -90,3 +109,13 @@ class DeviceHolding:
                 free=max(0, position.capacity - taken - count),
             ),
         )
+
+
+def _names_more(members: Iterable[Member], most: int) -> bool:
+    """Whether they name more than so many devices; looks at no more members than it must."""
+    found: set[str] = set()
+    for member in members:
+        found.update(member.devices, member.wants)
+        if len(found) > most:
+            return True
+    return False

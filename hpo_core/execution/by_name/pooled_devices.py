@@ -80,7 +80,9 @@ class PooledDevices(PooledExecutor):
         with self._lock:
             used = _devices_of([*self._running.values(), *self._waiting])
         self._holding.note(
-            usable=[known[name] for name in usable if name in known], used=[known.get(name, name) for name in used]
+            there=[known[name] for name in self._there],
+            usable=[known[name] for name in usable if name in known],
+            used=[known.get(name, name) for name in used],
         )
         super()._exchange()
 

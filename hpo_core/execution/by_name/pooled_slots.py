@@ -40,7 +40,7 @@ class PooledSlots(PooledExecutor):
         slots = all_slots(threads)
         with self._lock:
             used = [name for each in self._running.values() for name in _slots_of(each)]
-        self._holding.note(usable=nearest_first(slots, self.seat.mine.devices), used=used)
+        self._holding.note(there=slots, usable=nearest_first(slots, self.seat.mine.devices), used=used)
         super()._exchange()
 
     def _start_waiting(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -30,16 +30,20 @@ class WorkerHolding(DeviceHolding):
         self._workers: list[tuple[str, ...]] = []
         self._size = 1
 
-    def note_workers(self, usable: Sequence[tuple[str, ...]], *, used: Sequence[tuple[str, ...]]) -> None:
+    def note_workers(
+        self, usable: Sequence[tuple[str, ...]], *, there: Iterable[tuple[str, ...]], used: Sequence[tuple[str, ...]]
+    ) -> None:
         """Before each look.
 
         Args:
+            there: slots of each worker that is there, the study's partitions on it or not.
             usable: slots of each worker that has work for the study now, preferred ones first.
             used: slots of each worker where a unit runs, that of the youngest unit last.
         """
-        self._workers = [*usable, *(slots for slots in used if slots not in usable)]
+        self._workers = list(dict.fromkeys([*usable, *used]))
         self._size = max((len(slots) for slots in self._workers), default=1)
         self.note(
+            there=[name for slots in there for name in slots],
             usable=[name for slots in usable for name in slots][:MOST_DEVICES],
             used=[name for slots in used for name in slots],
         )
@@ -50,7 +54,9 @@ class WorkerHolding(DeviceHolding):
         taken = {name for other in others for name in other.devices}
         mine = msgspec.structs.replace(mine, devices=tuple(name for name in mine.devices if name not in taken))
         wanted = self._wanted(mine, taken, missing=position.share - len(mine.devices))
-        usable = [name for name in self._usable if name in mine.devices or name in wanted]
+        before = set(mine.devices)
+        of_use = before.union(wanted)
+        usable = [name for name in self._usable if name in of_use]
         choice = choose_devices(
             mine,
             others,
@@ -62,10 +68,11 @@ class WorkerHolding(DeviceHolding):
             patience=self._patience,
         )
         opened = whole(self._workers, choice.open)
-        running = [name for name in self._used if name in mine.devices]
-        held = tuple(sorted({*opened, *running}))
+        running = [name for name in self._used if name in before]
+        kept = {*opened, *running}
+        held = tuple(sorted(kept))
         self._open = tuple(opened)
-        wants = tuple(name for name in wanted if name not in held) if mine.demand > len(held) else ()
+        wants = tuple(name for name in wanted if name not in kept) if mine.demand > len(held) else ()
         lent = max(0, len(opened) - position.share)
         due = len(held) - min(lent, max(0, len(held) - position.share))
         return (
@@ -85,8 +92,10 @@ class WorkerHolding(DeviceHolding):
         Where workers have several slots, of so many workers alone as it is due: else a slot here and a slot there would
         be free, and never a whole worker. Those come first where others have the fewest slots.
         """
-        absent = [slots for slots in self._workers if not set(slots) <= {*mine.devices, *self._used}]
+        has = {*mine.devices, *self._used}
+        absent = [slots for slots in self._workers if not has.issuperset(slots)]
         if self._size > 1:
             absent.sort(key=lambda slots: len(taken.intersection(slots)))
             absent = absent[: max(1, -(-missing // self._size))]
-        return [name for slots in absent for name in slots if name in self._usable]
+        told = set(self._usable)  # no more than a row holds
+        return [name for slots in absent for name in slots if name in told]

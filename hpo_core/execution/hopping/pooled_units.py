@@ -199,7 +199,9 @@ class PooledUnits:
                                 and wanted_by_others.isdisjoint(self._slots[worker])]  # fmt: skip
             known = self._slots
             self._holding.note_workers(
-                [known[worker] for worker in usable], used=[known[worker] for worker in used if worker in known]
+                [known[worker] for worker in usable],
+                there=known.values(),
+                used=[known[worker] for worker in used if worker in known],
             )
             busy = sum(len(known.get(worker, ())) for worker in used)
             # what it could use is known, so that an idle worker is no sign that it claims too much

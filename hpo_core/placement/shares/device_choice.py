@@ -15,7 +15,9 @@ names. Each controller applies the rules to the same rows, in the transaction th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import heapq
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 
 import msgspec
 
@@ -63,69 +65,94 @@ def choose_devices(
     DeviceChoice(held=('y',), open=('y',))
     """
     taken = {name for other in others for name in other.devices}
-    running = [name for name in dict.fromkeys(used) if name in mine.devices and name not in taken]
+    mine_now = set(mine.devices)
+    running = [name for name in dict.fromkeys(used) if name in mine_now and name not in taken]
     can_use = [name for name in dict.fromkeys(usable) if name not in taken]
-    idle = [name for name in can_use if name in mine.devices and name not in running]
+    busy = set(running)
+    idle = [name for name in can_use if name in mine_now and name not in busy]
     kept = (*running, *idle[: max(0, mine.demand - len(running))])
+    places, is_closing = {name: place for place, name in enumerate(kept)}, set(closing)
     now = msgspec.structs.replace(
-        mine, devices=kept, wants=tuple(name for name in dict.fromkeys(usable) if name not in kept)
+        mine, devices=kept, wants=tuple(name for name in dict.fromkeys(usable) if name not in places)
     )
     members = sorted((now, *others), key=lambda member: (-member.priority, -member.waited, member.study))
     promised = match_free(members, shares, capacity=capacity)
     given: set[str] = set()
-    places, busy, is_closing = {name: place for place, name in enumerate(kept)}, set(running), set(closing)
-    for wanted in _asked_of(now, members, shares, promised, patience):
+    for wanted, number in _asked_of(now, members, shares, promised, patience):
         choice = [name for name in kept if name in wanted and name not in given]
-        if choice:  # idle ones first; of the others one that is being given back, then that of the youngest job
-            given.add(max(choice, key=lambda name: (name not in busy, name in is_closing, places[name])))
+        # idle ones first; of the others one that is being given back, then that of the youngest job
+        choice.sort(key=lambda name: (name not in busy, name in is_closing, places[name]), reverse=True)
+        given.update(choice[:number])
     gained = [name for name, study in promised.items() if study == mine.study]
-    usable_now = set(can_use)
-    stays = [name for name in kept if name in usable_now and name not in given]
-    held = (*(name for name in kept if name in busy or name in usable_now - given), *gained)
-    return DeviceChoice(held, (*stays, *gained))
+    stays = set(can_use) - given
+    held = (*(name for name in kept if name in busy or name in stays), *gained)
+    return DeviceChoice(held, (*(name for name in kept if name in stays), *gained))
 
 
 def _asked_of(
     mine: Member, members: Sequence[Member], shares: Mapping[str, int], promised: Mapping[str, str], patience: float
-) -> list[Collection[str]]:
-    """For each device that the study is to give up: those of which one will do.
+) -> list[tuple[Set[str], int]]:
+    """For each study that devices are to be given up for: those that will do, and how many.
 
     Each controller finds the same, and knows of each other study how many that one gives up.
     """
     held = {member.study: len(member.devices) for member in members}
-    gains = {member.study: sum(study == member.study for study in promised.values()) for member in members}
-    taken = {name for member in members for name in member.devices}
-    asked: list[Collection[str]] = []
+    gains = Counter(promised.values())
+    holder = {name: member for member in members for name in member.devices}
+    unpromised = {name for member in members for name in member.wants} - holder.keys() - promised.keys()
+    asked: list[tuple[Set[str], int]] = []
     for due in members:
         # what it gives up itself it has until the jobs there have ended: nothing would use another one meanwhile
-        missing = shares[due.study] - len(due.devices) - gains[due.study]
+        missing = min(shares[due.study] - len(due.devices) - gains[due.study], len(due.wants))
+        if missing <= 0:
+            continue
         # where the number of devices is limited, a free one may be had once anybody gives up any
-        is_limited = any(name not in taken and name not in promised for name in due.wants)
-        for _ in range(max(0, missing)):
-            holders = [
-                member
-                for member in members
-                if member is not due and held[member.study] > 0 and (is_limited or _meet(member.devices, due.wants))
-            ]
-            above = [member for member in holders if held[member.study] > shares[member.study]]
-            giver = max(above, key=lambda one: (held[one.study] - shares[one.study], one.study), default=None)
-            if giver is None and due.waited >= patience and not is_limited:
-                willing = [one for one in holders if gains[one.study] or _gives_way(one, due)]
-                giver = max(
-                    willing, key=lambda one: (gains[one.study] > 0, held[one.study] / one.weight, one.study),
-                    default=None,
-                )  # fmt: skip
-            if giver is None:
-                break
-            held[giver.study] -= 1
-            if giver is mine:
-                asked.append(mine.devices if is_limited else set(due.wants))
+        is_limited = not unpromised.isdisjoint(due.wants)
+        reached = {holder[name].study: holder[name] for name in due.wants if name in holder}
+        givers = [one for one in (members if is_limited else reached.values()) if one is not due]
+        over = [one for one in givers if held[one.study] > shares[one.study]]
+        given = _take(over, missing, held, least=shares, rank=lambda one: (shares[one.study] - held[one.study],))
+        missing -= given.total()
+        if missing and due.waited >= patience and not is_limited:
+            willing = [one for one in givers if gains[one.study] or _gives_way(one, due)]
+            given += _take(
+                willing, missing, held, least={}, rank=lambda one: (not gains[one.study], -held[one.study] / one.weight)
+            )
+        if given[mine.study]:
+            asked.append((set(mine.devices if is_limited else due.wants), given[mine.study]))
     return asked
+
+
+def _take(
+    givers: Iterable[Member],
+    most: int,
+    held: dict[str, int],
+    *,
+    least: Mapping[str, int],
+    rank: Callable[[Member], tuple[float, ...]],
+) -> Counter[str]:
+    """How many devices each gives, one at a time: who ranks lowest then, and the last by name between equals.
+
+    Args:
+        givers: those that may give.
+        most: devices in all.
+        held: devices of each; becomes less.
+        least: devices that each keeps; none where it is not named.
+        rank: by what each holds at the moment.
+    """
+    given: Counter[str] = Counter()
+    ordered = enumerate(sorted(givers, key=lambda one: one.study, reverse=True))
+    lowest_first = [(rank(one), place, one) for place, one in ordered]
+    heapq.heapify(lowest_first)
+    while lowest_first and most > 0:
+        _, place, one = heapq.heappop(lowest_first)
+        if held[one.study] > least.get(one.study, 0):
+            held[one.study] -= 1
+            given[one.study] += 1
+            most -= 1
+            heapq.heappush(lowest_first, (rank(one), place, one))
+    return given
 
 
 def _gives_way(holder: Member, due: Member) -> bool:
     return holder.priority <= due.priority and holder.waited < due.waited
-
-
-def _meet(names: Sequence[str], wanted: Sequence[str]) -> bool:
-    return not set(names).isdisjoint(wanted)

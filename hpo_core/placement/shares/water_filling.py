@@ -6,9 +6,10 @@ Source: Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning",
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
 import msgspec
@@ -17,6 +18,12 @@ from hpo_core.model.devices.pool_limits import LEAST_PRIORITY, LEAST_WEIGHT, MOS
 
 JUST_BEGUN = 1_000_000
 """``precedence`` of a study that was rounded up a moment ago, and keeps that for a turn."""
+
+
+FEW_JOBS = 8
+"""So many jobs of each study are given one by one; where more are left, in larger steps."""
+HALVINGS = 60
+"""Of the range of levels: after these less than a job of each study is left, or nearly so."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,11 +165,63 @@ def _round_up(claims: Sequence[Claim], ideal: dict[str, Fraction], given: dict[s
         if lack(claim) > 0 and claim.job_slots <= left:
             given[claim.study] += claim.job_slots
             left -= claim.job_slots
-    while left > 0:  # jobs of several slots did not fit: nobody's slots stay unused where somebody can use them
-        fitting = [claim for claim in claims if claim.job_slots <= min(left, claim.usable - given[claim.study])]
-        if not fitting:
-            break
-        claim = min(fitting, key=lambda claim: (-lack(claim) / Fraction(claim.weight), claim.study))
-        given[claim.study] += claim.job_slots
-        left -= claim.job_slots
+    left -= _fill(claims, ideal, given, left)
     return before - left
+
+
+def _fill(claims: Sequence[Claim], ideal: dict[str, Fraction], given: dict[str, int], left: int) -> int:
+    """Give more where jobs of several slots did not fit, so that none is unused that somebody can use.
+
+    Job by job to who has least above its ideal share for its weight. Where many jobs are left, all are brought to one
+    level first that is certainly reached: the same in a few steps.
+
+    Returns:
+        Slots given.
+    """
+    before = left
+
+    def fits(claim: Claim) -> bool:
+        return claim.job_slots <= min(left, claim.usable - given[claim.study])
+
+    def level(claim: Claim) -> Fraction:
+        return (given[claim.study] - ideal[claim.study]) / Fraction(claim.weight)
+
+    while fitting := [claim for claim in claims if fits(claim)]:
+        turns = FEW_JOBS * len(fitting)
+        if left > turns * min(claim.job_slots for claim in fitting):
+            for claim, jobs in _jobs_to_a_level({claim: level(claim) for claim in fitting}, given, left).items():
+                given[claim.study] += jobs * claim.job_slots
+                left -= jobs * claim.job_slots
+        lowest_first = [(level(claim), claim.study, claim) for claim in fitting]
+        heapq.heapify(lowest_first)
+        while lowest_first and turns:
+            _, _, claim = heapq.heappop(lowest_first)
+            turns -= 1
+            if fits(claim):
+                given[claim.study] += claim.job_slots
+                left -= claim.job_slots
+                heapq.heappush(lowest_first, (level(claim), claim.study, claim))
+    return before - left
+
+
+def _jobs_to_a_level(levels: Mapping[Claim, Fraction], given: Mapping[str, int], left: int) -> dict[Claim, int]:
+    """Jobs that each begins below one level, found by halving: as high as fits in what is left."""
+    steps = {claim: claim.job_slots / Fraction(claim.weight) for claim in levels}
+    most = {claim: (claim.usable - given[claim.study]) // claim.job_slots for claim in levels}
+
+    def jobs_below(level: Fraction) -> dict[Claim, int]:
+        return {
+            claim: max(0, min(most[claim], math.ceil((level - low) / steps[claim]))) for claim, low in levels.items()
+        }
+
+    found = dict.fromkeys(levels, 0)
+    lowest = min(levels.values())
+    highest = max(low + most[claim] * steps[claim] for claim, low in levels.items())
+    for _ in range(HALVINGS):
+        level = (lowest + highest) / 2
+        jobs = jobs_below(level)
+        if sum(number * claim.job_slots for claim, number in jobs.items()) <= left:
+            found, lowest = jobs, level
+        else:
+            highest = level
+    return found

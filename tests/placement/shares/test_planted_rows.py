@@ -1,0 +1,256 @@
+"""Rows full of names hold up nobody: the work grows with the names, and names that nobody has are left out."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hpo_core.execution.by_name.device_holding import DeviceHolding
+from hpo_core.model.devices.pool_limits import MOST_DEVICES
+from hpo_core.model.devices.pool_member import Member
+from hpo_core.placement.shares import Claim, Position, divide, ideal_shares
+from hpo_core.placement.shares.device_choice import choose_devices
+from hpo_core.placement.shares.device_matching import match_free
+from tests.placement.shares.test_device_choice import pools
+
+STUDIES = 20
+
+
+class Counted(str):
+    """A name that counts how often it is looked up."""
+
+    looked_up = 0
+
+    def __hash__(self) -> int:
+        Counted.looked_up += 1
+        return str.__hash__(self)
+
+
+def operations(call: Callable[[], Any]) -> int:
+    """Lines that run, and names that are looked up."""
+    lines = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    Counted.looked_up, before = 0, sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return lines + Counted.looked_up
+
+
+def planted(shape: str, number: int) -> list[Member]:
+    """Twenty rows of so many names each."""
+    draw, members = random.Random(0), []
+    for place in range(STUDIES):
+        some = [Counted(f"x{name}") for name in range(number)]
+        draw.shuffle(some)
+        devices: list[Counted] = []
+        wants: list[Counted] = []
+        demand = 2 * number
+        if shape in ("held", "both"):
+            devices = [Counted(f"{place}-{name}") for name in some]
+        if shape in ("wanted", "both"):
+            wants = [Counted(f"{place}+{name}") for name in some]
+        if shape == "the same":
+            wants = some
+        if shape == "taken from earlier ones":  # who comes first takes what later ones need
+            wants, demand = sorted(some)[: number * (STUDIES - place) // STUDIES], number // STUDIES
+        if shape == "held beyond the share" and place < STUDIES // 2:
+            devices, demand = [Counted(f"{place}-{name}") for name in range(number)], 0
+        elif shape == "held beyond the share":
+            wants = [Counted(f"{name % (STUDIES // 2)}-{name}") for name in range(number)]
+        members.append(
+            Member(study=f"p{place:02}", demand=demand, devices=tuple(devices), wants=tuple(wants), waited=place)
+        )
+    return members
+
+
+SHAPES = ["held", "wanted", "both", "the same", "taken from earlier ones", "held beyond the share"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_work_of_a_choice_grows_with_the_number_of_names(shape: str) -> None:
+    def work(number: int) -> int:
+        others = planted(shape, number)
+        names = list(dict.fromkeys(name for other in others for name in (*other.wants, *other.devices)))[:number]
+        mine = Member(study="a", demand=number, devices=tuple(names[: number // 2]), wants=tuple(names[number // 2 :]))
+        shares = divide(2 * number, [Claim(study=one.study, demand=one.demand) for one in (mine, *others)])
+        return operations(lambda: choose_devices(mine, others, shares=shares, usable=names, used=names[: number // 4]))
+
+    few, many = work(100), work(200)
+    assert many <= 2.5 * few, "no square of it"
+    assert few <= 100 * 100 * (STUDIES + 1), "so many for each name"
+
+
+def given_one_by_one(
+    mine: Member, members: Sequence[Member], shares: Mapping[str, int], capacity: int | None, patience: float
+) -> set[str]:
+    """What a study gives up by rules 3 and 4, where a job runs on each device: every step looks at all anew."""
+    promised = match_free(members, shares, capacity=capacity)
+    held = {one.study: len(one.devices) for one in members}
+    gains = {one.study: list(promised.values()).count(one.study) for one in members}
+    free = {name for one in members for name in one.wants if not any(name in each.devices for each in members)}
+    given: set[str] = set()
+    for due in members:
+        is_limited = any(name in free and name not in promised for name in due.wants)
+        for _ in range(min(len(due.wants), shares[due.study] - len(due.devices) - gains[due.study])):
+            others = [one for one in members if one is not due and held[one.study] > 0]
+            others = [one for one in others if is_limited or set(one.devices) & set(due.wants)]
+            above = [(held[one.study] - shares[one.study], one.study) for one in others]
+            above = [each for each in above if each[0] > 0]
+            willing = [
+                (gains[one.study] > 0, held[one.study] / one.weight, one.study)
+                for one in others
+                if gains[one.study] > 0 or (one.priority <= due.priority and one.waited < due.waited)
+            ]
+            if above:
+                giver = max(above)[-1]
+            elif willing and due.waited >= patience and not is_limited:
+                giver = max(willing)[-1]
+            else:
+                break
+            held[giver] -= 1
+            if giver == mine.study:
+                will_do = [name for name in mine.devices if name not in given and (is_limited or name in due.wants)]
+                given.update(will_do[-1:])
+    return given
+
+
+@settings(max_examples=150)
+@given(pools(), st.sampled_from([0.0, 10.0]))
+def test_each_gives_up_what_it_would_give_one_by_one(
+    pool: tuple[list[Member], dict[str, int], int | None], patience: float
+) -> None:
+    members, shares, capacity = pool
+    members.sort(key=lambda one: (-one.priority, -one.waited, one.study))
+    for mine in members:
+        others = [one for one in members if one is not mine]
+        choice = choose_devices(
+            mine, others, shares=shares, usable=[*mine.devices, *mine.wants], used=mine.devices, capacity=capacity,
+            patience=patience,
+        )  # fmt: skip
+        assert set(mine.devices) - set(choice.open) == given_one_by_one(mine, members, shares, capacity, patience)
+
+
+@pytest.mark.parametrize(("mine", "gives"), [("b", False), ("c", True)])
+def test_between_equals_the_last_by_name_gives(mine: str, gives: bool) -> None:
+    """All controllers must find the same, or two would give up a device for one that is missing."""
+    due = Member(study="a", demand=1, wants=("v", "w", "x", "y"))
+    givers = [Member(study="b", demand=2, devices=("v", "w")), Member(study="c", demand=2, devices=("x", "y"))]
+    (one,) = [each for each in givers if each.study == mine]
+    others = [each for each in (due, *givers) if each is not one]
+    shares = {"a": 1, "b": 1, "c": 1}
+    choice = choose_devices(one, others, shares=shares, usable=one.devices, used=one.devices)
+    assert (len(choice.open) < 2) is gives
+
+
+def served_in_order(members: Sequence[Member], shares: Mapping[str, int]) -> dict[str, int]:
+    """Of what each is due, how much it can have beside those before it: one device after the other may be moved."""
+    owner: dict[str, str] = {}
+    wants = {one.study: one.wants for one in members}
+
+    def finds(study: str, tried: set[str]) -> bool:
+        for name in wants[study]:
+            if name not in tried:
+                tried.add(name)
+                if name not in owner or finds(owner[name], tried):
+                    owner[name] = study
+                    return True
+        return False
+
+    return {one.study: sum(finds(one.study, set()) for _ in range(shares[one.study])) for one in members}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_studies_are_served_as_if_each_device_was_moved_by_itself(seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(100):
+        names = [f"d{place}" for place in range(draw.randint(4, 14))]
+        members, shares = [], {}
+        for study in "abcdef":
+            wants = tuple(draw.sample(names, draw.randint(1, len(names))))
+            members.append(Member(study=study, demand=draw.randint(0, 5), wants=wants))
+            shares[study] = draw.randint(0, members[-1].demand)
+        served = served_in_order(members, shares)
+        owners = list(match_free(members, shares).values())
+        assert {one.study: min(owners.count(one.study), shares[one.study]) for one in members} == served
+
+
+def job_by_job(capacity: int, claims: Sequence[Claim]) -> dict[str, int]:
+    """Rounded down; then a job to each that lacks some; then one job after the other to who has least."""
+    ideal = ideal_shares(capacity, claims)
+    shares = {one.study: math.floor(ideal[one.study]) // one.job_slots * one.job_slots for one in claims}
+    left = capacity - sum(shares.values())
+    for one in sorted(claims, key=lambda one: (shares[one.study] - ideal[one.study], one.study)):
+        if shares[one.study] < ideal[one.study] and one.job_slots <= left:
+            shares[one.study] += one.job_slots
+            left -= one.job_slots
+    while fitting := [one for one in claims if one.job_slots <= min(left, one.demand - shares[one.study])]:
+        least = min(fitting, key=lambda one: ((shares[one.study] - ideal[one.study]) / Fraction(one.weight), one.study))
+        shares[least.study] += least.job_slots
+        left -= least.job_slots
+    return shares
+
+
+@settings(max_examples=60)
+@given(
+    st.sampled_from([7, 300, 1500]),
+    st.lists(
+        st.tuples(st.integers(0, 2000), st.sampled_from([1, 1, 2, 7, 400]), st.sampled_from([0.001, 0.3, 1.0, 1000.0])),
+        min_size=1, max_size=5,
+    ),
+)  # fmt: skip
+def test_large_steps_give_what_one_job_after_the_other_gives(
+    capacity: int, wishes: list[tuple[int, int, float]]
+) -> None:
+    claims = [
+        Claim(study=f"s{place}", demand=demand, job_slots=job, weight=weight)
+        for place, (demand, job, weight) in enumerate(wishes)
+    ]
+    assert divide(capacity, claims) == job_by_job(capacity, claims)
+
+
+def test_a_division_of_a_million_slots_takes_few_steps() -> None:
+    """Jobs of many slots do not fit, and one study takes a million one by one."""
+    claims = [Claim(study="a", demand=1_000_000), Claim(study="b", demand=1_000_000, job_slots=7)]
+    claims += [Claim(study=f"p{place:02}", demand=900_000, job_slots=300_000 + place) for place in range(STUDIES)]
+    found: dict[str, int] = {}
+    assert operations(lambda: found.update(divide(1_000_000, claims))) < 200_000
+    assert sum(found.values()) == 1_000_000
+
+
+def settled(others: Sequence[Member], *, there: Sequence[str], usable: Sequence[str]) -> tuple[Member, list[Member]]:
+    holding = DeviceHolding("device", patience=0.0)
+    holding.note(there=there, usable=usable, used=())
+    mine = Member(study="a", demand=2, kind="device")
+    position = Position(capacity=4, share=2, lent=0, ideal=Fraction(2), held=0, free=0)
+    known = holding.known(others)
+    return holding.settled(mine, known, position, 0.0)[0], known
+
+
+def test_names_of_devices_that_a_study_does_not_see_count_up_to_a_limit() -> None:
+    """Another study may see more devices, and what it holds there counts; thousands of them are no devices."""
+    there = ["d0", "d1", "d2", "d3"]
+    real = Member(study="b", demand=2, devices=("d0", "elsewhere"), wants=("d1",), kind="device")
+    assert settled([real], there=there, usable=there)[1] == [real]
+    full = Member(
+        study="c", demand=9, devices=tuple(f"x{n}" for n in range(MOST_DEVICES)), wants=("d0",), kind="device"
+    )
+    mine, known = settled([real, full], there=there, usable=there)
+    assert [one.devices for one in known] == [("d0",), ()] and [one.wants for one in known] == [("d1",), ("d0",)]
+    assert len(mine.devices) == 2 and "d0" not in mine.devices
