@@ -21,7 +21,7 @@ from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.request import JobRequest
 from hpo_core.training.resources.merging import usage_of_repeats
-from hpo_core.training.resources.meter import Meter
+from hpo_core.training.resources.meter import FIRST_SECONDS, Meter
 from hpo_core.training.resources.process_tree import ProcessTree
 from hpo_core.training.trainer_pool import TrainerPool
 
@@ -85,8 +85,10 @@ def test_memory_cores_startup_and_unit_are_what_the_child_did(bench: Bench) -> N
 
 
 def test_a_job_that_is_over_before_the_first_look_is_measured(bench: Bench) -> None:
-    for attempt in range(3):
+    for attempt in range(1000):  # at least three; on a busy machine, until one is over before the first look
         report = bench.run("known", mb=60, attempt=attempt)
+        if attempt > 1 and report.ended - report.started < FIRST_SECONDS / 2:
+            break
     assert isinstance(report.usage, Usage)
     assert 58 * MB < report.usage.memory < 58 * MB + INHERITED
     assert report.usage.startup_seconds > 0 and report.usage.unit_seconds > 0
