@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hpo_core.model.events import AttemptFailed, AttemptReported, Entry, JobCompleted
+from hpo_core.model.events import AttemptFailed, AttemptReported, Entry, JobCompleted, JobGranted
 from hpo_core.model.stage import FURTHER
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
@@ -77,6 +77,16 @@ def unrestored_lines(entries: Iterable[Entry], trial: int) -> Iterator[str]:
         if isinstance(entry.stimulus, AttemptReported) and entry.stimulus.report.trial == trial:
             report = entry.stimulus.report
             yield from (f"attempt {report.attempt} left as built: {line}" for line in report.unrestored)
+
+
+def gang_lines(entries: Iterable[Entry], trial: int) -> Iterator[str]:
+    """How many ranks the trial's attempts had, where these were gangs; with ``gang: auto`` they differ."""
+    ranks: dict[int, int] = {}
+    for entry in entries:
+        for event in entry.events:
+            if isinstance(event, JobGranted) and event.trial == trial and event.demand.slots > 1:
+                ranks[event.attempt] = event.demand.slots
+    yield from (f"attempt {attempt} was a gang of {number} ranks" for attempt, number in sorted(ranks.items()))
 
 
 def warning_lines(entries: Iterable[Entry], trial: int) -> Iterator[str]:
