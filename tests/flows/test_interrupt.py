@@ -48,9 +48,10 @@ def dask_cluster() -> Iterator[str]:
 @contextmanager
 def dask_processes() -> Iterator[str]:
     """The address of a scheduler with two workers, ended afterwards."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    holder = socket.socket()  # bound while they run: the port is given to no other process before the scheduler has it
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    port = holder.getsockname()[1]
     address = f"tcp://127.0.0.1:{port}"
     dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
     worker = [sys.executable, "-m", "distributed.cli.dask_worker"]
@@ -78,6 +79,7 @@ def dask_processes() -> Iterator[str]:
                 process.wait(LIMIT)
             except subprocess.TimeoutExpired:
                 process.kill()
+        holder.close()
 
 
 def children_called(word: str) -> list[psutil.Process]:
