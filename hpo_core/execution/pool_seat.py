@@ -179,6 +179,10 @@ class PoolSeat:
         """Whether it is time to look; at once where the cluster changed, for a worker that joins is used at once."""
         return (now >= self._next_look or seen != self._seen) and not self._is_lost
 
+    def look_soon(self) -> None:
+        """At the next opportunity: a device that others wait for became idle. Any thread may say so."""
+        self._next_look = -math.inf
+
     def exchange(self, now: float, *, seen: int, used: int, busy: int) -> bool:
         """Look at the pool where it is time, and publish what changed. A database that fails is left alone.
 

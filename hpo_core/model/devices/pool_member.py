@@ -65,8 +65,12 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What its slots are where they are devices with names, as ``device`` or ``worker``; empty: any slot will do."""
     devices: _Names = ()
     """Devices that it holds: nobody else uses them. So many are :attr:`held`."""
+    offers: _Names = ()
+    """Those of them that it gives back soon, once what runs there has ended: it has no more use for them."""
     wants: _Names = ()
     """Devices that it could use now and does not hold, preferred ones first."""
+    moves: bool = False
+    """Whether it gives up a device for another one that it wants at once: any will do."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.weight) and math.isfinite(self.waited)):
