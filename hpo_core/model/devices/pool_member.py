@@ -10,6 +10,7 @@ import msgspec
 from hpo_core.model.devices.pool_limits import (
     LEAST_PRIORITY,
     LEAST_WEIGHT,
+    MOST_CLUSTER,
     MOST_DEVICES,
     MOST_NAME,
     MOST_PRIORITY,
@@ -43,6 +44,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: Annotated[int, msgspec.Meta(ge=LEAST_PRIORITY, le=MOST_PRIORITY)] = 0
     one_cluster: bool = False
     """Whether all members use one cluster; else each has workers of its own."""
+    cluster: Annotated[str, msgspec.Meta(max_length=MOST_CLUSTER)] = ""
+    """Where that one cluster is: the name of the pool of those who name none."""
     seen: _Count = 0
     """Slots of its cluster, as it sees them."""
     stated: Annotated[int, msgspec.Meta(ge=1, le=MOST_SLOTS)] | None = None
