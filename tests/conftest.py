@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import hypothesis
 import pytest
 
 from hpo_core import Study, StudySpec
@@ -27,6 +28,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(stated_skips.StatedSkips(stated_skips.patterns()), "stated-skips")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
+"""An example may take any time: by default one of 200 ms fails, as it takes where the machine is busy or paused."""
 
 
 LONG_FOLDERS = ("flows", "faults", "deployed", "security", "retraining", "mlflow", "docs", "install")

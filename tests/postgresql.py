@@ -55,7 +55,7 @@ class PostgreSQL:
         """Return once it answers."""
         options = f"-p {self.port} -h 127.0.0.1 -k {self._folder}"
         self._run("pg_ctl", "start", "-D", self._data, "-l", self._folder / "log", "-o", options, "-w", "-t", "120")
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while self._call("pg_isready", "-h", "127.0.0.1", "-p", str(self.port)).returncode:
             assert time.monotonic() < deadline, (self._folder / "log").read_text()
             time.sleep(0.1)

@@ -223,6 +223,15 @@ class Board:
             self.loads[partition] += visiting.charged
         visiting.priced = -1
 
+    def begin_epoch_again(self, visiting: Visiting) -> None:
+        """Nothing of this epoch counts: its partitions are left, those of validation are due after them."""
+        for partition in range(self.trained_on, len(self.names)):
+            if visiting.left >> partition & 1:
+                visiting.left &= ~(1 << partition)
+                self.loads[partition] -= visiting.charged
+        self.put_back(visiting, [partition for partition in visiting.visits if partition < self.trained_on])
+        visiting.visits = []
+
     def check(self) -> None:
         """Raises AssertionError where sums and lists are not what they were made from."""
         waiting = [each for each in self.configurations.values() if each.entry is not None]

@@ -43,6 +43,11 @@ class GangLimit:
         if gains:
             self._sizes = [1, *sorted(ranks for ranks, gain in gains.items() if gain >= self._wanted * ranks)]
 
+    @property
+    def measures(self) -> bool:
+        """Whether sizes are those that were measured to be worth it; else they were given."""
+        return self._sizes is None
+
     def ranks(self, configurations: int, workers: int) -> int:
         """At most so many for the next unit: an equal part of the workers, below half as many models as workers."""
         if 2 * configurations >= workers or not configurations:
@@ -51,7 +56,7 @@ class GangLimit:
 
     def takes(self, configuration: int) -> bool:
         """Whether a model may train in gangs: where these are measured, once its time on one worker is known."""
-        return self._sizes is not None or self._times.is_known(configuration)
+        return not self.measures or self._times.is_known(configuration)
 
     def fitting(self, ranks: int) -> int:
         """The largest size that is worth its while and not above this."""

@@ -230,7 +230,7 @@ class HopSchedule:
         if visiting.entry is None:
             raise ValueError(f"HopSchedule.restart_epoch(): configuration {configuration} has a unit in flight.")
         self.board.withdraw(visiting)
-        self._begin_again(visiting)
+        self.board.begin_epoch_again(visiting)
         self._wait(visiting)
 
     def train_alone(self, configuration: int) -> None:
@@ -327,12 +327,8 @@ class HopSchedule:
             visiting.unit = None
             self.board.put_back(visiting, unit.partitions)
             if self.repeat == "epoch":
-                self._begin_again(visiting)
+                self.board.begin_epoch_again(visiting)
         self._wait(visiting)
-
-    def _begin_again(self, visiting: Visiting) -> None:
-        self.board.put_back(visiting, visiting.visits)
-        visiting.visits = []
 
 
 COUNTED, NOT_COUNTED = UnitEnd(counted=True), UnitEnd(counted=False)

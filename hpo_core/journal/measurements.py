@@ -8,6 +8,7 @@ each objective. It is a cache: a study goes on without it.
 from __future__ import annotations
 
 import logging
+import threading
 import weakref
 from collections.abc import Collection, Sequence
 from typing import Protocol
@@ -78,25 +79,29 @@ def newest_first(one: Measurement) -> tuple[float, str]:
 
 
 class MemoryMeasurements:
-    """Measurements in this process, as long as it runs."""
+    """Measurements in this process, as long as it runs; studies may run in several threads of it."""
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[_Key, Measurement]] = {}
+        self._lock = threading.RLock()
 
     def read(self, objective: str, code: str) -> list[Measurement]:
         return [one for one in self.all() if (one.objective, one.code) == (objective, code)]
 
     def all(self) -> list[Measurement]:
-        return sorted((one for _, one in self._kept.values()), key=newest_first)[::-1]
+        with self._lock:
+            found = [one for _, one in self._kept.values()]
+        return sorted(found, key=newest_first)[::-1]
 
     def add(self, found: Sequence[Measurement], *, wait: float = WAIT_SECONDS) -> int:
-        new = {one.identity: one for one in found if one.identity not in self._kept}
-        keys = {identity: (one.group, one.code, one.architecture, one.key) for identity, one in new.items()}
-        self._kept |= {identity: (keys[identity], one) for identity, one in new.items()}
-        for key in set(keys.values()):
-            self._keep_newest([one for found, one in self._kept.values() if found == key], PER_KEY)
-        for group in {key[0] for key in keys.values()}:
-            self._keep_newest([one for found, one in self._kept.values() if found[0] == group], PER_OBJECTIVE)
+        with self._lock:
+            new = {one.identity: one for one in found if one.identity not in self._kept}
+            keys = {identity: (one.group, one.code, one.architecture, one.key) for identity, one in new.items()}
+            self._kept |= {identity: (keys[identity], one) for identity, one in new.items()}
+            for key in set(keys.values()):
+                self._keep_newest([one for found, one in self._kept.values() if found == key], PER_KEY)
+            for group in {key[0] for key in keys.values()}:
+                self._keep_newest([one for found, one in self._kept.values() if found[0] == group], PER_OBJECTIVE)
         return len(new)
 
     def _keep_newest(self, found: list[Measurement], count: int) -> None:
@@ -104,8 +109,9 @@ class MemoryMeasurements:
             self.forget(sorted(found, key=newest_first)[count:])
 
     def forget(self, found: Collection[Measurement] | None) -> int:
-        found = self.all() if found is None else found
-        return sum(self._kept.pop(one.identity, None) is not None for one in found)
+        with self._lock:
+            found = self.all() if found is None else found
+            return sum(self._kept.pop(one.identity, None) is not None for one in found)
 
 
 _in_memory: weakref.WeakKeyDictionary[object, MemoryMeasurements] = weakref.WeakKeyDictionary()

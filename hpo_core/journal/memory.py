@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 
 from hpo_core.journal.measurements import MemoryMeasurements
@@ -24,10 +25,11 @@ class _Kept:
 
 
 class MemoryJournal:
-    """Entries in lists, of this process and as long as it runs."""
+    """Entries in lists, of this process and as long as it runs; its threads may write at the same time."""
 
     def __init__(self) -> None:
         self._studies: dict[str, _Kept] = {}
+        self._lock = threading.RLock()  # what takes an entry may write the next
         self.measurements = MemoryMeasurements()
         self.pools = MemoryPools()
 
@@ -38,19 +40,19 @@ class MemoryJournal:
             raise unknown_study(study, list(self._studies), "this journal", "Check the name, or create it.") from None
 
     def create(self, study: str, first: Entry) -> None:
-        if study in self._studies:
+        if self._studies.setdefault(study, kept := _Kept(first)) is not kept:
             raise StudyExistsError(f"Study {study!r} exists already. Open it, or choose another name.")
-        self._studies[study] = _Kept(first)
 
     def append(self, study: str, entry: Entry) -> None:
         kept = self._kept(study)
-        if entry.seq != kept.count or entry.epoch != kept.epoch:
-            raise FencedError(
-                f"Study {study!r}: entry {entry.seq} of epoch {entry.epoch} refused; the journal is at entry "
-                f"{kept.count}, epoch {kept.epoch}. Another controller took over; stop this one."
-            )
-        kept.count += 1
-        self._take(kept, entry)
+        with self._lock:
+            if entry.seq != kept.count or entry.epoch != kept.epoch:
+                raise FencedError(
+                    f"Study {study!r}: entry {entry.seq} of epoch {entry.epoch} refused; the journal is at entry "
+                    f"{kept.count}, epoch {kept.epoch}. Another controller took over; stop this one."
+                )
+            kept.count += 1
+            self._take(kept, entry)
 
     def _take(self, kept: _Kept, entry: Entry) -> None:
         kept.entries.append(entry)
@@ -65,15 +67,16 @@ class MemoryJournal:
         )
 
     def studies(self) -> list[StudyInfo]:
-        return [self.info(name) for name in sorted(self._studies)]
+        return [self.info(name) for name in sorted(dict(self._studies))]
 
     def claim(self, study: str, owner: Owner, now: float, *, force: bool = False) -> int:
         kept = self._kept(study)
-        if kept.owner is not None and kept.owner != owner and not force:
-            raise StudyBusyError(f"Study {study!r} is driven by {kept.owner.label()}. End that controller first.")
-        kept.epoch += 1
-        kept.owner, kept.renewed = owner, now
-        return kept.epoch
+        with self._lock:
+            if kept.owner is not None and kept.owner != owner and not force:
+                raise StudyBusyError(f"Study {study!r} is driven by {kept.owner.label()}. End that controller first.")
+            kept.epoch += 1
+            kept.owner, kept.renewed = owner, now
+            return kept.epoch
 
     def renew(self, study: str, epoch: int, now: float) -> None:
         kept = self._kept(study)

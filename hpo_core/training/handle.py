@@ -381,6 +381,7 @@ class TrialHandle:
             self.resource = index + 1
             if self.ranks is not None:
                 self.ranks.keep_alike()
+                self.warn(*self.ranks.same_gradients(last=self.resource == self.target))
             if self._progress is not None:
                 self._progress.step(self.resource)
                 self._progress.figures.end_unit()

@@ -89,7 +89,7 @@ def test_writers_at_the_same_time_lose_nothing_of_each_other(open_again: Open) -
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(600)
     assert failures == []
     found = measurements_of(open_again()).read("m:f", "c")
     assert sorted((one.params["width"], one.measured_at) for one in found) == sorted(

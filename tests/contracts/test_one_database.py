@@ -52,5 +52,5 @@ def test_two_first_users_at_once_do_not_break_its_migrations(database: str) -> N
     use = "import sys; from hpo_core.tracking.mlflow_client import open_client; open_client(sys.argv[1])"
     processes = [subprocess.Popen([sys.executable, "-c", use, database], stderr=subprocess.PIPE) for _ in range(2)]
     for process in processes:
-        _, said = process.communicate(timeout=120)
+        _, said = process.communicate(timeout=600)
         assert process.returncode == 0, said.decode()[-2000:]

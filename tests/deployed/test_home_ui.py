@@ -31,7 +31,7 @@ from tests.flows.conftest import LIMIT
 from tests.flows.prefect_api import ask
 from tests.methods import spec_of
 
-PATIENCE = 300
+PATIENCE = 600
 
 
 def test_the_index_lists_studies_and_shows_their_reports(tmp_path: Path) -> None:

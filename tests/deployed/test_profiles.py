@@ -152,7 +152,7 @@ STAND_IN = """#!/bin/bash
 [ "$1" = deploy ] && exit
 trap 'echo took its leave; exit 0' TERM
 echo "$@"
-for _ in $(seq 300); do sleep 0.05; done
+for _ in $(seq 12000); do sleep 0.05; done
 """
 
 
@@ -171,7 +171,7 @@ def told_that_time_ends(script: Path, folder: Path) -> str:
     try:
         assert "worker" in batch.stdout.readline()
         batch.send_signal(signal.SIGTERM)
-        return batch.communicate(timeout=20)[0]
+        return batch.communicate(timeout=600)[0]
     finally:
         batch.kill()
 

@@ -10,32 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-import fsspec
-from fsspec.implementations.local import LocalFileSystem
-
 AT_IMPORT = Path(__file__).open("rb")  # noqa: SIM115 (as a data set that a module opens once for all trials)
-
-
-class SlowFileSystem(LocalFileSystem):
-    """``slow:///folder``: local files, and so many seconds for each that is opened or fetched."""
-
-    protocol = "slow"
-    seconds = 2.5
-
-    @classmethod
-    def _strip_protocol(cls, path):
-        return LocalFileSystem._strip_protocol(str(path).removeprefix("slow://"))
-
-    def _open(self, path, mode="rb", block_size=None, **more):
-        time.sleep(self.seconds)
-        return super()._open(path, mode=mode, block_size=block_size, **more)
-
-    def get_file(self, *paths, **more):
-        time.sleep(self.seconds)
-        return super().get_file(*paths, **more)
-
-
-fsspec.register_implementation("slow", SlowFileSystem, clobber=True)
 
 
 def dispatch(trial):
@@ -214,8 +189,6 @@ def chatty(trial):
         raise KeyError("after many lines")
     if trial.params.get("then") == "segfault":
         ctypes.string_at(0)
-    if trial.params.get("then") == "sleep":
-        time.sleep(600)
     trial.report(loss=1.0)
 
 

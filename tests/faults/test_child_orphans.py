@@ -39,7 +39,7 @@ def gone(pid):
         return True
 
 
-def wait_for(condition, seconds=150.0):  # what a busy machine needs, within the limit of a test
+def wait_for(condition, seconds=600.0):  # far beyond what a busy machine needs
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         if condition():
@@ -64,7 +64,7 @@ def test_children_of_a_killed_worker_end(tmp_path, end):
         zygote = int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1])
         assert not gone(child) and not gone(zygote)
         worker.send_signal(end)
-        worker.wait(10)
+        worker.wait(600)
         for pid in (child, grandchild, zygote):
             assert wait_for(lambda pid=pid: gone(pid)), f"process {pid} outlived its worker"
     finally:
@@ -81,7 +81,7 @@ def test_children_of_a_killed_zygote_end(tmp_path):
         assert wait_for(lambda: len(pids(tmp_path, 5)) == 2)
         child, grandchild = pids(tmp_path, 5)
         os.kill(int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
-        thread.join(10)
+        thread.join(600)
         assert reports[0].outcome == Outcome.LOST
         assert all(wait_for(lambda pid=pid: gone(pid)) for pid in (child, grandchild))
 
@@ -90,7 +90,7 @@ def test_children_of_a_killed_zygote_end(tmp_path):
         thread.start()
         assert wait_for(lambda: len(pids(tmp_path, 6)) == 2)
         assert cancel_job(6, 0, "another study") is False and cancel_job(6, 0) is True
-        thread.join(10)
+        thread.join(600)
         assert reports[1].outcome == Outcome.PREEMPTED
     finally:
         close_all()

@@ -111,7 +111,6 @@ class Controller:
 
 
 @pytest.mark.postgresql
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("down", [10.0, pytest.param(30.0, marks=pytest.mark.slow)])
 def test_a_study_survives_a_crash_of_postgresql(tmp_path: Path, down: float) -> None:
     server = PostgreSQL()
@@ -146,7 +145,6 @@ def test_a_study_survives_a_crash_of_postgresql(tmp_path: Path, down: float) -> 
     assert set(counted.values()) == {1}, "a result was counted twice"
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "number",
     [pytest.param(signal.SIGINT, id="ctrl-c"), pytest.param(signal.SIGTERM, id="sigterm", marks=pytest.mark.slow)],

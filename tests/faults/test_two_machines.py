@@ -44,7 +44,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         process.terminate()
     for process in running:
         try:
-            process.wait(10)
+            process.wait(600)
         except subprocess.TimeoutExpired:  # a worker whose scheduler is gone already may not hear it
             process.kill()
             process.wait()

@@ -120,7 +120,6 @@ def test_a_worker_stopped_for_a_short_time_loses_nothing(make: Callable[..., Rea
     assert not outcomes(real), messages(real)
 
 
-@pytest.mark.timeout(300)
 def test_a_worker_that_does_not_answer_is_replaced_and_its_job_is_lost(make: Callable[..., Real]) -> None:
     real = make(workers=1, search=RANDOM)
     process = real.start()
@@ -251,7 +250,7 @@ class Cluster:
         for process in left:
             if process.is_running():
                 process.kill()
-        psutil.wait_procs(left, timeout=20)
+        psutil.wait_procs(left, timeout=600)
 
 
 @pytest.fixture
@@ -306,7 +305,6 @@ def test_a_silent_worker_of_an_address_is_not_used_until_its_next_heartbeat(
     os.kill(worker.pid, 0)
 
 
-@pytest.mark.timeout(300)
 def test_sigterm_ends_a_start_that_hangs(make: Callable[..., Real]) -> None:
     """A worker that never comes up keeps Dask's constructor waiting for ever."""
     real = make(timeout=60, search=ENDLESS)

@@ -51,7 +51,7 @@ def test_the_kind_of_the_page_runs_a_study(tmp_path: Path) -> None:
     arguments = ["tune", "study.yaml", "--no-prefect", "--json", "--home", "home"]
     done = subprocess.run(
         [sys.executable, "-m", "hpo_flows.command", *arguments],
-        cwd=tmp_path, capture_output=True, text=True, timeout=170,
+        cwd=tmp_path, capture_output=True, text=True, timeout=600,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(code), str(ROOT)])},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

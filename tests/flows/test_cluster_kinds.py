@@ -163,7 +163,7 @@ def test_every_gpu_has_a_worker_that_sees_it_alone() -> None:
 
     gpus = cluster_of(study(kind="local_cuda", devices=[0, 3]), "/nowhere")
     with gpus.create() as cluster, distributed.Client(cluster, set_as_default=False) as client:
-        client.wait_for_workers(2, timeout=30)
+        client.wait_for_workers(2, timeout=600)
         seen = client.run(lambda: (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["CUDA_DEVICE_ORDER"]))
         threads = client.nthreads()
     assert Counter(seen.values()) == {("0", "PCI_BUS_ID"): 1, ("3", "PCI_BUS_ID"): 1}

@@ -29,7 +29,7 @@ def test_interrupt_ends_children_and_leaves_a_resumable_study(hpo: Runner, numbe
     out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 130, out + err
     assert "hpo resume toy" in err and "Traceback" not in out + err
-    _, alive = psutil.wait_procs(children, timeout=120)
+    _, alive = psutil.wait_procs(children, timeout=600)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
     status = hpo.json("status", "toy")
     assert status["status"] == "halted" and status["reason"] == "interrupted"
@@ -48,9 +48,10 @@ def dask_cluster() -> Iterator[str]:
 @contextmanager
 def dask_processes() -> Iterator[str]:
     """The address of a scheduler with two workers, ended afterwards."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    holder = socket.socket()  # bound while they run: the port is given to no other process before the scheduler has it
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    port = holder.getsockname()[1]
     address = f"tcp://127.0.0.1:{port}"
     dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
     worker = [sys.executable, "-m", "distributed.cli.dask_worker"]
@@ -78,6 +79,7 @@ def dask_processes() -> Iterator[str]:
                 process.wait(LIMIT)
             except subprocess.TimeoutExpired:
                 process.kill()
+        holder.close()
 
 
 def children_called(word: str) -> list[psutil.Process]:

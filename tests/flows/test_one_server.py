@@ -253,7 +253,7 @@ def test_a_server_of_the_users_profile_is_used_with_its_password(prefect_api: di
 
 
 def answers(server: SharedServer) -> bool:
-    with urllib.request.urlopen(f"{server.api_url}/health", timeout=60) as answer:
+    with urllib.request.urlopen(f"{server.api_url}/health", timeout=600) as answer:
         return bool(answer.status == 200)
 
 

@@ -80,7 +80,7 @@ class Cluster:
             process.terminate()
         for process in self.processes.values():
             try:
-                process.wait(30)
+                process.wait(600)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

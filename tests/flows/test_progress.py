@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import random
 import re
-import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from hpo_core import Outcome, Study
+from hpo_core.execution.virtual import VirtualClock
 from hpo_core.model.trial import Job
+from hpo_flows.study_run import live_progress
 from hpo_flows.study_run.live_progress import LiveBoard, Pace, PlainLines, ResultLines, remaining_units, rung_table
 from hpo_flows.study_run.session import expected_jobs, grain
 from tests.conftest import World, failed, fresh, make_spec
@@ -163,19 +165,22 @@ def test_after_a_halt_only_what_runs_is_left() -> None:
     assert remaining_units(study) == 30
 
 
-def test_the_eta_is_that_of_the_first_rule_to_end_it() -> None:
-    study = Study.create(make_spec(search=RANDOM | {"configs": None}, stop={"seconds": 100}))
+def test_the_eta_is_that_of_the_first_rule_to_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = VirtualClock(1000.0)
+    monkeypatch.setattr(live_progress, "time", SimpleNamespace(time=clock, monotonic=clock))
+    study = Study.create(make_spec(search=RANDOM | {"configs": None}, stop={"seconds": 100}), clock=clock)
     world = World(1, workers=1)
-    assert Pace(study).eta() == pytest.approx(100, abs=5), "known from the first moment"
+    assert Pace(study).eta() == 100.0, "known from the first moment"
     world.play(study, steps=3)
-    assert Pace(study).eta() == pytest.approx(100, abs=5)
-    endless = Study.create(make_spec(search=RANDOM | {"configs": None}, stop={"target": -1.0}))
+    clock.now += 10.0
+    assert Pace(study).eta() == 90.0
+    endless = Study.create(make_spec(search=RANDOM | {"configs": None}, stop={"target": -1.0}), clock=clock)
     assert Pace(endless).eta() is None
-    both = Study.create(make_spec(search=RANDOM, stop={"seconds": 1000}))
+    both = Study.create(make_spec(search=RANDOM, stop={"seconds": 1000}), clock=clock)
     pace = Pace(both)
     world.play(both, steps=10)
-    time.sleep(0.05)
-    assert pace.eta() == pytest.approx(9 * pace.elapsed(), rel=0.5), "the plan ends long before the rule"
+    clock.now += 5.0
+    assert pace.eta() == pytest.approx(9 * 5.0), "the plan ends long before the rule"
 
 
 def test_the_board_shows_how_near_the_stop_rules_are() -> None:

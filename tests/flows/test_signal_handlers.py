@@ -30,7 +30,7 @@ def in_another_thread(act: Callable[[], None]) -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(60)
+    thread.join(600)
     if raised:
         raise raised[0]
 
@@ -77,7 +77,7 @@ def test_other_threads_set_handlers_meanwhile_and_an_error_leaves_nothing_behind
         assert signal.getsignal(signal.SIGUSR2) is signal.SIG_IGN
     finally:
         leave.set()
-        thread.join(60)
+        thread.join(600)
         assert signal.signal is real
         signal.signal(signal.SIGUSR2, before)
 
@@ -110,7 +110,7 @@ else:
         threading.excepthook = raised.append
         thread = threading.Thread(target=start)
         thread.start()
-        thread.join(60)
+        thread.join(600)
         assert not raised, raised
     assert handlers() == before
 print("kept")
@@ -122,5 +122,5 @@ print("kept")
 def test_a_slurm_cluster_starts_in_any_thread_and_no_handler_is_lost(where: str, tmp_path: Path) -> None:
     pytest.importorskip("dask_jobqueue", reason="extra 'slurm' is not installed")
     command = [sys.executable, "-c", _STARTS, str(tmp_path), where]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.stdout == "kept\n", done.stderr

@@ -71,6 +71,30 @@ def test_partitions_of_validation_come_when_the_others_were_visited(policy: str)
         assert [partition >= 2 for partition in order] == [False, False, True, True] * 2
 
 
+@pytest.mark.parametrize("repeat", ["unit", "epoch"])
+@pytest.mark.parametrize("behind", [2, 3, 4])
+@pytest.mark.parametrize("seed", range(5))
+def test_an_epoch_that_begins_again_trains_before_it_evaluates(repeat: Any, behind: int, seed: int) -> None:
+    """Its state was lost while it was evaluated on the fourth or fifth partition, which was drawn first then."""
+    policy = POLICIES["randomized"](Stream(seed, "hops", 0))
+    schedule = HopSchedule(2, policy, validation=["v0", "v1", "v2"], repeat=repeat)
+    schedule.worker_joined("a", range(5))
+    schedule.add(0, to=2)
+    for _ in range(behind):
+        (unit,) = schedule.next_units()
+        schedule.unit_ended(unit)
+    if repeat == "epoch":
+        (unit,) = schedule.next_units()
+        schedule.unit_failed(unit)
+    else:
+        schedule.restart_epoch(0)
+    schedule.check()
+    seen = [each.unit.partition for each in play(schedule, lambda unit: 1.0).units]
+    assert [sorted(seen[:2]), sorted(seen[2:5]), sorted(seen[5:7]), sorted(seen[7:])] == [[0, 1], [2, 3, 4]] * 2
+    schedule.check()
+    assert schedule.board.loads == pytest.approx([0.0] * 5)
+
+
 def test_a_worker_that_joins_within_an_epoch_takes_units_at_once() -> None:
     schedule = HopSchedule(4)
     schedule.worker_joined("a", range(4))

@@ -16,11 +16,6 @@ def load(path: Path) -> dict[str, Any]:
         return {name: file[name] for name in file.files} | {"from": str(path.parent)}
 
 
-def load_slowly(path: Path) -> dict[str, Any]:
-    time.sleep(5.0)  # longer than the test's stall_timeout, which is long enough for a busy computer
-    return load(path)
-
-
 class Linear:
     """A linear model that remembers which partitions it saw, and where."""
 

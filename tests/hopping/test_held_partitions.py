@@ -25,29 +25,57 @@ def forgotten() -> Iterator[None]:
 def test_digests_that_take_long_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The controller asks again when a worker does not answer in time; each would read all data once more."""
     (tmp_path / "part-1.npz").write_bytes(b"data")
-    go_on, original, looks = threading.Event(), Holdings.look, []
+    began, go_on, original, looks = threading.Event(), threading.Event(), Holdings.look, []
 
     def look(self: Holdings) -> Held:
         looks.append(self)
-        assert go_on.wait(60)
+        began.set()
+        assert go_on.wait(600)
         return original(self)
 
     monkeypatch.setattr(Holdings, "look", look)
     monkeypatch.setattr(here, "FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(here, "LOOK_SECONDS", 3600.0)
     for _ in range(3):
         here.watch_partitions("study", str(tmp_path), FILES)
+    assert began.wait(600)
     assert len(looks) == 1
     assert "study" not in here.held_partitions(), "what is not known yet is not said to be nothing"
     go_on.set()
-    assert here._watched["study"].known.wait(60)
+    assert here._watched["study"].known.wait(600)
     assert here.held_partitions()["study"] == ([1], {})
     here.watch_partitions("study", str(tmp_path), FILES)
     assert len(looks) == 1
 
 
-def test_small_partitions_are_known_at_once(tmp_path: Path) -> None:
+def test_small_partitions_are_known_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(here, "FIRST_SECONDS", 600.0)
     (tmp_path / "part-0.npz").write_bytes(b"data")
     here.watch_partitions("study", str(tmp_path), FILES)
     assert here.held_partitions()["study"][0] == [0]
     here.watch_partitions("study", str(tmp_path / "elsewhere"), FILES)
     assert here.held_partitions()["study"][0] == [], "another folder is looked at anew"
+
+
+def test_a_file_that_is_replaced_while_it_is_looked_at_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A unit that finds another file doubts it; a look that began before must not say again that it lies here."""
+    (tmp_path / "part-0.npz").write_bytes(b"data")
+    monkeypatch.setattr(here, "FIRST_SECONDS", 600.0)
+    monkeypatch.setattr(here, "LOOK_SECONDS", 3600.0)
+    here.watch_partitions("study", str(tmp_path), FILES)
+    assert here.held_partitions()["study"][0] == [0]
+    original, replaced = Holdings.look, []
+
+    def look(self: Holdings) -> Held:
+        seen = original(self)
+        if not replaced:
+            (tmp_path / "part-0.npz").unlink()
+            replaced.append(True)
+            here.doubt_partition("study", "part-0.npz")
+        return seen
+
+    monkeypatch.setattr(Holdings, "look", look)
+    here._watched["study"].look()
+    assert here.held_partitions()["study"][0] == []

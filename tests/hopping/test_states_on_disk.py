@@ -134,14 +134,14 @@ def test_loading_a_partition_is_no_step_of_training(tmp_path: Path) -> None:
     write_partitions(tmp_path / "data", [0])
     base: dict[str, Any] = {
         "study": "slow",
-        "objective": "tests.hopping.hopping_objectives:train",
+        "objective": "tests.hopping.slow_loader:train",
         "metric": "train_loss",
         "seed": 1,
         "folder": str(tmp_path),
         "partition_folder": str(tmp_path / "data"),
         "partitions": ("part-0.npz",),
-        "load": "tests.hopping.hopping_objectives:load_slowly",
-        "stall_timeout": 4.0,
+        "load": "tests.hopping.slow_loader:load",
+        "stall_timeout": 1000.0,
     }
     unit = Unit("part-0.npz", 0, 0, 1, 0, "hops/trial-00000/attempt-0-unit-000000.safetensors")
     trainer = Trainer(base["objective"])

@@ -39,7 +39,7 @@ def assert_core_works(python: Path, folder: Path, blocked: list[str]) -> None:
     file = folder / "study.yaml"
     file.write_text(STUDY)
     done = subprocess.run(
-        [python, SCRIPT, file, folder / "home", *blocked], cwd=folder, capture_output=True, text=True, timeout=170
+        [python, SCRIPT, file, folder / "home", *blocked], cwd=folder, capture_output=True, text=True, timeout=600
     )
     told = done.stdout + done.stderr
     assert done.returncode == 0, told

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -40,14 +39,14 @@ class Child:
         with self.log.open("w") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log, stdout=log)
 
-    def end(self, timeout: float = 120) -> int:
+    def end(self, timeout: float = 600) -> int:
         assert self.process.stdin is not None
         self.process.stdin.write(FINISH)
         self.process.stdin.close()
         return self.process.wait(timeout)
 
 
-def wait_for(what: Callable[[], Any], seconds: float = 120) -> None:
+def wait_for(what: Callable[[], Any], seconds: float = 600) -> None:
     until = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < until, "waited in vain"
@@ -59,12 +58,6 @@ def journal(tmp_path: Path) -> Iterator[SqlJournal]:
     made = SqlJournal(f"sqlite:///{tmp_path / 'journal.db'}")
     yield made
     made.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_follows_a_study_while_it_goes_on_and_ends_with_its_input(tmp_path: Path, journal: SqlJournal) -> None:
@@ -84,10 +77,9 @@ def test_follows_a_study_while_it_goes_on_and_ends_with_its_input(tmp_path: Path
     assert "mlflow ui --backend-store-uri" in child.log.read_text()
 
 
-def test_a_server_that_comes_up_later_gets_everything(tmp_path: Path, journal: SqlJournal) -> None:
+def test_a_server_that_comes_up_later_gets_everything(tmp_path: Path, journal: SqlJournal, free_port: int) -> None:
     tracker = Tracker(tmp_path)
-    port = free_port()
-    uri = f"http://127.0.0.1:{port}"
+    uri = f"http://127.0.0.1:{free_port}"
     study, clock = start(journal, configs=4)
     child = Child(tmp_path, journal, uri, "--artifact-location", (tmp_path / "art").as_uri())
     server = None
@@ -97,7 +89,7 @@ def test_a_server_that_comes_up_later_gets_everything(tmp_path: Path, journal: S
         server = subprocess.Popen(
             [
                 str(Path(sys.executable).parent / "mlflow"), "server", "--backend-store-uri", tracker.uri,
-                "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
+                "--host", "127.0.0.1", "--port", str(free_port), "--workers", "1",
             ],
             env=os.environ | QUIET, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=tmp_path,
             start_new_session=True,
@@ -109,7 +101,7 @@ def test_a_server_that_comes_up_later_gets_everything(tmp_path: Path, journal: S
         child.process.kill()
         if server is not None:
             os.killpg(server.pid, signal.SIGTERM)  # older MLflow's command leaves its web server behind
-            server.wait(20)
+            server.wait(600)
     lines = child.log.read_text().splitlines()
     assert sum("cannot be copied" in line for line in lines) == 1
     assert f"{uri}/#/experiments/" in child.log.read_text()
@@ -118,9 +110,9 @@ def test_a_server_that_comes_up_later_gets_everything(tmp_path: Path, journal: S
     assert "promotions" in tracker.text(tracker.parent(), "promotions.json")
 
 
-def test_gives_up_in_time_and_names_the_cure(tmp_path: Path, journal: SqlJournal) -> None:
+def test_gives_up_in_time_and_names_the_cure(tmp_path: Path, journal: SqlJournal, free_port: int) -> None:
     play(*start(journal, configs=2))
-    child = Child(tmp_path, journal, f"http://127.0.0.1:{free_port()}", "--drain", "1")
+    child = Child(tmp_path, journal, f"http://127.0.0.1:{free_port}", "--drain", "1")
     try:
         assert child.end() == 3
     finally:
@@ -142,7 +134,7 @@ def test_a_study_taken_over_is_not_called_over(
     assert tracker.parent().info.status == "KILLED"
 
 
-def test_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: int) -> None:
     home = Home(tmp_path / "home")
     journal = home.open_journal()
     study = play(*start(journal, configs=2, top=1))
@@ -150,7 +142,7 @@ def test_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "0 new entries" in project_study(home, journal, NAME)
     place = read_place(home.study_folder(NAME))
     assert place is not None and place.url.startswith("mlflow ui") and place.compare
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:secret@127.0.0.1:{free_port()}")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:secret@127.0.0.1:{free_port}")
     with pytest.raises(TrackerError, match=r"was not copied to MLflow at http://127") as caught:
         project_study(home, journal, NAME)
     assert "secret" not in str(caught.value)
@@ -171,5 +163,5 @@ def test_two_processes_may_meet_at_a_new_store(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'new' / 'mlflow.db'}"
     code = f"from hpo_core.tracking.mlflow_client import open_client; open_client({uri!r}).search_experiments()"
     children = [subprocess.Popen([sys.executable, "-c", code], env=os.environ | QUIET) for _ in range(2)]
-    assert [child.wait(150) for child in children] == [0, 0]
+    assert [child.wait(600) for child in children] == [0, 0]
     assert open_client(uri).search_experiments()

@@ -15,9 +15,9 @@ import pytest
 
 from hpo_core.tracking.mlflow_client import open_client
 from tests.flows.conftest import Runner
-from tests.mlflow.test_mlflow_follow import QUIET, free_port
+from tests.mlflow.test_mlflow_follow import QUIET
 
-LIMIT = 300
+LIMIT = 600
 
 
 def _answers(uri: str) -> bool:
@@ -29,17 +29,16 @@ def _answers(uri: str) -> bool:
 
 
 @pytest.fixture
-def server(tmp_path: Path, empty_store: Path) -> Iterator[str]:
+def server(tmp_path: Path, empty_store: Path, free_port: int) -> Iterator[str]:
     """The address of an MLflow server that keeps all files itself."""
     folder = tmp_path / "server"
     folder.mkdir()
     (folder / "mlflow.db").write_bytes(empty_store.read_bytes())
-    port = free_port()
-    uri = f"http://127.0.0.1:{port}"
+    uri = f"http://127.0.0.1:{free_port}"
     process = subprocess.Popen(
         [
             str(Path(sys.executable).parent / "mlflow"), "server", "--backend-store-uri", "sqlite:///mlflow.db",
-            "--artifacts-destination", str(folder / "files"), "--host", "127.0.0.1", "--port", str(port),
+            "--artifacts-destination", str(folder / "files"), "--host", "127.0.0.1", "--port", str(free_port),
             "--workers", "1",
         ],
         env=os.environ | QUIET, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder,

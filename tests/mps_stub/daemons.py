@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("nvidia-cuda-mps-control")
-LIMIT = 120.0
+LIMIT = 600.0
 WORKER = """
 import sys
 from pathlib import Path
@@ -32,7 +32,7 @@ for line in sys.stdin:
 class Worker:
     """A process that uses the daemons of some GPUs."""
 
-    def __init__(self, stub: MpsStub, *, linger: float = 60.0, wait: float = 60.0) -> None:
+    def __init__(self, stub: MpsStub, *, linger: float = 60.0, wait: float = LIMIT) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", WORKER, str(stub.base), str(linger), str(wait)],
             env=stub.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -38,7 +38,7 @@ def read(cards: Cards, library: Path) -> Any:
     """In a process of its own: nvidia-ml-py loads the library once and for all."""
     pytest.importorskip("pynvml", reason="nvidia-ml-py comes with the extra 'gpu'")
     done = subprocess.run(
-        [sys.executable, "-c", READ], env=cards.environment(library), capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", READ], env=cards.environment(library), capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -83,7 +83,7 @@ def test_the_command_serves_a_finished_study_until_it_is_interrupted(how: signal
     try:
         assert process.stdout is not None
         (url,) = re.findall(r"http://127\.0\.0\.1:\d+/\S+/", process.stdout.readline())
-        with urllib.request.urlopen(url, timeout=120) as answer:
+        with urllib.request.urlopen(url, timeout=600) as answer:
             page = answer.read().decode()
         assert "world" in page and data_of(page)["trials"]["rows"]
         process.send_signal(how)

@@ -176,9 +176,9 @@ def test_random_search_has_one_rung(tmp_path: Path) -> None:
 def test_a_thousand_trials_stay_small_and_quick(tmp_path: Path) -> None:
     world = World(search={**ASHA, "configs": 1000, "max_resource": 81}, slots=16).play()
     entries = world.entries()
-    begin = time.perf_counter()
+    begin = time.process_time()
     path = write_report(entries, tmp_path / "r.html")
-    assert time.perf_counter() - begin < 10  # about 2 s on an idle core
+    assert time.process_time() - begin < 10  # about 2 s, however many others compute meanwhile
     assert path.stat().st_size < 10e6
 
 

@@ -61,7 +61,7 @@ def served(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     yield made
     made.shutdown()
     made.server_close()
-    thread.join(30)
+    thread.join(600)
 
 
 def column(page: Any, place: int) -> list[str]:

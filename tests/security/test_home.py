@@ -42,7 +42,6 @@ def contents(folder: Path) -> dict[str, str | None]:
     return {str(path): path.read_text() if path.is_file() else None for path in folder.rglob("*")}
 
 
-@pytest.mark.timeout(300)
 def test_all_files_of_a_study_are_private(tmp_path: Path) -> None:
     old = os.umask(0o000)
     try:
@@ -147,7 +146,6 @@ def test_linked_files_in_a_study_folder_are_refused(tmp_path: Path, thesis: Path
     assert contents(thesis) == before
 
 
-@pytest.mark.timeout(300)
 def test_a_linked_attempt_log_is_not_appended_to(tmp_path: Path, thesis: Path) -> None:
     """Output of training once went to a shell's profile."""
     (tmp_path / "talks.py").write_text(
@@ -161,7 +159,7 @@ def test_a_linked_attempt_log_is_not_appended_to(tmp_path: Path, thesis: Path) -
     (logs / "trial-00000-attempt-0.log").symlink_to(thesis / "profile")
     before = contents(thesis)
     process = real.start()
-    process.wait(200)
+    process.wait(600)
     assert contents(thesis) == before
 
 
@@ -194,7 +192,7 @@ def test_a_home_of_another_user_is_refused(open_folder: Path) -> None:
         "    except StorageError as error: print(error)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, str(foreign)], capture_output=True, text=True, timeout=120, check=True, cwd=ROOT
+        [sys.executable, "-c", script, str(foreign)], capture_output=True, text=True, timeout=600, check=True, cwd=ROOT
     )
     said = done.stdout.splitlines()
     assert len(said) == 2 and all("belongs to user 4321" in line for line in said), done
@@ -205,11 +203,11 @@ def test_a_home_of_another_user_is_refused(open_folder: Path) -> None:
     os.chown(open_folder / "work" / ".hpo", 4321, 4321)
     told = subprocess.run(
         [sys.executable, "-m", "hpo_flows.command", "report", "x"],
-        capture_output=True, text=True, timeout=120, cwd=open_folder / "work",
+        capture_output=True, text=True, timeout=600, cwd=open_folder / "work",
     )  # fmt: skip
     assert told.returncode == 4  # reading makes nothing there, whoever reads
     script = "from hpo_core.home import Home\nHome().open_journal()"
     refused = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=open_folder / "work"
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=600, cwd=open_folder / "work"
     )
     assert "belongs to user 4321" in refused.stderr and list((open_folder / "work" / ".hpo").iterdir()) == []

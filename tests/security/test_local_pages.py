@@ -21,11 +21,11 @@ def server() -> Iterator[LocalServer]:
     yield made
     made.shutdown()
     made.server_close()
-    thread.join(10)
+    thread.join(600)
 
 
 def ask(server: LocalServer, path: str, method: str = "GET", **headers: str) -> tuple[int, str, dict[str, str]]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=600)
     connection.putrequest(method, path, skip_host=True)
     for name, value in {"Host": f"127.0.0.1:{server.server_port}", **headers}.items():
         connection.putheader(name, value)

@@ -27,10 +27,9 @@ from tests.flows.conftest import Runner, server_file, wait_for_entries
 from tests.flows.prefect_api import ask
 from tests.security.listening import sockets_of
 
-pytestmark = pytest.mark.timeout(600)
 EVIL = "http://evil.example"
 PREFECT = tuple(map(int, version("prefect").split(".")[:3]))
-PATIENCE = 240.0
+PATIENCE = 600.0
 
 
 @pytest.fixture(scope="module")

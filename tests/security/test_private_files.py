@@ -86,7 +86,7 @@ def test_files_of_another_user_are_refused(open_folder: Path) -> None:
     # Imported before the change of user: the interpreter may lie where that user cannot look.
     script = "import hpo_core.model.errors, hpo_core.security.private_files\n" + script
     done = subprocess.run(
-        [sys.executable, "-c", script, str(foreign)], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", script, str(foreign)], capture_output=True, text=True, timeout=600, check=True
     )
     said = done.stdout.splitlines()
     assert len(said) == 2 and all("belongs to user 4321" in line for line in said), done

@@ -185,7 +185,6 @@ def train(trial):
 """
 
 
-@pytest.mark.timeout(600)
 def test_no_secret_of_the_settings_is_stored_or_printed(hpo: Runner) -> None:
     """A real study with Prefect and MLflow: what its function raises and prints is nowhere but in its own log."""
     (hpo.folder / "leaky.py").write_text(LEAKY)
@@ -198,7 +197,7 @@ def test_no_secret_of_the_settings_is_stored_or_printed(hpo: Runner) -> None:
         search={"method": "grid", "max_resource": 1}, training={"retries": {"crashed": 0}},
     )  # fmt: skip
     process = hpo.start("tune", file)
-    said = "\n".join(process.communicate(timeout=400))
+    said = "\n".join(process.communicate(timeout=600))
     assert process.returncode == 9, said
     for number in range(7):
         said += hpo("show", "toy", "--trial", str(number))

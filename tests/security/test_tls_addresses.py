@@ -58,7 +58,7 @@ def scheduler(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     for process in reversed(started):
         for one in (*process.children(recursive=True), process):
             one.kill()
-        process.wait(20)
+        process.wait(600)
 
 
 def test_a_study_trains_on_a_scheduler_behind_tls(scheduler: tuple[str, dict[str, str]], tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_a_study_trains_on_a_scheduler_behind_tls(scheduler: tuple[str, dict[str
     cluster = {"kind": "address", "address": address, **files}
     real = Real(tmp_path, "good", cluster=cluster, search={"method": "random", "configs": 4, "max_resource": 2})
     process = real.start()
-    assert process.wait(150) == 0, real.log.read_text()[-3000:]
+    assert process.wait(600) == 0, real.log.read_text()[-3000:]
     study = real.assert_whole(configs=4)
     entries = list(real.home.open_journal().entries("real"))
     workers = {e.worker for entry in entries for e in entry.events if isinstance(e, JobCompleted)}

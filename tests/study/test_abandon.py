@@ -204,7 +204,7 @@ def test_time_without_a_controller_is_none_that_the_study_was_driven() -> None:
 
 def hpo(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hpo_flows.command", *arguments, "--home", str(home)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
 def test_the_command(tmp_path: Path) -> None:

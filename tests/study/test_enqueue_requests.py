@@ -34,7 +34,7 @@ def answered(study: Study, requests: EnqueueRequests, request: EnqueueRequest) -
 
     def wait() -> None:
         try:
-            assert request.wait(60)
+            assert request.wait(600)
         except Exception as error:
             found.append(error)
 

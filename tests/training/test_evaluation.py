@@ -92,7 +92,7 @@ def test_evaluation_loads_models_and_neither_trains_nor_writes(tmp_path: Path) -
 
 def test_evaluation_in_a_separate_process_gives_the_same_result(tmp_path: Path) -> None:
     wanted = request("good", tmp_path, count=2)
-    assert evaluate_models(wanted, timeout=100) == evaluate_in_process(wanted)
+    assert evaluate_models(wanted, timeout=600) == evaluate_in_process(wanted)
 
 
 def test_losses_beyond_the_limit_are_reduced_to_quantiles(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_the_error_of_a_dead_evaluation_process_has_the_end_of_its_output(tmp_pa
 
 
 def is_alive(pid: int) -> bool:
-    for _ in range(100):  # a killed process is there until somebody has waited for it
+    for _ in range(12_000):  # a killed process is there until somebody has waited for it
         if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
             return False
         time.sleep(0.05)
@@ -130,13 +130,16 @@ def is_alive(pid: int) -> bool:
 
 
 def test_a_surviving_subprocess_does_not_delay_the_result(tmp_path: Path) -> None:
-    (found,) = evaluate_models(request("helped", tmp_path), timeout=60)
+    (found,) = evaluate_models(request("helped", tmp_path), timeout=600)
     assert not is_alive(int(found.metrics["loss"])), "it ends with the evaluation"
 
 
 def test_an_evaluation_beyond_its_timeout_is_ended_with_its_subprocesses(tmp_path: Path) -> None:
-    with pytest.raises(ObjectiveError, match=r"hangs took longer than 4 s(.|\n)*helper \d+") as caught:
-        evaluate_models(request("hangs", tmp_path), timeout=4)
+    for seconds in (4, 30, 200):  # the last of them is enough for any machine to begin the function
+        with pytest.raises(ObjectiveError, match=f"hangs took longer than {seconds} s") as caught:
+            evaluate_models(request("hangs", tmp_path), timeout=seconds)
+        if "helper" in str(caught.value):
+            break
     assert not is_alive(int(str(caught.value).rpartition("helper ")[2]))
 
 

@@ -67,7 +67,7 @@ def share(memory: int, **changes: Any) -> dict[str, Any]:
 def run(cards: Cards, library: Path, *jobs: tuple[dict[str, Any], dict[str, Any] | None]) -> list[Report]:
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(Path(__file__).parent), str(cards.folder.parent), json.dumps(jobs)],
-        env=cards.environment(library), capture_output=True, text=True, timeout=170,
+        env=cards.environment(library), capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [msgspec.json.decode(line, type=Report) for line in done.stdout.splitlines()]

@@ -117,18 +117,11 @@ def cublas_memory(trial):
     raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
 
 
-def sleeps(trial):
-    for step in trial.steps():
-        trial.report(loss=1.0)
-        if step == trial.params.get("at", 0):
-            time.sleep(60)
-
-
 def deaf(trial):
     """Ignores SIGTERM, and has a child that does, too."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     (trial.folder / "pids").write_text(f"{os.getpid()} {_grandchild()}")
-    time.sleep(60)
+    time.sleep(3600)
 
 
 def litter(trial):
@@ -138,15 +131,15 @@ def litter(trial):
 
 
 def lingering_thread(trial):
-    threading.Thread(target=time.sleep, args=(60,)).start()
+    threading.Thread(target=time.sleep, args=(3600,)).start()
     trial.report(loss=1.0)
 
 
 def _grandchild():
-    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
     return subprocess.Popen([sys.executable, "-c", code]).pid
 
 
 def kills_zygote(trial):
     os.kill(os.getppid(), signal.SIGKILL)
-    time.sleep(60)
+    time.sleep(3600)

@@ -45,7 +45,7 @@ class Bench:
             seed=3,
             folder=str(self.folder),
             pythonpath=(HERE,),
-            timeout=120.0,
+            timeout=600.0,
             **{"metric": "loss", **limits},
         )
 
@@ -71,14 +71,16 @@ def cpu_share(memory: int, capacity: int, **changes: Any) -> Share:
 
 
 def test_memory_cores_startup_and_unit_are_what_the_child_did(bench: Bench) -> None:
-    report = bench.run("known", mb=150, startup=0.3, cpu=0.1, sleep=0.15, target=3)
+    report = bench.run("known", mb=150, looks=3, startup=0.3, cpu=0.1, sleep=0.15, target=3)
+    until = time.time()
     assert report.outcome is Outcome.COMPLETED, report
-    usage, wall = report.usage, report.metrics["wall"]
+    usage, wall, inner = report.usage, report.metrics["wall"], report.metrics["inner"]
     assert isinstance(usage, Usage)
     assert 148 * MB < usage.memory < 170 * MB
     assert usage.startup_seconds >= 0.3
-    assert usage.unit_seconds == pytest.approx(wall / 3, rel=0.1)
-    assert usage.cores * wall == pytest.approx(0.3, abs=0.12)  # the start-up, which slept, is not in the mean
+    assert inner / 3 <= usage.unit_seconds <= wall / 3
+    seconds = until - report.metrics["began_at"]  # the start-up, which slept, is not in the mean
+    assert usage.cores * seconds > 0.29 and usage.cores * wall < 0.42
     assert (usage.device_memory, usage.compute, usage.share, usage.device) == (None, None, None, "")
 
 
@@ -158,9 +160,9 @@ def in_background(bench: Bench, iterations: int, *, seconds: float) -> tuple[lis
 
 
 def test_a_running_attempt_tells_what_it_uses_once_its_profile_is_complete(bench: Bench) -> None:
-    reports, thread, found = in_background(bench, 10, seconds=60)
+    reports, thread, found = in_background(bench, 10, seconds=600)
     (bench.folder / "go").touch()
-    thread.join(60)
+    thread.join(600)
     usage = msgspec.convert(found, Usage)
     assert 88 * MB < usage.memory < 110 * MB
     assert usage.unit_seconds == 0.0  # no unit has ended yet
@@ -171,17 +173,17 @@ def test_a_running_attempt_tells_what_it_uses_once_its_profile_is_complete(bench
 def test_a_running_attempt_tells_nothing_before_its_profile_is_complete(bench: Bench) -> None:
     reports, thread, found = in_background(bench, 9, seconds=1.0)
     (bench.folder / "go").touch()
-    thread.join(60)
+    thread.join(600)
     assert found is None
     assert reports[0].outcome is Outcome.COMPLETED
 
 
 def test_a_lost_attempt_keeps_what_was_known_of_it(bench: Bench) -> None:
-    reports, thread, found = in_background(bench, 10, seconds=60)
+    reports, thread, found = in_background(bench, 10, seconds=600)
     (trainer,) = bench.pool._running.values()
     assert trainer._zygote is not None
     trainer._zygote.kill()
-    thread.join(60)
+    thread.join(600)
     assert reports[0].outcome is Outcome.LOST
     assert msgspec.to_builtins(reports[0].usage) == found
 
@@ -232,13 +234,13 @@ def test_the_limit_of_a_running_attempt_is_lowered(bench: Bench, limit: int, out
     )
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(bench.pool.run, request)
-        until = time.monotonic() + 60
+        until = time.monotonic() + 600
         while not bench.pool.usages() and time.monotonic() < until:
             time.sleep(0.02)
         assert not bench.pool.limit(0, 7, str(bench.folder), limit), "another attempt"
         assert bench.pool.limit(0, 0, str(bench.folder), limit)
         (bench.folder / "go").touch()
-        report = running.result(120)
+        report = running.result(600)
     assert report.outcome is outcome, report.message
     assert isinstance(report.usage, Usage) and report.usage.share == (1000, min(limit, 300 * MB), 1000)
     if outcome is Outcome.OUT_OF_MEMORY:

@@ -57,7 +57,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.001)
     return holds()

@@ -12,6 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.training import zygote_watch
+from tests.training.zygote_watch import be_seen
+
+zygote_watch.install()
+
 MB = 1_000_000
 INHERITED = np.ones(80 * MB // 8)
 """Made in the zygote; a child shares it until it writes."""
@@ -31,7 +36,7 @@ def burn(seconds):
 def hold(megabytes, ready, go):
     taken = take(megabytes)
     ready.set()
-    go.wait(60)
+    go.wait(600)
     return taken
 
 
@@ -43,12 +48,15 @@ def known(trial):
     """A start-up, memory, processor time and units, all as the parameters say."""
     time.sleep(trial.params.get("startup", 0.0))
     kept = take(trial.params.get("mb", 0))
-    began = time.monotonic()
+    be_seen(trial.params.get("looks", 0))
+    began_at, began, first = time.time(), time.monotonic(), 0.0
     for _ in trial.steps():
+        first = first or time.monotonic()
         burn(trial.params.get("cpu", 0.0))
         time.sleep(trial.params.get("sleep", 0.0))
+        last = time.monotonic()
     wall = time.monotonic() - began
-    trial.report(loss=float(kept.sum()), wall=wall)
+    trial.report(loss=float(kept.sum()), began_at=began_at, wall=wall, inner=last - first)
 
 
 def without_loop(trial):
@@ -60,7 +68,7 @@ def writes_what_it_inherited(trial):
     for _ in trial.steps():
         if trial.params["write"]:
             INHERITED[:] += 1
-        time.sleep(1.2)
+        be_seen()
     trial.report(loss=0.0)
 
 
@@ -73,8 +81,8 @@ def starts_processes(trial):
         for worker in workers:
             worker.start()
         for one in ready:
-            one.wait(60)
-        time.sleep(1.3)
+            one.wait(600)
+        be_seen()
         go.set()
         for worker in workers:
             worker.join()
@@ -85,10 +93,16 @@ def shares_with_processes(trial):
     """As a loader with workers does: they were forked, and read what is there."""
     kept = take(trial.params["mb"])
     context = get_context("fork")
+    go = context.Event()
     for _ in trial.steps():
-        workers = [context.Process(target=time.sleep, args=(1.5,)) for _ in range(4)]
+        ready = [context.Event() for _ in range(4)]
+        workers = [context.Process(target=hold, args=(0, one, go)) for one in ready]
         for worker in workers:
             worker.start()
+        for one in ready:
+            one.wait(600)
+        be_seen(3)
+        go.set()
         for worker in workers:
             worker.join()
     trial.report(loss=float(kept[0]))
@@ -98,17 +112,17 @@ def reads_a_mapped_file(trial):
     """As a data set in a file does: it is mapped, read and closed again; all else is small."""
     for _ in trial.steps():
         np.memmap(trial.params["file"], mode="r", dtype=np.uint8).sum()
-        time.sleep(1.0)
+        be_seen(3)  # after so few as two, what the kernel says of it at the end would count
     trial.report(loss=0.0)
 
 
 def grows(trial):
-    """Takes more and more, slowly enough to be seen."""
+    """Takes more and more, and is seen each time."""
     kept = []
     for _ in trial.steps():
-        for _ in range(int(trial.params["mb"] / 10)):
-            kept.append(take(10))
-            time.sleep(0.02)
+        for _ in range(int(trial.params["mb"] / 45)):
+            kept.append(take(45))
+            be_seen()
     trial.report(loss=0.0)
 
 
@@ -127,7 +141,7 @@ def native_library(trial):
 
 def killed(trial):
     kept = take(trial.params["mb"])
-    time.sleep(1.0)
+    be_seen()
     os.kill(os.getpid(), signal.SIGKILL)
     return kept
 
@@ -138,13 +152,11 @@ def minibatches(trial):
     for _ in trial.steps():
         for _ in range(trial.params["iterations"]):
             trial.iteration()
-        for _ in range(2000):
-            if Path(trial.params["file"]).exists():
-                break
+        while not Path(trial.params["file"]).exists():
             time.sleep(0.02)
         if "then" in trial.params:
             more = take(trial.params["then"])
-            time.sleep(2.0)
+            be_seen()
             del more
     trial.report(loss=float(kept[0]))
 

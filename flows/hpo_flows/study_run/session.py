@@ -256,8 +256,15 @@ class Session:
         if study.spec.data is not None:
             trials = [*study.state.running, *study.state.waiting, *study.state.extended]
             times = epoch_times_of(study)
+            entries = study.journal.entries(study.spec.study)
             executor = HoppingExecutor(
-                units or self.executor, study.spec, self.folder, running=trials, times=times, pool=units
+                units or self.executor,
+                study.spec,
+                self.folder,
+                running=trials,
+                times=times,
+                pool=units,
+                entries=entries,
             )
             observers.append(MeasurementWriter(study, times.estimates))
         dispatcher = make_dispatcher(study, executor)

@@ -15,7 +15,8 @@ from pathlib import Path
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.hopping.epoch_times import EpochTimes
 from hpo_core.execution.hopping.missing_partitions import MissingPartitions
-from hpo_core.execution.hopping.progress_files import ProgressFiles
+from hpo_core.execution.hopping.progress_files import Progress, ProgressFiles
+from hpo_core.execution.hopping.recorded_units import observe_recorded
 from hpo_core.execution.hopping.training import Training
 from hpo_core.execution.hopping.unit_executor import UnitExecutor, WorkerPool
 from hpo_core.execution.hopping.unit_gangs import gang_limit_of
@@ -28,6 +29,7 @@ from hpo_core.hopper.useful_workers import useful_workers
 from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import StorageError
+from hpo_core.model.events import Entry
 from hpo_core.model.partition_file import weights_of
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
@@ -50,6 +52,8 @@ class HoppingExecutor:
             of use.
         times: what is known of the seconds of an epoch; None: nothing yet.
         pool: where the study shares its workers: ``inner`` itself.
+        entries: of the journal so far, from which sizes of gangs are known that were measured; not read where these
+            are given, or not wanted.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class HoppingExecutor:
         running: Iterable[int] = (),
         times: EpochTimes | None = None,
         pool: WorkerPool | None = None,
+        entries: Iterable[Entry] = (),
     ) -> None:
         data = spec.data
         assert data is not None, "models hop over data.partitions"
@@ -69,21 +74,25 @@ class HoppingExecutor:
         self._spec = spec
         self._requests = JobRequests(spec, str(folder))
         self._files = None if folder is None else ProgressFiles(folder)
+        running = list(running)
         self.keep_only(running)
         files = [*data.files, *data.validation_files]
         self._names = [file.name for file in files]
         self._places = {name: place for place, name in enumerate(self._names)}
         self._trained_on = len(data.files)
         self._weights = weights_of(files)
+        self._times = times or EpochTimes(spec)
+        unit_times = UnitTimes(self._weights, trained_on=self._trained_on)
+        gangs = gang_limit_of(spec, unit_times) if spec.training.gang == "auto" else None
+        if gangs is not None and gangs.measures:
+            observe_recorded(unit_times, entries, self._progress_of(running), expected=self._times.expected)
         self._schedule = HopSchedule(
             self._names[: self._trained_on],
             POLICIES[data.scheduler](Stream(spec.seed, "hops", 0)),
-            times=UnitTimes(self._weights, trained_on=self._trained_on),
+            times=unit_times,
             validation=self._names[self._trained_on :],
+            gangs=gangs,
         )
-        if spec.training.gang == "auto":
-            self._schedule.gangs = gang_limit_of(spec, self._schedule.times)
-        self._times = times or EpochTimes(spec)
         self._lock = threading.RLock()
         self._trainings: dict[int, Training] = {}
         """By trial."""
@@ -347,6 +356,12 @@ class HoppingExecutor:
             else:
                 self._files.remove(training.job.trial)
         self._add(training)
+
+    def _progress_of(self, trials: Iterable[int]) -> list[tuple[int, Progress]]:
+        if self._files is None:
+            return []
+        found = ((trial, self._files.read(trial)) for trial in trials)
+        return [(trial, progress) for trial, progress in found if progress is not None]
 
     def _remove_state(self, state: Checkpoint | None) -> None:
         if state is not None and self._files is not None:

@@ -74,18 +74,27 @@ class ProgressFiles:
 
     def find(self, job: Job) -> Progress | None:
         """What an earlier attempt at the job left; None where there is nothing that it can go on from."""
-        path = self._path(job.trial)
+        found = self.read(job.trial)
+        if found is None:
+            return None
         try:
-            check_folder(path.parent, below=self._root)
-            with open_private(path, "rb") as file:
-                found = _progress.decode(file.read(_MOST_BYTES))
             state = local_path(self._root, found.state.uri, HOPS)
-        except (OSError, msgspec.MsgspecError, HpoError):
+        except HpoError:
             return None
         start = job.checkpoint.resource if job.checkpoint else 0
         origin = job.checkpoint.uri if job.checkpoint else None
         fits = found.origin == origin and found.params == job.params and start < found.epoch < job.target
         return found if fits and state is not None and state.is_file() else None
+
+    def read(self, trial: int) -> Progress | None:
+        """What was saved last; None where nothing is there, or nothing that can be read."""
+        path = self._path(trial)
+        try:
+            check_folder(path.parent, below=self._root)
+            with open_private(path, "rb") as file:
+                return _progress.decode(file.read(_MOST_BYTES))
+        except (OSError, msgspec.MsgspecError, HpoError):
+            return None
 
     def remove_state(self, state: Checkpoint) -> None:
         """Remove the state that a unit left, once nothing can need it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from hpo_core.checkpoints.tree_bytes import tree_bytes, tree_digest, tree_of
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.training.gang.batches import parts_of_batches
+from hpo_core.training.gang.first_gradients import FirstGradients
 from hpo_core.training.gang.rank_place import RankPlace
 from hpo_core.training.random_state import capture_all, restore_all
 
@@ -46,6 +46,8 @@ class Ranks:
         """Whether :meth:`own_batches` was called, and whether one of its batches is trained on now."""
         self._data_part = 1 / place.size
         """This rank's part of the examples that the ranks iterate over, where each has its own."""
+        self._gradients: FirstGradients | None = None
+        """Those of modules that :meth:`data_parallel` wrapped, until they were compared."""
         self._collectives = _collectives()
         """Collective calls before those of the training function; None: this torch does not count them."""
 
@@ -85,6 +87,23 @@ class Ranks:
                 restore_all(tree_of(states[0]))
             self._uneven = False
 
+    def same_gradients(self, *, last: bool) -> tuple[str, ...]:
+        """A warning where all ranks train on the same data, after the first steps; each rank must call it.
+
+        Args:
+            last: whether this was the last step of the job.
+        """
+        found = self._gradients
+        if found is None or found.judged:
+            return ()
+        if not found.are_same(self.gather(found.encoded()), last=last):
+            return ()
+        return (
+            f"the {self.size} ranks of the gang computed the same gradients: each trains on the same data, so "
+            f"{self.size} slots do the work of one. trial.data_parallel() does not divide batches: train on what "
+            "`trial.shard(x, y)` returns, or on `trial.batches(order, batch_size)`; or set training.gang to 1",
+        )
+
     def data_parallel(self, module: Any, **options: Any) -> Any:
         """The module wrapped by torch's ``DistributedDataParallel``; gradients are weighted by the parts of the batch.
 
@@ -96,7 +115,8 @@ class Ranks:
 
         cuda = next((tensor.device for tensor in module.parameters() if tensor.device.type == "cuda"), None)
         devices = {} if cuda is None else {"device_ids": [cuda.index]}
-        warnings.filterwarnings("ignore", message="find_unused_parameters=True was specified")
+        if self._gradients is None and not self.own_data:
+            self._gradients = FirstGradients()
         wrapped = torch.nn.parallel.DistributedDataParallel(
             module, **{"find_unused_parameters": True, **devices, **options}
         )
@@ -107,6 +127,9 @@ class Ranks:
                     f"A gradient outside of trial.batches(): the {self.size} ranks have a partition each, so one of "
                     f"them would wait for batches that the others do not have. {OWN_DATA_CURE}"
                 )
+            if self._gradients is not None and bucket.index() == 0 and self._weight == 1 / self.size:
+                # other weights: the batch was divided; in one of fewer examples than ranks some compute the same one
+                self._gradients.add(bucket.buffer())
             work = distributed.all_reduce(bucket.buffer().mul_(self._weight), async_op=True)
             return work.get_future().then(lambda done: done.value()[0])
 

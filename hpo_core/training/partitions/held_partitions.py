@@ -27,30 +27,46 @@ class _Watched:
         self._places = {file.name: place for place, file in enumerate(files)}
         self.holdings = Holdings(folder_here(folder, os.environ), files)
         self._lock = threading.Lock()
+        self._doubts = 0
         self._looked = -float("inf")
         self.held: Held = ([], {})
         self.known = threading.Event()
         """Set once the first look has ended."""
 
-    def look(self) -> None:
+    def look(self, *, only_if_old: bool = False) -> None:
         """Look at the files now, unless another thread does."""
         if not self._lock.acquire(blocking=False):
             return
         try:
-            found = self.holdings.look()
-            self.held = sorted(self._places[name] for name in found.names), dict(found.problems)
-            self._looked = time.monotonic()
-            self.known.set()
+            if only_if_old and not self._is_old():  # another thread has looked since this one was started
+                return
+            while True:  # a file that was looked at may have been replaced since, and doubted
+                doubts = self._doubts
+                found = self.holdings.look()
+                if doubts != self._doubts:
+                    continue
+                self.held = sorted(self._places[name] for name in found.names), dict(found.problems)
+                self._looked = time.monotonic()
+                self.known.set()
+                if doubts == self._doubts:
+                    return
         finally:
             self._lock.release()
 
     def look_soon(self) -> None:
         """Have the files looked at in the background, where the last look is old."""
-        if time.monotonic() >= self._looked + LOOK_SECONDS and not self._lock.locked():
-            threading.Thread(target=self.look, name="look-at-partitions", daemon=True).start()
+        if self._is_old() and not self._lock.locked():
+            look = threading.Thread(
+                target=self.look, kwargs={"only_if_old": True}, name="look-at-partitions", daemon=True
+            )
+            look.start()
+
+    def _is_old(self) -> bool:
+        return time.monotonic() >= self._looked + LOOK_SECONDS
 
     def doubt(self, name: str) -> None:
-        """Say no more that this one lies here, until it was looked at again."""
+        """Say no more that this one lies here, until it was looked at again; a look that goes on begins anew."""
+        self._doubts += 1
         places, problems = self.held
         self.held = [place for place in places if place != self._places.get(name)], problems
         self._looked = -float("inf")

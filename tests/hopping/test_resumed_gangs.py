@@ -1,0 +1,207 @@
+"""A controller that goes on after another one knows which sizes of gangs were worth it; judged from the journal."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hpo_core import MemoryJournal, Study
+from hpo_core.execution.hopping.epoch_times import EpochTimes
+from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
+from hpo_core.execution.hopping.recorded_units import observe_recorded
+from hpo_core.execution.loop import Loop
+from hpo_core.execution.virtual_workers import Worker
+from hpo_core.hopper.unit_times import UnitTimes
+from hpo_core.model.events import AttemptFailed, Entry, JobCompleted
+from hpo_core.model.hops import units_of
+from hpo_core.model.trial import Job
+from tests.hopping.hopping_studies import METHODS, VirtualHopping
+from tests.hopping.test_states_on_disk import UnitsThatWrite
+
+GANGS: dict[str, Any] = {"training": {"gang": "auto"}, "cluster": {"kind": "local", "workers": 8}}
+SPEEDS = {"never": (1.1, 1.1, 1.1), "up to two": (1.9, 1.95, 2.0), "up to four": (1.9, 2.6, 3.4)}
+"""How many times as fast 2, 3, and 4 and more ranks are as one."""
+
+
+def speedup(speeds: str) -> Any:
+    def gain(job: Job) -> float:
+        assert job.unit is not None
+        return (1.0, *SPEEDS[speeds])[min(job.unit.ranks, 4) - 1]
+
+    return gain
+
+
+def world_of(search: str = "sha", speeds: str = "never", **given: Any) -> VirtualHopping:
+    more = {"partitions": 8, "workers": [Worker()] * 8, "more": GANGS} | given
+    return VirtualHopping(search=METHODS[search], speedup=speedup(speeds), **more)
+
+
+def go_on(
+    world: VirtualHopping, entries: list[Entry], folder: Path | None = None, *, killed: float = 0.0
+) -> VirtualHopping:
+    """The world, where another controller wrote these entries and was killed."""
+    world.journal = MemoryJournal()
+    world.journal.create("hopping", entries[0])
+    for entry in entries[1:]:
+        world.journal.append("hopping", entry)
+    world.clock.now = max(entries[-1].time, killed)
+    world.study = study = Study.open("hopping", world.journal, clock=world.clock)
+    running = [*study.state.running, *study.state.waiting]
+    read = world.journal.entries("hopping")
+    world.executor = HoppingExecutor(world.units, study.spec, folder, running=running, entries=read)
+    study.recover("the second controller")
+    world.loop = Loop(study, world.executor)
+    return world
+
+
+def sizes(entries: list[Entry]) -> list[int]:
+    """Ranks of all units that the journal holds, in the order of their ends; each once."""
+    units = {
+        (unit[0].ended, event.trial, unit)
+        for entry in entries
+        for event in entry.events
+        if isinstance(event, JobCompleted | AttemptFailed)
+        for unit in units_of(event.visits or (), event.together)
+    }
+    return [len(unit) for _, _, unit in sorted(units)]
+
+
+@pytest.mark.parametrize("speeds", sorted(SPEEDS))
+@pytest.mark.parametrize("search", ["sha", "asha", "random"])
+def test_what_the_journal_holds_is_what_the_first_controller_measured(search: str, speeds: str) -> None:
+    workers = [*[Worker()] * 6, Worker(speed=0.5), Worker(joins=30.0)]
+    world = world_of(search, speeds, workers=workers, validation=1).run()
+    live = world.executor._schedule.times
+    assert len(live.measured_gangs()) >= 1
+    files = [*world.names, *world.validation]
+    found = UnitTimes([1.0] * len(files), trained_on=8)
+    times = EpochTimes(world.study.spec)
+    observe_recorded(found, world.journal.entries("hopping"), expected=times.expected)
+    assert found.measured_gangs() == live.measured_gangs()
+    for ranks in live.measured_gangs():
+        assert found.gain(ranks) == pytest.approx(live.gain(ranks), rel=0.02)
+    for trial in world.study.state.trials:
+        assert found.cost(trial.number) == pytest.approx(live.cost(trial.number), rel=0.02)
+    for worker in world.held:
+        assert found.slowness(worker) == pytest.approx(live.slowness(worker), rel=0.02)
+
+
+@pytest.mark.parametrize("search", ["sha", "asha"])
+def test_a_size_that_was_too_slow_is_not_tried_again_after_a_kill_at_any_entry(search: str) -> None:
+    """Two ranks are too slow twice, as the first controller found; each later one would try them twice again."""
+    whole = world_of(search).run()
+    entries = list(whole.journal.entries("hopping"))
+    cuts = [cut for cut in range(2, len(entries)) if sizes(entries[:cut]).count(2) >= 2]
+    assert cuts and max(sizes(entries)) == 2
+    for cut in cuts:
+        again = go_on(world_of(search), entries[:cut]).run()
+        assert again.study.status == "finished"
+        after = list(again.journal.entries("hopping"))
+        assert sizes(after).count(2) == sizes(entries[:cut]).count(2), f"killed after entry {cut}"
+
+
+def test_a_large_gang_is_used_at_once_after_a_kill() -> None:
+    """Eight ranks are as fast as linear; a controller that knows nothing begins with one, two and three again."""
+
+    def one_after_the_other() -> VirtualHopping:
+        return VirtualHopping(
+            search={"method": "random", "max_resource": 4, "configs": 2},
+            speedup=lambda job: float(job.unit.ranks),  # type: ignore[union-attr]
+            **{"partitions": 8, "workers": [Worker()] * 8, "more": GANGS, "data": {"concurrent": 1}},
+        )
+
+    entries = list(one_after_the_other().run().journal.entries("hopping"))
+    cut = next(cut for cut in range(2, len(entries)) if 8 in sizes(entries[:cut]))
+    known = sizes(entries[:cut])
+    assert known[:3] == [1, 2, 3] and known[-2:] == [8, 8]
+    again = go_on(one_after_the_other(), entries[:cut]).run()
+    new = sizes(list(again.journal.entries("hopping")))[len(known) :]
+    assert new == sizes(entries)[len(known) :] == [1, 7, 8, 8, 8], "its second trial is new to both"
+
+
+def test_epochs_that_ended_of_a_job_under_way_count(tmp_path: Path) -> None:
+    """They are in the folder of the study and not in the journal."""
+    search = {"method": "random", "max_resource": 6, "configs": 1}
+
+    def on_disk() -> VirtualHopping:
+        world = VirtualHopping(
+            search=search, speedup=speedup("never"), partitions=8, workers=[Worker()] * 8, more=GANGS
+        )
+        world.units.__class__ = UnitsThatWrite
+        world.units.folder = tmp_path  # type: ignore[attr-defined]
+        return world
+
+    first = on_disk()
+    first.executor = HoppingExecutor(first.units, first.study.spec, tmp_path)
+    first.loop = Loop(first.study, first.executor)
+    first.loop.run(until=30.0)
+    entries = list(first.journal.entries("hopping"))
+    assert not sizes(entries) and list(tmp_path.glob("hops/*/progress.msgpack"))
+    again = go_on(on_disk(), entries, tmp_path, killed=30.0).run()
+    again.judge()
+    assert sizes(list(again.journal.entries("hopping"))).count(2) == 2
+
+
+def test_units_of_a_failed_attempt_count_once() -> None:
+    """The attempt that goes on after them has them as well."""
+    world = world_of("sha").run()
+    entries = list(world.journal.entries("hopping"))
+    number, event = next(
+        (number, event)
+        for number, entry in enumerate(entries)
+        for event in entry.events
+        if isinstance(event, JobCompleted) and 2 in sizes([entry])
+    )
+    failed = AttemptFailed(
+        trial=event.trial, attempt=event.attempt, stage=event.stage, target=event.resource, outcome="lost",
+        message="", visits=event.visits, together=event.together,
+    )  # fmt: skip
+    twice = [*entries[:number], *_with(entries[number], failed), *entries[number:]]
+    never_again = [*entries[:number], *_with(entries[number], failed), *entries[number + 1 :]]
+    counts = []
+    for each in (entries, twice, never_again):
+        times = UnitTimes([1.0] * 8)
+        observe_recorded(times, each, expected=lambda params: 1.0)
+        counts.append(times.measured_gangs())
+    assert counts[0] and counts[0] == counts[1] == counts[2]
+
+
+@pytest.mark.parametrize(("expected", "measured"), [(3.0, {2: 1}), (None, {})])
+def test_a_gang_is_compared_with_what_was_expected_of_a_trial_that_never_trained_alone(
+    expected: float | None, measured: dict[int, int]
+) -> None:
+    entries = list(world_of("sha").run().journal.entries("hopping"))
+    number, event = next(
+        (number, event)
+        for number, entry in enumerate(entries)
+        for event in entry.events
+        if isinstance(event, JobCompleted) and 2 in sizes([entry])
+    )
+    assert isinstance(event.visits, tuple)
+    gang = next(unit for unit in units_of(event.visits, event.together) if len(unit) == 2)
+    alone = msgspec.structs.replace(event, visits=gang, together=(2,))
+    params = next(one.params for entry in entries for one in entry.events if getattr(one, "trial", -1) == event.trial)
+    before = [entry for entry in entries[:number] if not sizes([entry])]
+    times, asked = UnitTimes([1.0] * 8), []
+
+    def expect(given: Any) -> float | None:
+        asked.append(given)
+        return expected
+
+    observe_recorded(times, [*before, *_with(entries[number], alone)], expected=expect)
+    assert times.measured_gangs() == measured and asked == [params]
+
+
+def _with(entry: Entry, event: Any) -> list[Entry]:
+    return [msgspec.structs.replace(entry, events=(event,))]
+
+
+def test_where_sizes_are_given_the_journal_is_not_read() -> None:
+    world = world_of(more=GANGS | {"scaling": {"speedups": {2: 2.0}}})
+    unread = itertools.count()
+    HoppingExecutor(world.units, world.study.spec, None, entries=unread)  # type: ignore[arg-type]
+    assert next(unread) == 0

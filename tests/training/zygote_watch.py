@@ -1,0 +1,87 @@
+"""How a training function waits for the process that watches it, and moves its clock; for objectives of tests.
+
+A function that sleeps for a second in order to be seen, or to exceed a limit of half a second, does something else on a
+busy machine. It waits here until it was seen, or until it was judged as of a time that it chose itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import mmap
+import os
+import struct
+import time
+from collections.abc import Callable
+from typing import Any
+
+_MOVED = struct.Struct("<d")
+_COUNTS = struct.Struct("<qq")
+_PAGE = mmap.mmap(-1, mmap.PAGESIZE)
+"""Shared by a zygote and its children: seconds moved at 0, then how often each of three was begun, and ended."""
+_zygote = 0
+_EXACT, _LOOKS, _JUDGEMENTS = 8, 24, 40
+
+
+class MovedClock:
+    """The module ``time``, with a monotonic clock that the training function moves."""
+
+    @staticmethod
+    def monotonic() -> float:
+        return time.monotonic() + float(_MOVED.unpack_from(_PAGE, 0)[0])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+def install() -> None:
+    """Call it where an objective's module is imported by its zygote."""
+    from hpo_core.training.child import running_child, shared_progress, zygote
+    from hpo_core.training.child.running_child import RunningChild
+    from hpo_core.training.resources.meter import Meter
+
+    clock: Any = MovedClock()
+    for module in (running_child, shared_progress, zygote):
+        vars(module)["time"] = clock
+    meter: Any = Meter
+    meter._memory = _counted(meter._memory, _EXACT)
+    meter.sample = _counted(meter.sample, _LOOKS)
+    child: Any = RunningChild
+    child.check_limits = _counted(child.check_limits, _JUDGEMENTS)
+    global _zygote
+    _zygote = os.getpid()
+
+
+def move_clock(seconds: float) -> None:
+    """Let so many seconds pass at once, for limits alone, and return when the attempt was judged with them.
+
+    In the zygote itself, where no attempt has begun, nothing is waited for.
+    """
+    _MOVED.pack_into(_PAGE, 0, float(_MOVED.unpack_from(_PAGE, 0)[0]) + seconds)
+    if os.getpid() != _zygote:
+        _wait(_JUDGEMENTS)
+
+
+def be_seen(times: int = 1) -> None:
+    """Return when all that the attempt holds was looked at, and its processes so often, since this was called."""
+    if times:
+        _wait(_EXACT)
+    for _ in range(times - 1):
+        _wait(_LOOKS)
+
+
+def _wait(place: int) -> None:
+    begun, _ = _COUNTS.unpack_from(_PAGE, place)
+    while _COUNTS.unpack_from(_PAGE, place)[1] <= begun:
+        time.sleep(0.005)
+
+
+def _counted(function: Callable[..., Any], place: int) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def counted(*arguments: Any) -> Any:
+        begun = _COUNTS.unpack_from(_PAGE, place)[0] + 1
+        _COUNTS.pack_into(_PAGE, place, begun, begun - 1)
+        found = function(*arguments)
+        _COUNTS.pack_into(_PAGE, place, begun, begun)
+        return found
+
+    return counted
