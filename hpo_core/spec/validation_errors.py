@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
@@ -45,6 +46,7 @@ def explain(error: ValidationError, where: str, data: Any, lines: dict[tuple[Any
             message = _unknown_tag(item["ctx"])
         elif item["type"] in ("model_type", "model_attributes_type", "dict_type"):
             message = f"a mapping belongs here, such as {{name: ...}} (got {shown(item['input'])})"
+            message += _why_text(item["input"], named(place))
         elif item["type"] == "string_pattern_mismatch" and (name := _NAME.fullmatch(item["ctx"]["pattern"])):
             message = (
                 f"{shown(item['input'])} is no name: letters, digits, '.', '_' and '-', the first one a letter or "
@@ -56,6 +58,23 @@ def explain(error: ValidationError, where: str, data: Any, lines: dict[tuple[Any
     if len(every) > len(found):
         found.append(f"{where}: ... and {len(every) - len(found):,} errors more")
     return "\n".join(found)
+
+
+def _why_text(value: Any, place: str) -> str:
+    """Of what was meant as a mapping, and came as text: why, and how it is written."""
+    if not isinstance(value, str) or not value.lstrip().startswith("{"):
+        return ""
+    try:
+        json.loads(value)
+    except json.JSONDecodeError as error:
+        return (
+            f"; that is text, for it is no JSON: {error.msg}, at character {error.pos + 1}. On the command line put "
+            f'names and texts in double quotes: --set \'{place}={{"name": "value"}}\', or set one part of it: --set '
+            f"{place}.name=value. In a study file write no quotes around it"
+        )
+    except RecursionError:
+        return ""
+    return "; that is text, leave out the quotes around it"
 
 
 def _unknown_tag(context: Mapping[str, Any]) -> str:

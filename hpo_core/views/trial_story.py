@@ -8,6 +8,7 @@ from hpo_core.model.events import AttemptFailed, AttemptReported, Entry, JobComp
 from hpo_core.model.stage import FURTHER
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
+from hpo_core.views.formatting import plural
 from hpo_core.views.repeat_spread import repeat_spread
 from hpo_core.views.rung_names import RungNames
 from hpo_core.views.usage_words import megabytes, usage_words
@@ -24,6 +25,11 @@ def _spread(spec: StudySpec, result: JobCompleted) -> str:
     """The values of its seed repeats; empty where there are none."""
     found = repeat_spread(result, spec.metric.name)
     return "" if found is None else f", {spec.metric.name} {found.words}"
+
+
+def _trained(spec: StudySpec, resource: int) -> str:
+    """How far; where models hop, a unit is a pass over one partition, and the resource counts epochs."""
+    return plural(resource, "unit" if spec.data is None else "epoch")
 
 
 def _used(event: JobCompleted | AttemptFailed) -> str:
@@ -48,14 +54,15 @@ def trial_story(state: StudyState, number: int) -> list[str]:
     if trial.queued:
         lines.append("its configuration, or a part of it, was given by a person (start_with, enqueue)")
     lines += [
-        f"{'' if r.rung == FURTHER else 'reached '}{names.label(r.bracket, r.rung)} ({r.resource} units) in "
-        f"attempt {r.attempt}: loss {r.loss}{_spread(state.spec, r)}{violated(state.spec, r)}{_used(r)}"
+        f"{'' if r.rung == FURTHER else 'reached '}{names.label(r.bracket, r.rung)} "
+        f"({_trained(state.spec, r.resource)}) in attempt {r.attempt}: loss {r.loss}{_spread(state.spec, r)}"
+        f"{violated(state.spec, r)}{_used(r)}"
         for r in trial.all_results
     ]
     lines += [f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}{_used(f)}" for f in trial.failures]
     lines += [
-        f"its checkpoint at {r.resource} units was removed to stay within the study's budget for checkpoints "
-        f"(chance of promotion {r.chance:.2g})"
+        f"its checkpoint at {_trained(state.spec, r.resource)} was removed to stay within the study's "
+        f"budget for checkpoints (chance of promotion {r.chance:.2g})"
         for r in trial.removed
     ]
     if trial.stopped is not None:

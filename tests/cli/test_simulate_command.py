@@ -183,3 +183,12 @@ def test_neither_prefect_nor_dask_is_imported(study_file: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, str(study_file)], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("[]\n")
+
+
+def test_a_cluster_that_is_not_asked_has_no_number_of_workers(study_file: Path) -> None:
+    """Nothing runs at the address; the message said that the study did."""
+    place = ["--set", 'cluster={"kind": "address", "address": "tcp://127.0.0.1:8786"}']
+    rule = r"does not say how many workers it has \(cluster.kind = 'address'\).*looks at no cluster.*--workers 4"
+    with pytest.raises(SpecError, match=rule):
+        hpo(study_file, *place)
+    assert "4 workers" in hpo(study_file, *place, "--workers", 4, "--repeat", 1, "--picture", "off")

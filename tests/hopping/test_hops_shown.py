@@ -39,6 +39,7 @@ from hpo_core.views.hopping.hop_words import hopping_line, plain_hops, visit_lin
 from hpo_core.views.hopping.moved_bytes import moved_bytes
 from hpo_core.views.hopping.partition_names import PartitionNames, short_names
 from hpo_core.views.hopping.visit_order import epoch_lines
+from hpo_core.views.trial_story import trial_story
 from tests.golden.make import FOLDER as GOLDEN
 from tests.hopping.hopping_studies import METHODS, VirtualHopping
 from tests.report.test_report import World
@@ -176,6 +177,10 @@ def test_the_order_of_visits_of_a_trial(world: VirtualHopping, series: Series) -
         assert lines[epoch].startswith(f"epoch {epoch}: part-{order[0]} on worker-")
         places = [lines[epoch].index(f"part-{place} on") for place in order]
         assert places == sorted(places) and "; validation val-" in lines[epoch]
+    reached = [line for line in trial_story(world.study.state, 0) if line.startswith("reached")]
+    epochs = [result.resource for result in world.study.state.trials[0].results]
+    counts = ["1 epoch" if count == 1 else f"{count} epochs" for count in epochs]
+    assert all(f"({count}) in attempt" in line for line, count in zip(reached, counts, strict=True))
     trials = embedded_trials(series)
     assert trials is not None
     rows = trials["details"][0]["visits"]

@@ -96,6 +96,12 @@ def test_what_is_wrong_is_said(tmp_path: Path, old: str, new: str, expected: str
         ("seed: 1", "seed: 1\nseed: 2", "line 14: the key 'seed' stands twice; line 13 has it"),
         ("{type: int, low: 1, high: 4}", "{low: 1, high: 4}", "space.layers: 'type' is required and absent"),
         ("{name: random}", "TPESampler", "sampler: a mapping belongs here.*'TPESampler'"),
+        (
+            "{name: random}",
+            "'{name: random}'",
+            r"sampler: a mapping .* no JSON: Expecting property name .* at character 2\. .*--set 'sampler=\{\"name\"",
+        ),
+        ("{name: random}", '\'{"name": "random"}\'', "sampler: a mapping .* is text, leave out the quotes around it"),
         ("{name: random}", "{name: GridSampler}", "sampler GridSampler refuses these arguments"),
         ("when: {optimizer: sgd}", "when: {optimizer: []}", "lists no value"),
         ("low: 1.0e-4, high: 1.0, log: true", "low: -1.7e308, high: 1.7e308", "is not finite; narrow the range"),

@@ -162,7 +162,10 @@ def _spec(question: Question, past: PastStudy | None, changes: Sequence[str]) ->
 def _own_workers(spec: StudySpec) -> int:
     if spec.cluster.size is not None:
         return spec.cluster.size
-    raise SpecError(f"Study {spec.study!r} runs on {spec.cluster.place}; say how many workers with --workers.")
+    raise SpecError(
+        f"Study {spec.study!r} does not say how many workers it has (cluster.kind = {spec.cluster.kind!r}), and a "
+        "simulation looks at no cluster; say how many to play, for example --workers 4."
+    )
 
 
 def _short(change: str) -> str:

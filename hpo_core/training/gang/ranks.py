@@ -11,6 +11,7 @@ from hpo_core.model.errors import ObjectiveError
 from hpo_core.training.gang.batches import parts_of_batches
 from hpo_core.training.gang.first_gradients import FirstGradients
 from hpo_core.training.gang.rank_place import RankPlace
+from hpo_core.training.gang.unused_parameters import hear_advice
 from hpo_core.training.random_state import capture_all, restore_all
 
 OWN_DATA_CURE = (
@@ -117,9 +118,10 @@ class Ranks:
         devices = {} if cuda is None else {"device_ids": [cuda.index]}
         if self._gradients is None and not self.own_data:
             self._gradients = FirstGradients()
-        wrapped = torch.nn.parallel.DistributedDataParallel(
-            module, **{"find_unused_parameters": True, **devices, **options}
-        )
+        settings = {"find_unused_parameters": True, **devices, **options}
+        if "find_unused_parameters" not in options:
+            hear_advice()
+        wrapped = torch.nn.parallel.DistributedDataParallel(module, **settings)
 
         def weighted_sum(_: Any, bucket: Any) -> Any:
             if self.own_data and not self._within:
