@@ -32,8 +32,8 @@ def _trained(spec: StudySpec, resource: int) -> str:
     return plural(resource, "unit" if spec.data is None else "epoch")
 
 
-def _used(event: JobCompleted | AttemptFailed) -> str:
-    words = usage_words(event.usage)
+def _used(spec: StudySpec, event: JobCompleted | AttemptFailed) -> str:
+    words = usage_words(event.usage, hops=spec.data is not None)
     return f"; used {words}" if words else ""
 
 
@@ -56,10 +56,13 @@ def trial_story(state: StudyState, number: int) -> list[str]:
     lines += [
         f"{'' if r.rung == FURTHER else 'reached '}{names.label(r.bracket, r.rung)} "
         f"({_trained(state.spec, r.resource)}) in attempt {r.attempt}: loss {r.loss}{_spread(state.spec, r)}"
-        f"{violated(state.spec, r)}{_used(r)}"
+        f"{violated(state.spec, r)}{_used(state.spec, r)}"
         for r in trial.all_results
     ]
-    lines += [f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}{_used(f)}" for f in trial.failures]
+    lines += [
+        f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}{_used(state.spec, f)}"
+        for f in trial.failures
+    ]
     lines += [
         f"its checkpoint at {_trained(state.spec, r.resource)} was removed to stay within the study's "
         f"budget for checkpoints (chance of promotion {r.chance:.2g})"

@@ -113,7 +113,7 @@ class Runs:
         study.check()
         assert study.status == "finished"
         assert not list((self.home / "studies" / name).glob("gangs/*"))
-        left = psutil.wait_procs(list(self.seen), timeout=60)[1]
+        left = psutil.wait_procs(list(self.seen), timeout=600)[1]
         assert not [process for process in left if process.status() != psutil.STATUS_ZOMBIE]
         return study
 
@@ -197,7 +197,7 @@ def test_after_a_controller_is_killed_nothing_is_left_and_a_resume_goes_on(runs:
     runs.look(process)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    left = psutil.wait_procs(list(runs.seen), timeout=120)[1]
+    left = psutil.wait_procs(list(runs.seen), timeout=600)[1]
     assert not [one for one in left if one.status() != psutil.STATUS_ZOMBIE]
     assert list((runs.home / "studies" / "killed" / "gangs").iterdir()), "its ranks had met there"
     runs.run("resume", "killed")

@@ -116,7 +116,7 @@ def units(tmp_path: Path) -> Iterator[Units]:
     yield made
     children = psutil.Process().children(recursive=True)
     made.pool.close_all()
-    assert not [child for child in psutil.wait_procs(children, timeout=60)[1] if child.is_running()]
+    assert not [child for child in psutil.wait_procs(children, timeout=600)[1] if child.is_running()]
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ def request_for(folder: Path, number: int, **more: Any) -> JobRequest:
 
 
 def until(found: Callable[[], object]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 600
     while not found():
         assert time.monotonic() < end
         time.sleep(0.01)

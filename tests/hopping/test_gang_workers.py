@@ -121,7 +121,7 @@ def test_a_controller_that_is_killed_within_a_gang_goes_on_at_the_end_of_an_epoc
     runs.look(process)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    left = psutil.wait_procs(list(runs.seen), timeout=120)[1]
+    left = psutil.wait_procs(list(runs.seen), timeout=600)[1]
     assert not [one for one in left if one.status() != psutil.STATUS_ZOMBIE]
     runs.run("resume", "killed")
     runs.judge("killed")
@@ -137,7 +137,7 @@ def test_what_was_too_slow_is_not_measured_again_after_a_controller_was_killed(r
     runs.look(process)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    left = psutil.wait_procs(list(runs.seen), timeout=120)[1]
+    left = psutil.wait_procs(list(runs.seen), timeout=600)[1]
     assert not [one for one in left if one.status() != psutil.STATUS_ZOMBIE]
     before = runs.groups("slower")
     measured = [len(group) for groups in before.values() for group in groups if len(group) > 1]

@@ -101,6 +101,7 @@ def tuner(
     *,
     ratios: tuple[float, ...] = (1, 3),
     units: int | None = None,
+    seconds: float = 0.2,
     **packing: Any,
 ) -> RatioTuner:
     plain = {
@@ -128,7 +129,7 @@ def tuner(
         StudySpec.from_plain(plain),
         {"do": do, "x": 0.5},
         ratios=checked_ratios(ratios),
-        seconds=0.2,
+        seconds=seconds,
         units=units,
         executors=executors,
         folder=folder,
@@ -144,7 +145,7 @@ def test_jobs_that_wait_gain_with_the_ratio(pool: TrainerPool, tmp_path: Path) -
 
 
 def test_jobs_that_compute_gain_nothing(pool: TrainerPool, tmp_path: Path) -> None:
-    found = tuner(pool, tmp_path, "computes").run()["CPU"]
+    found = tuner(pool, tmp_path, "computes", seconds=1.0).run()["CPU"]
     assert found.best.ratio == 1 and found.speedup == 1
     assert all(row.units_per_second < 230 for row in found.rows), "two processors, 100 units a second each"
 
