@@ -23,6 +23,7 @@ class Inbox:
         """The oldest first."""
         self._arrived = threading.Event()
         self._awaited = False
+        self._is_woken = False
 
     def __len__(self) -> int:
         return len(self.reports)
@@ -37,13 +38,19 @@ class Inbox:
         """The oldest report, or None."""
         return self.reports.popleft() if self.reports else None
 
+    def wake(self) -> None:
+        """End the wait for a report, or the next one: the executor has news for the loop."""
+        self._is_woken = True
+        if self._awaited:
+            self._arrived.set()
+
     def wait(self, seconds: float) -> None:
-        """Return once a report is here, or after ``seconds``."""
+        """Return once a report is here, somebody wakes the loop, or after ``seconds``."""
         self._arrived.clear()
         self._awaited = True
-        if not self.reports:  # one that comes from here on sees that it is awaited
+        if not self.reports and not self._is_woken:  # what comes from here on sees that it is awaited
             self._arrived.wait(max(0.0, seconds))
-        self._awaited = False
+        self._awaited = self._is_woken = False
 
 
 class Executor(Protocol):

@@ -12,7 +12,7 @@ import msgspec
 from hpo_core.execution.by_name.device_holding import DeviceHolding
 from hpo_core.journal.pools import Change, PoolRow, Pools
 from hpo_core.journal.protocol import Owner
-from hpo_core.model.devices.pool_limits import WHOLE_DEVICES
+from hpo_core.model.devices.pool_limits import MOST_CLUSTER, WHOLE_DEVICES
 from hpo_core.model.devices.pool_member import Member, Wish
 from hpo_core.model.errors import JournalError
 from hpo_core.placement.shares.members import Position, capacity_of, position_of
@@ -53,6 +53,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """Of the pool, as the study's settings say."""
     shared_cluster: bool = True
     """Whether the members use one cluster; else each has workers of its own."""
+    cluster: str = ""
+    """Where that one is, also where the pool has a name."""
     preempt_after: float | None = None
     """Seconds of waiting after which it asks for a slot of another study; None: never."""
 
@@ -99,6 +101,7 @@ def terms_of(spec: StudySpec, owner: Owner) -> Terms:
         priority=share.priority,
         slots=share.slots,
         shared_cluster=isinstance(spec.cluster, AddressClusterSpec),
+        cluster=_address(spec.cluster.place, owner.host) if isinstance(spec.cluster, AddressClusterSpec) else "",
         preempt_after=share.wait if share.preempt else None,
     )
 
@@ -179,6 +182,10 @@ class PoolSeat:
         """Whether it is time to look; at once where the cluster changed, for a worker that joins is used at once."""
         return (now >= self._next_look or seen != self._seen) and not self._is_lost
 
+    def look_soon(self) -> None:
+        """At the next opportunity: a device that others wait for became idle. Any thread may say so."""
+        self._next_look = -math.inf
+
     def exchange(self, now: float, *, seen: int, used: int, busy: int) -> bool:
         """Look at the pool where it is time, and publish what changed. A database that fails is left alone.
 
@@ -258,6 +265,7 @@ class PoolSeat:
             weight=self.terms.weight if wish.weight is None else wish.weight,
             priority=self.terms.priority if wish.priority is None else wish.priority,
             one_cluster=self.terms.shared_cluster,
+            cluster=self.terms.cluster[:MOST_CLUSTER],
             seen=seen,
             stated=self.terms.slots,
             used=used,

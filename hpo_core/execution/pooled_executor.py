@@ -65,7 +65,7 @@ class PooledExecutor:
         inventory = self._inner.inventory()
         self._seen = inventory.slots
         self._exchange()
-        return _first_slots(inventory, self.seat.allowed(self.now()))
+        return _first_slots(inventory, self._allowed())
 
     def usages(self) -> Mapping[tuple[int, int], Usage]:
         return self._inner.usages()
@@ -107,6 +107,10 @@ class PooledExecutor:
 
     def wait(self, inbox: Inbox, until: float) -> bool:
         return self._inner.wait(inbox, until)
+
+    def _allowed(self) -> int:
+        """Slots that its jobs may use."""
+        return self.seat.allowed(self.now())
 
     def _busy(self) -> int:
         """Slots that submitted jobs use or wait for."""
@@ -156,6 +160,7 @@ class PooledExecutor:
                 why = self._preempted.pop(key, None)
                 if report.outcome is Outcome.COMPLETED:
                     self._spared.discard(job.trial)
+                self._ended(each)
             if why is not None and report.outcome is Outcome.PREEMPTED:
                 report = msgspec.structs.replace(report, message=why)
             each.on_report(job, report)
@@ -166,6 +171,9 @@ class PooledExecutor:
             with self._lock:
                 self._running.pop(key, None)
             raise
+
+    def _ended(self, each: Submitted) -> None:
+        """A job has ended; its slots are counted, and have no names."""
 
     def _preempt(self) -> None:
         """End the youngest attempt where another study has waited too long for a slot; one at a time."""

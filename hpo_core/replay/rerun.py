@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hpo_core.model.errors import SpecError
@@ -31,7 +31,8 @@ def rerun_spec(
         changes: parameters to set in every trial, of the space or not, for example another data set.
 
     Raises:
-        SpecError: the source granted nothing, has no such trial, or ``name`` is no valid name.
+        SpecError: the source granted nothing, has no such trial, ``name`` is no valid name, or a change is of a
+            setting and of no parameter.
     """
     source: dict[str, Any] = {}
     created: list[TrialCreated] = []
@@ -59,6 +60,8 @@ def rerun_spec(
     wanted = _with_ancestors(created, trials) if trials else list(range(len(created)))
     number = {old: new for new, old in enumerate(wanted)}
     check_plain(dict(changes or {}), "--set")
+    drawn = (known for event in created for known in event.params)
+    _refuse_settings(changes or {}, {*source.get("space", ()), *source.get("constants", ()), *drawn})
     seeded = source["search"].get("numbers") or list(range(len(created)))  # a rerun has the seeds of its own source
     search = {
         "method": "recorded",
@@ -87,6 +90,18 @@ def rerun_spec(
         "start_with": [],
     }
     return StudySpec.from_journal(source | rest, "rerun")
+
+
+def _refuse_settings(changes: Iterable[str], parameters: Iterable[str]) -> None:
+    """A setting would become a parameter of that name, which no training function reads: no change at all."""
+    groups = {known.partition(".")[0] for known in parameters if "." in known}
+    for name in changes:
+        group, dot, _ = name.partition(".")
+        if dot and group in StudySpec.model_fields and group not in groups:
+            raise SpecError(
+                f"--set {name}: a rerun has the settings of the study that it repeats, and {name} is one of these and "
+                "no parameter. Drop it, or start a new study with it: hpo tune FILE --set ..."
+            )
 
 
 def _with_ancestors(created: Sequence[TrialCreated], trials: Sequence[int]) -> list[int]:

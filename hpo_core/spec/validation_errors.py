@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from hpo_core.model import limits
 from hpo_core.model.settings import Part
@@ -25,13 +26,16 @@ _TAGS = {
 }
 """Names of methods, parameter types and cluster kinds."""
 
+_UNION = "union"
+"""Type of the one error that stands for those of all forms."""
+
 _NAME = re.compile(re.escape(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,") + r"(\d+)" + re.escape("}$"))
 """The pattern of names; it is no sentence for people."""
 
 
 def explain(error: ValidationError, where: str, data: Any, lines: dict[tuple[Any, ...], int]) -> str:
     found = []
-    every = error.errors(include_url=False)
+    every = _one_for_each_union(error.errors(include_url=False), data)
     for item in every[: limits.ERROR_LINES]:
         place = _without_tags(item["loc"], data)
         message = item["msg"].removeprefix("Value error, ")
@@ -52,12 +56,31 @@ def explain(error: ValidationError, where: str, data: Any, lines: dict[tuple[Any
                 f"{shown(item['input'])} is no name: letters, digits, '.', '_' and '-', the first one a letter or "
                 f"digit, at most {int(name[1]) + 1} characters"
             )
-        elif not isinstance(item["input"], dict | list):
+        elif not isinstance(item["input"], dict | list) or item["type"] == _UNION:
             message += f" (got {shown(item['input'])})"
         found.append(f"{line_of(place, where, lines)}: {named(place)}: {cut(message)}")
     if len(every) > len(found):
         found.append(f"{where}: ... and {len(every) - len(found):,} errors more")
     return "\n".join(found)
+
+
+def _one_for_each_union(errors: list[ErrorDetails], data: Any) -> list[ErrorDetails]:
+    """What is none of the forms that a setting may have is one error: a number of at least 1, or 'auto'.
+
+    Pydantic has one for each form, and its own name of the form in the place.
+    """
+    found: dict[tuple[Any, ...], ErrorDetails] = {}
+    for number, item in enumerate(errors):
+        place = _without_tags(item["loc"], data)
+        is_form = len(place) < len(item["loc"]) and not any(part in _TAGS for part in item["loc"])
+        key = ("form", *place) if is_form else ("one", number)
+        before = found.get(key)
+        if before is None:
+            found[key] = item
+        elif before["msg"] != item["msg"]:
+            other = item["msg"].removeprefix("Input should be ")
+            found[key] = ErrorDetails({**before, "type": _UNION, "msg": f"{before['msg']}, or {other}"})
+    return list(found.values())
 
 
 def _why_text(value: Any, place: str) -> str:
@@ -92,7 +115,7 @@ def _without_tags(loc: tuple[Any, ...], data: Any) -> tuple[Any, ...]:
     for part in loc:
         if part in _TAGS and isinstance(data, dict) and part not in data:
             continue
-        if isinstance(part, str) and isinstance(data, list | str | int | float):
+        if isinstance(part, str) and isinstance(data, list | str | int | float | None):
             continue  # nothing in it has a name: pydantic says which form it was taken for
         place.append(part)
         if isinstance(data, dict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from hpo_core.model.events import AttemptFailed, AttemptReported, Entry, JobCompleted
+from hpo_core.model.events import AttemptFailed, AttemptReported, Entry, JobCompleted, JobGranted
 from hpo_core.model.stage import FURTHER
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord
@@ -32,8 +32,8 @@ def _trained(spec: StudySpec, resource: int) -> str:
     return plural(resource, "unit" if spec.data is None else "epoch")
 
 
-def _used(event: JobCompleted | AttemptFailed) -> str:
-    words = usage_words(event.usage)
+def _used(spec: StudySpec, event: JobCompleted | AttemptFailed) -> str:
+    words = usage_words(event.usage, hops=spec.data is not None)
     return f"; used {words}" if words else ""
 
 
@@ -56,10 +56,13 @@ def trial_story(state: StudyState, number: int) -> list[str]:
     lines += [
         f"{'' if r.rung == FURTHER else 'reached '}{names.label(r.bracket, r.rung)} "
         f"({_trained(state.spec, r.resource)}) in attempt {r.attempt}: loss {r.loss}{_spread(state.spec, r)}"
-        f"{violated(state.spec, r)}{_used(r)}"
+        f"{violated(state.spec, r)}{_used(state.spec, r)}"
         for r in trial.all_results
     ]
-    lines += [f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}{_used(f)}" for f in trial.failures]
+    lines += [
+        f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}{_used(state.spec, f)}"
+        for f in trial.failures
+    ]
     lines += [
         f"its checkpoint at {_trained(state.spec, r.resource)} was removed to stay within the study's "
         f"budget for checkpoints (chance of promotion {r.chance:.2g})"
@@ -84,6 +87,16 @@ def unrestored_lines(entries: Iterable[Entry], trial: int) -> Iterator[str]:
         if isinstance(entry.stimulus, AttemptReported) and entry.stimulus.report.trial == trial:
             report = entry.stimulus.report
             yield from (f"attempt {report.attempt} left as built: {line}" for line in report.unrestored)
+
+
+def gang_lines(entries: Iterable[Entry], trial: int) -> Iterator[str]:
+    """How many ranks the trial's attempts had, where these were gangs; with ``gang: auto`` they differ."""
+    ranks: dict[int, int] = {}
+    for entry in entries:
+        for event in entry.events:
+            if isinstance(event, JobGranted) and event.trial == trial and event.demand.slots > 1:
+                ranks[event.attempt] = event.demand.slots
+    yield from (f"attempt {attempt} was a gang of {number} ranks" for attempt, number in sorted(ranks.items()))
 
 
 def warning_lines(entries: Iterable[Entry], trial: int) -> Iterator[str]:

@@ -23,11 +23,16 @@ def megabytes(amount: int) -> str:
     return f"{amount / 1e9:.3g} GB" if amount >= 10**9 else f"{amount / 1e6:.3g} MB"
 
 
-def usage_words(usage: UsageField | None) -> str:
+def usage_words(usage: UsageField | None, *, hops: bool = False) -> str:
     """All that is known; empty where nothing is.
+
+    Args:
+        hops: whether models hop: the resource counts epochs, and a unit is a pass over one partition.
 
     >>> usage_words(Usage(memory=212_400_000, cores=1.84, startup_seconds=0.61, unit_seconds=0.3))
     '212 MB, 1.84 cores, start-up 0.61 s, 0.3 s a unit'
+    >>> usage_words(Usage(memory=212_400_000, unit_seconds=0.3), hops=True)
+    '212 MB, 0.3 s an epoch'
     >>> usage_words(Usage(memory=10**9, device="GPU-5d", architecture="A100", device_memory=6 * 10**9, compute=0.28))
     '1 GB; of GPU-5d (A100) 6 GB, 28 % of its compute'
     >>> usage_words(Usage(memory=10**8, device="cpu:node-1", architecture="CPU", share=(250, 2 * 10**8, 500)))
@@ -39,7 +44,7 @@ def usage_words(usage: UsageField | None) -> str:
         megabytes(usage.memory) if usage.memory else "",
         f"{usage.cores:.3g} core{'' if usage.cores == 1 else 's'}" if usage.cores else "",
         f"start-up {duration(usage.startup_seconds)}" if usage.startup_seconds else "",
-        f"{duration(usage.unit_seconds)} a unit" if usage.unit_seconds else "",
+        f"{duration(usage.unit_seconds)} {'an epoch' if hops else 'a unit'}" if usage.unit_seconds else "",
     ]
     of_device = [
         megabytes(usage.device_memory) if usage.device_memory is not None else "",

@@ -20,6 +20,7 @@ from hpo_core.cli.output import epochs_that_ended
 from hpo_core.execution.hopping.progress_files import Progress, ProgressFiles
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.journal.codec import decode_entry
+from hpo_core.model.devices.usage import Usage
 from hpo_core.model.events import ControllerStarted, Entry
 from hpo_core.model.hops import Visit
 from hpo_core.model.trial import Checkpoint
@@ -31,6 +32,7 @@ from hpo_core.report.study.series import Series, read_series
 from hpo_core.report.study.study_page import figures, render
 from hpo_core.report.study.tables import key_numbers
 from hpo_core.report.trials.embedded_trials import embedded_trials
+from hpo_core.study import Study
 from hpo_core.tracking.run_artifacts import visits_csv
 from hpo_core.tracking.tracked_study import TrackedStudy
 from hpo_core.views.hopping.hop_units import hop_units
@@ -186,6 +188,15 @@ def test_the_order_of_visits_of_a_trial(world: VirtualHopping, series: Series) -
     rows = trials["details"][0]["visits"]
     assert [row[0] for row in rows] == sorted(orders)
     assert [row[1] for row in rows] == [", ".join(f"part-{place}" for place in orders[k]) for k in sorted(orders)]
+
+
+def test_what_was_measured_of_a_hopping_trial_is_told_by_the_epoch(world: VirtualHopping) -> None:
+    state = Study.from_entries(list(world.journal.entries("hopping"))).state
+    trial = state.trials[0]
+    measured = replace(trial.results[0], usage=Usage(memory=10**6, unit_seconds=2.0))
+    trial.results = (measured, *trial.results[1:])
+    line = next(line for line in trial_story(state, 0) if line.startswith("reached"))
+    assert line.endswith("; used 1 MB, 2 s an epoch"), line
 
 
 def test_long_jobs_and_wide_epochs_are_shortened() -> None:

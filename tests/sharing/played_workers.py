@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -45,6 +46,7 @@ class _Player:
     loop: Loop
     seat: PoolSeat
     clock: VirtualClock
+    running: VirtualExecutor
     begins: float = 0.0
     stopped = False
 
@@ -62,6 +64,11 @@ class _Player:
         self.loop.run(until=until)
         if self.ended:
             self.seat.leave()
+
+    @property
+    def next_end(self) -> float:
+        """When its next job or unit ends, as far as is known."""
+        return min((each.end for each in self.running._attempts.values()), default=math.inf)
 
     def spans(self) -> Iterator[Span]:
         """What its journal says of where and when it trained."""
@@ -123,6 +130,7 @@ class Hopper(_Player):
             holdings={worker: [self.names[place] for place in places] for worker, places in holdings.items()},
             state=100,
         )
+        self.running = self.units
         given: dict[str, Any] = {"pool": "p", "study": name, "owner": f"{name}-1"} | terms
         sizes = threads or {}
         self.pooled = join_workers(
@@ -191,7 +199,7 @@ class Plain(_Player):
             changes |= {"training": {"gang": gang}, "cluster": {"kind": "local", "workers": sum(threads.values())}}
         spec = make_spec(study=name, **changes)
         self.study = Study.create(spec, MemoryJournal(), clock=self.clock)
-        self.inner = _NamedWorkers(
+        self.inner = self.running = _NamedWorkers(
             threads,
             self.clock,
             workers=len(threads),
@@ -222,14 +230,22 @@ class PlayedCluster:
     def play(self, until: float) -> None:
         """Until that moment, or until all have ended."""
         while self.now < until and not all(player.ended for player in self.players):
-            self.now += STEP
+            self.now = self._next_moment(self.now + STEP)
             for player in self.players:
                 player.run(self.now)
+            for player in self.players:
+                if player.seat.is_due(self.now, player.seat._seen):
+                    player.run(self.now)  # a look that is due at this moment is none of the next one
                 if isinstance(player, Hopper) and not player.seat.mine.wants:
                     assert player.seat.mine.waited == 0, "who wants nothing waits for nothing"
             held = [name for player in self.players if not player.stopped and self.now > player.begins
                     and not player.ended for name in player.seat.mine.devices]  # fmt: skip
             assert len(held) == len(set(held)), f"a slot is held twice at {self.now}"
+
+    def _next_moment(self, until: float) -> float:
+        """No player gets ahead of what another one does in between: it would see what has not happened yet."""
+        ends = [player.next_end for player in self.players if not (player.stopped or player.ended)]
+        return min([until, *(end for end in ends if end > self.now)])
 
     def judge(self) -> None:
         """No more at once on a worker than it has slots, and nobody beside a unit."""
@@ -243,7 +259,7 @@ class PlayedCluster:
                 by_worker[span.worker].append(span)
         for worker, spans in by_worker.items():
             for moment in [span.began for span in spans]:
-                there = [span for span in spans if span.began <= moment < span.ended - 1e-6]
+                there = [span for span in spans if span.began <= moment < span.ended - 1e-3]  # they are recorded so
                 most = 1 if any(span.study in hopping for span in there) else self.threads[worker]
                 assert len(there) <= most, f"{there} run on {worker} at {moment}"
 

@@ -80,6 +80,38 @@ def test_weights_and_priorities_hold_between_hopping_and_plain_studies(pools: Po
     assert ended - 150 <= 1.5 * first.seconds(150, 400) / 4, "it has all workers"
 
 
+@pytest.mark.parametrize(("unit", "job", "least"), [(1.0, 1.9, 0.43), (1.0, 5.0, 0.38), (2.0, 2.1, 0.43)])
+def test_short_units_cost_a_hopping_study_little_of_its_share(
+    pools: Pools, unit: float, job: float, least: float
+) -> None:
+    """Each partition lies on one worker, and any worker will do for the plain study: they swap without patience.
+
+    Where a study had to give up a worker before it could ask for the next one, it had 0.33, 0.31 and 0.37.
+    """
+    endless = {"method": "random", "configs": 2000, "max_resource": 1}
+    hopper = Hopper("hopper", pools, ONE_EACH, search=endless, epoch=lambda trial: 4 * unit)
+    plain = Plain("plain", pools, one_slot_each(FOUR), seconds=lambda trial: job)
+    cluster = PlayedCluster(one_slot_each(FOUR), hopper, plain)
+    cluster.play(220)
+    cluster.judge()
+    assert least <= shares(hopper, plain, since=20, until=190)[0] <= 0.55
+    assert hopper.seconds(20, 190) + plain.seconds(20, 190) >= 0.84 * 4 * 170
+    assert audit(hopper.study.journal.entries(hopper.name)).clean
+
+
+def test_a_study_that_has_enough_makes_room_on_the_worker_of_a_partition_at_once(pools: Pools) -> None:
+    """It never uses more than two of four workers; any two will do. With patience the other one ended after 55 s."""
+    few = {"method": "pbt", "population": 2, "generations": 12, "steps_per_generation": 1}
+    plain = Plain("plain", pools, one_slot_each(FOUR), seconds=lambda job: 5.0, search=few)
+    hopper = Hopper("hopper", pools, ONE_EACH, epoch=lambda job: 4.0)
+    cluster = PlayedCluster(one_slot_each(FOUR), hopper, plain)
+    cluster.play(200)
+    cluster.judge()
+    assert plain.ended and hopper.ended
+    assert max(span.ended for span in hopper.spans()) <= 45
+    assert max(span.ended for span in plain.spans()) <= 12 * (5 + 2 * EXCHANGE_SECONDS)
+
+
 def test_a_plain_studys_long_job_on_the_only_worker_of_a_partition_is_waited_for(pools: Pools) -> None:
     """No partition is missing, however long another study has its worker."""
     long = 3 * MISSING_SECONDS

@@ -9,8 +9,9 @@ import pytest
 
 from hpo_core.execution.by_name.device_holding import DeviceHolding
 from hpo_core.execution.by_name.pooled_devices import PooledDevices, pool_name
-from hpo_core.execution.pool_seat import LEASE_SECONDS, ROUND_SECONDS, PoolSeat, Terms, pool_of
+from hpo_core.execution.pool_seat import LEASE_SECONDS, ROUND_SECONDS, PoolSeat, Terms, pool_of, terms_of
 from hpo_core.journal.pools import MemoryPools, PoolRow
+from hpo_core.journal.protocol import Owner
 from hpo_core.model.devices.inventory import Capacity, Device, Inventory, Slot
 from hpo_core.model.devices.pool_limits import WHOLE_DEVICES
 from hpo_core.model.devices.pool_member import Member
@@ -19,7 +20,7 @@ from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.placement.shares import Position
 from hpo_core.spec import StudySpec
-from hpo_core.views.sharing.standings import standing_of, standings
+from hpo_core.views.sharing.standings import standing_of, standings, unknown_beside
 from tests.conftest import make_spec
 from tests.sharing.test_pooled_executor import ByHand, Endless
 
@@ -190,6 +191,36 @@ def test_words_say_devices_and_name_studies_that_share_slots_under_the_same_name
     assert "a is in pool gpu on x, whole devices: slots are shared here and whole devices there" in found["plain"].why
     assert "plain is in pool gpu on x: whole devices are shared here and slots there" in found["a"].why
     assert all("in pool" not in one.why for one in standings([whole]).values())
+
+
+def test_words_name_studies_in_another_pool_at_the_same_scheduler(pools: MemoryPools) -> None:
+    """A named pool, and studies that name the address alone: two pools on one cluster."""
+    owner = Owner("node7", 1, 1.0)
+    seats = {}
+    for name, share, address in (
+        ("named", {"pool": "gpu"}, "tcp://localhost:8786"),
+        ("too", {"pool": "gpu"}, "tcp://127.0.0.1:8786"),
+        ("plain", {"weight": 2}, "tcp://127.0.0.1:8786/"),
+        ("far", {"weight": 1}, "tcp://10.0.0.7:8786"),
+    ):
+        spec = make_spec(study=name, share=share, cluster={"kind": "address", "address": address})
+        seats[name] = PoolSeat(pools, terms_of(spec, owner), Endless(), DeviceHolding("slot", patience=5.0))
+    beside = unknown_beside("gpu", [], cluster=seats["named"].terms.cluster)
+    assert beside == "", "nobody is there"
+    for seat in seats.values():
+        seat.exchange(0.0, seen=2, used=0, busy=0)
+    found = standings(pools.all())
+    assert "plain is in pool tcp://127.0.0.1:8786 on node7 at the same Dask scheduler" in found["named"].words
+    assert "named and too are in pool gpu at the same Dask scheduler" in found["plain"].words
+    assert "same share.pool" in found["too"].words and "same Dask" not in found["far"].words
+    rows = [row for row in pools.all() if row.pool != "gpu"]
+    assert "plain is in pool tcp://" in unknown_beside("gpu", rows, cluster=seats["named"].terms.cluster)
+    assert unknown_beside("gpu", rows) == "", "it may be anywhere"
+    own = make_spec(share={"pool": "gpu"}, cluster={"kind": "local", "workers": 2})
+    assert terms_of(own, owner).cluster == ""
+    for pool in ("one", "other"):
+        PoolSeat(pools, Terms(pool=pool, study=pool, owner="o"), Endless()).exchange(0.0, seen=2, used=0, busy=0)
+    assert "same Dask" not in standings(pools.all())["one"].words, "each has workers of its own"
 
 
 def test_packed_studies_are_in_a_pool_of_their_own() -> None:

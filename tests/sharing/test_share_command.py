@@ -130,6 +130,16 @@ HOPPING = {"objective": "lab:train", "data": {"partitions": ["a.npz", "b.npz"]}}
         ({"pool": "p", "slots": 0}, {}, "share.slots"),
         ({"pool": "p", "wait": 5}, {}, "no effect without share.preempt"),
         ({"pool": "p", "slots": 1}, {"training": {"gang": 2}}, "no job could ever begin"),
+        ({"pool": "p", "slots": 1}, {"training": {"gang": "auto"}}, "could ever grow; raise share.slots to 2"),
+        (
+            {"pool": "p", "slots": 3},
+            {
+                "training": {"gang": "auto"},
+                "scaling": {"speedups": {2: 1.1, 4: 3.4}},
+                "cluster": {"kind": "local", "workers": 8},
+            },
+            "could ever grow; raise share.slots to 4",
+        ),
         ({"slots": 4}, SHARED, "as many slots as that cluster"),
         ({"pool": "p"}, HOPPING, "give cluster: {kind: address"),
         (

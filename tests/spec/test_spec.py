@@ -87,7 +87,14 @@ def test_what_is_wrong_is_said(tmp_path: Path, old: str, new: str, expected: str
         (
             "seed: 1",
             "seed: 1\ntraining: {gang: 0}",
-            r"training\.gang: Input should be greater.*\n.*training\.gang: .*'auto'",
+            r"^[^\n]*training\.gang: Input should be greater than or equal to 1, or 'auto' \(got 0\)$",
+        ),
+        ("seed: 1", "seed: 1\ntraining: {gang: null}", r"training\.gang: [^\n]*integer, or 'auto' \(got None\)$"),
+        ("seed: 1", "seed: 1\ntraining: {threads: [1]}", r"training\.threads: [^\n]*, or 'auto' \(got a list of 1\)$"),
+        (
+            "seed: 1",
+            "seed: 1\ntraining: {gang: -1, threads: x}",
+            r"threads: .*'auto' .*\n[^\n]*gang: [^\n]*'auto'[^\n]*$",
         ),
         ("seed: 1", "seed: true", "seed = true: a number belongs here; give one"),
         ("seed: 1", "seed: 1\ntraining: {timeout: true}", "training: timeout = true: a number belongs here"),

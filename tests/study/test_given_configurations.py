@@ -227,6 +227,20 @@ def test_constants_reach_every_job_and_a_rerun_and_are_no_parameters() -> None:
         repeated.enqueue(WHOLE)
 
 
+def test_a_rerun_refuses_a_setting_where_a_parameter_belongs() -> None:
+    """It would be a parameter ``training.gang`` that no training function reads."""
+    journal = MemoryJournal()
+    study = fresh(make_spec(study="c", constants={"data.path": "a.npz"}, start_with=[WHOLE]), journal)
+    study.ask()
+    entries = list(journal.entries("c"))
+    for name in ("training.gang", "share.weight", "constants.lags"):
+        with pytest.raises(SpecError, match=f"--set {name}: a rerun has the settings .* Drop it"):
+            rerun_spec(entries, "r", changes={name: 2})
+    again = fresh(rerun_spec(entries, "r", changes={"data.path": "b.npz", "seed": 2, "own.name": 3}))
+    job = again.ask()
+    assert job is not None and job.params == WHOLE | {"data.path": "b.npz", "seed": 2, "own.name": 3}
+
+
 @pytest.mark.parametrize(
     ("constants", "says"),
     [

@@ -246,7 +246,8 @@ class Session:
                 executor = pooled = join_pool(executor, study, placer, pools=pools, terms=terms, threads=threads)
                 self.seat = pooled.seat
             with contextlib.suppress(HpoError):  # a database that does not answer now is the loop's matter
-                self._tell(unknown_beside(terms.pool, live_rows(self.journal, is_alive)))
+                rows = live_rows(self.journal, is_alive)
+                self._tell(unknown_beside(terms.pool, rows, cluster=terms.cluster))
         observers = [make(study) for make in self._observers]
         observers.append(ClusterNews(self._tell_news))
         observers.append(EnqueueRequests(study, self.folder))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Iterable, Sequence, Set
 
 import msgspec
 
@@ -21,12 +22,14 @@ class DeviceHolding:
         patience: see :func:`~hpo_core.placement.shares.device_choice.choose_devices`.
         settle: seconds between the moment when a device comes from another study and the first job there: what is known
             of its free memory is from before.
+        moves: whether any device does for the study as well as another one.
     """
 
-    def __init__(self, kind: str, *, patience: float, settle: float = 0.0) -> None:
+    def __init__(self, kind: str, *, patience: float, settle: float = 0.0, moves: bool = False) -> None:
         self.kind = kind
         self._patience = patience
         self._settle = settle
+        self._moves = moves
         self._of_others: set[str] = set()
         """Devices that others held when the pool was looked at."""
         self._opens_at: dict[str, float] = {}
@@ -34,6 +37,8 @@ class DeviceHolding:
         self._usable: tuple[str, ...] = ()
         self._used: tuple[str, ...] = ()
         self._open: tuple[str, ...] = ()
+        self.instead: frozenset[str] = frozenset()
+        """Of the open devices: others wait for one of them, so that no job begins there."""
 
     def note(self, *, there: Iterable[str], usable: Sequence[str], used: Sequence[str]) -> None:
         """Before each look. What a row of the pool cannot hold is left out: other studies would not see it as taken.
@@ -58,7 +63,10 @@ class DeviceHolding:
         is_there = self._there.__contains__
         return [
             msgspec.structs.replace(
-                other, devices=tuple(filter(is_there, other.devices)), wants=tuple(filter(is_there, other.wants))
+                other,
+                devices=tuple(filter(is_there, other.devices)),
+                offers=tuple(filter(is_there, other.offers)),
+                wants=tuple(filter(is_there, other.wants)),
             )
             for other in others
         ]
@@ -91,7 +99,7 @@ class DeviceHolding:
             capacity=position.capacity,
             patience=self._patience,
         )
-        self._open = choice.open
+        self._open, self.instead = choice.open, frozenset(choice.instead)
         for name in set(choice.held).difference(mine.devices) & self._of_others:
             self._opens_at[name] = now + self._settle
         self._of_others.difference_update(mine.devices)
@@ -99,9 +107,12 @@ class DeviceHolding:
         held = set(choice.held)
         count = len(held)
         taken = sum(len(other.devices) for other in others)
-        wants = tuple(name for name in self._usable if name not in held) if mine.demand > count else ()
+        wants = tuple(name for name in self._usable if name not in held)
+        if mine.demand <= count:
+            wants = _instead_of(held, wants, others) if self._moves else ()
+        mine = msgspec.structs.replace(mine, wants=wants, moves=self._moves)
         return (
-            msgspec.structs.replace(mine, devices=tuple(sorted(choice.held)), wants=wants, held=count),
+            msgspec.structs.replace(mine, devices=tuple(sorted(choice.held)), held=count),
             msgspec.structs.replace(
                 position,
                 lent=max(0, len(choice.open) - position.share),
@@ -109,6 +120,14 @@ class DeviceHolding:
                 free=max(0, position.capacity - taken - count),
             ),
         )
+
+
+def _instead_of(held: Set[str], names: Iterable[str], others: Sequence[Member]) -> tuple[str, ...]:
+    """Devices that would do instead of those held, where somebody who lacks some wants these."""
+    if not any(other.demand > len(other.devices) and not held.isdisjoint(other.wants) for other in others):
+        return ()
+    not_free = {name for other in others for name in other.devices}.difference(*(other.offers for other in others))
+    return tuple(itertools.islice((name for name in names if name not in not_free), len(held)))
 
 
 def _names_more(members: Iterable[Member], most: int) -> bool:

@@ -43,7 +43,7 @@ def join_pool(
     if not isinstance(placer, SharedDevices):
         if not terms.shared_cluster:
             return PooledExecutor(executor, PoolSeat(pools, terms, study))
-        slots = DeviceHolding(KIND, patience=PATIENCE_SECONDS)
+        slots = DeviceHolding(KIND, patience=PATIENCE_SECONDS, moves=True)
         return PooledSlots(executor, PoolSeat(pools, terms, study, slots), threads)
     holding = DeviceHolding(DEVICE, patience=ROUND_SECONDS, settle=settle)
     return PooledDevices(executor, PoolSeat(pools, terms, PackedClaim(study, placer), holding))

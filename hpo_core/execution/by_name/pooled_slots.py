@@ -32,6 +32,17 @@ class PooledSlots(PooledExecutor):
         self._holding: DeviceHolding = seat.devices
         self._threads = threads
 
+    def _allowed(self) -> int:
+        """Slots that jobs use, and those on which one may begin."""
+        if not self.seat.is_fresh(self.now()):
+            return 0
+        with self._lock:
+            used = {name for each in self._running.values() for name in _slots_of(each)}
+        return len(used.union(self._startable()))
+
+    def _startable(self) -> set[str]:
+        return set(self._holding.open_of(self.seat.mine, self.now())) - self._holding.instead
+
     def _exchange(self) -> None:
         threads = self._threads()
         self._seen = sum(threads.values())
@@ -50,8 +61,7 @@ class PooledSlots(PooledExecutor):
             if not self._waiting:
                 return
             used = {name for each in self._running.values() for name in _slots_of(each)}
-            opened = self._holding.open_of(self.seat.mine, self.now())
-            free = deque(nearest_first((name for name in opened if name not in used), used))
+            free = deque(nearest_first(self._startable() - used, used))
             ready: list[Submitted] = []
             while self._waiting and (needed := self._waiting[0].job.demand.slots) <= len(free):
                 each = self._waiting.pop(0)
@@ -65,6 +75,10 @@ class PooledSlots(PooledExecutor):
                     for left in ready[number + 1 :]:
                         self._running.pop(left.job.key, None)
                 raise
+
+    def _ended(self, each: Submitted) -> None:
+        if not self._startable().issuperset(_slots_of(each)):
+            self.seat.look_soon()
 
     def _preemption(self, position: Position) -> tuple[str | None, list[tuple[int, int]]]:
         """The youngest attempt on a slot that is to be given back, where another study has waited long enough."""

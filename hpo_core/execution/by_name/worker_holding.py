@@ -29,9 +29,15 @@ class WorkerHolding(DeviceHolding):
         super().__init__(kind, patience=patience)
         self._workers: list[tuple[str, ...]] = []
         self._size = 1
+        self._ending: frozenset[str] = frozenset()
 
     def note_workers(
-        self, usable: Sequence[tuple[str, ...]], *, there: Iterable[tuple[str, ...]], used: Sequence[tuple[str, ...]]
+        self,
+        usable: Sequence[tuple[str, ...]],
+        *,
+        there: Iterable[tuple[str, ...]],
+        used: Sequence[tuple[str, ...]],
+        ending: Iterable[tuple[str, ...]] = (),
     ) -> None:
         """Before each look.
 
@@ -39,7 +45,9 @@ class WorkerHolding(DeviceHolding):
             there: slots of each worker that is there, the study's partitions on it or not.
             usable: slots of each worker that has work for the study now, preferred ones first.
             used: slots of each worker where a unit runs, that of the youngest unit last.
+            ending: those of them where the unit will end in a moment.
         """
+        self._ending = frozenset(name for slots in ending for name in slots)
         self._workers = list(dict.fromkeys([*usable, *used]))
         self._size = max((len(slots) for slots in self._workers), default=1)
         self.note(
@@ -53,8 +61,11 @@ class WorkerHolding(DeviceHolding):
     ) -> tuple[Member, Position]:
         taken = {name for other in others for name in other.devices}
         mine = msgspec.structs.replace(mine, devices=tuple(name for name in mine.devices if name not in taken))
-        wanted = self._wanted(mine, taken, missing=position.share - len(mine.devices))
         before = set(mine.devices)
+        of_use = set(self._usable)
+        offers = tuple(name for name in self._used if name in before & self._ending and name not in of_use)
+        mine = msgspec.structs.replace(mine, offers=offers)
+        wanted = self._wanted(mine, taken, missing=position.share - (len(mine.devices) - len(offers)))
         of_use = before.union(wanted)
         usable = [name for name in self._usable if name in of_use]
         choice = choose_devices(
@@ -72,7 +83,7 @@ class WorkerHolding(DeviceHolding):
         kept = {*opened, *running}
         held = tuple(sorted(kept))
         self._open = tuple(opened)
-        wants = tuple(name for name in wanted if name not in kept) if mine.demand > len(held) else ()
+        wants = tuple(name for name in wanted if name not in kept) if mine.demand > len(held) - len(offers) else ()
         lent = max(0, len(opened) - position.share)
         due = len(held) - min(lent, max(0, len(held) - position.share))
         return (

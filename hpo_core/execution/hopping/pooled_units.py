@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
@@ -16,6 +17,9 @@ from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.study import Study
+
+HANDOVER_SECONDS = 1.0
+"""So long before a unit ends its worker may be offered to others: until then they have begun to give up another one."""
 
 _Key = tuple[int, int, int]
 """(trial, attempt, number of the unit)."""
@@ -53,6 +57,7 @@ class HoppingClaim:
 class _Running(NamedTuple):
     job: Job
     worker: str
+    began: float
 
 
 class PooledUnits:
@@ -95,6 +100,9 @@ class PooledUnits:
         self._spared: set[int] = set()
         """Trials of which a unit was ended for another study, until one completes: else two studies that may preempt
         could end each other's units for ever."""
+        self._lasts: float | None = None
+        """Seconds of a unit, the latest ones above all; None: none has ended yet."""
+        self._inbox: Inbox | None = None
         self._kept: frozenset[str] | None = None
         """While the pool is looked at: workers that stay held, for a unit runs there."""
         self._deferred: list[tuple[Job, Slot, OnReport]] = []
@@ -150,7 +158,7 @@ class PooledUnits:
                 return
             may_begin = slot.name in self._open()
             if may_begin:
-                self._running[_key(job)] = _Running(job, slot.name)
+                self._running[_key(job)] = _Running(job, slot.name, self.now())
             else:
                 self._withdrawn.add(_key(job))
         if may_begin:
@@ -172,6 +180,7 @@ class PooledUnits:
         return self._inner.now()
 
     def wait(self, inbox: Inbox, until: float) -> bool:
+        self._inbox = inbox
         return self._inner.wait(inbox, until)
 
     # The pool.
@@ -193,6 +202,8 @@ class PooledUnits:
         mine = set(self.seat.mine.devices)
         with self._lock:
             used = list(dict.fromkeys(reversed([each.worker for each in self._running.values()])))[::-1]
+            lasts, now = math.inf if self._lasts is None else self._lasts, self.now()
+            ending = {each.worker for each in self._running.values() if each.began + lasts <= now + HANDOVER_SECONDS}
             self._kept = frozenset(used)
         try:
             usable = useful or [worker for worker in holdings if mine.issuperset(self._slots[worker])
@@ -202,6 +213,7 @@ class PooledUnits:
                 [known[worker] for worker in usable],
                 there=known.values(),
                 used=[known[worker] for worker in used if worker in known],
+                ending=[known[worker] for worker in ending if worker in known],
             )
             busy = sum(len(known.get(worker, ())) for worker in used)
             # what it could use is known, so that an idle worker is no sign that it claims too much
@@ -222,8 +234,14 @@ class PooledUnits:
                 self._running.pop(key, None)
                 if report.outcome is Outcome.COMPLETED:
                     self._spared.discard(job.trial)
+                    seconds = max(0.0, report.ended - report.started)
+                    self._lasts = seconds if self._lasts is None else (self._lasts + seconds) / 2
                 if report.outcome is not Outcome.PREEMPTED:
                     self._withdrawn.discard(key)  # it ended by itself before
+                if slot.name not in self._open():
+                    self.seat.look_soon()
+                    if self._inbox is not None:
+                        self._inbox.wake()  # the end of a unit is no report to the loop
             on_report(unit, report)
 
         try:

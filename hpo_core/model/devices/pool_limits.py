@@ -10,5 +10,7 @@ MOST_DEVICES = 4_096
 """Devices that one study holds by name, or wants."""
 MOST_NAME = 300
 """Characters of a device's name; one with more is not used."""
+MOST_CLUSTER = 400
+"""Characters of the place of a cluster."""
 WHOLE_DEVICES = ", whole devices"
 """The end of the name of a pool whose studies hold whole devices."""

@@ -10,6 +10,7 @@ import msgspec
 from hpo_core.model.devices.pool_limits import (
     LEAST_PRIORITY,
     LEAST_WEIGHT,
+    MOST_CLUSTER,
     MOST_DEVICES,
     MOST_NAME,
     MOST_PRIORITY,
@@ -43,6 +44,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: Annotated[int, msgspec.Meta(ge=LEAST_PRIORITY, le=MOST_PRIORITY)] = 0
     one_cluster: bool = False
     """Whether all members use one cluster; else each has workers of its own."""
+    cluster: Annotated[str, msgspec.Meta(max_length=MOST_CLUSTER)] = ""
+    """Where that one cluster is: the name of the pool of those who name none."""
     seen: _Count = 0
     """Slots of its cluster, as it sees them."""
     stated: Annotated[int, msgspec.Meta(ge=1, le=MOST_SLOTS)] | None = None
@@ -65,8 +68,12 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What its slots are where they are devices with names, as ``device`` or ``worker``; empty: any slot will do."""
     devices: _Names = ()
     """Devices that it holds: nobody else uses them. So many are :attr:`held`."""
+    offers: _Names = ()
+    """Those of them that it gives back soon, once what runs there has ended: it has no more use for them."""
     wants: _Names = ()
     """Devices that it could use now and does not hold, preferred ones first."""
+    moves: bool = False
+    """Whether it gives up a device for another one that it wants at once: any will do."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.weight) and math.isfinite(self.waited)):

@@ -9,8 +9,11 @@ names. Each controller applies the rules to the same rows, in the transaction th
    whoever can use it.
 3. What a study has above its share it keeps while nobody who is due wants it. Else it begins no job there any more, and
    lets the device go once the jobs there have ended.
-4. Who is due, has waited for ``patience`` seconds, and finds none of its devices free or above a share, gets one of a
-   study within its share: of one that gets another device for it, or of one that has waited for less time itself.
+   A device that a study has no more use for, and gives back soon, is no more its own, but of who gets it then.
+4. Who is due, and finds none of its devices free or above a share, gets one of a study within its share that moves: any
+   other device will do for it, and one is free or soon will be.
+5. Where none moves, and who is due has waited for ``patience`` seconds: of a study that gets another device for it, or
+   of one that has waited for less time itself.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ class DeviceChoice(msgspec.Struct, frozen=True):
     """Nobody else uses these."""
     open: tuple[str, ...]
     """Those of them on which its jobs may begin; the others are given back once the jobs there have ended."""
+    instead: tuple[str, ...] = ()
+    """Open ones that would do as well as one that waits for its job to end: given back instead, if idle before that."""
 
 
 def choose_devices(
@@ -60,9 +65,9 @@ def choose_devices(
 
     >>> mine, other = Member(study="a", demand=2, devices=("x", "y")), Member(study="b", demand=2, wants=("x", "y"))
     >>> choose_devices(mine, [other], shares={"a": 1, "b": 1}, usable=["x", "y"], used=["x", "y"])
-    DeviceChoice(held=('x', 'y'), open=('x',))
+    DeviceChoice(held=('x', 'y'), open=('x',), instead=('x',))
     >>> choose_devices(mine, [other], shares={"a": 1, "b": 1}, usable=["x", "y"], used=["y"])
-    DeviceChoice(held=('y',), open=('y',))
+    DeviceChoice(held=('y',), open=('y',), instead=())
     """
     taken = {name for other in others for name in other.devices}
     mine_now = set(mine.devices)
@@ -76,43 +81,108 @@ def choose_devices(
         mine, devices=kept, wants=tuple(name for name in dict.fromkeys(usable) if name not in places)
     )
     members = sorted((now, *others), key=lambda member: (-member.priority, -member.waited, member.study))
-    promised = match_free(members, shares, capacity=capacity)
+    offered = {name for member in members for name in member.offers}.intersection(
+        name for member in members if member.offers for name in member.devices
+    )
+    if offered:
+        members = [_without(member, offered.intersection(member.offers)) for member in members]
+    promised = match_free(members, shares, capacity=capacity, closed=offered)
+    soon = _match_offered(members, shares, promised, offered, capacity) if offered else {}
     given: set[str] = set()
-    for wanted, number in _asked_of(now, members, shares, promised, patience):
-        choice = [name for name in kept if name in wanted and name not in given]
+    instead: set[str] = set()
+    spare = {name for member in members for name in member.wants}.difference(
+        promised, soon, (name for member in members for name in member.devices)
+    )
+    for wanted, number in _asked_of(now, members, shares, promised | soon, spare, patience):
+        choice = [name for name in kept if name in wanted and name not in given and name not in offered]
         # idle ones first; of the others one that is being given back, then that of the youngest job
         choice.sort(key=lambda name: (name not in busy, name in is_closing, places[name]), reverse=True)
         given.update(choice[:number])
+        if not busy.isdisjoint(choice[:number]):
+            instead.update(choice[number:])
+    released = given - busy
+    if released:  # it takes others for these at once
+        less = tuple(name for name in kept if name not in released and name not in offered)
+        members = [
+            msgspec.structs.replace(member, devices=less) if member.study == mine.study else member
+            for member in members
+        ]
+        promised = match_free(members, shares, capacity=capacity, closed=offered)
     gained = [name for name, study in promised.items() if study == mine.study]
     stays = set(can_use) - given
     held = (*(name for name in kept if name in busy or name in stays), *gained)
-    return DeviceChoice(held, (*(name for name in kept if name in stays), *gained))
+    return DeviceChoice(
+        held,
+        (*(name for name in kept if name in stays), *gained),
+        tuple(name for name in kept if name in stays and name in instead),
+    )
+
+
+def _without(member: Member, names: Set[str]) -> Member:
+    if not names:
+        return member
+    return msgspec.structs.replace(member, devices=tuple(name for name in member.devices if name not in names))
+
+
+def _match_offered(
+    members: Sequence[Member],
+    shares: Mapping[str, int],
+    promised: Mapping[str, str],
+    offered: Set[str],
+    capacity: int | None,
+) -> dict[str, str]:
+    """By device that is given back soon: the study that gets it then."""
+    gains: dict[str, list[str]] = {}
+    for name, study in promised.items():
+        gains.setdefault(study, []).append(name)
+    then = [
+        msgspec.structs.replace(
+            member,
+            devices=(*member.devices, *gains.get(member.study, ())),
+            wants=tuple(name for name in member.wants if name in offered),
+        )
+        for member in members
+    ]
+    return match_free(then, shares, capacity=capacity)
 
 
 def _asked_of(
-    mine: Member, members: Sequence[Member], shares: Mapping[str, int], promised: Mapping[str, str], patience: float
+    mine: Member,
+    members: Sequence[Member],
+    shares: Mapping[str, int],
+    promised: Mapping[str, str],
+    spare: set[str],
+    patience: float,
 ) -> list[tuple[Set[str], int]]:
     """For each study that devices are to be given up for: those that will do, and how many.
 
     Each controller finds the same, and knows of each other study how many that one gives up.
+
+    Args:
+        members: with the devices that they do not give back by themselves.
+        promised: devices that are free, or will be soon, and who gets them: they count as held.
+        spare: others that are free, or will be soon.
     """
-    held = {member.study: len(member.devices) for member in members}
     gains = Counter(promised.values())
+    held = {member.study: len(member.devices) + gains[member.study] for member in members}
     holder = {name: member for member in members for name in member.devices}
-    unpromised = {name for member in members for name in member.wants} - holder.keys() - promised.keys()
     asked: list[tuple[Set[str], int]] = []
     for due in members:
-        # what it gives up itself it has until the jobs there have ended: nothing would use another one meanwhile
+        # what it gives up for others it has until the jobs there have ended: nothing would use another one meanwhile
         missing = min(shares[due.study] - len(due.devices) - gains[due.study], len(due.wants))
         if missing <= 0:
             continue
         # where the number of devices is limited, a free one may be had once anybody gives up any
-        is_limited = not unpromised.isdisjoint(due.wants)
+        is_limited = not spare.isdisjoint(due.wants)
         reached = {holder[name].study: holder[name] for name in due.wants if name in holder}
         givers = [one for one in (members if is_limited else reached.values()) if one is not due]
         over = [one for one in givers if held[one.study] > shares[one.study]]
         given = _take(over, missing, held, least=shares, rank=lambda one: (shares[one.study] - held[one.study],))
         missing -= given.total()
+        if missing and not is_limited:
+            moved = _move(givers, missing, held, spare)
+            given += moved
+            missing -= moved.total()
         if missing and due.waited >= patience and not is_limited:
             willing = [one for one in givers if gains[one.study] or _gives_way(one, due)]
             given += _take(
@@ -151,6 +221,19 @@ def _take(
             given[one.study] += 1
             most -= 1
             heapq.heappush(lowest_first, (rank(one), place, one))
+    return given
+
+
+def _move(givers: Iterable[Member], most: int, held: dict[str, int], spare: set[str]) -> Counter[str]:
+    """How many devices each gives that takes others for them, which are spare no more."""
+    given: Counter[str] = Counter()
+    for one in sorted(givers, key=lambda one: one.study, reverse=True):
+        others = [name for name in one.wants if name in spare] if one.moves else []
+        number = min(most, held[one.study], len(others))
+        spare.difference_update(others[:number])
+        held[one.study] -= number
+        given[one.study] += number
+        most -= number
     return given
 
 

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from hpo_core.model.devices.pool_member import Member
 
 
-def match_free(members: Sequence[Member], shares: Mapping[str, int], *, capacity: int | None = None) -> dict[str, str]:
+def match_free(
+    members: Sequence[Member],
+    shares: Mapping[str, int],
+    *,
+    capacity: int | None = None,
+    closed: Collection[str] = (),
+) -> dict[str, str]:
     """By free device: the study that gets it. No other choice serves more of those who are due, or earlier ones.
 
     First each member, in the given order, gets what it is due, as far as its wants allow. Who was served moves to
@@ -24,8 +30,9 @@ def match_free(members: Sequence[Member], shares: Mapping[str, int], *, capacity
         members: who goes first comes first.
         shares: devices that each is due.
         capacity: devices that all may hold together; None: as many as there are.
+        closed: devices that are not free, though no member has them.
     """
-    taken = {name for member in members for name in member.devices}
+    taken = {name for member in members for name in member.devices}.union(closed)
     matching = _Matching([[name for name in member.wants if name not in taken] for member in members])
     left = len(matching.free) if capacity is None else max(0, capacity - len(taken))
     count = [len(member.devices) for member in members]

@@ -227,5 +227,5 @@ def _visits(trial: TrialRecord, names: PartitionNames) -> list[list[Any]]:
 def _attempt(series: Series, span: Span) -> list[Any]:
     outcome = "running" if span.outcome is None else span.outcome.value
     length = duration(span.end - span.start)
-    used = usage_words(span.usage)
+    used = usage_words(span.usage, hops=series.study.spec.data is not None)
     return [span.attempt, series.levels[span.level], outcome, duration(span.start), length, span.worker, used]

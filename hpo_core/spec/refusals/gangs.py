@@ -47,9 +47,7 @@ def check_gang(spec: StudySpec) -> None:
     size = cluster.size
     if isinstance(cluster, LocalCudaClusterSpec) and cluster.devices is not None:
         size = len(cluster.devices)
-    least = min(_given_sizes(spec), default=2) if gang == "auto" else gang
-    if spec.data is not None:
-        least = max(least, 3)  # one model is fewer than half of three workers
+    least = least_slots(spec)
     if size is not None and size < least:
         setting = "cluster.devices" if isinstance(cluster, LocalCudaClusterSpec) else "cluster.workers"
         never, cure = ("grow", "set training.gang to 1") if gang == "auto" else ("begin", "lower training.gang")
@@ -57,6 +55,13 @@ def check_gang(spec: StudySpec) -> None:
             f"{named} needs {least} slots at once, and {setting} gives {size}: no job could ever {never}; raise "
             f"{setting} to {least}, or {cure}"
         )
+
+
+def least_slots(spec: StudySpec) -> int:
+    """Slots that a gang of the study needs at once; with ``gang: auto`` that the first step of growth needs."""
+    gang = spec.training.gang
+    least = min(_given_sizes(spec), default=2) if gang == "auto" else gang
+    return least if spec.data is None else max(least, 3)  # one model is fewer than half of three workers
 
 
 def _given_sizes(spec: StudySpec) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpo_core.spec.clusters import AddressClusterSpec
+from hpo_core.spec.refusals.gangs import least_slots
 
 if TYPE_CHECKING:
     from hpo_core.spec.study_spec import StudySpec
@@ -33,10 +34,11 @@ def check_share(spec: StudySpec) -> None:
             "share.slots"
         )
     gang = spec.training.gang
-    if share.slots is not None and isinstance(gang, int) and share.slots < gang:
+    if share.slots is not None and gang != 1 and share.slots < (least := least_slots(spec)):
+        never, cure = ("grow", "set training.gang to 1") if gang == "auto" else ("begin", "lower training.gang")
         raise ValueError(
-            f"share.slots = {share.slots}, and training.gang = {gang}: no job could ever begin; raise "
-            "share.slots, or lower training.gang"
+            f"share.slots = {share.slots}, and training.gang = {gang}: no job could ever {never}; raise "
+            f"share.slots to {least}, or {cure}"
         )
     if "wait" in share.model_fields_set and not share.preempt and share.wait != type(share)().wait:
         raise ValueError(

@@ -90,12 +90,39 @@ def standings(rows: Iterable[PoolRow]) -> dict[str, Standing]:
     return found
 
 
-def unknown_beside(pool: str, rows: Iterable[PoolRow]) -> str:
+def unknown_beside(pool: str, rows: Iterable[PoolRow], *, cluster: str = "") -> str:
     """Says that studies use the same machines in another pool, of which this one knows nothing; empty: none.
 
     Args:
         rows: of all pools, of members that have a controller now.
+        cluster: where the pool's is, where that is known before it has members.
     """
+    rows = list(rows)
+    return " ".join(filter(None, (_other_kind_beside(pool, rows), _same_cluster_beside(pool, rows, cluster))))
+
+
+def _same_cluster_beside(pool: str, rows: Sequence[PoolRow], cluster: str) -> str:
+    """A pool with a name, and one by the address or with another name, at one scheduler."""
+    here = {cluster, *(row.member.cluster for row in rows if row.pool == pool and row.member is not None)} - {""}
+    there = [
+        row
+        for row in rows
+        if row.member is not None and row.member.cluster in here
+        and row.pool.removesuffix(WHOLE_DEVICES) != pool.removesuffix(WHOLE_DEVICES)
+    ]  # fmt: skip
+    if not there:
+        return ""
+    members = [row.member for row in there if row.member is not None]
+    pools = sorted({row.pool for row in there})
+    return (
+        f"{_names(members)} {'is' if len(members) == 1 else 'are'} in {'pool' if len(pools) == 1 else 'pools'} "
+        f"{', '.join(pools)} at the same Dask scheduler: no pool there leaves anything to another one. Give all "
+        "studies of a scheduler the same share.pool, or none."
+    )
+
+
+def _other_kind_beside(pool: str, rows: Sequence[PoolRow]) -> str:
+    """Packed studies and others, under one name."""
     is_whole = pool.endswith(WHOLE_DEVICES)
     other = pool.removesuffix(WHOLE_DEVICES) if is_whole else f"{pool}{WHOLE_DEVICES}"
     members = [row.member for row in rows if row.pool == other and row.member is not None]

@@ -82,6 +82,19 @@ def test_no_other_assignment_serves_earlier_members_better_or_leaves_less_unused
     assert len(found) == max(len(owner) for owner in allowed)
 
 
+@example(
+    (
+        [
+            Member(study="a", demand=2, devices=("y",), wants=("v", "w")),
+            Member(study="b", demand=1, wants=("y",)),
+            Member(study="c"),
+        ],
+        {"a": 2, "b": 1, "c": 0},
+        None,
+    ),
+    [False] * 4,
+    0.0,
+)
 @settings(max_examples=150)
 @given(pools(), st.lists(st.booleans(), min_size=4, max_size=4), st.sampled_from([0.0, 10.0]))
 def test_what_one_look_may_do(
@@ -186,7 +199,8 @@ def test_who_needs_one_device_gets_it_and_the_other_moves() -> None:
     assert early.open == ("x",), "it has waited for less than the patience of the pool"
     choice = choose_devices(a, [b], shares=shares, usable=["x", "y"], used=["x"], patience=5.0)
     assert (choice.held, choice.open) == (("x",), ()), "it begins nothing there, and takes y once x is given back"
-    assert choose_devices(a, [b], shares=shares, usable=["x", "y"], patience=5.0).held == ()
+    idle = choose_devices(a, [b], shares=shares, usable=["x", "y"], patience=5.0)
+    assert idle.held == idle.open == ("y",), "no job runs on x: it takes y at once"
     free = [Member(study="a", demand=1, wants=("x", "y")), Member(study="b", demand=1, wants=("x",))]
     assert match_free(free, shares) == {"x": "b", "y": "a"}
 

@@ -20,7 +20,6 @@ from hpo_core.model.devices.pool_member import Member
 from hpo_core.placement.shares import Claim, Position, divide, ideal_shares
 from hpo_core.placement.shares.device_choice import choose_devices
 from hpo_core.placement.shares.device_matching import match_free
-from tests.placement.shares.test_device_choice import pools
 
 STUDIES = 20
 
@@ -95,56 +94,6 @@ def test_the_work_of_a_choice_grows_with_the_number_of_names(shape: str) -> None
     few, many = work(100), work(200)
     assert many <= 2.5 * few, "no square of it"
     assert few <= 100 * 100 * (STUDIES + 1), "so many for each name"
-
-
-def given_one_by_one(
-    mine: Member, members: Sequence[Member], shares: Mapping[str, int], capacity: int | None, patience: float
-) -> set[str]:
-    """What a study gives up by rules 3 and 4, where a job runs on each device: every step looks at all anew."""
-    promised = match_free(members, shares, capacity=capacity)
-    held = {one.study: len(one.devices) for one in members}
-    gains = {one.study: list(promised.values()).count(one.study) for one in members}
-    free = {name for one in members for name in one.wants if not any(name in each.devices for each in members)}
-    given: set[str] = set()
-    for due in members:
-        is_limited = any(name in free and name not in promised for name in due.wants)
-        for _ in range(min(len(due.wants), shares[due.study] - len(due.devices) - gains[due.study])):
-            others = [one for one in members if one is not due and held[one.study] > 0]
-            others = [one for one in others if is_limited or set(one.devices) & set(due.wants)]
-            above = [(held[one.study] - shares[one.study], one.study) for one in others]
-            above = [each for each in above if each[0] > 0]
-            willing = [
-                (gains[one.study] > 0, held[one.study] / one.weight, one.study)
-                for one in others
-                if gains[one.study] > 0 or (one.priority <= due.priority and one.waited < due.waited)
-            ]
-            if above:
-                giver = max(above)[-1]
-            elif willing and due.waited >= patience and not is_limited:
-                giver = max(willing)[-1]
-            else:
-                break
-            held[giver] -= 1
-            if giver == mine.study:
-                will_do = [name for name in mine.devices if name not in given and (is_limited or name in due.wants)]
-                given.update(will_do[-1:])
-    return given
-
-
-@settings(max_examples=150)
-@given(pools(), st.sampled_from([0.0, 10.0]))
-def test_each_gives_up_what_it_would_give_one_by_one(
-    pool: tuple[list[Member], dict[str, int], int | None], patience: float
-) -> None:
-    members, shares, capacity = pool
-    members.sort(key=lambda one: (-one.priority, -one.waited, one.study))
-    for mine in members:
-        others = [one for one in members if one is not mine]
-        choice = choose_devices(
-            mine, others, shares=shares, usable=[*mine.devices, *mine.wants], used=mine.devices, capacity=capacity,
-            patience=patience,
-        )  # fmt: skip
-        assert set(mine.devices) - set(choice.open) == given_one_by_one(mine, members, shares, capacity, patience)
 
 
 @pytest.mark.parametrize(("mine", "gives"), [("b", False), ("c", True)])

@@ -1,0 +1,189 @@
+"""Workers change hands as soon as what runs there has ended: who closes which, who looks when, what is offered."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from fractions import Fraction
+
+import msgspec
+import pytest
+
+from hpo_core.execution.by_name.device_holding import DeviceHolding
+from hpo_core.execution.by_name.pooled_slots import PooledSlots
+from hpo_core.execution.by_name.worker_holding import WorkerHolding
+from hpo_core.execution.by_name.worker_slots import KIND
+from hpo_core.execution.executor import Inbox
+from hpo_core.execution.hopping.pooled_units import HoppingClaim, PooledUnits
+from hpo_core.execution.pool_seat import PoolSeat, Terms
+from hpo_core.journal.pools import Change, MemoryPools
+from hpo_core.model.devices.inventory import Slot
+from hpo_core.model.devices.pool_member import Member
+from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.placement.shares import Position
+from tests.sharing import test_pooled_units
+from tests.sharing.test_pooled_executor import ByHand, Endless
+
+WORKERS = ("a", "b", "c", "d")
+
+
+class Plain:
+    """A study on four workers of one slot; a test ends its jobs."""
+
+    def __init__(self, pools: MemoryPools) -> None:
+        self.inner = ByHand(len(WORKERS))
+        holding = DeviceHolding(KIND, patience=60.0, moves=True)
+        self.seat = PoolSeat(pools, Terms(pool="p", study="plain", owner="plain"), Endless(), holding)
+        threads: Mapping[str, int] = dict.fromkeys(WORKERS, 1)
+        self.pooled = PooledSlots(self.inner, self.seat, lambda: threads)
+        self.trials = 0
+        self.at: dict[str, int] = {}
+
+    def room(self, now: float) -> int:
+        """Slots that the study may use."""
+        self.inner.moment = now
+        return self.pooled.inventory().slots
+
+    def begin(self) -> None:
+        slot = Slot(0, 0, "dask")
+        self.pooled.submit(Job(self.trials, 0, Rung(0, 0), 1, {}), slot, lambda job, report: None)
+        ((_, each),) = [item for item in self.pooled._running.items() if item[0][0] == self.trials]
+        self.at[each.slot.name] = self.trials
+        self.trials += 1
+
+    def end(self, worker: str) -> None:
+        self.inner.end(self.at.pop(worker))
+
+    def held(self) -> str:
+        return "".join(name[0] for name in self.seat.mine.devices)
+
+
+@pytest.fixture
+def pools() -> MemoryPools:
+    return MemoryPools()
+
+
+def claim(pools: MemoryPools, **claimed: object) -> None:
+    """Another study says what it wants."""
+    member = Member(study="other", owner="o", kind=KIND, seen=4, **claimed)  # type: ignore[arg-type]
+    pools.change("p", "other", lambda rows: Change(member))
+
+
+def test_jobs_begin_on_workers_that_nobody_waits_for_while_others_are_given_back(pools: MemoryPools) -> None:
+    plain = Plain(pools)
+    assert plain.room(0.0) == 4
+    for _ in WORKERS:
+        plain.begin()
+    claim(pools, demand=2, wants=("a#0", "b#0"))
+    assert plain.room(6.0) == 4
+    plain.end("c")
+    plain.end("d")
+    assert plain.room(6.5) == 4, "c and d are of no use to the other one, which is due a and b"
+    plain.begin()
+    assert plain.room(6.7) == 4 and set(plain.at) == {"a", "b", "c"}
+
+
+def test_the_worker_of_whichever_job_ends_first_is_given_back(pools: MemoryPools) -> None:
+    plain = Plain(pools)
+    plain.room(0.0)
+    for _ in WORKERS:
+        plain.begin()
+    claim(pools, demand=2, wants=("a#0", "b#0", "c#0", "d#0"))
+    assert plain.room(6.0) == 4
+    plain.end("a")  # the oldest job's: not the one that it was to give back
+    assert plain.room(6.1) == 3, "no job begins there"
+    assert plain.room(7.1) == 3 and plain.held() == "bcd"
+
+
+def test_a_worker_is_given_back_in_the_moment_in_which_its_job_ends(pools: MemoryPools) -> None:
+    plain = Plain(pools)
+    plain.room(0.0)
+    for _ in WORKERS:
+        plain.begin()
+    claim(pools, demand=1, wants=("b#0",))
+    plain.room(6.0)
+    plain.end("b")
+    plain.room(6.1)
+    assert plain.held() == "acd", "not at the next look, a second later"
+
+
+def test_a_study_that_has_enough_says_what_would_do_as_well_where_that_is_asked_for() -> None:
+    holding = DeviceHolding(KIND, patience=60.0, moves=True)
+    names = ["a", "b", "c", "d"]
+    holding.note(there=names, usable=names, used=["a"])
+    mine = Member(study="mine", demand=1, kind=KIND, devices=("a",))
+    position = Position(capacity=4, share=1, lent=0, ideal=Fraction(1), held=1, free=0)
+    due = Member(study="due", demand=2, kind=KIND, devices=("b", "c"), offers=("b",), wants=("a",))
+    assert holding.settled(mine, [due], position, 0.0)[0].wants == (), "it lacks nothing"
+    due = msgspec.structs.replace(due, demand=3)
+    told = holding.settled(mine, [due], position, 0.0)[0]
+    assert told.wants == ("b",) and told.moves, "free, or soon; no more than it holds"
+    assert holding.settled(mine, [msgspec.structs.replace(due, wants=("d",))], position, 0.0)[0].wants == ()
+
+
+def test_a_worker_is_offered_just_before_its_last_unit_ends(pools: MemoryPools) -> None:
+    inner = test_pooled_units.ByHand()
+    study, holding = test_pooled_units.Models(), WorkerHolding(KIND, patience=60.0)
+    claim_ = HoppingClaim(study)
+    seat = PoolSeat(pools, Terms(pool="p", study="hops", owner="h"), claim_, holding)
+    units = PooledUnits(inner, seat, holding=holding, claim=claim_, threads=lambda: dict.fromkeys("ab", 1))
+    useful = ["a", "b"]
+    units.useful = lambda holdings: useful
+    claim(pools, demand=1, wants=("a#0",))
+    units.inventory()
+
+    def unit_on_a(trial: int, lasts: float) -> None:
+        began = inner.moment
+        units.submit(test_pooled_units.unit(trial), Slot(0, 0, "a"), lambda job, report: None)
+        inner.moment = began + lasts
+
+    def end() -> None:
+        job, on_report = inner.begun.pop("a")
+        times = {"started": inner.moment - 10.0, "ended": inner.moment}
+        on_report(job, Report(trial=job.trial, attempt=0, outcome=Outcome.COMPLETED, **times))
+
+    claim(pools, demand=1)
+    unit_on_a(0, 10.0)
+    useful.remove("a")
+    units.inventory()
+    assert seat.mine.offers == (), "nobody knows how long a unit lasts"
+    useful.append("a")
+    units.inventory()
+    end()
+    inner.moment += 2.0
+    units.inventory()
+    unit_on_a(1, 5.0)
+    useful.remove("a")
+    units.inventory()
+    assert seat.mine.offers == () and "a#0" in seat.mine.devices
+    inner.moment += 4.2
+    units.inventory()
+    assert seat.mine.offers == ("a#0",) and "a#0" in seat.mine.devices
+
+    inbox = Inbox()
+    units.wait(inbox, 0.0)
+    end()
+    began = time.monotonic()
+    inbox.wait(30.0)
+    assert time.monotonic() - began < 20, "the loop looks at once"
+    units.inventory()
+    assert "a#0" not in seat.mine.devices and seat.mine.offers == ()
+
+
+def test_a_loop_that_waits_is_woken_once() -> None:
+    inbox, woken = Inbox(), []
+
+    def waits() -> None:
+        inbox.wait(60.0)
+        woken.append(True)
+
+    thread = threading.Thread(target=waits)
+    thread.start()
+    inbox.wake()
+    thread.join(30)
+    assert woken == [True]
+    began = time.monotonic()
+    inbox.wait(0.2)
+    assert time.monotonic() - began >= 0.19, "once"
