@@ -99,6 +99,8 @@ def divide(capacity: int, claims: Iterable[Claim]) -> dict[str, int]:
             given[claim.study] = whole - whole % claim.job_slots
         left -= sum(given.values())
         left -= _round_up(claims_of_class, ideal, given, left)
+        if gang is not None:  # it may use what nobody else of its class can
+            left -= _fill([*claims_of_class, gang], ideal, given, left)
         shares |= given
     return shares
 

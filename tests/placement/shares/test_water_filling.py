@@ -157,6 +157,14 @@ def test_a_gang_that_rounding_left_out_gets_its_slots_once_it_waited() -> None:
     assert sum(divide(8, [*singles, gang]).values()) == 8
 
 
+def test_a_gang_that_waited_gets_more_jobs_where_nobody_else_can_use_the_slots() -> None:
+    gang = Claim(study="gang", demand=8, job_slots=2, precedence=30)
+    large = Claim(study="large", demand=9, job_slots=3, weight=1000)
+    assert divide(7, [gang, large]) == {"gang": 4, "large": 3}
+    below = Claim(study="below", demand=9, priority=-1)
+    assert divide(7, [gang, large, below]) == {"gang": 4, "large": 3, "below": 0}, "a lower class comes last"
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
