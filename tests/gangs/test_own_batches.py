@@ -112,9 +112,10 @@ class Units:
 
 @pytest.fixture
 def units(tmp_path: Path) -> Iterator[Units]:
+    before = set(psutil.Process().children(recursive=True))  # of tests before this one
     made = Units(tmp_path, hopping_lab.write_partitions(tmp_path, [90, 90, 41, 67]))
     yield made
-    children = psutil.Process().children(recursive=True)
+    children = set(psutil.Process().children(recursive=True)) - before
     made.pool.close_all()
     assert not [child for child in psutil.wait_procs(children, timeout=600)[1] if child.is_running()]
 

@@ -83,9 +83,10 @@ def _objective(function: str) -> str:
 
 @pytest.fixture
 def gangs(tmp_path: Path) -> Iterator[Gangs]:
+    before = set(psutil.Process().children(recursive=True))  # of tests before this one, as a server for all of them
     made = Gangs(tmp_path)
     yield made
-    children = psutil.Process().children(recursive=True)
+    children = set(psutil.Process().children(recursive=True)) - before
     made.pool.close_all()
     assert not [child for child in psutil.wait_procs(children, timeout=600)[1] if child.is_running()]
 
