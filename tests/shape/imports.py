@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -20,25 +21,32 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def imported(path: Path, *, for_types: bool = False) -> set[str]:
+@cache
+def tree(path: Path) -> ast.Module:
+    """The syntax tree of a file, parsed once for all tests."""
+    return ast.parse(path.read_text())
+
+
+@cache
+def imported(path: Path, *, for_types: bool = False) -> frozenset[str]:
     """Dotted names that a file imports, anywhere in it.
 
     Args:
         for_types: whether those under ``if TYPE_CHECKING`` count.
     """
     found: set[str] = set()
-    for node in _nodes(ast.parse(path.read_text()), for_types):
+    for node in _nodes(tree(path), for_types):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.add(node.module)
             found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return found
+    return frozenset(found)
 
 
 def _nodes(node: ast.AST, for_types: bool) -> Iterator[ast.AST]:
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test) and not for_types:
+        if not for_types and isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             for other in child.orelse:
                 yield from (other, *_nodes(other, for_types))
             continue
@@ -46,6 +54,7 @@ def _nodes(node: ast.AST, for_types: bool) -> Iterator[ast.AST]:
         yield from _nodes(child, for_types)
 
 
+@cache
 def graph() -> dict[str, set[str]]:
     """By module, the modules of ours that it imports."""
     known = modules()

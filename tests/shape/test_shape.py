@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.shape.imports import ROOT, cycles, graph, imported, modules
+from tests.shape.imports import ROOT, cycles, graph, imported, modules, tree
 
 MODULES = modules()
 CORE = {name: path for name, path in MODULES.items() if name.split(".")[0] == "hpo_core"}
@@ -119,7 +119,7 @@ def test_nobody_outside_search_asks_which_method_it_is() -> None:
     for name, path in MODULES.items():
         if name in CORE and room_of(name) == "search":
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.Compare):
                 sides = [node.left, *node.comparators]
                 asked = any(isinstance(side, ast.Attribute) and side.attr == "method" for side in sides)
