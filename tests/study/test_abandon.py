@@ -16,7 +16,7 @@ from hpo_core import Job, MemoryJournal, Outcome, Study
 from hpo_core.home import Home
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.journal.sql import current_owner
-from hpo_core.model.errors import HpoError
+from hpo_core.model.errors import HpoError, StudyNotFoundError
 from hpo_core.model.events import AttemptFailed, StudyHalted, TrialAbandoned
 from hpo_core.replay.audit import audit
 from hpo_core.views.trial_story import trial_story
@@ -233,7 +233,7 @@ def test_the_command(tmp_path: Path) -> None:
     shown = hpo(tmp_path, "show", "world", "--trial", str(running))
     assert "a person abandoned it" in shown.stdout
     assert hpo(tmp_path, "abandon", "world", "--trial", "99").exit_code == 1
-    assert hpo(tmp_path, "abandon", "nobody", "--trial", "0").exit_code == 4
+    assert isinstance(hpo(tmp_path, "abandon", "nobody", "--trial", "0").exception, StudyNotFoundError)
     assert hpo(tmp_path, "audit", "world").exit_code == 0
 
     again = Study.open("world", journal)
