@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import Any
 
 from hpo_core.model.events import (
@@ -164,7 +165,7 @@ def judge_halving(spec: StudySpec, entries: Iterable[Entry]) -> dict[str, int]:
     """
     seen = {"promoted": 0, "stopped": 0}
     search = spec.search
-    eta = getattr(search, "reduction_factor", 1)
+    eta = Fraction(str(getattr(search, "reduction_factor", 1)))
     shared = getattr(search, "rung_system", "") == "shared"
     synchronous = search.method in ("sha", "hyperband")
     results: dict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)

@@ -15,6 +15,7 @@ from hpo_core.journal.protocol import Owner
 from hpo_core.model.devices.pool_limits import MOST_CLUSTER, WHOLE_DEVICES
 from hpo_core.model.devices.pool_member import Member, Wish
 from hpo_core.model.errors import JournalError
+from hpo_core.model.short_text import shown
 from hpo_core.placement.shares.members import Position, capacity_of, position_of
 from hpo_core.placement.shares.water_filling import JUST_BEGUN
 from hpo_core.spec import StudySpec
@@ -153,7 +154,7 @@ class PoolSeat:
         self._signs: dict[str, tuple[str, int, float]] = {}
         """By member: owner, beat, and when that was new."""
         self._is_lost = False
-        """Whether another controller of the study has its row."""
+        """Whether another owner has the study's row, and gives signs of life, or did so a moment ago."""
         self._is_told = False
         self._seen = 0
         self._next_look = -math.inf
@@ -180,7 +181,7 @@ class PoolSeat:
 
     def is_due(self, now: float, seen: int) -> bool:
         """Whether it is time to look; at once where the cluster changed, for a worker that joins is used at once."""
-        return (now >= self._next_look or seen != self._seen) and not self._is_lost
+        return now >= self._next_look or seen != self._seen
 
     def look_soon(self) -> None:
         """At the next opportunity: a device that others wait for became idle. Any thread may say so."""
@@ -195,7 +196,7 @@ class PoolSeat:
             busy: slots that submitted jobs used or waited for at once since the last exchange, at most.
 
         Returns:
-            Whether it looked.
+            Whether it looked, and has its row.
         """
         if not self.is_due(now, seen):
             return False
@@ -215,12 +216,14 @@ class PoolSeat:
 
         pool, study = self.terms.pool, self.terms.study
         try:
-            is_due = now >= self._next_beat
+            is_due = now >= self._next_beat and not self._is_lost
             if not is_due:
                 waiting = self._short_since, self._over_since
                 rows = self._pools.look(pool, study)
                 mine = self._settled(rows, now, seen=seen, used=used, busy=busy)
-                is_due = _told_at_once(mine) != _told_at_once(self.mine)
+                is_due = not self._is_lost and (
+                    now >= self._next_beat or _told_at_once(mine) != _told_at_once(self.mine)
+                )
                 if is_due:  # it waits until what it found is written: another study may be first
                     self._short_since, self._over_since = waiting
             if is_due:
@@ -235,7 +238,7 @@ class PoolSeat:
                     "%s", study, pool, LEASE_SECONDS, error,
                 )  # fmt: skip
         self._next_look = now + (EXCHANGE_SECONDS if self.others or self._is_told else ALONE_SECONDS)
-        return True
+        return not self._is_lost
 
     def leave(self) -> None:
         """Give everything back: the study has ended. Where that fails, the lease runs out."""
@@ -247,10 +250,8 @@ class PoolSeat:
     def _settled(self, rows: Sequence[PoolRow], now: float, *, seen: int, used: int, busy: int) -> Member:
         """What the study should publish, as the rows are; notes who else is there."""
         own = next((row for row in rows if row.study == self.terms.study), None)
-        theirs = None if own is None or own.member is None else own.member.owner
-        if self._last_look > -math.inf and theirs not in (None, self.terms.owner):
-            self._is_lost = True  # another controller goes on with the study, and this one is fenced
         self._note_signs(rows, now)
+        self._note_owner(None if own is None else own.member, now)
         self.others = [
             row.member
             for row in rows
@@ -322,6 +323,21 @@ class PoolSeat:
         precedence = max(-JUST_BEGUN, min(precedence, JUST_BEGUN))
         return msgspec.structs.replace(mine, precedence=precedence, waited=round(waited, 1), asks=asks)
 
+    def _note_owner(self, row: Member | None, now: float) -> None:
+        """Whether another owner has the row: a controller that goes on with the study, while this one is not fenced
+        yet, or somebody who wrote there once. That one gives no further sign of life, and the row is taken back."""
+        lost = self._last_look > -math.inf and row is not None and row.owner != self.terms.owner
+        lost = lost and not self._has_no_sign(self.terms.study, now)
+        if row is not None and lost and not self._is_lost:
+            log.warning(
+                "study %r: its row in pool %s has another owner, %s. It begins no jobs while that one gives signs of "
+                "life, and for %g s after the last one.",
+                self.terms.study, self.terms.pool, shown(row.owner), LEASE_SECONDS,
+            )  # fmt: skip
+        if self._is_lost and not lost:
+            log.warning("study %r has its row in pool %s again.", self.terms.study, self.terms.pool)
+        self._is_lost = lost
+
     def _note_signs(self, rows: Sequence[PoolRow], now: float) -> None:
         """When each member last gave a sign of life, by this clock; anew after a time in which nobody looked."""
         anew = now > self._last_look + LEASE_SECONDS / 2
@@ -334,8 +350,11 @@ class PoolSeat:
                 self._signs[row.study] = sign
 
     def _is_gone(self, member: Member, now: float) -> bool:
-        sign = self._signs.get(member.study)
-        return member.study != self.terms.study and sign is not None and now > sign[2] + LEASE_SECONDS
+        return member.study != self.terms.study and self._has_no_sign(member.study, now)
+
+    def _has_no_sign(self, study: str, now: float) -> bool:
+        sign = self._signs.get(study)
+        return sign is not None and now > sign[2] + LEASE_SECONDS
 
 
 def _told_at_once(member: Member) -> Member:

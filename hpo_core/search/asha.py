@@ -10,11 +10,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from hpo_core.model.as_written import as_written
 from hpo_core.model.events import Event, JobCompleted, TrialAbandoned
 from hpo_core.model.space import ParameterType
 from hpo_core.search.asha_stopping import AshaStopping
 from hpo_core.search.halving.bracket_ladders import Brackets
 from hpo_core.search.halving.brackets import BracketPlan, assignment_of
+from hpo_core.search.halving.halving_settings import HalvingSettings
 from hpo_core.search.halving.noise import NoiseEstimate
 from hpo_core.search.halving.promotion_chance import Contest
 from hpo_core.search.halving.reachable_resource import highest_rung, too_few
@@ -29,14 +31,13 @@ from hpo_core.search.search_settings import (
     Progress,
     Resource,
     SearchContext,
-    SearchSettings,
     check_configs,
     check_range,
     check_rungs,
 )
 
 
-class AshaSearch(SearchSettings):
+class AshaSearch(HalvingSettings):
     """Asynchronous successive halving (Li et al. 2020), promotion or stopping variant, one or more brackets.
 
     With only ``configs`` and ``max_resource`` given, the paper's production defaults apply (5.1): eta 4, at
@@ -45,8 +46,8 @@ class AshaSearch(SearchSettings):
     """
 
     title: ClassVar[str] = "ASHA"
-    only_in_files: ClassVar[frozenset[str]] = frozenset({"budget_by"})
-    earlier: ClassVar[Mapping[str, Any]] = {"budget_by": "powers"}
+    only_in_files: ClassVar[frozenset[str]] = frozenset({"budget_by", "rules"})
+    earlier: ClassVar[Mapping[str, Any]] = {"budget_by": "powers", "rules": 1}
 
     method: Literal["asha"] = "asha"
     variant: Literal["promotion", "stopping"] = Field(
@@ -113,7 +114,8 @@ class AshaSearch(SearchSettings):
                     f"{word} needs max_resource, which limits their number; give it, or a list of brackets"
                 )
             return data | {"brackets": [0]}
-        rungs = len(rung_levels(int(smallest or default_min_resource(int(top), eta)), int(top), eta))
+        exact = as_written(eta)
+        rungs = len(rung_levels(int(smallest or default_min_resource(int(top), exact)), int(top), exact))
         if known:
             meant = {"aggressive": [0], "standard": _standard(rungs), "conservative": list(range(rungs))}[preset]
             given = list(range(rungs)) if everything else data.get("brackets")
@@ -151,15 +153,15 @@ class AshaSearch(SearchSettings):
         """Rung levels of bracket 0; the first alone where there is no upper limit."""
         if self.max_resource is None:
             return [self.min_resource or 1]
-        smallest = self.min_resource or default_min_resource(self.max_resource, self.reduction_factor)
-        return rung_levels(smallest, self.max_resource, self.reduction_factor)
+        smallest = self.min_resource or default_min_resource(self.max_resource, self.eta)
+        return rung_levels(smallest, self.max_resource, self.eta)
 
     def plan(self) -> BracketPlan:
         """What rungs and brackets are built from."""
         return BracketPlan(
             brackets=self.brackets,
             levels=self.levels(),
-            reduction_factor=self.reduction_factor,
+            reduction_factor=self.eta,
             endless=self.max_resource is None,
             shared=self.rung_system == "shared" and len(self.brackets) > 1,
             rule=self.assignment,
@@ -175,7 +177,7 @@ class AshaSearch(SearchSettings):
         entrances: dict[int, int] = {}
         shared = self.rung_system == "shared" and len(self.brackets) > 1
         if shared:
-            ladder = Ladder(self.levels(), self.reduction_factor, endless=self.max_resource is None)
+            ladder = Ladder(self.levels(), self.eta, endless=self.max_resource is None)
             entrances = {bracket: ladder.level(bracket) for bracket in self.brackets}
         return Outline(
             max_resource=self.max_resource,

@@ -11,6 +11,7 @@ from hpo_core.model import limits
 from hpo_core.model.limit_checks import as_number, at_most
 from hpo_core.model.space import ParameterType
 from hpo_core.search.halving.brackets import hyperband_size
+from hpo_core.search.halving.halving_settings import HalvingSettings
 from hpo_core.search.halving.rungs import default_min_resource, rung_levels
 from hpo_core.search.search_settings import (
     ETA,
@@ -20,14 +21,13 @@ from hpo_core.search.search_settings import (
     Progress,
     Resource,
     SearchContext,
-    SearchSettings,
     check_range,
     check_rungs,
 )
 from hpo_core.search.sha import Halving
 
 
-class HyperbandSearch(SearchSettings):
+class HyperbandSearch(HalvingSettings):
     """Synchronous Hyperband, all brackets (Li et al. 2018); the asynchronous one is asha with several brackets."""
 
     title: ClassVar[str] = "Hyperband"
@@ -45,20 +45,20 @@ class HyperbandSearch(SearchSettings):
 
     def levels(self) -> list[int]:
         """Rung levels of the most aggressive bracket."""
-        smallest = self.min_resource or default_min_resource(self.max_resource, self.reduction_factor)
-        return rung_levels(smallest, self.max_resource, self.reduction_factor)
+        smallest = self.min_resource or default_min_resource(self.max_resource, self.eta)
+        return rung_levels(smallest, self.max_resource, self.eta)
 
     def create(self, context: SearchContext) -> Halving:
         """All brackets ``rounds`` times; bracket ``b`` of the study has early-stopping rate ``b % brackets``."""
         levels = self.levels()
         plan = [(size, levels[s:]) for s, size in enumerate(self._sizes())]
         width = sum(size for size, _ in plan) * self.rounds
-        return Halving(plan, width, self.reduction_factor, context.objectives)
+        return Halving(plan, width, self.eta, context.objectives)
 
     def _sizes(self) -> list[int]:
         """Configurations of each bracket."""
         rungs = len(self.levels())
-        return [hyperband_size(s, rungs, self.reduction_factor) for s in range(rungs)]
+        return [hyperband_size(s, rungs, self.eta) for s in range(rungs)]
 
     def outline(self) -> Outline:
         several = len(self.levels()) * self.rounds > 1

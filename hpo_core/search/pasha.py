@@ -8,9 +8,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from hpo_core.model.as_written import as_written
 from hpo_core.model.events import CeilingRaised, Event, JobCompleted, TrialCreated
 from hpo_core.model.space import ParameterType
 from hpo_core.search.asha import Asha, AshaSearch
+from hpo_core.search.halving.halving_settings import HalvingSettings
 from hpo_core.search.halving.promotion_chance import Contest
 from hpo_core.search.halving.reachable_resource import highest_rung, too_few
 from hpo_core.search.halving.rungs import rung_levels
@@ -23,14 +25,13 @@ from hpo_core.search.search_settings import (
     Progress,
     Resource,
     SearchContext,
-    SearchSettings,
     check_configs,
     check_range,
     check_rungs,
 )
 
 
-class PashaSearch(SearchSettings):
+class PashaSearch(HalvingSettings):
     """Progressive ASHA: the maximum resource grows only while rankings change (Bohdal et al., ICLR 2023)."""
 
     title: ClassVar[str] = "PASHA"
@@ -54,7 +55,7 @@ class PashaSearch(SearchSettings):
 
     def levels(self) -> list[int]:
         """All rung levels, those above the ceiling included."""
-        return rung_levels(self.min_resource, self.max_resource, self.reduction_factor)
+        return rung_levels(self.min_resource, self.max_resource, self.eta)
 
     def create(self, context: SearchContext) -> Pasha:
         return Pasha(self)
@@ -81,7 +82,7 @@ class PashaSearch(SearchSettings):
     def highest_level(self, configs: int) -> int:
         """The highest level that a trial reaches by the rule, were every rung open."""
         levels = self.levels()
-        return levels[highest_rung({0: configs}, len(levels), self.reduction_factor)]
+        return levels[highest_rung({0: configs}, len(levels), self.eta)]
 
 
 class Pasha(SearchMethod):
@@ -106,6 +107,7 @@ class Pasha(SearchMethod):
                 min_resource=settings.min_resource,
                 reduction_factor=settings.reduction_factor,
                 brackets=[0],
+                rules=settings.rules,
             )
         )
         self.ruled_out = self.asha.ruled_out
@@ -115,7 +117,8 @@ class Pasha(SearchMethod):
 
         self._new_ranking = SoftRanking
         self._ranking = SoftRanking()
-        self._tolerance = Tolerance(settings.percentile)
+        percentile = settings.percentile
+        self._tolerance = Tolerance(as_written(percentile) if settings.rules > 1 else float(percentile))
         self._raised: CeilingRaised | None = None
         self._losses: list[float] = []
         """By trial: its loss at the highest rung it reached."""

@@ -14,6 +14,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from hpo_core.model import limits
+from hpo_core.model.as_written import Number
 from hpo_core.model.events import (
     Event,
     JobCompleted,
@@ -25,6 +26,7 @@ from hpo_core.model.events import (
 )
 from hpo_core.model.limit_checks import at_most
 from hpo_core.model.space import ParameterType
+from hpo_core.search.halving.halving_settings import HalvingSettings
 from hpo_core.search.halving.promotion_chance import Contest
 from hpo_core.search.halving.rungs import AnyRung, default_min_resource, make_rung, rung_levels
 from hpo_core.search.method import DONE, WAIT, Action, Loss, Promote, RungStatus, Sample, SearchMethod, loss_of
@@ -36,14 +38,13 @@ from hpo_core.search.search_settings import (
     Progress,
     Resource,
     SearchContext,
-    SearchSettings,
     check_configs,
     check_range,
     check_rungs,
 )
 
 
-class ShaSearch(SearchSettings):
+class ShaSearch(HalvingSettings):
     """Synchronous successive halving with barriers (Jamieson & Talwalkar 2016; ASHA Algorithm 1).
 
     While a bracket waits at a barrier, the next round begins on the free workers (Falkner et al. 2018).
@@ -71,13 +72,13 @@ class ShaSearch(SearchSettings):
 
     def levels(self) -> list[int]:
         """Rung levels before the early-stopping rate cuts them."""
-        smallest = self.min_resource or default_min_resource(self.max_resource, self.reduction_factor)
-        return rung_levels(smallest, self.max_resource, self.reduction_factor)
+        smallest = self.min_resource or default_min_resource(self.max_resource, self.eta)
+        return rung_levels(smallest, self.max_resource, self.eta)
 
     def create(self, context: SearchContext) -> Halving:
         """Brackets of one size and one early-stopping rate."""
         plan = [(self.configs, self.levels()[self.early_stopping_rate :])]
-        return Halving(plan, self.configs * self.rounds, self.reduction_factor, context.objectives)
+        return Halving(plan, self.configs * self.rounds, self.eta, context.objectives)
 
     def outline(self) -> Outline:
         return Outline(max_resource=self.max_resource, several_brackets=self.rounds > 1, barriers=True)
@@ -96,24 +97,27 @@ class ShaSearch(SearchSettings):
         at_most("configs * rounds", self.configs * rounds, limits.CONFIGS, "configurations; lower one of them")
 
     def check_reach(self) -> None:
-        levels, eta = self.levels()[self.early_stopping_rate :], self.reduction_factor
-        needed = math.ceil(eta ** (len(levels) - 1) - 1e-9)
+        levels = self.levels()[self.early_stopping_rate :]
+        needed = math.ceil(self.eta ** (len(levels) - 1))
         if self.configs < needed:
             raise ValueError(
                 f"search.configs = {self.configs} is too small for {len(levels)} rungs with reduction_factor = "
-                f"{eta:g}: floor(configs / reduction_factor^k) trials reach rung k, so none would be trained to "
-                f"max_resource = {self.max_resource}. Give configs of at least {needed:,} (reduction_factor to the "
-                f"power {len(levels) - 1}), or raise min_resource or early_stopping_rate"
+                f"{self.reduction_factor:g}: floor(configs / reduction_factor^k) trials reach rung k, so none would be "
+                f"trained to max_resource = {self.max_resource}. Give configs of at least {needed:,} (reduction_factor "
+                f"to the power {len(levels) - 1}), or raise min_resource or early_stopping_rate"
             )
 
 
-def sizes_of(configs: int, rungs: int, reduction_factor: float) -> list[int]:
+def sizes_of(configs: int, rungs: int, reduction_factor: Number) -> list[int]:
     """Sizes of the rungs, ``floor(n * eta**-k)``, as far as they hold a trial.
 
     >>> sizes_of(9, 3, 3), sizes_of(4, 3, 3)
     ([9, 3, 1], [4, 1])
     """
-    sizes = [int(configs / reduction_factor**k + 1e-9) for k in range(rungs)]
+    if isinstance(reduction_factor, float):
+        sizes = [int(configs / reduction_factor**k + 1e-9) for k in range(rungs)]
+    else:
+        sizes = [int(configs // reduction_factor**k) for k in range(rungs)]
     return [size for size in sizes if size]
 
 
@@ -125,7 +129,7 @@ class Tournament:
         levels: resource of each rung.
     """
 
-    def __init__(self, configs: int, levels: Sequence[int], reduction_factor: float, objectives: int = 1) -> None:
+    def __init__(self, configs: int, levels: Sequence[int], reduction_factor: Number, objectives: int = 1) -> None:
         self.sizes = sizes_of(configs, len(levels), reduction_factor)
         self.rungs: list[AnyRung] = [make_rung(level, reduction_factor, objectives) for level in levels]
         self.finite = [0] * len(levels)
@@ -194,7 +198,7 @@ class Tournament:
     def _size(self, rung: int) -> int:
         return self.sizes[rung] if rung < len(self.sizes) else 0
 
-    def contest(self, rung: int, reduction_factor: float) -> Contest | None:
+    def contest(self, rung: int, reduction_factor: Number) -> Contest | None:
         """What decides promotion: the best ``floor(n * eta**-k)`` at the barrier go on."""
         if rung != self.rung or self.finished:
             return None
@@ -214,7 +218,7 @@ class Halving(SearchMethod):
     """
 
     def __init__(
-        self, plan: Sequence[tuple[int, Sequence[int]]], width: int, reduction_factor: float, objectives: int = 1
+        self, plan: Sequence[tuple[int, Sequence[int]]], width: int, reduction_factor: Number, objectives: int = 1
     ) -> None:
         self.plan = plan
         self.width = width
@@ -308,13 +312,13 @@ class Halving(SearchMethod):
     def rungs(self) -> list[RungStatus]:
         found: list[RungStatus] = []
         for number, bracket in enumerate(self.brackets):
-            found += _status(number, bracket, self._eta)
+            found += _status(number, bracket)
         left = self.width - self._opened
         for number in count(len(self.brackets)):
             size, levels = self.plan[number % len(self.plan)]
             if left <= 0:
                 return found
-            found += _status(number, Tournament(min(size, left), levels, self._eta), self._eta)
+            found += _status(number, Tournament(min(size, left), levels, self._eta))
             left -= size
         return found
 
@@ -327,7 +331,7 @@ class Halving(SearchMethod):
                 assert rung.size <= allowed, f"rung {k} holds {rung.size} results, the plan has {allowed}"
 
 
-def _status(number: int, bracket: Tournament, reduction_factor: float) -> list[RungStatus]:
+def _status(number: int, bracket: Tournament) -> list[RungStatus]:
     found: list[RungStatus] = []
     expected = bracket.sizes[0]
     for k, rung in enumerate(bracket.rungs[: len(bracket.sizes)]):

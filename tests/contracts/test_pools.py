@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 
@@ -183,6 +184,48 @@ def test_a_dead_controllers_row_is_given_up_however_it_was_written(tmp_path: Pat
     for moment in range(1, int(LEASE_SECONDS) + 6):
         seat.exchange(float(moment), seen=SLOTS, used=0, busy=0)
     assert members(pools_of(journal)).keys() == {"mine"}, "else it counts as alive again after a pause of ours"
+
+
+def test_a_row_that_somebody_replaced_once_is_taken_back_after_the_lease(
+    open_again: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A row that nobody keeps alive is ignored, also where it is the study's own."""
+    pools = pools_of(open_again())
+    seat, other = seat_of(pools, "mine"), seat_of(pools, "other")
+    for moment in range(5):
+        for one in (seat, other):
+            one.exchange(float(moment), seen=SLOTS, used=0, busy=one.allowed(float(moment)))
+    assert (seat.allowed(4.0), other.allowed(4.0)) == (4, 4)
+    planted = msgspec.structs.replace(seat.mine, owner="somebody:\x1b[31m:1", beat=seat.mine.beat + 1)
+    pools_of(open_again()).change("p", "mine", lambda rows: Change(planted))
+    allowed = {}
+    for moment in range(5, 40):
+        for one in (seat, other):
+            one.exchange(float(moment), seen=SLOTS, used=0, busy=one.allowed(float(moment)))
+        allowed[moment] = seat.allowed(float(moment))
+        assert seat.allowed(float(moment)) + other.allowed(float(moment)) <= SLOTS
+    back = min(moment for moment, slots in allowed.items() if slots)
+    assert not any(slots for moment, slots in allowed.items() if moment < back)
+    assert LEASE_SECONDS < back - 5 <= LEASE_SECONDS + 2
+    assert allowed[39] == 4
+    assert members(pools)["mine"].owner == "mine-1"
+    told = [record.message for record in caplog.records]
+    assert ["has another owner" in text for text in told] == [True, False] and "has its row" in told[1]
+    assert "\x1b" not in caplog.text
+
+
+def test_a_row_that_another_controller_keeps_alive_is_left_to_it(open_again: Open) -> None:
+    pools = pools_of(open_again())
+    mine, successor = seat_of(pools, "s"), seat_of(pools, "s", owner="s-2")
+    mine.exchange(0.0, seen=SLOTS, used=0, busy=8)
+    for moment in range(1, 60):
+        successor.exchange(float(moment), seen=SLOTS, used=0, busy=8)
+        mine.exchange(float(moment), seen=SLOTS, used=0, busy=8)
+        if moment > 2:  # alone it looks every two seconds
+            assert (mine.allowed(float(moment)), successor.allowed(float(moment))) == (0, 8)
+    for moment in range(60, 85):  # it was killed
+        mine.exchange(float(moment), seen=SLOTS, used=0, busy=8)
+    assert mine.allowed(84.0) == 8
 
 
 def test_a_study_alone_costs_at_most_one_statement_a_second(tmp_path: Path) -> None:

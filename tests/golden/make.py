@@ -385,6 +385,15 @@ def hopped_gangs() -> Study:
     return VirtualHopping(spec=spec, partitions=5, validation=1, workers=workers).run().study
 
 
+def decimal_factor() -> Study:
+    """A study whose reduction factor is no binary number, and whose rungs often hold exact multiples of it."""
+    world = World(23)
+    search = {"method": "asha", "configs": 34, "min_resource": 1, "max_resource": 6, "reduction_factor": 1.6}
+    study = fresh(make_spec(study="golden", search=search), MemoryJournal(), world)
+    world.play(study)
+    return study
+
+
 METHODS = [
     "asha-brackets", "asha-shared", "asha-endless", "stopping-brackets", "sha", "hyperband", "pasha", "pbt",
     "pbt-truncation", "random", "grid-drawn", "pareto-asha-brackets",
@@ -411,6 +420,7 @@ def studies() -> dict[str, Study]:
         "hopped": hopped(),
         "hopped-failures": hopped_failures(),
         "hopped-gangs": hopped_gangs(),
+        "decimal-factor": decimal_factor(),
     }
     for name in METHODS:
         world = World(12, failures=0.05, nans=0.05)

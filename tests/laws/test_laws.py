@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core import MemoryJournal, Outcome, Study
+from hpo_core.model.as_written import as_written
 from hpo_core.model.events import JobCompleted, JobGranted
 from hpo_core.replay.audit import audit
 from hpo_core.search.halving.rungs import Rung, rung_levels
@@ -29,7 +30,7 @@ def searches(draw: st.DrawFn) -> dict[str, Any]:
     configs = draw(st.integers(1, 30))
     if method == "random":
         return {"method": "random", "configs": configs, "max_resource": 5}
-    smallest, eta = draw(st.integers(1, 3)), draw(st.sampled_from([2, 3, 4, 2.5]))
+    smallest, eta = draw(st.integers(1, 3)), draw(st.sampled_from([2, 3, 4, 2.5, 1.6, 3.7]))
     top = max(smallest, round(smallest * eta ** draw(st.integers(0, 3))))
     search = {"method": method, "min_resource": smallest, "max_resource": top, "reduction_factor": eta}
     if method == "hyperband":
@@ -43,7 +44,9 @@ def searches(draw: st.DrawFn) -> dict[str, Any]:
             search["assignment"] = draw(st.sampled_from(["budget", "proportional", "loop"]))
     if method == "sha":
         search["rounds"] = draw(st.integers(1, 3))
-        search["configs"] += math.ceil(eta ** (len(rung_levels(smallest, top, eta)) - 1))  # fewer never reach the top
+        search["configs"] += math.ceil(
+            eta ** (len(rung_levels(smallest, top, as_written(eta))) - 1)
+        )  # fewer never reach the top
     return search
 
 

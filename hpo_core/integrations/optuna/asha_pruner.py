@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from hpo_core.integrations.optuna.rung_pruner import RungPruner
+from hpo_core.model.as_written import Number
 from hpo_core.search.halving.rungs import rung_levels
 
 _MOST_RUNGS = 64
 _LARGEST = 2**62
 
 
-def _open_levels(min_resource: int, reduction_factor: float) -> list[int]:
+def _open_levels(min_resource: int, reduction_factor: Number) -> list[int]:
     """Levels without a full resource; with a small eta several steps round to one level, which decides once."""
     found: dict[int, None] = {}
     steps = 0
@@ -58,14 +59,14 @@ class AshaPruner(RungPruner):
             raise ValueError(
                 f"max_resource = {max_resource} must be above min_resource = {min_resource}, or nothing is ever pruned."
             )
-        levels = None if max_resource is None else rung_levels(min_resource, max_resource, reduction_factor)
+        levels = None if max_resource is None else rung_levels(min_resource, max_resource, self.eta)
         if levels is not None and early_stopping_rate >= len(levels) - 1:
             raise ValueError(
                 f"early_stopping_rate = {early_stopping_rate} leaves of the rungs {levels} no one to prune at; give at "
                 f"most {len(levels) - 2}."
             )
         self._levels = levels
-        self._open = _open_levels(min_resource, reduction_factor) if levels is None else []
+        self._open = _open_levels(min_resource, self.eta) if levels is None else []
         self._rate = early_stopping_rate
 
     def level(self, rung: int) -> int | None:

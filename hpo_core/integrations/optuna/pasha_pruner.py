@@ -68,7 +68,7 @@ class PashaPruner(RungPruner):
             raise ValueError(
                 f"max_resource = {max_resource} must be above min_resource = {min_resource}, or nothing is ever pruned."
             )
-        self.levels = rung_levels(min_resource, max_resource, reduction_factor)
+        self.levels = rung_levels(min_resource, max_resource, self.eta)
         if len(self.levels) < 3:
             raise ValueError(
                 f"max_resource = {max_resource} gives the rungs {self.levels}: the ceiling begins at the second "

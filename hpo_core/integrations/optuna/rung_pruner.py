@@ -12,6 +12,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
 
 from hpo_core.integrations.optuna.rung_results import RungResults
+from hpo_core.model.as_written import as_written
 
 
 class RungPruner(BasePruner):
@@ -25,6 +26,7 @@ class RungPruner(BasePruner):
         if not 1.1 <= reduction_factor <= 1e6:
             raise ValueError(f"reduction_factor = {reduction_factor} must lie in [1.1, 1e6].")
         self.reduction_factor = reduction_factor
+        self.eta = as_written(reduction_factor)
         self._min = min_resource
         self._shared = shared
         self.first_step = first_step

@@ -90,5 +90,5 @@ class RungResults:
         """Whether a trial goes on from a rung, by the results there."""
         if not math.isfinite(value):
             return False
-        ranked, eta = self._results[rung], self._pruner.reduction_factor
+        ranked, eta = self._results[rung], self._pruner.eta
         return len(ranked) < eta or bisect_right(ranked, (value * self._sign, number)) <= int(len(ranked) // eta)

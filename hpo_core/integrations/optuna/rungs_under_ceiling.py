@@ -8,6 +8,7 @@ import optuna
 from optuna.trial import FrozenTrial
 
 from hpo_core.integrations.optuna.rung_results import RungResults
+from hpo_core.model.as_written import as_written
 from hpo_core.search.halving.soft_ranking import SoftRanking, Tolerance
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ class RungsUnderCeiling(RungResults):
         self._levels, self._first_step = pruner.levels, pruner.first_step
         self.ceiling = 1
         self._ranking = SoftRanking()
-        self._tolerance = Tolerance(pruner.percentile)
+        self._tolerance = Tolerance(as_written(pruner.percentile))
         self._unstable = False
         self._above: dict[int, list[FrozenTrial]] = {}
         """By rung above the ceiling: trials with a result there, as of that result."""

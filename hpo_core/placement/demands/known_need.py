@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from hpo_core.model.as_written import as_written
 from hpo_core.model.devices.measurement import Measurement
 from hpo_core.placement.packing.prediction import Predictor
 
@@ -179,9 +180,8 @@ class KnownNeeds:
             groups = [known.residuals for known in self._known.get(architecture, {}).values()]
             pooled = sorted(residual for group in groups for residual in group)
             repeats = sum(len(group) - 1 for group in groups if group)
-            place = min(
-                math.ceil(self._quantile * (len(pooled) + 1)), len(pooled)
-            )  # of that many, the next is one more
+            place = math.ceil(as_written(self._quantile) * (len(pooled) + 1))  # of that many, the next is one more
+            place = min(place, len(pooled))
             kept = count, max(pooled[place - 1], 0.0) if repeats >= _FEWEST_REPEATS else 0.0
             self._spreads[architecture] = kept
         return kept[1]

@@ -13,6 +13,8 @@ from typing import Any, TypeGuard
 import msgspec
 import numpy as np
 
+from hpo_core.model.as_written import as_written
+
 FEWEST = 8
 """Measurements below which nothing is predicted: a quantile of fewer residuals says little."""
 RIDGE = 1.0
@@ -64,7 +66,8 @@ class Predictor:
             design = np.hstack([constant, (table - self._mean) / self._std])
             found.append((design, *_from_others(design, logs)))
         _, self._weights, residuals = min(found, key=lambda one: float(np.quantile(np.abs(one[2]), 0.9)))
-        self._margin = max(float(np.quantile(residuals, quantile, method="higher")), 0.0)
+        place = math.ceil(as_written(quantile) * (len(residuals) - 1))
+        self._margin = max(float(np.sort(residuals)[place]), 0.0)
 
     def predict(self, parameters: Mapping[str, Any]) -> Prediction | None:
         """None where nothing is known.

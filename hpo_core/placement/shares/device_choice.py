@@ -21,9 +21,11 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from fractions import Fraction
 
 import msgspec
 
+from hpo_core.model.as_written import Number, as_written
 from hpo_core.model.devices.pool_member import Member
 from hpo_core.placement.shares.device_matching import match_free
 
@@ -186,7 +188,11 @@ def _asked_of(
         if missing and due.waited >= patience and not is_limited:
             willing = [one for one in givers if gains[one.study] or _gives_way(one, due)]
             given += _take(
-                willing, missing, held, least={}, rank=lambda one: (not gains[one.study], -held[one.study] / one.weight)
+                willing,
+                missing,
+                held,
+                least={},
+                rank=lambda one: (not gains[one.study], -Fraction(held[one.study]) / as_written(one.weight)),
             )
         if given[mine.study]:
             asked.append((set(mine.devices if is_limited else due.wants), given[mine.study]))
@@ -199,7 +205,7 @@ def _take(
     held: dict[str, int],
     *,
     least: Mapping[str, int],
-    rank: Callable[[Member], tuple[float, ...]],
+    rank: Callable[[Member], tuple[Number, ...]],
 ) -> Counter[str]:
     """How many devices each gives, one at a time: who ranks lowest then, and the last by name between equals.
 

@@ -7,9 +7,12 @@ number of names, not with its square.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from fractions import Fraction
 
+from hpo_core.model.as_written import as_written
 from hpo_core.model.devices.pool_member import Member
 
 
@@ -40,8 +43,11 @@ def match_free(
         while count[place] < shares[member.study] and left and matching.serve(place):
             count[place] += 1
             left -= 1
+    exact = [Fraction(as_written(member.weight)) for member in members]
+    scale = math.lcm(*(weight.denominator for weight in exact))
+    weights = [int(weight * scale) for weight in exact]  # so that equal quotients are equal floats
     least_first = [
-        (-member.priority, count[place] / member.weight, member.study, place) for place, member in enumerate(members)
+        (-member.priority, count[place] / weights[place], member.study, place) for place, member in enumerate(members)
     ]
     heapq.heapify(least_first)
     while left and least_first:
@@ -49,7 +55,7 @@ def match_free(
         if count[place] < members[place].demand and matching.serve(place):
             count[place] += 1
             left -= 1
-            heapq.heappush(least_first, (priority, count[place] / members[place].weight, study, place))
+            heapq.heappush(least_first, (priority, count[place] / weights[place], study, place))
     return {name: members[place].study for name, place in matching.owner.items()}
 
 

@@ -14,6 +14,7 @@ from fractions import Fraction
 
 import msgspec
 
+from hpo_core.model.as_written import as_written
 from hpo_core.model.devices.pool_limits import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_WEIGHT
 
 JUST_BEGUN = 1_000_000
@@ -115,10 +116,10 @@ def ideal_shares(capacity: int, claims: Iterable[Claim]) -> dict[str, Fraction]:
     shares = {claim.study: Fraction(0) for claim in ordered}
     left = Fraction(max(0, capacity))
     for claims_of_class in _classes(ordered):
-        open_claims = sorted(claims_of_class, key=lambda claim: Fraction(claim.usable) / Fraction(claim.weight))
-        weights = sum((Fraction(claim.weight) for claim in open_claims), Fraction(0))
+        open_claims = sorted(claims_of_class, key=lambda claim: Fraction(claim.usable) / as_written(claim.weight))
+        weights = sum((as_written(claim.weight) for claim in open_claims), Fraction(0))
         for claim in open_claims:  # who reaches what it can use at the lowest level comes first
-            weight = Fraction(claim.weight)
+            weight = as_written(claim.weight)
             share = min(Fraction(claim.usable), left * weight / weights)
             shares[claim.study] = share
             left -= share
@@ -186,7 +187,7 @@ def _fill(claims: Sequence[Claim], ideal: dict[str, Fraction], given: dict[str, 
         return claim.job_slots <= min(left, claim.usable - given[claim.study])
 
     def level(claim: Claim) -> Fraction:
-        return (given[claim.study] - ideal[claim.study]) / Fraction(claim.weight)
+        return (given[claim.study] - ideal[claim.study]) / as_written(claim.weight)
 
     while fitting := [claim for claim in claims if fits(claim)]:
         turns = FEW_JOBS * len(fitting)
@@ -208,7 +209,7 @@ def _fill(claims: Sequence[Claim], ideal: dict[str, Fraction], given: dict[str, 
 
 def _jobs_to_a_level(levels: Mapping[Claim, Fraction], given: Mapping[str, int], left: int) -> dict[Claim, int]:
     """Jobs that each begins below one level, found by halving: as high as fits in what is left."""
-    steps = {claim: claim.job_slots / Fraction(claim.weight) for claim in levels}
+    steps = {claim: Fraction(claim.job_slots) / as_written(claim.weight) for claim in levels}
     most = {claim: (claim.usable - given[claim.study]) // claim.job_slots for claim in levels}
 
     def jobs_below(level: Fraction) -> dict[Claim, int]:

@@ -6,15 +6,18 @@ Bracket ``s`` begins at level ``s`` of the ladder: 0 stops most aggressively, th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from functools import reduce
+from operator import add
 
 import msgspec
 
-from hpo_core.model.float_sum import float_sum
+from hpo_core.model.as_written import Number
 from hpo_core.model.rng import Stream
 
 
-def hyperband_size(bracket: int, rungs: int, reduction_factor: float) -> int:
+def hyperband_size(bracket: int, rungs: int, reduction_factor: Number) -> int:
     """Base rung of a bracket in synchronous Hyperband, ``ceil((s_max+1)/(s+1) * eta**s)``.
 
     That paper counts ``s`` from the other end; ``bracket`` is counted as everywhere here.
@@ -23,10 +26,12 @@ def hyperband_size(bracket: int, rungs: int, reduction_factor: float) -> int:
     [243, 98, 41, 18, 9, 6]
     """
     s = rungs - 1 - bracket
-    return math.ceil(rungs / (s + 1) * reduction_factor**s - 1e-9)
+    if isinstance(reduction_factor, float):
+        return math.ceil(rungs / (s + 1) * reduction_factor**s - 1e-9)
+    return math.ceil(rungs * Fraction(reduction_factor) ** s / (s + 1))
 
 
-def average_budget(bracket: int, rungs: int, reduction_factor: float) -> float:
+def average_budget(bracket: int, rungs: int, reduction_factor: Number) -> Number:
     """Average resource of a bracket's configurations by the formula of ASHA 5.1, in units of R.
 
     It assumes that R / r is a power of eta; see :func:`ladder_budget`.
@@ -34,10 +39,10 @@ def average_budget(bracket: int, rungs: int, reduction_factor: float) -> float:
     >>> [average_budget(s, 5, 4) for s in range(3)] == [5 / 256, 4 / 64, 3 / 16]
     True
     """
-    return float((rungs - bracket) / reduction_factor ** (rungs - 1 - bracket))
+    return (rungs - bracket) / _exact(reduction_factor) ** (rungs - 1 - bracket)
 
 
-def ladder_budget(levels: Sequence[int], reduction_factor: float) -> float:
+def ladder_budget(levels: Sequence[int], reduction_factor: Number) -> Number:
     """Average resource of a bracket's configurations by its rung levels, in units of R.
 
     Mispromotions do not count.
@@ -48,10 +53,11 @@ def ladder_budget(levels: Sequence[int], reduction_factor: float) -> float:
     >>> ladder_budget([1, 4, 16, 64, 256], 4) == average_budget(0, 5, 4)
     True
     """
-    return float_sum(level / reduction_factor**k for k, level in enumerate(levels)) / levels[-1]
+    eta = _exact(reduction_factor)
+    return _sum(level / eta**k for k, level in enumerate(levels)) / levels[-1]
 
 
-def split_width(width: int, budgets: Sequence[float]) -> list[int]:
+def split_width(width: int, budgets: Sequence[Number]) -> list[int]:
     """Share configurations among brackets so that each uses the same resource.
 
     Rounded by largest remainders; between equal ones the lower bracket first.
@@ -63,13 +69,23 @@ def split_width(width: int, budgets: Sequence[float]) -> list[int]:
     [706, 221, 73]
     """
     inverse = [1 / budget for budget in budgets]
-    total = float_sum(inverse)
+    total = _sum(inverse)
     exact = [width * weight / total for weight in inverse]
     shares = [int(share) for share in exact]
     by_remainder = sorted(range(len(exact)), key=lambda i: (shares[i] - exact[i], i))
     for i in by_remainder[: width - sum(shares)]:
         shares[i] += 1
     return shares
+
+
+def _exact(reduction_factor: Number) -> Number:
+    """Quotients by a whole number are fractions, too."""
+    return Fraction(reduction_factor) if isinstance(reduction_factor, int) else reduction_factor
+
+
+def _sum(values: Iterable[Number]) -> Number:
+    """From left to right, as :func:`~hpo_core.model.float_sum.float_sum`; exact for fractions."""
+    return reduce(add, values)
 
 
 class BracketPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +95,7 @@ class BracketPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Ascending early-stopping rates."""
     levels: list[int]
     """Rung levels of bracket 0; the first alone where the ladder is endless."""
-    reduction_factor: float
+    reduction_factor: Number
     endless: bool
     """Whether there is no maximum resource."""
     shared: bool
@@ -109,12 +125,12 @@ class Assignment:
         self,
         brackets: Sequence[int],
         rungs: int | None,
-        reduction_factor: float,
+        reduction_factor: Number,
         *,
         rule: str,
         width: int | None,
         seed: int,
-        budgets: Sequence[float] | None = None,
+        budgets: Sequence[Number] | None = None,
     ) -> None:
         self.brackets = list(brackets)
         rungs = rungs if rungs is not None else self.brackets[-1] + 1
@@ -172,9 +188,9 @@ class Assignment:
                     return i
                 point -= size
             return len(self._sizes) - 1
-        shares: Sequence[float] = self.quota or self._weights
+        shares: Sequence[Number] = self.quota or self._weights
         free = [i for i, share in enumerate(shares) if not self.quota or self.created[i] < share]
-        return min(free, key=lambda i: ((self.created[i] + 0.5) / shares[i], i))
+        return min(free, key=lambda i: ((2 * self.created[i] + 1) / shares[i], i))
 
     def take(self, bracket: int) -> None:
         """A configuration went to this bracket (its early-stopping rate)."""

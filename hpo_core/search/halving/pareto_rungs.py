@@ -14,6 +14,7 @@ from collections.abc import Container
 import numpy as np
 import numpy.typing as npt
 
+from hpo_core.model.as_written import Number
 from hpo_core.model.feasibility import Infeasible
 
 Losses = npt.NDArray[np.float64]
@@ -55,7 +56,7 @@ class ParetoRung:
         "size",
     )
 
-    def __init__(self, level: int, reduction_factor: float) -> None:
+    def __init__(self, level: int, reduction_factor: Number) -> None:
         self.level = level
         self.reduction_factor = reduction_factor
         self.size = 0

@@ -30,6 +30,7 @@ from functools import lru_cache
 
 import msgspec
 
+from hpo_core.model.as_written import Number
 from hpo_core.search.halving.rungs import AnyRung
 
 EXACT_UP_TO = 20.0
@@ -54,7 +55,7 @@ class Contest(msgspec.Struct, frozen=True):
     """Results it will hold in the end, if nothing fails; None where the study has no end in sight."""
     promotions: int
     """How many of the expected ones are promoted; of no use without an end."""
-    reduction_factor: float
+    reduction_factor: Number
     sure: int = 0
     """The best so many of the present results are promoted, whatever still comes."""
     arrivals: int | None = None
@@ -82,12 +83,12 @@ class Contest(msgspec.Struct, frozen=True):
             return 1.0
         results = self.rung.size
         if self.expected is None:
-            return binomial_tail(place, results, 1 / self.reduction_factor)
+            return binomial_tail(place, results, 1 / float(self.reduction_factor))
         return hypergeometric_tail(place, max(self.expected, results), self.promotions, results)
 
 
 @lru_cache(maxsize=4096)
-def first_passage(place: int, results: int, total: int | None, reduction_factor: float) -> float:
+def first_passage(place: int, results: int, total: int | None, reduction_factor: Number) -> float:
     """Probability that the trial at ``place`` of ``results`` is among the best 1/eta at some moment up to ``total``.
 
     Never 0 where that is possible. Beyond ``EXACT_PROMOTIONS`` within 0.01 of the exact value, 0.05 where eta is no
@@ -111,7 +112,8 @@ def first_passage(place: int, results: int, total: int | None, reduction_factor:
         exact_to = min(exact_to, total)
     found = _ballot_sum(place, results, exact_to, int(eta)) if whole else _walk(place, results, exact_to, eta)
     if total is None or exact_to < total:
-        found += max(0.0, _brownian(place, results, total, eta) - _brownian(place, results, exact_to, eta))
+        ratio = float(eta)
+        found += max(0.0, _brownian(place, results, total, ratio) - _brownian(place, results, exact_to, ratio))
     return min(1.0, max(NEGLIGIBLE, found))
 
 
@@ -139,7 +141,7 @@ def _ballot_sum(place: int, results: int, total: int, eta: int) -> float:
     return found
 
 
-def _walk(place: int, results: int, total: int, eta: float) -> float:
+def _walk(place: int, results: int, total: int, eta: Number) -> float:
     """First passage for any eta: all states, one arrival after the other."""
     found, last = 0.0, int(total // eta)
     if place > last:

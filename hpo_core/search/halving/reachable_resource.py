@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from hpo_core.model.as_written import Number
+
 MOST = 2**40
 """No advice to use more configurations than that."""
 
 
-def highest_rung(entering: Mapping[int, int], rungs: int, reduction_factor: float) -> int:
+def highest_rung(entering: Mapping[int, int], rungs: int, reduction_factor: Number) -> int:
     """The highest rung of a ladder that holds a result.
 
     Args:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from hpo_core.model.as_written import Number
 from hpo_core.model.feasibility import Rankable
 
 INFINITY = math.inf
@@ -19,23 +20,29 @@ MOST_UNITS = 2**53
 """The highest level of a ladder without a maximum resource."""
 
 
-def rung_levels(min_resource: int, max_resource: int, reduction_factor: float) -> list[int]:
+def rung_levels(min_resource: int, max_resource: int, reduction_factor: Number) -> list[int]:
     """Levels ``r * eta**k``, the top exactly ``R``.
 
     Where ``R / r`` is no power of eta, a level within a factor ``sqrt(eta)`` below R gives way to R, so
     that no promotion buys next to nothing. ``r < R`` gives at least two rungs.
 
-    >>> rung_levels(1, 9, 3), rung_levels(1, 200, 3), rung_levels(1, 100, 3)
-    ([1, 3, 9], [1, 3, 9, 27, 81, 200], [1, 3, 9, 27, 100])
+    >>> rung_levels(1, 9, 3), rung_levels(1, 200, 3), rung_levels(1, 100, 3), rung_levels(1, 32, 4)
+    ([1, 3, 9], [1, 3, 9, 27, 81, 200], [1, 3, 9, 27, 100], [1, 4, 32])
     """
     if min_resource == max_resource:
         return [max_resource]
-    steps = max(1, round(math.log(max_resource / min_resource) / math.log(reduction_factor)))
-    levels = [round(min_resource * reduction_factor**k) for k in range(steps)]
+    if isinstance(reduction_factor, float):
+        steps = max(1, round(math.log(max_resource / min_resource) / math.log(reduction_factor)))
+        levels = [round(min_resource * reduction_factor**k) for k in range(steps)]
+    else:
+        level, levels = reduction_factor * min_resource, [min_resource]
+        while level**2 * reduction_factor < max_resource**2:
+            levels.append(round(level))
+            level *= reduction_factor
     return [level for level in dict.fromkeys(levels) if level < max_resource] + [max_resource]
 
 
-def default_min_resource(max_resource: int, reduction_factor: float, rungs: int = 5) -> int:
+def default_min_resource(max_resource: int, reduction_factor: Number, rungs: int = 5) -> int:
     """Smallest resource that gives at most ``rungs`` rungs (ASHA 5.1: at most five)."""
     smallest = max(1, round(max_resource / reduction_factor ** (rungs - 1)))
     while len(rung_levels(smallest, max_resource, reduction_factor)) > rungs:
@@ -53,7 +60,7 @@ class Rung:
 
     __slots__ = ("_in_top", "_promoted", "_ready", "_rest", "_top", "level", "reduction_factor", "size")
 
-    def __init__(self, level: int, reduction_factor: float) -> None:
+    def __init__(self, level: int, reduction_factor: Number) -> None:
         self.level = level
         self.reduction_factor = reduction_factor
         self.size = 0
@@ -178,7 +185,7 @@ class AnyRung(Protocol):
     def check(self) -> None: ...
 
 
-def make_rung(level: int, reduction_factor: float, objectives: int = 1) -> AnyRung:
+def make_rung(level: int, reduction_factor: Number, objectives: int = 1) -> AnyRung:
     """A rung for one objective, or for several."""
     if objectives == 1:
         return Rung(level, reduction_factor)
@@ -201,7 +208,7 @@ class Ladder:
     def __init__(
         self,
         levels: list[int],
-        reduction_factor: float,
+        reduction_factor: Number,
         *,
         objectives: int = 1,
         endless: bool = False,
@@ -255,7 +262,7 @@ class Ladder:
         the best for a while only. (Simulated, eta 2 to 8: 0.6 to 0.9 times that root up to 100 results, 0.9 to 1.1
         times beyond.)
         """
-        share = 1 / self.reduction_factor
+        share = 1 / float(self.reduction_factor)
         found = 0.0
         for j, rung in enumerate(self.rungs[: k + 1]):
             fresh = entering.get(j, 0)

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from hpo_core.model.as_written import Number
+
 LEARN = 300
 """The tolerance of a rung is learnt from its first so many results; their 44,850 pairs fix a percentile well, and
 the cost of a result stays bounded."""
@@ -71,7 +73,7 @@ class Tolerance:
     pair, the tolerance of the rung before it holds, 0 at first.
     """
 
-    def __init__(self, percentile: float) -> None:
+    def __init__(self, percentile: Number) -> None:
         self.value = 0.0
         self._percentile = percentile
         self.begin()
@@ -124,9 +126,9 @@ def _distances_of_crossing(differences: _Floats) -> _Floats:
     return distances[np.isfinite(distances)]
 
 
-def _percentile(ascending: _Floats, percent: float) -> float:
+def _percentile(ascending: _Floats, percent: Number) -> float:
     """Linear between neighbours, computed here so that every numpy gives the same bits."""
     at = (len(ascending) - 1) * percent / 100
     low = int(at)
     a, b = float(ascending[low]), float(ascending[min(low + 1, len(ascending) - 1)])
-    return a + (b - a) * (at - low)
+    return a + (b - a) * float(at - low)

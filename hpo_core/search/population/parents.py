@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from hpo_core.model.as_written import as_written
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Params
 from hpo_core.search.population.fitness import Fitness, by_dominance, by_priority, has_gaps, ranked
@@ -72,7 +73,7 @@ class Parents:
         self._sessions = sessions
         self._seed = seed
         self._choose = self._tournament if selection == "tournament" else self._truncation
-        self._share = truncation
+        self._share = as_written(truncation) if rules > 3 else truncation
         self._rules = rules
         self._pareto = fitness == "pareto"
         self._compare = by_dominance if self._pareto else by_priority

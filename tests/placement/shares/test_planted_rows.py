@@ -150,7 +150,9 @@ def job_by_job(capacity: int, claims: Sequence[Claim]) -> dict[str, int]:
             shares[one.study] += one.job_slots
             left -= one.job_slots
     while fitting := [one for one in claims if one.job_slots <= min(left, one.demand - shares[one.study])]:
-        least = min(fitting, key=lambda one: ((shares[one.study] - ideal[one.study]) / Fraction(one.weight), one.study))
+        least = min(
+            fitting, key=lambda one: ((shares[one.study] - ideal[one.study]) / Fraction(str(one.weight)), one.study)
+        )
         shares[least.study] += least.job_slots
         left -= least.job_slots
     return shares

@@ -35,10 +35,10 @@ def uniform_and_repeated(capacity: int, claims: list[Claim]) -> dict[str, Fracti
     for priority in sorted({claim.priority for claim in claims}, reverse=True):
         remaining = [claim for claim in claims if claim.priority == priority]
         while remaining and left > 0:
-            weights = sum(Fraction(claim.weight) for claim in remaining)
+            weights = sum(Fraction(str(claim.weight)) for claim in remaining)
             spread, left = left, Fraction(0)
             for claim in remaining:
-                shares[claim.study] += spread * Fraction(claim.weight) / weights
+                shares[claim.study] += spread * Fraction(str(claim.weight)) / weights
             for claim in remaining:
                 if shares[claim.study] >= claim.demand:
                     left += shares[claim.study] - claim.demand
