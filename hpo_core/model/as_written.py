@@ -5,12 +5,12 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import lru_cache
 
-Number = Fraction | float
-"""Exact, or of studies recorded before numbers were exact."""
+Number = Fraction | int
+"""An exact number."""
 
 
 @lru_cache(maxsize=1024)
-def as_written(number: float) -> Fraction | int:
+def as_written(number: float) -> Number:
     """The decimal that a float was written as, exactly.
 
     Rules such as ``floor(n / eta)`` jump at exact multiples, and the nearest binary number to 3.7 lies above it.

@@ -46,8 +46,8 @@ class AshaSearch(HalvingSettings):
     """
 
     title: ClassVar[str] = "ASHA"
-    only_in_files: ClassVar[frozenset[str]] = frozenset({"budget_by", "rules"})
-    earlier: ClassVar[Mapping[str, Any]] = {"budget_by": "powers", "rules": 1}
+    only_in_files: ClassVar[frozenset[str]] = frozenset({"budget_by"})
+    earlier: ClassVar[Mapping[str, Any]] = {"budget_by": "powers"}
 
     method: Literal["asha"] = "asha"
     variant: Literal["promotion", "stopping"] = Field(

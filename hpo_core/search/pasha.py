@@ -107,7 +107,6 @@ class Pasha(SearchMethod):
                 min_resource=settings.min_resource,
                 reduction_factor=settings.reduction_factor,
                 brackets=[0],
-                rules=settings.rules,
             )
         )
         self.ruled_out = self.asha.ruled_out
@@ -117,8 +116,7 @@ class Pasha(SearchMethod):
 
         self._new_ranking = SoftRanking
         self._ranking = SoftRanking()
-        percentile = settings.percentile
-        self._tolerance = Tolerance(as_written(percentile) if settings.rules > 1 else float(percentile))
+        self._tolerance = Tolerance(as_written(settings.percentile))
         self._raised: CeilingRaised | None = None
         self._losses: list[float] = []
         """By trial: its loss at the highest rung it reached."""

@@ -95,10 +95,9 @@ class PbtSearch(SearchSettings):
         default=None, ge=1, description="Running trials so many generations behind the newest are stopped."
     )
     keep_last: bool = Field(default=False, description="Keep the last checkpoint of every trial.")
-    rules: Literal[1, 2, 3, 4] = Field(
-        default=4,
-        description="Version of the rules of change, for studies recorded with older ones. 3: members times truncation "
-        "was computed in floating point. 2: floats with a step could "
+    rules: Literal[1, 2, 3] = Field(
+        default=3,
+        description="Version of the rules of change, for studies recorded with older ones. 2: floats with a step could "
         "not reach an upper end that their steps miss by a rounding error. 1: they could also stay where they were, "
         "and truncation left populations of 3 or 4 alone.",
     )

@@ -114,10 +114,7 @@ def sizes_of(configs: int, rungs: int, reduction_factor: Number) -> list[int]:
     >>> sizes_of(9, 3, 3), sizes_of(4, 3, 3)
     ([9, 3, 1], [4, 1])
     """
-    if isinstance(reduction_factor, float):
-        sizes = [int(configs / reduction_factor**k + 1e-9) for k in range(rungs)]
-    else:
-        sizes = [int(configs // reduction_factor**k) for k in range(rungs)]
+    sizes = [int(configs // reduction_factor**k) for k in range(rungs)]
     return [size for size in sizes if size]
 
 

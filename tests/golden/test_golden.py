@@ -100,15 +100,6 @@ def test_where_jobs_run_is_read_back_until_they_end_or_their_controller_does() -
     assert 0 < len(study.state.placed) < len(study.state.running), "some run, others wait"
 
 
-def test_a_study_begun_before_arithmetic_was_exact_keeps_its_own() -> None:
-    """Recorded when ``floor(8 / 1.6)`` was 4: its audit is clean, and by the rules of today it would not be."""
-    lines = (FOLDER / "decimal-factor-in-floats-format-3.jsonl").read_text().splitlines()
-    assert '"rules"' not in lines[0]
-    assert audit(map(decode_entry, lines)).clean
-    as_today = lines[0].replace('"reduction_factor":1.6', '"reduction_factor":1.6,"rules":2')
-    assert not audit(map(decode_entry, [as_today, *lines[1:]]), check_invariants=False).clean
-
-
 def test_newer_formats_and_damage_are_refused_with_the_cure() -> None:
     line = JOURNALS[0].read_text().splitlines()[3]
     newer = json.loads(line) | {"format": FORMAT + 1, "events": [{"is": "SomethingNew"}]}

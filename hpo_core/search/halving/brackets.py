@@ -6,10 +6,8 @@ Bracket ``s`` begins at level ``s`` of the ladder: 0 stops most aggressively, th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from functools import reduce
-from operator import add
 
 import msgspec
 
@@ -26,12 +24,10 @@ def hyperband_size(bracket: int, rungs: int, reduction_factor: Number) -> int:
     [243, 98, 41, 18, 9, 6]
     """
     s = rungs - 1 - bracket
-    if isinstance(reduction_factor, float):
-        return math.ceil(rungs / (s + 1) * reduction_factor**s - 1e-9)
     return math.ceil(rungs * Fraction(reduction_factor) ** s / (s + 1))
 
 
-def average_budget(bracket: int, rungs: int, reduction_factor: Number) -> Number:
+def average_budget(bracket: int, rungs: int, reduction_factor: Number) -> Fraction:
     """Average resource of a bracket's configurations by the formula of ASHA 5.1, in units of R.
 
     It assumes that R / r is a power of eta; see :func:`ladder_budget`.
@@ -39,10 +35,10 @@ def average_budget(bracket: int, rungs: int, reduction_factor: Number) -> Number
     >>> [average_budget(s, 5, 4) for s in range(3)] == [5 / 256, 4 / 64, 3 / 16]
     True
     """
-    return (rungs - bracket) / _exact(reduction_factor) ** (rungs - 1 - bracket)
+    return (rungs - bracket) / Fraction(reduction_factor) ** (rungs - 1 - bracket)
 
 
-def ladder_budget(levels: Sequence[int], reduction_factor: Number) -> Number:
+def ladder_budget(levels: Sequence[int], reduction_factor: Number) -> Fraction:
     """Average resource of a bracket's configurations by its rung levels, in units of R.
 
     Mispromotions do not count.
@@ -53,11 +49,11 @@ def ladder_budget(levels: Sequence[int], reduction_factor: Number) -> Number:
     >>> ladder_budget([1, 4, 16, 64, 256], 4) == average_budget(0, 5, 4)
     True
     """
-    eta = _exact(reduction_factor)
-    return _sum(level / eta**k for k, level in enumerate(levels)) / levels[-1]
+    total = sum((level / Fraction(reduction_factor) ** k for k, level in enumerate(levels)), Fraction())
+    return total / levels[-1]
 
 
-def split_width(width: int, budgets: Sequence[Number]) -> list[int]:
+def split_width(width: int, budgets: Sequence[Fraction]) -> list[int]:
     """Share configurations among brackets so that each uses the same resource.
 
     Rounded by largest remainders; between equal ones the lower bracket first.
@@ -69,23 +65,13 @@ def split_width(width: int, budgets: Sequence[Number]) -> list[int]:
     [706, 221, 73]
     """
     inverse = [1 / budget for budget in budgets]
-    total = _sum(inverse)
+    total = sum(inverse)
     exact = [width * weight / total for weight in inverse]
     shares = [int(share) for share in exact]
     by_remainder = sorted(range(len(exact)), key=lambda i: (shares[i] - exact[i], i))
     for i in by_remainder[: width - sum(shares)]:
         shares[i] += 1
     return shares
-
-
-def _exact(reduction_factor: Number) -> Number:
-    """Quotients by a whole number are fractions, too."""
-    return Fraction(reduction_factor) if isinstance(reduction_factor, int) else reduction_factor
-
-
-def _sum(values: Iterable[Number]) -> Number:
-    """From left to right, as :func:`~hpo_core.model.float_sum.float_sum`; exact for fractions."""
-    return reduce(add, values)
 
 
 class BracketPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +116,7 @@ class Assignment:
         rule: str,
         width: int | None,
         seed: int,
-        budgets: Sequence[Number] | None = None,
+        budgets: Sequence[Fraction] | None = None,
     ) -> None:
         self.brackets = list(brackets)
         rungs = rungs if rungs is not None else self.brackets[-1] + 1

@@ -31,14 +31,10 @@ def rung_levels(min_resource: int, max_resource: int, reduction_factor: Number) 
     """
     if min_resource == max_resource:
         return [max_resource]
-    if isinstance(reduction_factor, float):
-        steps = max(1, round(math.log(max_resource / min_resource) / math.log(reduction_factor)))
-        levels = [round(min_resource * reduction_factor**k) for k in range(steps)]
-    else:
-        level, levels = reduction_factor * min_resource, [min_resource]
-        while level**2 * reduction_factor < max_resource**2:
-            levels.append(round(level))
-            level *= reduction_factor
+    level, levels = reduction_factor * min_resource, [min_resource]
+    while level**2 * reduction_factor < max_resource**2:
+        levels.append(round(level))
+        level *= reduction_factor
     return [level for level in dict.fromkeys(levels) if level < max_resource] + [max_resource]
 
 

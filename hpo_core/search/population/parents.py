@@ -73,7 +73,7 @@ class Parents:
         self._sessions = sessions
         self._seed = seed
         self._choose = self._tournament if selection == "tournament" else self._truncation
-        self._share = as_written(truncation) if rules > 3 else truncation
+        self._share = as_written(truncation)
         self._rules = rules
         self._pareto = fitness == "pareto"
         self._compare = by_dominance if self._pareto else by_priority
