@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 DATABASES = ("HPO_JOURNAL", "HPO_DATABASE", "HPO_OPTUNA_STORAGE", "MLFLOW_TRACKING_URI")
 """Settings that name a database, and so may name a file."""
 
+_DATABASES_OF_OTHERS = ("mlflow.db", "optuna.db")
+"""What MLflow and Optuna write in a home, beside MLflow's artifacts. They follow links, so each is looked at before."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SQLITE = re.compile(r"(?P<scheme>sqlite(\+\w+)?:///(file:)?)(?P<path>[^?]*)(?P<rest>.*)")
 _NO_PATHS = frozenset({"", ":memory:", "databricks", "databricks-uc", "uc"})
@@ -108,8 +111,7 @@ class Home:
         file = self._journal_file
         if file is not None:
             self.make_folder()
-            for side in ("", "-wal", "-shm"):
-                check_file(file.with_name(file.name + side))
+            self._check_database(file)
         return open_journal(self.journal_url)
 
     def read_journal(self) -> Journal:
@@ -149,7 +151,15 @@ class Home:
                     f"Folder {self._default} belongs to user {self._default.lstat().st_uid}, not to the one who runs "
                     "this. Name it with --home or HPO_HOME if it is to be used all the same, or choose another."
                 )
-        return private_folder(self.folder.joinpath(*parts), below=self.folder)
+        made = private_folder(self.folder.joinpath(*parts), below=self.folder)
+        check_folder(self.folder / "mlartifacts")
+        for name in _DATABASES_OF_OTHERS:
+            self._check_database(self.folder / name)
+        return made
+
+    def _check_database(self, file: Path) -> None:
+        for side in ("", "-journal", "-wal", "-shm"):
+            check_file(file.with_name(file.name + side))
 
     def study_folder(self, name: str, *, create: bool = False) -> Path:
         """Folder of one study's files.

@@ -81,6 +81,22 @@ def check_file(path: str | Path) -> None:
     _check_kind_and_owner(Path(path), found, "file")
 
 
+def check_tree(folder: str | Path) -> None:
+    """Check that nothing in a folder, however deep, is a link or belongs to another user.
+
+    For what other programs write, which follow links. Nothing is changed; a missing folder is no error.
+
+    Raises:
+        StorageError: names the first that is.
+    """
+    _inspect_folder(Path(folder))
+    for place, folders, files in os.walk(folder):
+        for name in folders:
+            _inspect_folder(Path(place, name))
+        for name in files:
+            check_file(Path(place, name))
+
+
 def private_database(path: str | Path) -> None:
     """Make an empty SQLite file of mode 0600, or remove other users' permissions from an existing one.
 

@@ -160,7 +160,13 @@ def gone(processes: list[psutil.Process], seconds: float = 60) -> bool:
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory, prefect_api: dict[str, str]) -> Iterator[Deployed]:
-    made = Deployed(tmp_path_factory.mktemp("deployed"), prefect_api)
+    with serving(Deployed(tmp_path_factory.mktemp("deployed"), prefect_api)) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def serving(made: Deployed) -> Iterator[Deployed]:
+    """Register the deployments, and have a worker serve them."""
     with contextlib.suppress(urllib.error.HTTPError):  # another module's
         made.api("work_pools/hpo", method="DELETE")
     made.api(

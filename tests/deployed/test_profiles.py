@@ -219,6 +219,7 @@ def test_jobqueue_makes_the_job_script(tmp_path: Path) -> None:
         script = cluster.job_script()
     assert "#SBATCH -J hpo-worker" in script and "#SBATCH --cpus-per-task=4" in script
     assert script.rstrip().splitlines()[-1].count("--nthreads 1 --no-nanny") == 1
-    assert "#SBATCH --signal=B:TERM@30" in script
+    assert "#SBATCH --signal=B:TERM@30" in script and "--local-directory" not in script
+    assert "DASK_TEMPORARY_DIRECTORY" in script, "the scratch folder would lie in /tmp, where others can make it first"
     (tmp_path / "job").write_text(script)
     assert told_that_time_ends(tmp_path / "job", tmp_path) == "took its leave\n"

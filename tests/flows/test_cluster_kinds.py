@@ -87,6 +87,7 @@ def test_slurm_script_asks_for_what_the_study_says(tmp_path: Path) -> None:
         "--qos=long",
     }  # fmt: skip
     command = next(line for line in script.splitlines() if "dask_worker" in line)
+    assert f"--local-directory {tmp_path}/dask-scratch-space" in command, "in /tmp others could make it first"
     assert "--nthreads 1" in command and script.index("module load cuda") < script.index(command)
 
 

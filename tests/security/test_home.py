@@ -15,6 +15,8 @@ from hpo_core.journal.sql import SqlJournal
 from hpo_core.model.errors import StorageError
 from hpo_core.tracking.projection_lock import ProcessLock
 from hpo_core.tracking.run_location import note_trouble
+from hpo_flows.prefect_api.connection import PrefectServerError
+from hpo_flows.prefect_api.shared_server import SharedServer
 from hpo_flows.study_run.session import Session
 from tests.conftest import World, fresh, make_spec
 from tests.faults.test_real_study import Real
@@ -33,7 +35,7 @@ def thesis(tmp_path: Path) -> Path:
     (folder / "trial-00000").mkdir(parents=True)
     (folder / "trial-00000" / "rung-0-attempt-0.safetensors").write_text("chapter 1")
     (folder / "profile").write_text("alias ll='ls -l'\n")
-    (folder / "empty").mkdir()
+    (folder / "empty").mkdir(mode=0o755)
     folder.chmod(0o755)
     return folder
 
@@ -55,8 +57,9 @@ def test_all_files_of_a_study_are_private(tmp_path: Path) -> None:
     found = [real.home.folder, *real.home.folder.rglob("*")]
     assert {"journal.db", "journal.db-wal", "journal.db-shm", "report.html"} <= {path.name for path in found}
     wide = {str(path): oct(mode(path)) for path in found if mode(path) & 0o077}
-    # The output of attempts is written by the training processes; their folder is private.
-    assert not {path: wide[path] for path in wide if "/logs/" not in path}, wide
+    # Training processes write the output of attempts, and Dask its locks; their folders are private.
+    others = ("/logs/", "/dask-scratch-space/")
+    assert not {path: wide[path] for path in wide if not any(name in path for name in others)}, wide
     journal.close()
 
 
@@ -100,6 +103,39 @@ def test_a_linked_file_of_the_home_is_refused(tmp_path: Path, thesis: Path, name
     with pytest.raises(StorageError, match="is a symbolic link"):
         home.comparison_path(["a"]) if name == "compared" else home.open_journal()
     assert contents(thesis) == before
+
+
+@pytest.mark.parametrize("name", ["mlartifacts", "mlflow.db", "mlflow.db-wal", "optuna.db"])
+def test_what_mlflow_and_optuna_write_in_a_home_goes_through_no_link(
+    tmp_path: Path, thesis: Path, name: str
+) -> None:
+    """They follow links themselves: each of these is looked at before any of them begins."""
+    home = Home(tmp_path / "home")
+    is_folder = "." not in name
+    (home.make_folder() / name).symlink_to(thesis / "empty" if is_folder else thesis / "profile")
+    before = contents(thesis)
+    with pytest.raises(StorageError, match=f"{name} is a symbolic link"):
+        Session(home, "world", spec=make_spec(objective="json:loads"))
+    with pytest.raises(StorageError, match=f"{name} is a symbolic link"):
+        home.make_folder("ui")
+    assert contents(thesis) == before
+
+
+@pytest.mark.parametrize("planted", ["", "prefect.db", "prefect.db-wal", "ui", "ui/v1", "ui/v1/index.html"])
+def test_no_prefect_server_starts_in_a_folder_with_links(tmp_path: Path, thesis: Path, planted: str) -> None:
+    """Database, password and pages once went to where HOME/prefect led."""
+    home = Home(tmp_path / "home")
+    link = home.make_folder() / "prefect" / planted
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(thesis / "profile" if "." in planted else thesis / "empty")
+    before = contents(thesis)
+    server = SharedServer(home.folder / "prefect")
+    try:
+        with pytest.raises(PrefectServerError, match=f"{link.name} is a symbolic link"):
+            server.start()
+    finally:
+        server.close()
+    assert contents(thesis) == before and mode(thesis / "empty") == 0o755
 
 
 def test_the_probe_of_a_study_folder_follows_no_link(tmp_path: Path, thesis: Path) -> None:

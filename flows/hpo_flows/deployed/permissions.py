@@ -5,7 +5,8 @@ for code: a module that is imported, a file outside the folder, a scheduler whos
 compared with what the worker's own environment allows:
 
 ========================  =============================================================================
-HPO_ALLOWED_OBJECTIVES    packages, modules or single functions, comma-separated: ``models, lab.train:fit``
+HPO_ALLOWED_OBJECTIVES    packages, modules or single functions, comma-separated: ``models, lab.train:fit``; of a
+                          module what it defines or lists in ``__all__``, not what it imports
 HPO_STUDY_FOLDER          the folder of the study files; unset: no study file can be chosen
 HPO_IMPORT_FOLDERS        folders that objectives are imported from, besides what is installed, ``:`` between
 HPO_ALLOWED_CLUSTERS      Dask scheduler addresses, comma-separated; unset: local workers only
@@ -21,7 +22,7 @@ HPO_DATA_FOLDER           where the files lie that a parameter ``data`` may name
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from hpo_core.spec import (
     load_spec,
 )
 from hpo_core.spec.data import in_full, is_manifest
+from hpo_core.spec.name_origins import UnknownOriginError, origins
 from hpo_core.tracking.credential_scope import allowed_tracking, is_allowed
 
 _SUFFIXES = (".yaml", ".yml")
@@ -98,8 +100,12 @@ class Permissions:
         """Functions a form can list: those allowed by name, and those the study files use."""
         named = {entry for entry in self.objectives if ":" in entry}
         specs = [self._spec(name) for name in self.study_files()]
-        used = {spec.objective for spec in specs if spec is not None and spec.objective is not None}
-        return sorted(named | {objective for objective in used if self.allows_objective(objective)})
+        used = {
+            spec.objective
+            for spec in specs
+            if spec is not None and spec.objective is not None and self.allows_objective(spec.objective, spec.pythonpath)
+        }
+        return sorted(named | used)
 
     def _spec(self, name: str) -> StudySpec | None:
         assert self.folder is not None
@@ -110,19 +116,46 @@ class Permissions:
 
     # What a run may use.
 
-    def allows_objective(self, objective: str) -> bool:
-        """Whether an entry names it, its module, or a package above.
+    def allows_objective(self, objective: str, folders: Sequence[str] = ()) -> bool:
+        """Whether a function may be called: see :meth:`check_function`."""
+        return self._refusal(objective, folders) is None
 
-        >>> permissions = Permissions(("models", "lab.train:fit"))
-        >>> named = ("models.net:fit", "lab.train:fit", "lab.train:other", "modelsx:f")
-        >>> [permissions.allows_objective(objective) for objective in named]
-        [True, True, False, False]
+    def check_function(self, setting: str, function: str, folders: Sequence[str] = ()) -> None:
+        """Refuse a function that no entry of ``HPO_ALLOWED_OBJECTIVES`` stands for.
+
+        An entry names the function in full, or the module that defines it, or a package above. What a module merely
+        imports (``from os import system``) is as allowed as where it comes from.
+
+        Args:
+            setting: whose value it is.
+            folders: where modules are looked for before ``sys.path``.
+
+        Raises:
+            NotAllowedError: names the value and the setting that would allow it.
         """
-        module = objective.partition(":")[0]
-        return any(
-            objective == entry or module == entry or (":" not in entry and module.startswith(f"{entry}."))
-            for entry in self.objectives
-        )
+        if (why := self._refusal(function, folders)) is not None:
+            raise NotAllowedError(
+                f"{setting} = {function!r} is not allowed here{why}. Allowed: {', '.join(self.objectives) or 'none'}. "
+                "Whoever runs the worker can add its package, or this name in full, to HPO_ALLOWED_OBJECTIVES."
+            )
+
+    def _refusal(self, function: str, folders: Sequence[str], aliases: tuple[str, ...] = ()) -> str | None:
+        """What speaks against a function beyond not being listed; None: it is allowed."""
+        if function in self.objectives:
+            return None
+        module = function.partition(":")[0]
+        if not any(":" not in entry and f"{module}.".startswith(f"{entry}.") for entry in self.objectives):
+            return ""
+        if function in aliases:
+            return f": modules have it from each other, and none defines it"
+        try:
+            found = origins(function, folders)
+        except UnknownOriginError as error:
+            return f": {error}"
+        for origin in found:
+            if self._refusal(origin, folders, (*aliases, function)) is not None:
+                return f": {module} has it from {origin}, and does not list it in __all__"
+        return None
 
     def load(self, name: str) -> StudySpec:
         """Read a study file of the folder and check what it wants.
@@ -210,14 +243,11 @@ class Permissions:
         if spec.objective is None:
             raise NotAllowedError(f"Study {spec.study!r} has no objective: it can only be driven by hand.")
         load = None if spec.data is None else spec.data.load
-        for setting, function in {"objective": spec.objective, "build": spec.build, "data.load": load}.items():
-            if function is not None and not self.allows_objective(function):
-                raise NotAllowedError(
-                    f"{setting} = {function!r} is not allowed here. Allowed: {', '.join(self.objectives) or 'none'}. "
-                    "Whoever runs the worker can add its package to HPO_ALLOWED_OBJECTIVES."
-                )
         for entry in spec.pythonpath:
             self._check_import_folder(entry)
+        for setting, function in {"objective": spec.objective, "build": spec.build, "data.load": load}.items():
+            if function is not None:
+                self.check_function(setting, function, spec.pythonpath)
         self._check_data(spec)
         self._check_partitions(spec.data)
         self._check_cluster(spec)

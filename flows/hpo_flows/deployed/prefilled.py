@@ -36,11 +36,9 @@ def prefilled_deployments(sources: list[str], permissions: Permissions) -> list[
     found: dict[str, dict[str, Any]] = {}
     for source in sources:
         name, spec = _study_of(source)
-        if spec.objective is None or not permissions.allows_objective(spec.objective):
-            raise NotAllowedError(
-                f"--prefill {source}: objective = {spec.objective!r} is not allowed here. Allowed: "
-                f"{', '.join(permissions.objectives) or 'none'}. Add its package to HPO_ALLOWED_OBJECTIVES."
-            )
+        if spec.objective is None:
+            raise NotAllowedError(f"--prefill {source}: has no objective, and can only be driven by hand.")
+        permissions.check_function(f"--prefill {source}: objective", spec.objective, spec.pythonpath)
         if name in found:
             raise SpecError(f"--prefill: two sources are called {name!r}; give each its own name.")
         found[name] = {

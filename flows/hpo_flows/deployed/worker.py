@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -23,6 +24,7 @@ from prefect.client.orchestration import get_client
 from prefect.workers.process import ProcessWorker
 
 from hpo_core.home import Home
+from hpo_core.security.private_files import private_folder
 from hpo_flows.liveness.heartbeat_files import BEAT_SECONDS, HeartbeatMonitor, beat, begin_heartbeats
 from hpo_flows.liveness.heartbeat_monitor import report_silent_run
 from hpo_flows.liveness.parent_watch import CHECK_SECONDS, GRACE_SECONDS, WATCHED
@@ -44,6 +46,19 @@ class StudyWorker(ProcessWorker):
         self._ending = False
         self._under_way = 0
         self._home = Home().make_folder()
+
+    async def __aenter__(self) -> StudyWorker:
+        """Begin, with the code that Prefect's runner stores below the home.
+
+        Prefect's own place is ``runner_storage`` in the folder of temporary files. Whoever makes that first can put
+        other code there.
+        """
+        before, tempfile.tempdir = tempfile.tempdir, str(private_folder(self._home / "worker", below=self._home))
+        try:
+            await super().__aenter__()
+        finally:
+            tempfile.tempdir = before
+        return self
 
     @classmethod
     def __dispatch_key__(cls) -> str:

@@ -34,7 +34,9 @@ import psutil
 
 import hpo_core
 import hpo_flows
+from hpo_core.model.errors import StorageError
 from hpo_core.security.lock_file import LockFile
+from hpo_core.security.private_files import check_tree, private_folder
 from hpo_flows.prefect_api.connection import PrefectServerError
 
 START_TIMEOUT = 300.0
@@ -111,12 +113,14 @@ class SharedServer:
         """Use the server that lives, or start one; returns before it answers.
 
         Raises:
-            PrefectServerError: the folder's files cannot be written or locked.
+            PrefectServerError: the folder's files cannot be written or locked, or something in it is a link or another
+                user's: Prefect follows links.
         """
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise PrefectServerError(_unusable(self.folder, error)) from None
+            private_folder(self.folder)
+            check_tree(self.folder)
+        except StorageError as error:
+            raise PrefectServerError(f"{error} Or {_CURE}.") from None
         self._advance()
 
     def wait(self, say: Callable[[str], None] = lambda line: None) -> None:

@@ -1,5 +1,6 @@
 """Challengers: configurations trained with several seeds by studies, and evaluated in a process."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -18,7 +19,7 @@ from hpo_core.retraining.repeated_studies import DATA, repeats_spec, trials_of_r
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.training.evaluation import Evaluation, EvaluationRequest, TrainedModel, evaluate_models
-from hpo_flows.deployed.permissions import NotAllowedError, Permissions
+from hpo_flows.deployed.permissions import Permissions
 from hpo_flows.liveness.api_watch import PATIENT_SECONDS
 from hpo_flows.study_run.flow_run import drive
 from hpo_flows.study_run.session import Session
@@ -53,16 +54,16 @@ class Rules(BaseModel):
     timeout: float = Field(default=3600.0, gt=0, description="Seconds that one evaluation may take.")
 
 
-def check_function(evaluate: str) -> None:
-    """In a run of a deployment: only what the worker allows is imported, also where a registered model names it."""
-    if deployment.id is None:
-        return
-    permissions = Permissions.of_environment()
-    if not permissions.allows_objective(evaluate):
-        raise NotAllowedError(
-            f"evaluate = {evaluate!r} is not allowed here. Allowed: {', '.join(permissions.objectives) or 'none'}. "
-            "Whoever runs the worker can add its package to HPO_ALLOWED_OBJECTIVES."
-        )
+def check_function(evaluate: str, folders: Sequence[str] | None = None) -> None:
+    """In a run of a deployment: only what the worker allows is imported, also where a registered model names it.
+
+    Args:
+        folders: that it will be imported from; None: not known yet.
+    """
+    if deployment.id is not None:
+        permissions = Permissions.of_environment()
+        places = [str(folder) for folder in permissions.import_folders] if folders is None else folders
+        permissions.check_function("evaluate", evaluate, places)
 
 
 @task(name="evaluate", task_run_name="evaluate-{label}", cache_policy=NO_CACHE, persist_result=False)
@@ -165,7 +166,7 @@ class Challengers:
         """A card's models, on their own data or on other data."""
         function = self.evaluate
         spec = Study.open(card.study, self.journal, reading=True).spec
-        check_function(function)
+        check_function(function, spec.pythonpath)
         if deployment.id is not None:
             Permissions.of_environment().check(spec)
         changes = {} if data is None else {DATA: data}

@@ -9,12 +9,14 @@ import importlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import distributed
 from distributed.deploy import spec
 
 from hpo_core.model.errors import HpoError, SpecError
+from hpo_core.security.private_files import private_folder
 from hpo_core.spec import ClusterSettings
 
 Settings = TypeVar("Settings", bound=ClusterSettings)
@@ -43,7 +45,7 @@ class ClusterKind(ABC, Generic[Settings]):
     Args:
         settings: ``spec.cluster``.
         study: name of the study.
-        folder: absolute study folder; logs and keys of a cluster go below it.
+        folder: absolute study folder; logs, keys and scratch files of a cluster go below it.
     """
 
     def __init__(self, settings: Settings, study: str, folder: str) -> None:
@@ -62,9 +64,19 @@ class ClusterKind(ABC, Generic[Settings]):
         """
 
     @property
+    def scratch(self) -> Path:
+        """Where scheduler, nannies and workers make their scratch folders.
+
+        Dask's default is a folder of this name in ``/tmp``. Another user who makes it first has files of this user
+        emptied (its locks may be links), and code imported: each process of Dask imports from its scratch folder first.
+        """
+        return Path(self.folder) / "dask-scratch-space"
+
+    @property
     def dask_settings(self) -> dict[str, Any]:
         """Dask configuration for as long as the study runs, beyond the executor's own."""
-        return {} if self.dashboard else {key: list(routes) for key, routes in NO_PAGES.items()}
+        pages = {} if self.dashboard else {key: list(routes) for key, routes in NO_PAGES.items()}
+        return {"temporary-directory": str(self.scratch), **pages}
 
     @property
     def dashboard(self) -> bool:
@@ -91,8 +103,10 @@ class ClusterKind(ABC, Generic[Settings]):
 
         Raises:
             ClusterError: it cannot be started.
+            StorageError: the study folder is not this user's alone.
         """
         _end_quietly()
+        private_folder(self.scratch, below=self.folder)
         try:
             self.cluster = self.create()
         except RuntimeError as error:  # Dask's own: a worker died while it came up, or took too long

@@ -13,6 +13,7 @@ from distributed.security import Security
 
 from hpo_core.model.errors import SpecError
 from hpo_core.security.lock_file import LockFile
+from hpo_core.security.private_files import private_folder
 from hpo_core.spec import SlurmClusterSpec
 from hpo_flows.dask.clusters.kind import NO_PAGES, ClusterError, ClusterKind, optional_package, scheduler_options
 from hpo_flows.dask.clusters.signal_handlers import signal_handlers_kept
@@ -41,7 +42,6 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
         A study enters the journal only once workers came: the lock keeps a second controller that is started
         meanwhile from taking the jobs of the first one for left ones.
         """
-        Path(self.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
         self._alone = LockFile(Path(self.folder) / "slurm.lock", f"whoever submits Slurm jobs of study {self.study!r}")
         if not self._alone.take(fcntl.LOCK_EX):
             self._release()
@@ -94,6 +94,7 @@ class SlurmJobs(ClusterKind[SlurmClusterSpec]):
             job_extra_directives=[*ours, *settings.directives],
             job_script_prologue=[*prologue, *settings.prologue],
             security=Security.temporary(),  # type: ignore[no-untyped-call]
+            local_directory=str(self.scratch),
             shared_temp_directory=str(_own_folder(Path(self.folder) / "tls")),
             scheduler_options=dask.config.get("jobqueue.slurm.scheduler-options", {})
             | scheduler_options(self.dashboard),
@@ -161,8 +162,7 @@ def _environment(key: str) -> str:
 
 def _own_folder(path: Path) -> Path:
     """A folder for this user alone; keys that a controller left there when it was killed are removed."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.chmod(0o700)
+    private_folder(path)
     for file in path.glob(".dask-jobqueue.*"):
         file.unlink(missing_ok=True)
     return path
