@@ -23,6 +23,7 @@ from hpo_core.execution.single_trial import first_job, parse_params
 from hpo_core.home import Home
 from hpo_core.journal.measurements import measurements_of
 from hpo_core.model.devices.measurement import Measurement
+from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.model.errors import SpecError
 from hpo_core.placement.demands import objective_digest
 from hpo_core.security.untrusted_text import terminal_text
@@ -179,5 +180,5 @@ def _row(row: Together, found: Found) -> dict[str, Any]:
         "jobs at once": row.jobs,
         "units/s": f"{row.units_per_second:.4g}",
         "of ratio 1": f"{row.units_per_second / first.units_per_second:.2f}",
-        "peak memory": f"{row.memory / 1e9:.2f} of {row.capacity / 1e9:.2f} GB",
+        "peak memory": f"{memory_words(row.memory)} of {memory_words(row.capacity)}",
     }

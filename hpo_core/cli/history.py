@@ -20,6 +20,7 @@ from hpo_core.cli.row_table import print_rows
 from hpo_core.home import Home
 from hpo_core.journal.measurements import Measurements, measurements_of
 from hpo_core.model.devices.measurement import Measurement
+from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.model.errors import HpoError, SpecError, StorageError
 from hpo_core.model.short_text import some
 from hpo_core.security.untrusted_text import json_text, terminal_text
@@ -186,9 +187,9 @@ def _age(at: float, now: float) -> str:
 
 
 def _row(need: MeasuredNeed, now: float) -> dict[str, Any]:
-    memory = "" if need.memory is None else _bytes(need.memory)
+    memory = "" if need.memory is None else memory_words(need.memory)
     if need.out_of_memory is not None and need.out_of_memory > (need.memory or 0):
-        memory = f"> {_bytes(need.out_of_memory)}"
+        memory = f"> {memory_words(need.out_of_memory)}"
     is_measured = need.measurements > 0
     return {
         "key": " ".join(f"{name}={value}" for name, value in need.params.items()) or "any",
@@ -201,10 +202,6 @@ def _row(need: MeasuredNeed, now: float) -> dict[str, Any]:
         "study": need.study,
         "age": _age(need.measured_at, now),
     }
-
-
-def _bytes(amount: int) -> str:
-    return f"{amount / 1e9:.3g} GB" if amount >= 1e9 else f"{amount / 1e6:.3g} MB"
 
 
 def _export(found: Sequence[Measurement], file: Path | None, file_format: FileFormat | None) -> None:

@@ -18,6 +18,7 @@ from hpo_core.cli.row_table import print_rows
 from hpo_core.execution.hopping.progress_files import ProgressFiles
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal, StudyInfo
+from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.model.errors import HpoError
 from hpo_core.replay.damaged_journals import damage_named
 from hpo_core.security.untrusted_text import terminal_text
@@ -48,7 +49,6 @@ from hpo_core.views.summary import (
     summarize,
 )
 from hpo_core.views.trained_further import Extension
-from hpo_core.views.usage_words import megabytes
 
 
 class SafeConsole(Console):
@@ -342,7 +342,7 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, *, h
             out.print(Text(f"to be trained further: trial {wanted.trial} to {wanted.target}"))
     for job in state.wanted():
         rung, placed = names.label(job.bracket, job.rung), state.placed.get(job.trial)
-        where = f" on {placed.device}, {megabytes(placed.share[1])}" if placed is not None else ""
+        where = f" on {placed.device}, {memory_words(placed.share[1])}" if placed is not None else ""
         what = "running" if state.trains(job.trial) else "waiting for a device"
         line = f"{what}: trial {job.trial} to {job.target} ({rung}, attempt {job.attempt}){where}"
         out.print(Text(terminal_text(line)), soft_wrap=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.model.devices.share import Share
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import Outcome, Report
@@ -13,7 +14,7 @@ from hpo_core.placement.running_jobs import RunningJob, RunningJobs
 from hpo_core.placement.shared_room import SharedRoom
 
 BLAME_SECONDS = 1.0
-"""Attempts that die on a device within this time of one that ran out of memory there are not to blame."""
+"""Attempts that die beside one that ran out of memory, within this time of it, are not to blame."""
 FAIR = 0.9
 """Share of a device's memory that counts as the device: a job that runs out of so much alone needs a larger one."""
 MOST_BLAMELESS = 3
@@ -35,8 +36,8 @@ class AttemptJudge:
         self._running = running
         self._room = room
         self._blameless: dict[int, int] = {}
-        self._last_out_of_memory: dict[str, tuple[float, int]] = {}
-        """By device: when an attempt last ran out of memory there, and of which trial."""
+        self._last_out_of_memory: dict[str, Report] = {}
+        """By device: of the attempt that ran out of memory there last."""
 
     def judge(self, report: Report) -> Report:
         """What the study is told of how an attempt ended."""
@@ -91,10 +92,10 @@ class AttemptJudge:
         self._needs.estimates.raise_after_out_of_memory(
             self._needs.parameters(held.job), share.architecture, had=share.allowed, at=report.ended, measured=used
         )
-        self._last_out_of_memory[share.device] = report.ended, report.trial
+        self._last_out_of_memory[share.device] = report
         had_all_that_others_left = share.allowed >= share.capacity and share.capacity < FAIR * whole
         if had_all_that_others_left:
-            words = f"Others used {(whole - share.capacity) / 1e9:.1f} GB of {share.device}. It waits for more"
+            words = f"Others used {memory_words(whole - share.capacity)} of {share.device}. It waits for more"
             message = f"{words}. {report.message}"
             return msgspec.structs.replace(report, outcome=Outcome.PREEMPTED, message=message)
         self._needs.alone.add(report.trial)
@@ -118,10 +119,13 @@ class AttemptJudge:
         return msgspec.structs.replace(usage, compute=compute, cores=cores)
 
     def _is_collateral(self, report: Report, share: Share, usage: Usage) -> bool:
-        when, trial = self._last_out_of_memory.get(share.device, (float("-inf"), -1))
-        near = trial != report.trial and abs(report.ended - when) <= BLAME_SECONDS
+        other = self._last_out_of_memory.get(share.device)
+        if other is None or other.trial == report.trial or abs(report.ended - other.ended) > BLAME_SECONDS:
+            return False
+        if report.started >= other.ended or other.started >= report.ended:  # one after the other
+            return False
         enough = self._blameless.get(report.trial, 0) >= MOST_BLAMELESS
-        return near and not enough and self._may_be_collateral(report, share, usage)
+        return not enough and self._may_be_collateral(report, share, usage)
 
     @staticmethod
     def _may_be_collateral(report: Report, share: Share, usage: Usage) -> bool:

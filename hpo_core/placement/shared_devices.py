@@ -102,11 +102,12 @@ class SharedDevices:
         """What a person should know and was not told before: that all jobs wait, and for what; empty: nothing."""
         if self._idle_updates != TELL_AFTER or not self._empty.devices:
             return ""
-        job = self._waiting[0]
+        job, count = self._waiting[0], len(self._waiting)
         lacking = self._devices.lacking(lambda whole: self._needs.need(job, whole).memory)
         return (
-            f"{len(self._waiting)} jobs wait for a device and none runs. Trial {job.trial}: {'; '.join(lacking[:4])}. "
-            "They begin when others leave the devices; a smaller packing.demand helps where it is too large."
+            f"{count} job{'s wait' if count > 1 else ' waits'} for a device and none runs. Trial {job.trial}: "
+            f"{'; '.join(lacking[:4])}. They begin when others leave the devices; a smaller packing.demand helps where "
+            "it is too large."
         )
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from hpo_core.model.devices.inventory import EMPTY, Capacity, Inventory
+from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.placement.packing.need import WHOLE
 from hpo_core.placement.packing.room import Room, SharedDevice
 from hpo_core.spec import PackingSpec
@@ -88,8 +89,9 @@ class SharedRoom:
         Args:
             need_on: bytes that it needs on a whole device.
         """
-        return [
-            f"{device.name} ({device.architecture}): it needs {need_on(whole) / 1e9:.1f} GB, "
-            f"{device.memory / 1e9:.1f} of {whole.memory / 1e9:.1f} GB are free"
-            for device, whole in zip(self.empty.devices, self.whole.devices, strict=True)
-        ]
+        found = []
+        for device, whole in zip(self.empty.devices, self.whole.devices, strict=True):
+            amounts = need_on(whole), device.memory, whole.memory
+            needed, free, all_of_it = (memory_words(amount, beside=amounts) for amount in amounts)
+            found.append(f"{device.name} ({device.architecture}): it needs {needed}, {free} of {all_of_it} are free")
+        return found

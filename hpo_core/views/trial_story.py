@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.model.events import AttemptFailed, AttemptReported, Entry, JobCompleted, JobGranted
 from hpo_core.model.stage import FURTHER
 from hpo_core.spec import StudySpec
@@ -11,7 +12,7 @@ from hpo_core.state import StudyState, TrialRecord
 from hpo_core.views.formatting import plural
 from hpo_core.views.repeat_spread import repeat_spread
 from hpo_core.views.rung_names import RungNames
-from hpo_core.views.usage_words import megabytes, usage_words
+from hpo_core.views.usage_words import usage_words
 
 
 def violated(spec: StudySpec, result: JobCompleted) -> str:
@@ -40,7 +41,7 @@ def _used(spec: StudySpec, event: JobCompleted | AttemptFailed) -> str:
 def _status(state: StudyState, trial: TrialRecord) -> str:
     placed = state.placed.get(trial.number)
     if placed is not None:
-        return f"{trial.status} on {placed.device}, with {megabytes(placed.share[1])} of its memory"
+        return f"{trial.status} on {placed.device}, with {memory_words(placed.share[1])} of its memory"
     if trial.running and trial.granted is not None and trial.granted.demand.slots > 1:
         return f"running in a gang of {trial.granted.demand.slots} ranks"
     return trial.status if not trial.running or state.trains(trial.number) else "waiting for a device"

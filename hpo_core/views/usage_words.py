@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.model.devices.usage import Usage, UsageField
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.views.formatting import duration
@@ -12,15 +13,6 @@ from hpo_core.views.formatting import duration
 def usage_of(event: JobCompleted | AttemptFailed) -> Usage | None:
     """None where nothing was measured."""
     return event.usage if isinstance(event.usage, Usage) else None
-
-
-def megabytes(amount: int) -> str:
-    """An amount of memory.
-
-    >>> megabytes(212_400_000), megabytes(6_442_450_944), megabytes(81_920)
-    ('212 MB', '6.44 GB', '0.0819 MB')
-    """
-    return f"{amount / 1e9:.3g} GB" if amount >= 10**9 else f"{amount / 1e6:.3g} MB"
 
 
 def usage_words(usage: UsageField | None, *, hops: bool = False) -> str:
@@ -41,13 +33,13 @@ def usage_words(usage: UsageField | None, *, hops: bool = False) -> str:
     if not isinstance(usage, Usage):
         return ""
     parts = [
-        megabytes(usage.memory) if usage.memory else "",
+        memory_words(usage.memory) if usage.memory else "",
         f"{usage.cores:.3g} core{'' if usage.cores == 1 else 's'}" if usage.cores else "",
         f"start-up {duration(usage.startup_seconds)}" if usage.startup_seconds else "",
         f"{duration(usage.unit_seconds)} {'an epoch' if hops else 'a unit'}" if usage.unit_seconds else "",
     ]
     of_device = [
-        megabytes(usage.device_memory) if usage.device_memory is not None else "",
+        memory_words(usage.device_memory) if usage.device_memory is not None else "",
         f"{usage.compute:.0%} of its compute".replace("%", " %") if usage.compute is not None else "",
     ]
     name = f"{usage.device} ({usage.architecture})" if usage.architecture else usage.device or "its GPU"
@@ -56,7 +48,7 @@ def usage_words(usage: UsageField | None, *, hops: bool = False) -> str:
         groups[1] = f"of {name} {groups[1]}"
     if usage.share is not None:
         compute, memory, cores = usage.share
-        groups[2] = f"given {compute / 10:.3g} %, {megabytes(memory)}, {cores / 1000:.3g} cores of {name}"
+        groups[2] = f"given {compute / 10:.3g} %, {memory_words(memory)}, {cores / 1000:.3g} cores of {name}"
     return "; ".join(filter(None, groups))
 
 

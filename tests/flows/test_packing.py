@@ -98,7 +98,7 @@ def test_one_that_fits_nowhere_is_given_up_with_the_reason(tmp_path: Path) -> No
     given_up = {trial.params["mb"] for trial in state.trials if trial.abandoned is not None}
     assert given_up == {160} and state.completed_jobs == 18
     reason = next(str(trial.abandoned) for trial in state.trials if trial.abandoned is not None)
-    assert "memory 1.0 GB of 0.7 GB" in reason and "packing.memory" in reason
+    assert "memory 960 MB of 700 MB" in reason and "packing.memory" in reason
 
 
 def test_a_controller_that_is_killed_loses_and_doubles_nothing(tmp_path: Path) -> None:

@@ -6,11 +6,14 @@ import itertools
 import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hpo_core.placement.packing.exact import Exact
 from hpo_core.placement.packing.fill import Fill
-from hpo_core.placement.packing.need import WaitingJob
-from hpo_core.placement.packing.room import Room
+from hpo_core.placement.packing.need import Need, WaitingJob
+from hpo_core.placement.packing.reservations import WithReservations
+from hpo_core.placement.packing.room import Room, SharedDevice
 from tests.placement.problems import assigned, check, cluster, waiting
 
 pytest.importorskip("scipy", reason="SciPy comes with the extra 'samplers'")
@@ -44,3 +47,75 @@ def test_no_assignment_is_better(seed: int) -> None:
     assert solver.is_optimal
     assert assigned(jobs, room, chosen) == by_trying_everything(jobs, room)
     assert assigned(jobs, room, Fill().choose(jobs, room)) <= assigned(jobs, room, chosen)
+
+
+amounts = st.one_of(
+    st.integers(1, 80).map(lambda gigabytes: gigabytes * 10**9),
+    st.integers(1, 3000).map(lambda megabytes: megabytes * 10**6),
+    st.integers(1, 80 * 10**9),
+)
+
+
+@st.composite
+def tight_in_bytes(draw: st.DrawFn) -> tuple[list[WaitingJob], Room]:
+    """Memory in bytes, decimal units or neither; devices that some of the jobs fill to the byte, or miss by one."""
+    jobs = [
+        WaitingJob(
+            key,
+            {
+                "A100": Need(
+                    compute=draw(st.integers(1, 600)), memory=draw(amounts), cores=1000 * draw(st.integers(0, 4))
+                )
+            },
+        )
+        for key in range(draw(st.integers(1, 5)))
+    ]
+    devices = []
+    for number in range(draw(st.integers(1, 2))):
+        some = draw(st.lists(st.sampled_from(jobs), min_size=1, max_size=4, unique_by=lambda job: job.key))
+        exact = sum(job.demand["A100"].memory for job in some)
+        memory = exact + draw(st.sampled_from([-1000, -1, 0, 1]))
+        devices.append(SharedDevice(name=f"gpu-{number}", node="a", architecture="A100", memory=max(memory, 0)))
+    return jobs, Room(devices, {"a": 8000})
+
+
+@given(problem=tight_in_bytes())
+@settings(max_examples=150, deadline=None)
+def test_no_assignment_is_better_to_the_byte(problem: tuple[list[WaitingJob], Room]) -> None:
+    jobs, room = problem
+    solver = Exact()
+    chosen = solver.choose(jobs, room)
+    check(jobs, room, chosen)
+    assert solver.is_optimal
+    assert assigned(jobs, room, chosen) == by_trying_everything(jobs, room)
+
+
+@pytest.mark.parametrize("memory", [400_000_000, 2**20 + 1, 80_000_000_000 - 1])
+def test_a_job_that_needs_the_whole_device_gets_it(memory: int) -> None:
+    room = Room([SharedDevice(name="gpu", node="a", architecture="A100", memory=memory)])
+    assert Exact().choose([WaitingJob(0, {"A100": Need(compute=1000, memory=memory)})], room) == [(0, 0)]
+
+
+def test_a_job_that_needs_no_compute_begins_where_it_fits() -> None:
+    room = Room([SharedDevice(name="gpu", node="a", architecture="A100", memory=80)])
+    assert Exact().choose([WaitingJob(0, {"A100": Need(memory=80)})], room) == [(0, 0)]
+
+
+def test_a_device_that_is_kept_for_a_job_does_not_stop_the_others() -> None:
+    devices = [SharedDevice(name=f"gpu-{number}", node="a", architecture="A100", memory=80) for number in range(2)]
+    policy = WithReservations(Exact(), Room(devices), patience=1)
+    room = Room(devices)
+    room.take(Need(compute=900, memory=50), 0)
+    room.take(Need(compute=900, memory=50), 1)
+    large = WaitingJob("large", {"A100": Need(compute=1000, memory=80)})
+    small = [WaitingJob(key, {"A100": Need(compute=50, memory=10)}) for key in range(2)]
+    assert len(policy.choose([large, small[0]], room)) == 1, "it overtakes the large one"
+    assert len(policy.choose([large, small[1]], room)) == 1, "on the device that is not kept"
+
+
+def test_without_time_for_the_solver_jobs_begin_all_the_same() -> None:
+    rng = random.Random(1)
+    room, jobs = cluster(rng), waiting(rng, 60)
+    chosen = Exact(seconds=0.0).choose(jobs, room)
+    check(jobs, room, chosen)
+    assert assigned(jobs, room, chosen) >= assigned(jobs, room, Fill().choose(jobs, room))

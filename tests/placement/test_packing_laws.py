@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpo_core.model.errors import HpoError
 from hpo_core.placement.packing.best_fit import BestFit
 from hpo_core.placement.packing.fill import Fill
 from hpo_core.placement.packing.first_fit import FirstFit
 from hpo_core.placement.packing.need import Need, WaitingJob
-from hpo_core.placement.packing.packing_policy import PackingPolicy
+from hpo_core.placement.packing.packing_policy import Assignment, PackingPolicy
+from hpo_core.placement.packing.registry import POLICIES as POLICY_NAMES
 from hpo_core.placement.packing.reservations import WithReservations
 from hpo_core.placement.packing.room import Room, SharedDevice, why_nowhere
 from hpo_core.placement.packing.subset import TOLERANCE
@@ -167,7 +170,7 @@ def test_a_job_that_fits_nowhere_is_named_and_blocks_nobody() -> None:
     empty = Room([SharedDevice(name="gpu", node="a", architecture="A100", memory=80)], {"a": 4000})
     policy = WithReservations(Fill(), empty, patience=1)
     huge = WaitingJob("huge", {"A100": Need(memory=81, cores=5000)})
-    assert why_nowhere(huge.demand, empty) == "gpu (A100): memory 0.0 GB of 0.0 GB, cores 5 of 4"
+    assert why_nowhere(huge.demand, empty) == "gpu (A100): memory 81 bytes of 80 bytes, cores 5 of 4"
     for key in range(20):
         assert [job for job, _ in policy.choose([huge, WaitingJob(key, {"A100": Need(compute=900)})], empty)] == [1]
     assert policy.reserved == {}
@@ -184,3 +187,36 @@ def test_fill_splits_scarce_cores_among_the_devices_of_a_node() -> None:
     chosen = Fill().choose(jobs, room)
     check(jobs, room, chosen)
     assert assigned(jobs, room, chosen) >= 2 * 990 + 2 * 975 - 4 * TOLERANCE, "the exact solution, less the tolerance"
+
+
+class PlacesNothing:
+    """A policy with a defect."""
+
+    def choose(self, jobs: Sequence[WaitingJob], room: Room) -> list[Assignment]:
+        return []
+
+
+def test_a_policy_that_leaves_an_idle_device_to_nobody_is_an_error_and_not_a_wait() -> None:
+    devices = [SharedDevice(name=name, node="a", architecture="A100", memory=80) for name in ("gpu-0", "gpu-1")]
+    policy = WithReservations(PlacesNothing(), Room(devices))
+    room = Room(devices)
+    room.take(Need(compute=1), 0)
+    huge, fits = WaitingJob("huge", {"A100": Need(memory=81)}), WaitingJob((7, 0), {"A100": Need(compute=1000)})
+    assert policy.choose([huge], room) == [], "it fits nowhere"
+    with pytest.raises(
+        HpoError, match=r"PlacesNothing.*\(7, 0\).*gpu-1.*error of the program.*packing.policy"
+    ):
+        policy.choose([huge, fits], room)
+    room.take(Need(compute=1), 1)
+    assert policy.choose([huge, fits], room) == [], "no device is idle"
+
+
+@pytest.mark.parametrize("name", POLICY_NAMES)
+@given(problem=problems())
+@settings(max_examples=25, deadline=None)
+def test_whatever_is_kept_for_others_an_idle_device_is_used(name: str, problem: tuple[list[WaitingJob], Room]) -> None:
+    """The rule of the error above: no policy meets it, whatever was taken and is kept."""
+    jobs, room = problem
+    policy = WithReservations(POLICY_NAMES[name](), Room(room.devices, None), patience=1)
+    for count in range(1, len(jobs) + 1):
+        policy.choose(jobs[:count], room)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -101,6 +102,23 @@ def test_the_study_may_grant_what_runs_and_a_few_more() -> None:
     assert placer.capacity().slots == 0 and placer.place([job(9, width=8)]) == []
 
 
+@pytest.mark.parametrize(
+    ("memory", "free", "words"),
+    [
+        (400_000_000, 399_000_000, "it needs 400 MB, 399 MB of 40 GB are free"),
+        (400_000_000, 399_999_999, "it needs 400 MB, 399.999999 MB of 40 GB are free"),
+        (40_000_000_000, 39_960_000_000, "it needs 40 GB, 39.96 GB of 40 GB are free"),
+        (1500, 800, "it needs 1.5 kB, 800 bytes of 40 GB are free"),
+    ],
+)
+def test_amounts_have_the_digits_that_tell_them_apart(memory: int, free: int, words: str) -> None:
+    capacity = Capacity(node="n1", architecture="A100", memory=40 * GB, free=free, cores=16_000, gpu=True)
+    placer = devices_for(Device("GPU-a", 16, capacity), stated={"memory": memory})
+    assert placer.place([job(0, width=1)]) == []
+    told = [news for _ in range(40) if (placer.update(placer.inventory), news := placer.news())[1]]
+    assert words in told[0]
+
+
 @pytest.mark.parametrize("most", [1, 5, 16, 30])
 @pytest.mark.parametrize("ratio", [1, 2.5, 3])
 def test_most_jobs_on_a_device(most: int, ratio: float) -> None:
@@ -174,12 +192,55 @@ def test_one_that_dies_whoever_is_beside_it_is_blamed_in_the_end() -> None:
     assert outcomes.count(Outcome.PREEMPTED) == 3 and outcomes[-1] is Outcome.CRASHED
 
 
+def test_attempts_that_ran_one_after_another_do_not_excuse_each_other() -> None:
+    """Each had the device to itself, and ran out of memory: at once, and within a second of the one before."""
+    placer = devices_for(gpu(), packing={"most": 1})
+    outcomes = []
+    for number in range(3):
+        (placed,) = placer.place([job(number, width=number)])
+        at = 100 + 0.3 * number
+        report = ended(placed, Outcome.OUT_OF_MEMORY, memory=GB, at=at, message="out of memory")
+        outcomes.append(placer.judge(msgspec.structs.replace(report, started=at - 0.25)).outcome)
+        placer.release(placed[0].key)
+    assert outcomes == [Outcome.OUT_OF_MEMORY] * 3
+
+
+def test_one_that_began_after_the_memory_ran_out_is_not_excused_by_that() -> None:
+    placer = devices_for(gpu())
+    one, two = placer.place([job(0, width=1), job(1, width=2)])
+    placer.judge(ended(one, Outcome.OUT_OF_MEMORY, memory=12 * GB, at=100.0))
+    late = msgspec.structs.replace(ended(two, Outcome.CRASHED, memory=GB, at=100.9), started=100.1)
+    assert placer.judge(late).outcome is Outcome.CRASHED
+    placer = devices_for(gpu())
+    one, two = placer.place([job(0, width=1), job(1, width=2)])
+    placer.judge(ended(one, Outcome.OUT_OF_MEMORY, memory=12 * GB, at=100.0))
+    unknown = msgspec.structs.replace(ended(two, Outcome.CRASHED, memory=GB, at=100.9), started=0.0)
+    assert placer.judge(unknown).outcome is Outcome.PREEMPTED, "nobody knows when it began"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_job_that_needs_the_whole_device_begins_by_every_policy(policy: str) -> None:
+    packing = {"policy": policy, "memory": "400MB"}
+    placer = devices_for(gpu(), packing=packing, stated={"memory": "400MB", "compute": 100})
+    assert names(placer.place([job(0, width=8)])) == [(0, "GPU-a")]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_retry_alone_gets_the_whole_device_by_every_policy(policy: str) -> None:
+    placer = devices_for(gpu(), packing={"policy": policy, "memory": "400MB"})
+    (placed,) = placer.place([job(0, width=8)])
+    placer.judge(ended(placed, Outcome.OUT_OF_MEMORY, memory=350_000_000))
+    placer.release(placed[0].key)
+    again = placer.place([job(0, 1, width=8)])
+    assert [slot.share.allowed for _, slot in again if slot.share is not None] == [400_000_000]
+
+
 def test_a_job_that_fits_nowhere_is_refused_with_the_reason_and_blocks_nobody() -> None:
     placer = devices_for(gpu(), gpu("GPU-b", memory=80, kind="H100"), stated={"memory": "1GB * width", "compute": 10})
     jobs = [job(0, width=100), job(1, width=50), job(2, width=3)]
     (report,) = placer.refused(jobs)
     assert (report.trial, report.outcome) == (0, Outcome.OUT_OF_MEMORY)
-    assert "memory 100.0 GB of 40.0 GB" in report.message and "80.0 GB" in report.message
+    assert "memory 100 GB of 40 GB" in report.message and "of 80 GB" in report.message
     assert "packing.demand" in report.message
     assert sorted(names(placer.place(jobs[1:]))) == [(1, "GPU-b"), (2, "GPU-a")]
     assert devices_for(stated={"memory": "1GB * width"}).refused(jobs) == [], "no device yet: it waits"
@@ -224,7 +285,7 @@ def test_a_device_that_others_fill_is_tried_with_what_is_left_and_no_trial_is_gi
     assert share is not None and share.memory == share.capacity == 3 * GB, "all that is left, for one"
     told = placer.judge(ended(placed, Outcome.OUT_OF_MEMORY, memory=3 * GB))
     placer.release(placed[0].key)
-    assert told.outcome is Outcome.PREEMPTED and "Others used 37.0 GB of GPU-a" in told.message
+    assert told.outcome is Outcome.PREEMPTED and "Others used 37 GB of GPU-a" in told.message
     width = placed[0].params["width"]
     assert placer.place([job(placed[0].trial, 1, width=width)]) == [], "it failed with as much"
     placer.update(Inventory((gpu(free=39),)))
@@ -248,7 +309,7 @@ def test_that_all_jobs_wait_is_told_once_with_the_reason() -> None:
     placer = devices_for(gpu(free=5), stated={"memory": "30GB"})
     assert placer.place([job(0, width=1), job(1, width=1)]) == []
     told = [news for _ in range(100) if (placer.update(placer.inventory), news := placer.news())[1]]
-    assert len(told) == 1 and "2 jobs wait" in told[0] and "it needs 30.0 GB, 5.0 of 40.0 GB are free" in told[0]
+    assert len(told) == 1 and "2 jobs wait" in told[0] and "it needs 30 GB, 5 GB of 40 GB are free" in told[0]
 
 
 def test_what_was_measured_above_the_limit_ran_there_and_may_do_so_again() -> None:

@@ -153,7 +153,7 @@ def test_jobs_that_compute_gain_nothing(pool: TrainerPool, tmp_path: Path) -> No
 def test_memory_ends_it(pool: TrainerPool, tmp_path: Path) -> None:
     found = tuner(pool, tmp_path, "waits", ratios=(1, 2, 4), demand={"memory": "130MB", "cores": 1}).run()["CPU"]
     assert [row.jobs for row in found.rows] == [2, 3], "400 MB hold three"
-    assert found.end == "no room for more jobs at 4: memory 0.1 GB of 0.0 GB"
+    assert found.end == "no room for more jobs at 4: memory 130 MB of 10 MB"
 
 
 def test_each_architecture_has_a_ratio_and_an_end_of_its_own(

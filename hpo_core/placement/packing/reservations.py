@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from hpo_core.model.errors import HpoError
 from hpo_core.placement.packing.need import Need, WaitingJob
 from hpo_core.placement.packing.packing_policy import Assignment, PackingPolicy
 from hpo_core.placement.packing.room import Room
@@ -56,6 +57,9 @@ class WithReservations:
 
         Args:
             last: so many jobs at the end of ``jobs`` get what the others leave.
+
+        Raises:
+            HpoError: the policy places nothing, though a job fits on an idle device: it might wait for ever.
         """
         room = room.copy()
         self._forget_all_but(jobs)
@@ -63,11 +67,29 @@ class WithReservations:
         begun = {job for job, _ in chosen}
         for some in (range(len(jobs) - last), range(len(jobs) - last, len(jobs))):
             rest = [job for job in some if job not in begun and jobs[job].key not in self._reserved]
-            for number, place in self.policy.choose([jobs[job] for job in rest], room) if rest else ():
+            begin = self.policy.choose([jobs[job] for job in rest], room) if rest else []
+            if not begin:
+                self._check_idle([jobs[job] for job in rest], room)
+            for number, place in begin:
                 room.take(jobs[rest[number]].demand[room.devices[place].architecture], place)
                 chosen.append((rest[number], place))
         self._count_overtaken(jobs, {job for job, _ in chosen})
         return chosen
+
+    def _check_idle(self, jobs: Sequence[WaitingJob], room: Room) -> None:
+        """Once a job that fitted to the byte waited for ever, because a policy rounded."""
+        for place, device in enumerate(room.devices):
+            at = self._places.get(device.name)
+            if at is None or room.compute[place] < self._empty.compute[at]:
+                continue
+            for job in jobs:
+                need = job.demand.get(device.architecture)
+                if need is not None and room.fits(need, place):
+                    raise HpoError(
+                        f"The packing policy {type(self.policy).__name__} placed nothing, though job {job.key} fits on "
+                        f"{device.name}, which is idle. This is an error of the program: please report it. A study "
+                        "with another packing.policy, such as first_fit, is not affected."
+                    )
 
     def _forget_all_but(self, jobs: Sequence[WaitingJob]) -> None:
         waiting = {job.key for job in jobs}

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.placement.packing.need import WHOLE, Demand, Need
 
 
@@ -142,7 +143,7 @@ def why_nowhere(demand: Demand, empty: Room) -> str | None:
 
     >>> gpu = SharedDevice(name="gpu-0", node="a", architecture="A100", memory=40_000_000_000)
     >>> why_nowhere({"A100": Need(memory=60_000_000_000)}, Room([gpu]))
-    'gpu-0 (A100): memory 60.0 GB of 40.0 GB'
+    'gpu-0 (A100): memory 60 GB of 40 GB'
     >>> why_nowhere({"H100": Need()}, Room([gpu]))
     'gpu-0 (A100): no demand is known for A100'
     """
@@ -171,7 +172,8 @@ def too_much(need: Need, empty: Room, place: int) -> list[str]:
     if need.compute > empty.compute[place]:
         found.append(f"compute {need.compute / 10:g} % of {empty.compute[place] / 10:g} %")
     if need.memory > empty.memory[place]:
-        found.append(f"memory {need.memory / 1e9:.1f} GB of {empty.memory[place] / 1e9:.1f} GB")
+        has = max(empty.memory[place], 0)
+        found.append(f"memory {memory_words(need.memory, beside=(has,))} of {memory_words(has, beside=(need.memory,))}")
     if need.cores > cores:
         found.append(f"cores {need.cores / WHOLE:g} of {cores / WHOLE:g}")
     return found

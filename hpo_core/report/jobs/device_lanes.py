@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from html import escape
 
+from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.model.trial import RESULTS
 from hpo_core.report.jobs.device_loads import busiest, device_loads, left_out, percent
 from hpo_core.report.study.job_timeline import bars, lanes_of
@@ -12,7 +13,7 @@ from hpo_core.report.study.series import Series, Span
 from hpo_core.report.study.tables import table
 from hpo_core.report.style import Figure, axis, layout, text, time_axis
 from hpo_core.views.jobs.device_use import DeviceUse, device_job, device_uses, mean_occupancy, running_job
-from hpo_core.views.usage_words import megabytes, usage_words
+from hpo_core.views.usage_words import usage_words
 
 
 def uses_of(series: Series) -> list[DeviceUse]:
@@ -93,7 +94,7 @@ def _words(span: Span) -> str:
 
 def _share(amounts: tuple[int, int, int]) -> str:
     compute, memory, cores = amounts
-    return f"{compute / 10:.3g}% of the compute, {megabytes(memory)}, {cores / 1000:.3g} cores"
+    return f"{compute / 10:.3g}% of the compute, {memory_words(memory)}, {cores / 1000:.3g} cores"
 
 
 def device_table(series: Series) -> str:
@@ -121,8 +122,8 @@ def device_table(series: Series) -> str:
             use.running,
             use.failed,
             use.most_at_once,
-            megabytes(use.claimed),
-            megabytes(use.used) if use.used else "",
+            memory_words(use.claimed),
+            memory_words(use.used) if use.used else "",
             percent(use.busy),
             percent(use.occupancy),
         )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.report.study.series import Series
 from hpo_core.report.style import Figure, axis, layout, rounded, text, time_axis
 from hpo_core.views.formatting import duration
 from hpo_core.views.jobs.device_use import DeviceLoad, DeviceUse
-from hpo_core.views.usage_words import megabytes
 
 DEVICES = 12
 """Devices with a picture of their own; a table has all."""
@@ -67,8 +67,8 @@ def _curves(use: DeviceUse, row: int, divisor: float) -> list[dict[str, Any]]:
         "xaxis": f"x{_number(row)}",
         "hoverinfo": "text",
         "text": [
-            f"{duration(load.time)}: {load.jobs} jobs<br>memory: {megabytes(load.claimed)} claimed, "
-            f"{megabytes(load.used)} used<br>compute: {percent(load.compute / 1000)} claimed"
+            f"{duration(load.time)}: {load.jobs} jobs<br>memory: {memory_words(load.claimed)} claimed, "
+            f"{memory_words(load.used)} used<br>compute: {percent(load.compute / 1000)} claimed"
             for load in own
         ],
         "showlegend": row == 0,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.model.events import JobGranted, JobPlaced
 from hpo_core.study import Study
 from hpo_core.views.formatting import plural
 from hpo_core.views.jobs.device_use import DeviceUse, device_jobs, device_uses
-from hpo_core.views.usage_words import megabytes
 
 LATEST_SECONDS = 60.0
 
@@ -41,8 +41,8 @@ def running_lines(study: Study, *, devices: int = 16, jobs: int = 8) -> list[str
     lines = []
     for (name, architecture), own in sorted(by_device.items()):
         compute, memory = (sum(placed.share[k] for placed in own) for k in (0, 1))
-        claimed = f"{megabytes(memory)} and {compute / 10:.0f}% of compute claimed"
-        each = [f"{_goal(state.running[one.trial])} ({megabytes(one.share[1])})" for one in own]
+        claimed = f"{memory_words(memory)} and {compute / 10:.0f}% of compute claimed"
+        each = [f"{_goal(state.running[one.trial])} ({memory_words(one.share[1])})" for one in own]
         lines.append(f"running on {name} ({architecture}; {claimed}): {_some(each, jobs)}")
     more = [f"and on {plural(len(lines) - devices, 'device')} more"] if len(lines) > devices else []
     waiting = [_goal(grant) for number, grant in state.running.items() if number not in state.placed]
@@ -69,8 +69,8 @@ def use_words(use: DeviceUse) -> str:
         plural(use.jobs, "job"),
         f"{use.failed:,} failed" if use.failed else "",
         f"at most {use.most_at_once} at once",
-        f"{megabytes(use.claimed)} claimed",
-        f"{megabytes(use.used)} used" if use.used else "",
+        f"{memory_words(use.claimed)} claimed",
+        f"{memory_words(use.used)} used" if use.used else "",
         f"{use.occupancy:.0%} of compute claimed in the mean",
     ]
     return f"{use.name} ({use.architecture}): {', '.join(filter(None, parts))}"
