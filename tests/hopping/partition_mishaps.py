@@ -124,3 +124,14 @@ def slow(trial: Any) -> None:
         model.seen.append(int(trial.partition["number"]))
         time.sleep(float(os.environ.get("HOP_TEST_SECONDS", "0.2")))
         trial.report(val_loss=1.0)
+
+
+def train_slowly(trial: Any) -> None:
+    """The same, and reads its partition by itself, in the middle."""
+    model = Linear()
+    trial.track(model=model)
+    for _ in trial.steps():
+        time.sleep(0.1)
+        model.seen.append(int(read(trial.partition)["number"]))
+        time.sleep(0.1)
+        trial.report(val_loss=1.0)
