@@ -107,7 +107,7 @@ class Holdings:
         """
         path = (above / file.name).resolve(strict=True)
         if not path.is_relative_to(above):
-            return "is a link that leads out of that folder, and is not followed; put the file there", (0, 0, 0)
+            return "is a link that leads out of that folder, and is not followed; put the file there", (0, 0, 0, 0, 0)
         status = path.lstat()
         return self._problem_of(file, path, status, read=read), signature_of(status)
 

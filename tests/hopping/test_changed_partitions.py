@@ -11,11 +11,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from hpo_core import Study, StudySpec
+from hpo_core.execution.in_process import InProcessExecutor
+from hpo_core.execution.loop import Loop
 from hpo_core.model.errors import SpecError
 from hpo_core.model.hops import Unit
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.partitioning import with_partitions
 from hpo_core.training.partitions import held_partitions as here
 from hpo_core.training.partitions import loaded_partitions
 from hpo_core.training.request import JobRequest, decode_report, encode_request
@@ -160,6 +164,34 @@ def test_a_bug_of_the_user_is_the_trials_fault_where_the_partition_is_intact(
     report = trained_with(tmp_path, objective, load)
     assert report.outcome is Outcome.ERROR, report
     assert report.doubt is msgspec.UNSET
+
+
+@pytest.mark.parametrize(
+    ("mishap", "objective", "load"), [("delete", "train", ""), ("delete", "slow", "load"), ("blink", "train", "")]
+)
+def test_a_study_in_the_users_own_process_halts_without_its_partition(
+    tmp_path: Path, mishap: str, objective: str, load: str
+) -> None:
+    """No other worker may have it, and each trial would meet the same."""
+    write_partitions(tmp_path / "data", [0, 1])
+    (tmp_path / "data" / "mishap").write_text(mishap)
+    data = {"partitions": "part-*.npz", "folder": str(tmp_path / "data")}
+    spec = StudySpec.from_plain(
+        {
+            "study": "own",
+            "objective": f"{MISHAPS}:{objective}",
+            "metric": {"name": "train_loss", "mode": "min"},
+            "space": {"lr": {"type": "float", "low": 0.0, "high": 1.0}},
+            "search": {"method": "random", "max_resource": 2, "configs": 3},
+            "data": data | ({"load": f"{MISHAPS}:{load}"} if load else {}),
+        }
+    )
+    study = Study.create(with_partitions(spec))
+    Loop(study, InProcessExecutor(study.spec, tmp_path / "runs")).run()
+    assert study.status == "halted" and study.state.halted is not None
+    assert "part-0.npz" in study.state.halted.reason
+    assert not any(trial.abandoned for trial in study.state.trials)
+    assert {failure.outcome for trial in study.state.trials for failure in trial.failures} == {Outcome.STORAGE}
 
 
 def test_a_loader_that_is_not_there_is_found_when_workers_are_prepared() -> None:

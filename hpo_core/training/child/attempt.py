@@ -29,7 +29,7 @@ from hpo_core.training.gang.rank_reports import LOST_PEER
 from hpo_core.training.gang.ranks import Ranks
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.optuna.trial_adapter import train_optuna_objective
-from hpo_core.training.partitions.loaded_partitions import PartitionGoneError, is_away
+from hpo_core.training.partitions.loaded_partitions import is_away
 from hpo_core.training.random_state import seed_all
 from hpo_core.training.repeat_runs import merge_attempt, run_repeats
 from hpo_core.training.request import JobRequest
@@ -116,9 +116,12 @@ def run_attempt(
             raise
         if handle.save_error is not None:  # whatever the function made of it
             return failed(Outcome.STORAGE, str(handle.save_error), traceback_tail(error))
-        if job.unit is not None and is_away(error, request):
-            report = failed(Outcome.LOST, one_line_message(error), traceback_tail(error))
-            return msgspec.structs.replace(report, doubt=Doubt(job.unit.partition))
+        if is_away(error, request):
+            # a job that is no unit trains where the study runs: all trials need what is missing there
+            report = failed(
+                Outcome.STORAGE if job.unit is None else Outcome.LOST, one_line_message(error), traceback_tail(error)
+            )
+            return msgspec.structs.replace(report, doubt=Doubt(job.unit.partition) if job.unit else msgspec.UNSET)
         outcome, message = _outcome(error, request.folder), one_line_message(error)
         if request.gang is not None and is_lost_peer(error):
             outcome, message = Outcome.LOST, f"It {LOST_PEER} ({message})"
@@ -149,14 +152,10 @@ def _outcome(error: BaseException, folder: str) -> Outcome:
     a data folder), and one such trial must not halt the study at every resume. So it counts as STORAGE only if the
     study's folder is full as well, where no other attempt could save anything either.
 
-    So it is without a partition that a job needs which is no unit: all trials need it.
-
     LOST: not the trial's fault; its unit is repeated.
     """
     if isinstance(error, GangError):
         return Outcome.LOST
-    if isinstance(error, PartitionGoneError):
-        return Outcome.STORAGE
     if isinstance(error, OSError) and error.errno in _DISK_FULL:
         return Outcome.STORAGE if _is_full(folder) else Outcome.ERROR
     return Outcome.OUT_OF_MEMORY if is_out_of_memory(error) else Outcome.ERROR

@@ -60,22 +60,21 @@ def signature_here(request: JobRequest, name: str) -> Signature | None:
 
 
 def is_away(error: BaseException, request: JobRequest, *, loading: bool = False) -> bool:
-    """Whether an exception came of the partition of the request's unit: it, or its file system, was not there.
+    """Whether an exception came of a partition of the request: it, or its file system, was not there.
 
     That may be over when it is looked at: a mount that blinks brings back the very same file.
 
     Args:
-        loading: nothing but that partition was being read: an error that names no file is of it, too.
+        loading: nothing but a partition was being read: an error that names no file is of it, too.
     """
-    if request.job.unit is None:
-        return False
-    path = Path(folder_here(request.partition_folder, os.environ)) / request.job.unit.partition
+    top = Path(folder_here(request.partition_folder, os.environ))
+    paths = {top / name for name in (*request.partitions, *request.validation)}
     for one in _causes(error):
         if isinstance(one, PartitionGoneError):
             return True
         if isinstance(one, OSError) and one.errno in _AWAY:
             of = one.filename.decode(errors="replace") if isinstance(one.filename, bytes) else one.filename
-            if (of is None and loading and one.errno != errno.ENOENT) or (of is not None and Path(str(of)) == path):
+            if (of is None and loading and one.errno != errno.ENOENT) or (of is not None and Path(str(of)) in paths):
                 return True
     return False
 
@@ -117,8 +116,7 @@ def partition_data(request: JobRequest, name: str) -> Any:
         except Exception as error:
             what = f"could not load partition {path}: {type(error).__name__}: {error}"
             gone = signature_here(request, name) != signature or is_away(error, request, loading=True)
-            kind = PartitionGoneError if gone and request.job.unit is not None else ObjectiveError
-            raise kind(f"data.load = {request.load!r} {what}") from error
+            raise (PartitionGoneError if gone else ObjectiveError)(f"data.load = {request.load!r} {what}") from error
         partition_path(request, name)  # still the one that was looked at
         _loaded[key] = known
     _loaded.move_to_end(key)
