@@ -54,6 +54,16 @@ class Unit(msgspec.Struct, frozen=True, gc=False):
         return msgspec.structs.replace(self, partition=name, index=index)
 
 
+class Doubt(msgspec.Struct, frozen=True, gc=False):
+    """A unit was lost for its partition was not there, or was not the one that its worker had looked at."""
+
+    partition: str
+    """Its name."""
+    looked: int = 0
+    """How often the worker had looked at partitions by then (:mod:`hpo_core.training.partitions.held_partitions`):
+    what it said of this one before is void."""
+
+
 class Visit(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One unit that a result came from: where and when a trial saw a partition."""
 

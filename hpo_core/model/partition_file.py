@@ -19,8 +19,11 @@ FOLDER_VARIABLE = "HPO_PARTITION_FOLDER"
 MOST_CHARACTERS = 1_000
 """Of a partition's name: file systems take paths of 4,096 bytes."""
 
-Signature = tuple[int, int, int]
-"""Inode, size and time of the last write: another one means that the file was replaced or written to."""
+Signature = tuple[int, int, int, int, int]
+"""Device, inode, size, time of the last write, time of the last change (which nobody can set back).
+
+Another one means that the file was replaced, moved, written to, or given other permissions.
+"""
 
 
 class PartitionFile(Part):
@@ -63,7 +66,7 @@ def problem_of_name(name: str) -> str:
 
 def signature_of(status: os.stat_result) -> Signature:
     """Of a file as it is now."""
-    return status.st_ino, status.st_size, status.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def weights_of(files: Sequence[PartitionFile]) -> tuple[float, ...]:

@@ -9,7 +9,7 @@ import msgspec
 
 from hpo_core.model.devices.inventory import ONE_SLOT, Demand
 from hpo_core.model.devices.usage import UsageField
-from hpo_core.model.hops import TogetherField, Unit, VisitsField
+from hpo_core.model.hops import Doubt, TogetherField, Unit, VisitsField
 from hpo_core.model.stage import Stage
 
 Params = dict[str, Any]
@@ -141,6 +141,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Ranks of each of the units that these visits are of; not set where all have one."""
     unit: int | msgspec.UnsetType = msgspec.UNSET
     """Number of the unit that was trained, where it is not the whole job."""
+    doubt: Doubt | msgspec.UnsetType = msgspec.UNSET
+    """Of a unit that was lost for its partition: which one. The report of a whole job has none."""
 
 
 CURVE_POINTS = 64

@@ -12,9 +12,6 @@ from typing import NamedTuple
 
 from hpo_core.model.partition_file import PartitionFile, Signature, signature_of
 
-_Version = tuple[int, int, int, int, int]
-"""Device, inode, size, time of the last write, time of the last change (which nobody can set back)."""
-
 READ_SPEED = 50e6
 """Bytes a second that a worker is taken to read at least when it computes digests (a busy network file system)."""
 
@@ -41,8 +38,8 @@ class Held(NamedTuple):
 
     names: frozenset[str]
     problems: dict[str, str]
-    """By name: a sentence why a file that is there does not count. One that is not there is no problem: others may hold
-    it."""
+    """By name: a sentence why a file that is there does not count, or that one that was held is gone. One that never
+    was there is no problem: others may hold it."""
 
 
 class Holdings:
@@ -60,7 +57,10 @@ class Holdings:
     def __init__(self, folder: str | Path, files: Sequence[PartitionFile]) -> None:
         self.folder = Path(folder)
         self._files = tuple(files)
-        self._digests: dict[str, tuple[_Version, str]] = {}
+        self._digests: dict[str, tuple[Signature, str]] = {}
+        self._once_held: set[str] = set()
+        self._doubted: set[str] = set()
+        """Are to be read again as a whole."""
         self.signatures: dict[str, Signature] = {}
         """By name of one that is held, or was, and of which size or digest are known: the file that was looked at."""
 
@@ -69,12 +69,15 @@ class Holdings:
         try:
             above = self.folder.resolve(strict=True)
         except (OSError, ValueError, RuntimeError):  # RuntimeError: links in a circle, before Python 3.13
-            return Held(frozenset(), {})
+            return Held(frozenset(), {name: self._gone(name) for name in sorted(self._once_held)})
         names, problems = set(), {}
+        doubted = frozenset(self._doubted)  # others may come while these are read
         for file in self._files:
             try:
-                problem, seen = self._problem(file, above)
+                problem, seen = self._problem(file, above, read=file.name in doubted)
             except (FileNotFoundError, NotADirectoryError):
+                if file.name in self._once_held:
+                    problems[file.name] = self._gone(file.name)
                 continue
             except (OSError, ValueError, RuntimeError) as error:
                 reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -85,17 +88,30 @@ class Holdings:
                 names.add(file.name)
                 if file.bytes is not None or file.digest is not None:
                     self.signatures[file.name] = seen
+        self._once_held |= names
+        self._doubted -= doubted & names
         return Held(frozenset(names), problems)
 
-    def _problem(self, file: PartitionFile, above: Path) -> tuple[str, Signature]:
-        """Why a file does not count (empty: it is held), and which file was looked at."""
+    def doubt(self, name: str) -> None:
+        """Have one read again as a whole: a unit could not use it, though size and time were right."""
+        self._doubted.add(name)
+
+    def _gone(self, name: str) -> str:
+        return f"Partition {name} was in {self.folder} and is there no more."
+
+    def _problem(self, file: PartitionFile, above: Path, *, read: bool) -> tuple[str, Signature]:
+        """Why a file does not count (empty: it is held), and which file was looked at.
+
+        Args:
+            read: as a whole, whatever is known of it.
+        """
         path = (above / file.name).resolve(strict=True)
         if not path.is_relative_to(above):
-            return "is a link that leads out of that folder, and is not followed; put the file there", (0, 0, 0)
+            return "is a link that leads out of that folder, and is not followed; put the file there", (0, 0, 0, 0, 0)
         status = path.lstat()
-        return self._problem_of(file, path, status), signature_of(status)
+        return self._problem_of(file, path, status, read=read), signature_of(status)
 
-    def _problem_of(self, file: PartitionFile, path: Path, status: os.stat_result) -> str:
+    def _problem_of(self, file: PartitionFile, path: Path, status: os.stat_result, *, read: bool) -> str:
         if not stat.S_ISREG(status.st_mode):
             return "is no regular file"
         if file.bytes not in (None, status.st_size):
@@ -103,22 +119,18 @@ class Holdings:
             return f"{short}: it is incomplete, or was changed; copy it again"
         if not os.access(path, os.R_OK):
             return "may not be read by this user"
-        if file.digest is None:
+        if file.digest is None and not read:
             return ""
         known = self._digests.get(file.name)
-        if known is None or known[0] != _version(status):
+        if read or known is None or known[0] != signature_of(status):
             settled = abs(time.time_ns() - status.st_ctime_ns) >= SETTLED_SECONDS * 1e9
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as opened:
                 digest = hashlib.file_digest(opened, "sha256").hexdigest()
-                if _version(os.fstat(opened.fileno())) != _version(status):
+                if signature_of(os.fstat(opened.fileno())) != signature_of(status):
                     return "changed while it was read; it is looked at again"
-            known = _version(status), digest
+            known = signature_of(status), digest
             if settled:
                 self._digests[file.name] = known
-        if known[1] != file.digest:
+        if file.digest not in (None, known[1]):
             return f"has the SHA-256 {known[1]} where {file.digest} belongs: its content is another one; copy it again"
         return ""
-
-
-def _version(status: os.stat_result) -> _Version:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -8,6 +8,7 @@ import msgspec
 
 from hpo_core.checkpoints import paths
 from hpo_core.model.devices.share import Share
+from hpo_core.model.partition_file import Signature
 from hpo_core.model.trial import Checkpoint, Job, Report
 from hpo_core.training.gang.rank_place import RankPlace
 
@@ -63,8 +64,8 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Names of those that it evaluates the model on."""
     weights: tuple[float, ...] = ()
     """Of those of validation: numbers of examples, or ones."""
-    signature: tuple[int, int, int] | None = None
-    """Of the partition of its unit: the file that the worker looked at (``holdings.Signature``); None: not known."""
+    signature: Signature | None = None
+    """Of the partition of its unit: the file that the worker looked at; None: nothing is known that it must be."""
     load: str = ""
     """``package.module:function`` that loads a partition; empty: the training function gets its path."""
     gang: RankPlace | None = None

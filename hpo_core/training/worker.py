@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.hops import Unit
-from hpo_core.model.trial import Outcome, Report
+from hpo_core.model.hops import Doubt, Unit
+from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.placement.mps import MpsDaemons
 from hpo_core.training.partitions.held_partitions import doubt_partition, seen_signature
+from hpo_core.training.partitions.loaded_partitions import signature_here
 from hpo_core.training.request import JobRequest, decode_request, encode_report
 from hpo_core.training.trainer_pool import TrainerPool
 from hpo_core.training.visible_devices import seen_devices, watch_devices
@@ -19,6 +20,8 @@ from hpo_core.training.visible_devices import seen_devices, watch_devices
 _pool = TrainerPool()
 """The one pool of this process: tasks of all studies that the worker serves share it."""
 atexit.register(_pool.close_all)
+_OF_NO_PARTITION = RESULTS | {Outcome.PREEMPTED, Outcome.STORAGE, Outcome.CHECKPOINT_BAD}
+"""How a unit ends that may not have failed for its partition."""
 _mps = MpsDaemons()
 """Those of the GPUs that jobs of this process share."""
 
@@ -37,10 +40,14 @@ def train_job(request_bytes: bytes) -> bytes:
 
 
 def _train_unit(request: JobRequest, unit: Unit) -> bytes:
-    signature = seen_signature(request.folder, unit.partition)
+    name, signature = unit.partition, seen_signature(request.folder, unit.partition)
+    before = signature or signature_here(request, name)
     report = _pool.run(msgspec.structs.replace(request, signature=signature))
-    if report.outcome is Outcome.LOST:  # it may be that its partition was replaced
-        doubt_partition(request.folder, unit.partition)
+    if report.outcome not in _OF_NO_PARTITION and signature_here(request, name) != before:
+        message = f"Partition {name} changed, or went, while it was trained on: {report.message}"
+        report = msgspec.structs.replace(report, outcome=Outcome.LOST, message=message, doubt=Doubt(name))
+    if report.doubt is not msgspec.UNSET:
+        report = msgspec.structs.replace(report, doubt=Doubt(name, doubt_partition(request.folder, name)))
     return _encoded(request, report)
 
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from hpo_core.model.devices.usage import Usage
+from hpo_core.model.hops import Doubt
 from hpo_core.model.trial import Checkpoint, Outcome, Report
 from hpo_core.training.child.process_state import AT_DISK, COMPUTED, STOPPED, WAITED, process_state
 from hpo_core.training.gang.process_group import is_lost_peer
@@ -40,6 +41,8 @@ HUNG = "No step was finished within training.stall_timeout = 8 s, and its proces
         ([report(Outcome.HUNG, HUNG.format(COMPUTED), 1), report(Outcome.HUNG, HUNG.format(AT_DISK), 3)], 1,
          Outcome.HUNG),
         ([report(Outcome.HUNG, HUNG.format(STOPPED), 1), report(Outcome.LOST, "worker died", 3)], 1, Outcome.LOST),
+        ([report(Outcome.ERROR, "gloo says something new", 1), report(Outcome.LOST, "gone", 3, doubt=Doubt("part-1"))],
+         1, Outcome.LOST),
         ([GOOD, report(Outcome.STORAGE, "disk full", 3)], 1, Outcome.STORAGE),
         ([report(Outcome.LOST, PEER, 2), report(Outcome.LOST, PEER + ".", 1)], 1, Outcome.LOST),
     ],

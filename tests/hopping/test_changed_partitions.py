@@ -8,13 +8,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from hpo_core import Study, StudySpec
+from hpo_core.execution.in_process import InProcessExecutor
+from hpo_core.execution.loop import Loop
 from hpo_core.model.errors import SpecError
 from hpo_core.model.hops import Unit
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.partitioning import with_partitions
 from hpo_core.training.partitions import held_partitions as here
 from hpo_core.training.partitions import loaded_partitions
 from hpo_core.training.request import JobRequest, decode_report, encode_request
@@ -77,6 +82,116 @@ def test_a_unit_trains_on_no_file_that_nobody_looked_at(tmp_path: Path, monkeypa
         assert trained(3).outcome is Outcome.COMPLETED
     finally:
         here.forget_partitions(str(tmp_path))
+
+
+MISHAPS = "tests.hopping.partition_mishaps"
+
+
+def looked_at(folder: Path, *, known: bool = True) -> Path:
+    """A partition that its worker has looked at; with ``known`` the study knows its size and digest."""
+    write_partitions(folder / "data", [0])
+    path = folder / "data" / "part-0.npz"
+    content = path.read_bytes()
+    more = {"bytes": len(content), "digest": hashlib.sha256(content).hexdigest()} if known else {}
+    here.watch_partitions(str(folder), str(folder / "data"), [PartitionFile(name=path.name, **more)])
+    assert here._watched[str(folder)].known.wait(600)
+    return path
+
+
+def trained_with(folder: Path, objective: str, load: str) -> Report:
+    request = msgspec.structs.replace(
+        request_for(folder, 0), objective=f"{MISHAPS}:{objective}", load=f"{MISHAPS}:{load}" if load else "",
+        metric="train_loss",
+    )  # fmt: skip
+    try:
+        return decode_report(train_job(encode_request(request)))
+    finally:
+        close_idle(request.objective)
+        here.forget_partitions(str(folder))
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("mishap", ["delete", "truncate", "replace", "blink", "forbid"])
+@pytest.mark.parametrize(("objective", "load"), [("train", ""), ("slow", "load")])
+def test_what_happens_to_a_partition_while_it_is_read_is_not_the_trials_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mishap: str, known: bool, objective: str, load: str
+) -> None:
+    monkeypatch.setattr(here, "LOOK_SECONDS", 3600.0)
+    looked_at(tmp_path, known=known)
+    (tmp_path / "data" / "mishap").write_text(mishap)
+    report = trained_with(tmp_path, objective, load)
+    if report.outcome is Outcome.COMPLETED:  # the zygote could not load it, and the child could
+        assert mishap == "replace" if not load else mishap in ("blink", "forbid", "replace")
+        assert mishap == "blink" or not known, "the study knows what it must be, and it is another file"
+    else:
+        assert report.outcome is Outcome.LOST, report
+        assert "part-0.npz" in report.message
+        assert report.doubt is not msgspec.UNSET and report.doubt.partition == "part-0.npz"
+
+
+@pytest.mark.parametrize("mishap", ["delete", "truncate", "replace", "forbid"])
+def test_a_partition_that_changes_after_it_was_read_costs_the_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mishap: str
+) -> None:
+    """Nobody knows when a function that gets the path has read it: it may have seen half of the old file."""
+    monkeypatch.setattr(here, "LOOK_SECONDS", 3600.0)
+    looked_at(tmp_path)
+    (tmp_path / "data" / "mishap").write_text(mishap)
+    report = trained_with(tmp_path, "train_and_then", "")
+    assert report.outcome is Outcome.LOST and "part-0.npz" in report.message
+    assert not list((tmp_path / "hops").rglob("*.safetensors")), "no state of it is left"
+
+
+def test_a_mapped_partition_that_is_truncated_kills_the_process_and_blames_no_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(here, "LOOK_SECONDS", 3600.0)
+    looked_at(tmp_path)
+    (tmp_path / "data" / "mishap").touch()
+    report = trained_with(tmp_path, "train_mapped", "")
+    assert report.outcome is Outcome.LOST and "SIGBUS" in report.message and "part-0.npz" in report.message
+    assert report.doubt is not msgspec.UNSET
+
+
+@pytest.mark.parametrize("mishap", ["bug", "other"])
+@pytest.mark.parametrize(("objective", "load"), [("train", ""), ("slow", "load")])
+def test_a_bug_of_the_user_is_the_trials_fault_where_the_partition_is_intact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mishap: str, objective: str, load: str
+) -> None:
+    monkeypatch.setattr(here, "LOOK_SECONDS", 3600.0)
+    looked_at(tmp_path)
+    (tmp_path / "data" / "mishap").write_text(mishap)
+    report = trained_with(tmp_path, objective, load)
+    assert report.outcome is Outcome.ERROR, report
+    assert report.doubt is msgspec.UNSET
+
+
+@pytest.mark.parametrize(
+    ("mishap", "objective", "load"), [("delete", "train", ""), ("delete", "slow", "load"), ("blink", "train", "")]
+)
+def test_a_study_in_the_users_own_process_halts_without_its_partition(
+    tmp_path: Path, mishap: str, objective: str, load: str
+) -> None:
+    """No other worker may have it, and each trial would meet the same."""
+    write_partitions(tmp_path / "data", [0, 1])
+    (tmp_path / "data" / "mishap").write_text(mishap)
+    data = {"partitions": "part-*.npz", "folder": str(tmp_path / "data")}
+    spec = StudySpec.from_plain(
+        {
+            "study": "own",
+            "objective": f"{MISHAPS}:{objective}",
+            "metric": {"name": "train_loss", "mode": "min"},
+            "space": {"lr": {"type": "float", "low": 0.0, "high": 1.0}},
+            "search": {"method": "random", "max_resource": 2, "configs": 3},
+            "data": data | ({"load": f"{MISHAPS}:{load}"} if load else {}),
+        }
+    )
+    study = Study.create(with_partitions(spec))
+    Loop(study, InProcessExecutor(study.spec, tmp_path / "runs")).run()
+    assert study.status == "halted" and study.state.halted is not None
+    assert "part-0.npz" in study.state.halted.reason
+    assert not any(trial.abandoned for trial in study.state.trials)
+    assert {failure.outcome for trial in study.state.trials for failure in trial.failures} == {Outcome.STORAGE}
 
 
 def test_a_loader_that_is_not_there_is_found_when_workers_are_prepared() -> None:

@@ -43,7 +43,7 @@ def test_digests_that_take_long_are_computed_once(tmp_path: Path, monkeypatch: p
     assert "study" not in here.held_partitions(), "what is not known yet is not said to be nothing"
     go_on.set()
     assert here._watched["study"].known.wait(600)
-    assert here.held_partitions()["study"] == ([1], {})
+    assert here.held_partitions()["study"][:2] == ([1], {})
     here.watch_partitions("study", str(tmp_path), FILES)
     assert len(looks) == 1
 

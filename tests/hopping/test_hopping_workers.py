@@ -340,6 +340,80 @@ def test_a_partition_that_is_replaced_blames_no_trial(tmp_path: Path) -> None:
     assert not [failure for trial in hopping.study().state.trials for failure in trial.failures]
 
 
+def lossy(tmp_path: Path, **changes: Any) -> Hopping:
+    """A study that loads its partitions by a function, some of which go while it runs."""
+    write_partitions(tmp_path / "data", [0, 1, 2])
+    data = {
+        "partitions": "part-*.npz",
+        "folder": str(tmp_path / "data"),
+        "load": "tests.hopping.partition_mishaps:load",
+    }
+    more = {"objective": "tests.hopping.partition_mishaps:slow", "data": data,
+            "search": {"method": "random", "max_resource": 6, "configs": 8}}  # fmt: skip
+    return Hopping(tmp_path, **more | changes)
+
+
+def outcomes(hopping: Hopping) -> list[tuple[Outcome, str]]:
+    return [(failure.outcome, failure.message) for trial in hopping.study().state.trials for failure in trial.failures]
+
+
+@pytest.mark.parametrize("objective", ["slow", "train_slowly"])
+def test_partitions_that_go_for_some_seconds_blame_no_trial(tmp_path: Path, objective: str) -> None:
+    """A mount that blinks, ``mv``, ``rm`` and ``cp``, a copy that is half written: units wait, and trials go on."""
+    hopping = lossy(tmp_path, objective=f"tests.hopping.partition_mishaps:{objective}")
+    if objective == "train_slowly":  # it reads its partition by itself
+        plain = json.loads(hopping.file.read_text())
+        del plain["data"]["load"]
+        hopping.file.write_text(json.dumps(plain))
+    process = hopping.start()
+    folder = tmp_path / "data"
+    until(lambda: any((hopping.home.study_folder(hopping.name) / "hops").glob("*/progress.msgpack")), process)
+    away, part = tmp_path / "away", folder / "part-1.npz"
+    whole = part.read_bytes()
+    for seconds in (0.0, 3.0):
+        folder.rename(away)  # the mount
+        time.sleep(seconds)
+        away.rename(folder)
+        time.sleep(1.0)
+        part.unlink()
+        time.sleep(seconds)
+        part.write_bytes(whole[: len(whole) // 2])
+        time.sleep(seconds)
+        part.write_bytes(whole)
+        time.sleep(1.0)
+    said, _ = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, said
+    assert outcomes(hopping) == [], said
+    assert "repeats epoch" in said, "no unit met it"
+    study = hopping.study()
+    assert study.status == "finished" and not any(trial.abandoned for trial in study.state.trials)
+    for event in hopping.completed():
+        assert isinstance(event.visits, tuple)
+        assert sorted((visit.epoch, visit.partition) for visit in event.visits) == sorted(
+            (epoch, part) for epoch in range(6) for part in range(3)
+        )
+
+
+def test_a_partition_that_is_deleted_stops_the_study_after_a_minute_and_it_goes_on_once_it_is_back(
+    tmp_path: Path,
+) -> None:
+    hopping = lossy(tmp_path)
+    process = hopping.start()
+    until(lambda: any((hopping.home.study_folder(hopping.name) / "hops").glob("*/progress.msgpack")), process)
+    part = tmp_path / "data" / "part-1.npz"
+    whole = part.read_bytes()
+    part.unlink()
+    said, _ = process.communicate(timeout=LIMIT)
+    assert process.returncode != 0
+    assert "Partition part-1.npz of study 'hops' has been on no worker for 60 s" in said
+    assert f"Partition part-1.npz was in {tmp_path / 'data'} and is there no more." in said
+    assert not [one for one in outcomes(hopping) if one[0] is not Outcome.PREEMPTED], said
+    part.write_bytes(whole)
+    hopping.run()
+    assert hopping.study().status == "finished"
+    assert not [one for one in outcomes(hopping) if one[0] is not Outcome.PREEMPTED]
+
+
 def test_checkpoints_may_lie_behind_a_url(tmp_path: Path) -> None:
     write_partitions(tmp_path / "data", [0, 1])
     hopping = Hopping(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import time
@@ -32,7 +33,30 @@ def test_files_that_are_there_are_held(folder: Path) -> None:
     assert holdings.look() == ({"shards/a", "b"}, {})
     (folder / "c").write_bytes(b"9")
     (folder / "b").unlink()
-    assert holdings.look() == ({"shards/a", "c"}, {}), "it is watched while it runs"
+    gone = f"Partition b was in {folder} and is there no more."
+    assert holdings.look() == ({"shards/a", "c"}, {"b": gone}), "it is watched while it runs"
+    folder.rename(folder.with_suffix(".away"))
+    assert {name: why.count("is there no more") for name, why in holdings.look().problems.items()} == {
+        "shards/a": 1, "b": 1, "c": 1,
+    }  # fmt: skip
+    folder.with_suffix(".away").rename(folder)
+    assert holdings.look() == ({"shards/a", "c"}, {"b": gone})
+
+
+def test_one_that_is_doubted_is_read_again_as_a_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Size and times may be right where it cannot be read: a disk that is broken in the middle of the file."""
+    holdings = Holdings(folder, [known("shards/a", b"12345"), PartitionFile(name="b")])
+    assert holdings.look().names == {"shards/a", "b"}
+
+    def broken(*_: object) -> object:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(hashlib, "file_digest", broken)
+    holdings.doubt("b")
+    assert holdings.look().problems["b"] == f"Partition b in {folder} cannot be read (Input/output error)."
+    assert "b" not in holdings.look().names, "it is read again until that succeeds"
+    monkeypatch.undo()
+    assert "b" in holdings.look().names
 
 
 def test_a_truncated_file_is_named_with_its_size(folder: Path) -> None:
@@ -93,7 +117,7 @@ def test_a_file_written_twice_between_two_ticks_of_the_clock_is_noticed(
     def coarse(status: os.stat_result) -> tuple[int, ...]:
         return status.st_dev, status.st_ino, status.st_size, 7, 7
 
-    monkeypatch.setattr(holdings_here, "_version", coarse)
+    monkeypatch.setattr(holdings_here, "signature_of", coarse)
     holdings = Holdings(folder, [known("b", b"678")])
     assert holdings.look() == ({"b"}, {})
     (folder / "b").write_bytes(b"xyz")

@@ -235,9 +235,12 @@ class DaskExecutor:
         """Where models hop: by address of a worker, names of the partitions that lie there."""
         if self._watch is None or self._spec.data is None:
             return {}
-        files = [*self._spec.data.files, *self._spec.data.validation_files]
+        names = [file.name for file in (*self._spec.data.files, *self._spec.data.validation_files)]
+        is_doubted = self._watch.is_doubted
         return {
-            address: [files[place].name for place in held.places if place < len(files)]
+            address: [
+                name for place, name in enumerate(names) if place in held.places and not is_doubted(address, name)
+            ]
             for address, held in self._watch.holdings().items()
         }
 

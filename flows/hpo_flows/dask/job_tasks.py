@@ -200,6 +200,8 @@ class JobTasks:
         self._tell(task.submission, report)
 
     def _tell(self, submission: _Submission, report: Report) -> None:
+        if report.doubt is not msgspec.UNSET:
+            self._watch.doubt(report.worker, report.doubt)
         # a worker elsewhere does not know this process's secrets
         submission.on_report(submission.job, masked_report(report))
 

@@ -21,6 +21,7 @@ import msgspec
 
 from hpo_core.model.devices.seen_device import SeenDevice
 from hpo_core.model.devices.usage import Usage
+from hpo_core.model.hops import Doubt
 from hpo_core.training.child.heartbeat_timer import HeartbeatTimer
 
 T = TypeVar("T")
@@ -54,6 +55,8 @@ class Held(NamedTuple):
     """Among the study's partitions, those of validation last."""
     problems: dict[str, str]
     """By name of one that is there and cannot be used: why."""
+    looked: int = 0
+    """The larger, the later it was said."""
 
 
 class WorkerFacts(NamedTuple):
@@ -130,6 +133,8 @@ class ClusterWatch:
         self._workers: dict[str, _Worker] = {}
         self._running: dict[str, HeartbeatTimer] = {}
         self._scheduler = HeartbeatTimer(self._longest)
+        self._doubts: dict[tuple[str, str], int] = {}
+        """By address and name of a partition: what the worker said of it before does not count."""
         self._task: Any = None
         self._returns: set[asyncio.Task[None]] = set()
         self.asked = threading.Event()
@@ -184,6 +189,19 @@ class ClusterWatch:
             if not worker.out and worker.facts.partitions is not None
         }
 
+    def doubt(self, address: str, doubt: Doubt) -> None:
+        """A unit was lost for its partition: it does not lie there, until the worker has looked again and says so.
+
+        Its last word is older than the unit's report: heartbeats come once in a while.
+        """
+        self._doubts[address, doubt.partition] = doubt.looked
+
+    def is_doubted(self, address: str, partition: str) -> bool:
+        """Whether a worker has not looked at a partition again since a unit was lost for it."""
+        worker, since = self._workers.get(address), self._doubts.get((address, partition))
+        held = None if worker is None else worker.facts.partitions
+        return since is not None and held is not None and held.looked < since
+
     def threads(self) -> dict[str, int]:
         """By address of a worker that is not out: its threads."""
         return {address: worker.facts.threads for address, worker in list(self._workers.items()) if not worker.out}
@@ -220,6 +238,7 @@ class ClusterWatch:
         self._patience = max(self._timeout, HEARTBEATS * heartbeat_seconds(len(seen)))
         for address in self._workers.keys() - seen.keys():
             del self._workers[address]
+            self._doubts = {key: since for key, since in self._doubts.items() if key[0] != address}
         self._running = {
             key: self._running.get(key) or HeartbeatTimer(self._longest)
             for facts in seen.values()
@@ -343,10 +362,9 @@ def _decoded(sent: tuple[Any, ...], kind: str | None, folder: str) -> WorkerFact
 
 def _held(sent: Any, folder: str) -> Held | None:
     try:
-        places, problems = msgspec.convert(sent[folder], tuple[frozenset[int], dict[str, str]])
+        return Held(*msgspec.convert(sent[folder], tuple[frozenset[int], dict[str, str], int]))
     except (KeyError, TypeError, ValueError, msgspec.ValidationError):
         return None
-    return Held(places, problems)
 
 
 def _fitting(sent: Any, wanted: type[T]) -> dict[str, T]:

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.hopping.epoch_times import EpochTimes
 from hpo_core.execution.hopping.missing_partitions import MissingPartitions
@@ -305,13 +307,23 @@ class HoppingExecutor:
     def _lost(self, training: Training, unit: Unit, report: Report) -> None:
         """Repeat the unit, from the state that it started with, on another worker or this one once it is back."""
         workers = [worker for _, worker in unit.seats]
-        self._lose(report.worker if report.worker in workers else unit.worker)
+        worker, most = report.worker if report.worker in workers else unit.worker, LOSSES
+        doubt = None if report.doubt is msgspec.UNSET else report.doubt.partition
+        if doubt is None:
+            self._lose(worker)
+        elif worker in self._held:  # it is well, and looks at that partition again
+            self._held[worker] -= self._places_of([doubt])
+            self._schedule.worker_holds(worker, self._held[worker])
+            most = LOSSES * len(self._held)  # they may have it from one file server
         self._schedule.unit_failed(unit)  # of a gang: its other workers are free
         training.losses += 1
         log.warning("trial %d repeats epoch %d on %s: %s", unit.configuration, unit.epoch,
                     self._names[unit.partition], report.message)  # fmt: skip
-        if training.losses >= LOSSES:
-            self._end(training, training.failed(Outcome.LOST, report.message, report.detail, report.worker))
+        if training.losses >= most:
+            if doubt is not None:
+                self._missing.give_up(doubt, report.message)
+            at_fault = report.worker if doubt is None else ""
+            self._end(training, training.failed(Outcome.LOST, report.message, report.detail, at_fault))
 
     def _failed(self, training: Training, job: Job, report: Report) -> None:
         assert job.unit is not None

@@ -1,4 +1,4 @@
-"""MissingPartitions: ends a study whose models wait for a partition that lies on no worker."""
+"""MissingPartitions: ends a study whose models wait for a partition that lies on no worker, or cannot be used."""
 
 from __future__ import annotations
 
@@ -34,6 +34,19 @@ class MissingPartitions:
         self._longest_look = longest_look
         self._since: dict[int, tuple[float, float]] = {}
         """By partition that lies on no worker: since when, and since when no worker might still announce it."""
+        self._useless = ""
+
+    def give_up(self, name: str, why: str) -> None:
+        """Have the study stop for a partition that is found to be right again and again, and that no unit can use.
+
+        Args:
+            why: the last unit was lost.
+        """
+        self._useless = (
+            f"Partition {name} of study {self._study!r} failed again and again while models trained on it, and was in "
+            f"its place each time that it was looked at: {why} Nothing recorded is lost: look at the disk or the mount "
+            f"that it lies on, then `hpo resume {self._study}`."
+        )
 
     def check(self, halted: Sequence[Halted], units: UnitExecutor) -> None:
         """Note which are missing now.
@@ -43,8 +56,10 @@ class MissingPartitions:
             units: knows which workers are there.
 
         Raises:
-            PartitionsMissingError: one has been missing for a minute.
+            PartitionsMissingError: one has been missing for a minute, or was given up.
         """
+        if self._useless:
+            raise PartitionsMissingError(self._useless)
         now = units.now()
         self._since = {each.partition: self._since.get(each.partition, (now, now)) for each in halted}
         if halted and units.announcing():
@@ -59,6 +74,7 @@ class MissingPartitions:
                 f"Partition{'s' * (len(late) > 1)} {', '.join(late)} of study {self._study!r} ha"
                 f"{'ve' if len(late) > 1 else 's'} been on no worker for {MISSING_SECONDS:.0f} s, and models wait for "
                 f"that.{why} Nothing recorded is lost: start a worker that holds "
-                f"{'them' if len(late) > 1 else 'it'} (data.folder, or HPO_PARTITION_FOLDER on the worker), then "
+                f"{'them' if len(late) > 1 else 'it'} (data.folder, or HPO_PARTITION_FOLDER on the worker), or put "
+                f"{'them' if len(late) > 1 else 'it'} back, then "
                 f"`hpo resume {self._study}`."
             )

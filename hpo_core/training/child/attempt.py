@@ -19,6 +19,7 @@ import msgspec
 
 from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.errors import CheckpointError, StorageError
+from hpo_core.model.hops import Doubt
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.training.child.forked_copies import exit_if_forked_copy
 from hpo_core.training.child.shared_progress import SharedProgress
@@ -28,7 +29,7 @@ from hpo_core.training.gang.rank_reports import LOST_PEER
 from hpo_core.training.gang.ranks import Ranks
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.optuna.trial_adapter import train_optuna_objective
-from hpo_core.training.partitions.loaded_partitions import PartitionChangedError
+from hpo_core.training.partitions.loaded_partitions import is_away
 from hpo_core.training.random_state import seed_all
 from hpo_core.training.repeat_runs import merge_attempt, run_repeats
 from hpo_core.training.request import JobRequest
@@ -115,6 +116,12 @@ def run_attempt(
             raise
         if handle.save_error is not None:  # whatever the function made of it
             return failed(Outcome.STORAGE, str(handle.save_error), traceback_tail(error))
+        if is_away(error, request):
+            # a job that is no unit trains where the study runs: all trials need what is missing there
+            report = failed(
+                Outcome.STORAGE if job.unit is None else Outcome.LOST, one_line_message(error), traceback_tail(error)
+            )
+            return msgspec.structs.replace(report, doubt=Doubt(job.unit.partition) if job.unit else msgspec.UNSET)
         outcome, message = _outcome(error, request.folder), one_line_message(error)
         if request.gang is not None and is_lost_peer(error):
             outcome, message = Outcome.LOST, f"It {LOST_PEER} ({message})"
@@ -147,7 +154,7 @@ def _outcome(error: BaseException, folder: str) -> Outcome:
 
     LOST: not the trial's fault; its unit is repeated.
     """
-    if isinstance(error, PartitionChangedError | GangError):
+    if isinstance(error, GangError):
         return Outcome.LOST
     if isinstance(error, OSError) and error.errno in _DISK_FULL:
         return Outcome.STORAGE if _is_full(folder) else Outcome.ERROR

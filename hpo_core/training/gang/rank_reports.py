@@ -54,6 +54,8 @@ def _distance(report: Report) -> int:
     """How far a failure is from what ended the gang; 0: it may well be that itself."""
     if report.outcome is Outcome.PREEMPTED:
         return 9
+    if report.doubt is not msgspec.UNSET:  # its partition was gone, whatever its peers made of that
+        return 0
     if report.outcome is Outcome.LOST:
         return 8 if LOST_PEER in report.message else 2
     if report.outcome is Outcome.HUNG:

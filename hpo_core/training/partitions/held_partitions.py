@@ -15,8 +15,9 @@ LOOK_SECONDS = 2.0
 FIRST_SECONDS = 2.0
 """How long the first look may take for its answer to be waited for."""
 
-Held = tuple[list[int], dict[str, str]]
-"""Places of the partitions that lie here, and why others that are here cannot be used, by name."""
+Held = tuple[list[int], dict[str, str], int]
+"""Places of the partitions that lie here; by name, why others that are here cannot be used; and a number that is larger
+for each look, and each doubt, than for those before, also where this process is started again."""
 
 
 class _Watched:
@@ -27,9 +28,11 @@ class _Watched:
         self._places = {file.name: place for place, file in enumerate(files)}
         self.holdings = Holdings(folder_here(folder, os.environ), files)
         self._lock = threading.Lock()
+        self._changes = threading.Lock()
+        """Held while ``held`` is changed: a doubt must not be forgotten for a look that ends at the same moment."""
         self._doubts = 0
         self._looked = -float("inf")
-        self.held: Held = ([], {})
+        self.held: Held = ([], {}, 0)
         self.known = threading.Event()
         """Set once the first look has ended."""
 
@@ -43,13 +46,13 @@ class _Watched:
             while True:  # a file that was looked at may have been replaced since, and doubted
                 doubts = self._doubts
                 found = self.holdings.look()
-                if doubts != self._doubts:
-                    continue
-                self.held = sorted(self._places[name] for name in found.names), dict(found.problems)
-                self._looked = time.monotonic()
+                with self._changes:
+                    if doubts != self._doubts:
+                        continue
+                    self._say(sorted(self._places[name] for name in found.names), dict(found.problems))
+                    self._looked = time.monotonic()
                 self.known.set()
-                if doubts == self._doubts:
-                    return
+                return
         finally:
             self._lock.release()
 
@@ -64,13 +67,24 @@ class _Watched:
     def _is_old(self) -> bool:
         return time.monotonic() >= self._looked + LOOK_SECONDS
 
-    def doubt(self, name: str) -> None:
-        """Say no more that this one lies here, until it was looked at again; a look that goes on begins anew."""
-        self._doubts += 1
-        places, problems = self.held
-        self.held = [place for place in places if place != self._places.get(name)], problems
-        self._looked = -float("inf")
+    def doubt(self, name: str) -> int:
+        """Say no more that this one lies here, until it was read again; a look that goes on begins anew.
+
+        Returns:
+            The number of what is said from now on.
+        """
+        with self._changes:
+            self._doubts += 1
+            self.holdings.doubt(name)
+            places, problems, _ = self.held
+            self._say([place for place in places if place != self._places.get(name)], problems)
+            self._looked = -float("inf")
+            number = self.held[2]
         self.look_soon()
+        return number
+
+    def _say(self, places: list[int], problems: dict[str, str]) -> None:
+        self.held = places, problems, max(self.held[2] + 1, time.time_ns())
 
 
 _watched: dict[str, _Watched] = {}
@@ -108,10 +122,14 @@ def seen_signature(study_folder: str, name: str) -> Signature | None:
     return None if watched is None else watched.holdings.signatures.get(name)
 
 
-def doubt_partition(study_folder: str, name: str) -> None:
-    """A partition was found to be another file: it counts again once it was looked at."""
-    if (watched := _watched.get(study_folder)) is not None:
-        watched.doubt(name)
+def doubt_partition(study_folder: str, name: str) -> int:
+    """A partition was gone, or another file: it counts again once it was read again.
+
+    Returns:
+        The number of what is said of the study's partitions from now on.
+    """
+    watched = _watched.get(study_folder)
+    return 0 if watched is None else watched.doubt(name)
 
 
 def forget_partitions(study_folder: str) -> None:

@@ -5,9 +5,10 @@ A worker holds its partitions in memory once: the zygote loads them, and the chi
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +17,78 @@ from hpo_core.model.partition_file import FOLDER_VARIABLE, Signature, folder_her
 from hpo_core.training.objective import load_objective
 from hpo_core.training.request import JobRequest
 
-_loaded: OrderedDict[tuple[str, str], tuple[Signature, Any]] = OrderedDict()
+_loaded: OrderedDict[tuple[str, str], tuple[Signature | None, Any]] = OrderedDict()
 """By (loader, path), the one used last at the end: which content it was, and what was loaded."""
 
 
-class PartitionChangedError(ObjectiveError):
-    """A partition is another file than the one that its worker looked at and said to hold."""
+_AWAY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EIO, errno.EREMOTEIO,
+                   errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ETIMEDOUT})  # fmt: skip
+"""Errors of a file that is not there, or whose file system is not."""
+
+
+class PartitionGoneError(ObjectiveError):
+    """A partition is not there, or is another file than the one that its worker looked at and said to hold."""
 
 
 def partition_path(request: JobRequest, name: str) -> Path:
     """Where this worker has a partition.
 
     Raises:
-        ObjectiveError: the file is not there, or not below the folder.
-        PartitionChangedError: it was replaced, or written to, since its worker looked at it.
+        PartitionGoneError: the file is not there, not below the folder, or was replaced or written to since its
+            worker looked at it.
     """
     top = Path(folder_here(request.partition_folder, os.environ))
     path = top / name
     if not path.is_file():
-        raise ObjectiveError(
+        raise PartitionGoneError(
             f"Partition {name!r} is not in {top}, where this worker has its partitions. Put it back, or correct "
             f"data.folder of the study or {FOLDER_VARIABLE} of the worker."
         )
     if not path.resolve().is_relative_to(top.resolve()):
-        raise ObjectiveError(f"Partition {path} is a link out of {top}; put the file itself there.")
-    if request.signature not in (None, _signature(path)):
-        raise PartitionChangedError(f"Partition {path} changed since this worker looked at it; it is looked at again.")
+        raise PartitionGoneError(f"Partition {path} is a link out of {top}; put the file itself there.")
+    if request.signature not in (None, signature_here(request, name)):
+        raise PartitionGoneError(f"Partition {path} changed since this worker looked at it; it is looked at again.")
     return path
+
+
+def signature_here(request: JobRequest, name: str) -> Signature | None:
+    """Of a partition's file as it is now; None: it cannot be looked at."""
+    try:
+        return signature_of((Path(folder_here(request.partition_folder, os.environ)) / name).stat())
+    except OSError:
+        return None
+
+
+def is_away(error: BaseException, request: JobRequest, *, loading: bool = False) -> bool:
+    """Whether an exception came of a partition of the request: it, or its file system, was not there.
+
+    That may be over when it is looked at: a mount that blinks brings back the very same file.
+
+    Args:
+        loading: nothing but a partition was being read: an error that names no file is of it, too.
+    """
+    top = Path(folder_here(request.partition_folder, os.environ))
+    paths = {top / name for name in (*request.partitions, *request.validation)}
+    for one in _causes(error):
+        if isinstance(one, PartitionGoneError):
+            return True
+        if isinstance(one, OSError) and one.errno in _AWAY:
+            of = one.filename.decode(errors="replace") if isinstance(one.filename, bytes) else one.filename
+            if (of is None and loading and one.errno != errno.ENOENT) or (of is not None and Path(str(of)) in paths):
+                return True
+    return False
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The exception and those that it came from or that it came up with."""
+    seen: list[BaseException] = []
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and all(one is not other for other in seen):
+            seen.append(one)
+            yield one
+            waiting += [one.__cause__, one.__context__]
 
 
 def partition_data(request: JobRequest, name: str) -> Any:
@@ -50,14 +96,14 @@ def partition_data(request: JobRequest, name: str) -> Any:
 
     Raises:
         SpecError: ``data.load`` names no function.
-        ObjectiveError: it is not there, or the loader raised.
-        PartitionChangedError: it is not the one that its worker looked at.
+        ObjectiveError: the loader raised.
+        PartitionGoneError: it is not there, or is not the one that its worker looked at.
     """
     path = partition_path(request, name)
     if not request.load:
         return path
     key = (request.load, str(path))
-    signature = _signature(path)
+    signature = signature_here(request, name)
     known = _loaded.get(key)
     if known is None or known[0] != signature:
         load = find_loader(request.load, request.pythonpath)
@@ -68,9 +114,9 @@ def partition_data(request: JobRequest, name: str) -> Any:
         try:
             known = signature, load(path)
         except Exception as error:
-            raise ObjectiveError(
-                f"data.load = {request.load!r} could not load partition {path}: {type(error).__name__}: {error}"
-            ) from error
+            what = f"could not load partition {path}: {type(error).__name__}: {error}"
+            gone = signature_here(request, name) != signature or is_away(error, request, loading=True)
+            raise (PartitionGoneError if gone else ObjectiveError)(f"data.load = {request.load!r} {what}") from error
         partition_path(request, name)  # still the one that was looked at
         _loaded[key] = known
     _loaded.move_to_end(key)
@@ -85,13 +131,9 @@ def is_loaded(request: JobRequest) -> bool:
     try:
         path = partition_path(request, unit.partition)
         known = _loaded.get((request.load, str(path)))
-        return known is not None and known[0] == _signature(path)
+        return known is not None and known[0] == signature_here(request, unit.partition)
     except (ObjectiveError, OSError):
         return True  # the child says what is wrong
-
-
-def _signature(path: Path) -> Signature:
-    return signature_of(path.stat())
 
 
 def find_loader(name: str, pythonpath: Sequence[str]) -> Callable[[Path], Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Metrics
 from hpo_core.training.metric_value import real_number
-from hpo_core.training.partitions.loaded_partitions import partition_data
+from hpo_core.training.partitions.loaded_partitions import partition_data, partition_path
 from hpo_core.training.request import JobRequest
 
 Evaluate = Callable[[Any], dict[str, Any]]
@@ -80,14 +80,16 @@ class PartitionPasses:
                     "data.validation names partitions, but the training function does not say how a model is "
                     "evaluated on one. Call trial.evaluate_with(function) before the loop, or drop data.validation."
                 )
-            for metric, value in self.evaluate(partition_data(self._request, name)).items():
+            found = self.evaluate(partition_data(self._request, name))
+            self._check_unchanged(name)
+            for metric, value in found.items():
                 entry = sums.setdefault(metric, [0.0, 0.0])
                 entry[0] += weight * real_number(metric, value)
                 entry[1] += weight
         return {metric: total / weight for metric, (total, weight) in sums.items()}
 
     def check(self, *, tracked: bool) -> None:
-        """Refuse a model that hops without its state, or past its data: it would train on nothing.
+        """Refuse a model that hops without its state, or past its data, or whose data changed under it.
 
         Raises:
             ObjectiveError: so it is.
@@ -104,3 +106,9 @@ class PartitionPasses:
                 "The training function did not read trial.partition, so it would train on the same data in each unit. "
                 "Train on trial.partition in the loop over trial.steps(), or drop data.partitions of the study."
             )
+        self._check_unchanged(self._current)
+
+    def _check_unchanged(self, name: str) -> None:
+        """After a unit: nobody knows when a training function that gets the path has read the file."""
+        if self._request.job.unit is not None and not self._request.load:
+            partition_path(self._request, name)
