@@ -74,9 +74,8 @@ def tune(
         spec = StudySpec.from_plain(spec.plain() | changes, "command line")
     if spec.objective is None:
         raise SpecError(f"{study_file}: objective: is required to run a study; write package.module:function.")
-    _launch(
-        Home(home, journal), spec.study, "tune", as_json, spec=spec, prefect=prefect, prefect_timeout=prefect_timeout
-    )
+    shown = {"prefect": prefect, "prefect_timeout": prefect_timeout}
+    _launch(Home(home, journal), spec.study, "tune", as_json, spec=spec, file=str(study_file), **shown)
 
 
 def resume(

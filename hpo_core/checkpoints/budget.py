@@ -188,15 +188,23 @@ class Budget:
         """Why no job fits, and the cure."""
         must_stay = "what must stay (the checkpoints of the best so far, and those that waiting jobs load)"
         if self.limits.max_count is not None and len(self.live) + self._saves > self.limits.max_count:
-            limit, least = f"max_count = {self.limits.max_count}", f"max_count: {len(self.live) + 2}"
+            limit = f"max_count = {self.limits.max_count}"
             need = f"{must_stay} are {len(self.live)}, and a job writes one more"
         else:
-            limit, least = f"max_bytes = {self.limits.max_bytes:,}", f"max_bytes: {self.live.bytes + 2 * self.room}"
+            limit = f"max_bytes = {self.limits.max_bytes:,}"
             need = f"{must_stay} are {self.live.bytes:,} bytes, and a job may write {self.room:,} more"
+        name, least = self.least
         return (
             f"checkpoints.{limit} leaves no room for a job: {need}. Start a new study with "
-            f"checkpoints: {{{least}}} or more, or make the checkpoints smaller"
+            f"checkpoints: {{{name}: {least}}} or more, or make the checkpoints smaller"
         )
+
+    @property
+    def least(self) -> tuple[str, int]:
+        """The limit that is too small, and the least with which one more job fits."""
+        if self.limits.max_count is not None and len(self.live) + self._saves > self.limits.max_count:
+            return "max_count", len(self.live) + 2
+        return "max_bytes", self.live.bytes + 2 * self.room
 
     def check(self) -> None:
         """Assert the limit, as far as sizes are known beforehand."""

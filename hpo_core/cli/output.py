@@ -136,11 +136,12 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     optuna: str | None = None
 
 
-def print_run_result(result: RunResult, *, following: str, folder: str, as_json: bool) -> None:
+def print_run_result(result: RunResult, *, following: str, folder: str, as_json: bool, then: str = "") -> None:
     """The end of a run: JSON for programs, or a summary for people.
 
     Args:
         following: the command to type next (:func:`~hpo_core.views.next_command.next_command`).
+        then: the one after it, where it takes two to mend what went wrong.
         folder: of the study, where the logs lie.
     """
     if as_json:
@@ -178,7 +179,8 @@ def print_run_result(result: RunResult, *, following: str, folder: str, as_json:
             out.print(Text(f"  {title:<11} {target}"), soft_wrap=True)
     commands = (f"hpo show {result.study}", f"hpo audit {result.study}")
     others = ", ".join(command for command in commands if command != following)
-    out.print(Text(f"  next        {following}   (also: {others})"), soft_wrap=True)
+    after = f"then: {then}; " if then else ""
+    out.print(Text(f"  next        {following}   ({after}also: {others})"), soft_wrap=True)
 
 
 def print_status(home: Home, name: str, as_json: bool) -> None:

@@ -84,6 +84,10 @@ class StudyState:
         """Over those of the highest rung that has one."""
         self._best = self.best_of_all
         self.completed_jobs = 0
+        self.finite_results = 0
+        """Of them those with a finite value; the others diverged."""
+        self.reopened_at = 0
+        """Trials that there were when the study was resumed after a halt (0: it never was)."""
         self.abandoned_trials = 0
         self.infeasible_results = 0
         """Finite results that violate a constraint; none of them is the incumbent or in the front."""
@@ -265,6 +269,8 @@ class StudyState:
             del self.extended[event.trial]
         self.completed_jobs += 1
         loss = event.loss
+        if loss is not None or event.losses:
+            self.finite_results += 1
         if loss is None:
             return
         if event.infeasible:
@@ -345,6 +351,7 @@ class StudyState:
     def _reopened(self, _: StudyReopened) -> None:
         self.halted = None
         self.further_held = False
+        self.reopened_at = len(self.trials)
 
     def start_of(self, number: int, removed: Container[int] = ()) -> Checkpoint | None:
         """Where the trial's next attempt starts: its own checkpoint, else its nearest ancestor's, else None.

@@ -100,6 +100,11 @@ class TrialRecord(msgspec.Struct, gc=False):
             return "stopped"
         return "paused" if self.results else "new"
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether its latest job has its result, or the trial was given up or stopped."""
+        return self.status in ("abandoned", "stopped", "paused")
+
     def is_at(self, abandoned: TrialAbandoned) -> bool:
         """Whether it stood at that rung, with its result, when it was abandoned, and was not on its way there."""
         return self.rung >= abandoned.rung

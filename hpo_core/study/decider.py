@@ -164,7 +164,10 @@ class Decider:
             yield ReportIgnored(report.trial, report.attempt, f"late: {current}")
             return
         if report.outcome in (Outcome.COMPLETED, Outcome.DIVERGED):
-            yield self._result(report, grant)
+            result = self._result(report, grant)
+            yield result
+            if result.loss is None and not result.losses and type(grant.stage) is not Further:
+                yield from self._failures.diverged(report.message)
         else:
             yield from self._failures.decide(grant, report)
         while (fact := self._method.next_fact()) is not None:

@@ -1,4 +1,4 @@
-"""What follows from an attempt without a result: another attempt, a trial that is given up, or a halt."""
+"""What follows from an attempt without a finite value: another attempt, a trial that is given up, or a halt."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class FailureRules:
     def __init__(self, spec: StudySpec, state: StudyState) -> None:
         self._name = spec.study
         self._training = spec.training
+        self._metrics = " and ".join(metric.name for metric in spec.objectives)
         self._state = state
 
     def decide(self, grant: JobGranted, report: Report) -> Iterator[Event]:
@@ -90,6 +91,26 @@ class FailureRules:
         limit, state = self._training.fail_fast, self._state
         if limit and not state.completed_jobs and state.abandoned_trials >= limit and not state.halted:
             yield StudyHalted(f"{state.abandoned_trials} trials failed before any succeeded, the last with: {message}")
+        yield from self.diverged(message)
+
+    def diverged(self, message: str) -> Iterator[Event]:
+        """A halt where none of the first trials came to a finite value; after a trial that ended without one.
+
+        Trials that diverge often end early. So it counts the first trials once all of them have ended: among those
+        that have ended so far, trials that diverged would be too many.
+        """
+        state, limit = self._state, self._training.fail_fast_diverged
+        if limit is None or self._training.fail_fast is None or state.finite_results or state.halted:
+            return
+        first = state.trials[state.reopened_at : state.reopened_at + limit]
+        if len(first) == limit and all(trial.has_ended for trial in first):
+            failed = sum(trial.abandoned is not None for trial in first)
+            counts = f"{limit - failed} diverged (NaN or infinite)" + (f", {failed} failed" if failed else "")
+            last = f", the last with: {message}" if message else ""
+            more = "next" if state.reopened_at else "first"
+            yield StudyHalted(
+                f"the {more} {limit} trials all ended without a finite value of {self._metrics}: {counts}{last}"
+            )
 
     def _beyond_search(self, trial: TrialRecord, report: Report) -> Iterator[Event]:
         """A job beyond the search that is given up costs the trial nothing that it had."""

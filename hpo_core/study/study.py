@@ -342,6 +342,20 @@ class Study(PersonRequests, SlotClaims, BestTrials):
         return "halted" if self.state.halted is not None else "open"
 
     @property
+    def room_needed(self) -> str:
+        """The least limit of checkpoints that a halted study could go on with; empty where one more fits.
+
+        ``checkpoints.max_count=4``; a study keeps its limits, so a new one needs it.
+        """
+        budget = self._budget
+        if budget is None or self.state.halted is None or self.state.running:
+            return ""
+        if not budget.over(1) or budget.removal(1) is not None:
+            return ""
+        name, least = budget.least
+        return f"checkpoints.{name}={least}"
+
+    @property
     def checkpoints(self) -> LiveCheckpoints:
         """Which checkpoints may still be needed; from its first use on it follows the study."""
         if self._checkpoints is None:

@@ -22,8 +22,8 @@ def check_required(request: JobRequest, metrics: Metrics) -> None:
         raise ObjectiveError(
             f"Metric {missing[0]!r} was not reported at the target (step {target}); reported there: {seen}. "
             f"Call trial.report({missing[0]}=...) in every step{one}, or "
-            f"{'drop it from metrics' if several else 'set metric.name'} of the study"
-            f"{'.' if several else ' to what is reported.'}"
+            f"{'drop it from metrics' if several else 'name what is reported in metric.name'} of the study file and "
+            "start a new study: a study keeps its metrics."
         )
 
     unset = [name for name in request.constraints if name not in metrics]

@@ -9,6 +9,7 @@ import msgspec
 from hpo_core.checkpoints.paths import log_path
 from hpo_core.model.trial import Outcome
 from hpo_core.state import StudyState, TrialRecord
+from hpo_core.study import Study
 from hpo_core.views.formatting import plural
 
 GROUPS_SHOWN = 5
@@ -90,6 +91,26 @@ def failures_of(state: StudyState) -> Failures:
     ]
     groups.sort(key=lambda group: (-len(group.trials), group.trials))
     return Failures(trials=len(state.trials), failed=failed, diverged=diverged, groups=tuple(groups))
+
+
+def no_result_words(study: Study) -> str:
+    """Why nothing came of a study that is over or halted; empty where something did, or may in a resume.
+
+    A halt before so many trials have ended as the rules about failures ask for has another cause, such as a full disk.
+    """
+    state, training = study.state, study.spec.training
+    if state.finite_results or not state.trials or study.status == "open":
+        return ""
+    if study.status == "halted":
+        limits = [limit for limit in (training.fail_fast, training.fail_fast_diverged) if limit is not None]
+        if training.fail_fast is None or sum(trial.has_ended for trial in state.trials) < min(limits):
+            return ""
+    found = failures_of(state)
+    counts = [f"{found.diverged:,} diverged (NaN or infinite)"] if found.diverged else []
+    counts += [f"{found.failed:,} failed"] if found.failed else []
+    often = f", most often with: {found.groups[0].reason}" if found.groups else ""
+    names = " and ".join(metric.name for metric in study.spec.objectives)
+    return f"no trial has a finite value of {names}: of {plural(found.trials, 'trial')}, {' and '.join(counts)}{often}"
 
 
 def rank_named(message: str) -> int:

@@ -68,6 +68,11 @@ def nan(trial):
         trial.report(loss=float("nan") if trial.params["x"] < 0 else trial.params["x"])
 
 
+def never(trial):
+    for _ in trial.steps():
+        trial.report(loss=float("nan"))
+
+
 def dies_once(trial):
     """The first attempt of every trial at rung 0 ends the process."""
     mark = Path(trial.folder) / "died"

@@ -46,7 +46,16 @@ def test_a_study_without_any_result_is_failed() -> None:
     study.tell_report(failed(job, Outcome.ERROR))
     assert study.state.abandoned_trials == 1 and not study.state.completed_jobs
     state = _final_state(study, Ending())
-    assert state.is_failed() and "No trial has a result" in str(state.message)
+    assert state.is_failed() and "no trial has a finite value of loss: of 1 trial, 1 failed" in str(state.message)
+
+
+def test_a_study_of_which_every_trial_diverged_is_failed() -> None:
+    study = Study.create(make_spec(search={"method": "random", "configs": 1, "max_resource": 1}))
+    job = study.ask()
+    assert job is not None
+    study.tell(job, {"loss": float("nan")})
+    state = _final_state(study, Ending())
+    assert study.status == "finished" and state.is_failed() and "hpo try STUDY.yaml" in str(state.message)
 
 
 class AwayJournal(MemoryJournal):

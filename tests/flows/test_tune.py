@@ -178,9 +178,20 @@ def test_an_objective_that_fails_from_the_start_halts(hpo: Runner, function: str
     assert re.search(says, facts["reason"]), facts["reason"]
 
 
-def test_a_study_without_any_result_is_no_success(hpo: Runner) -> None:
-    text = hpo("tune", hpo.study("raises", search={"method": "random", "configs": 2}), code=1)
-    assert "ended without a single result; the last trial failed with: error once: ValueError" in text
+@pytest.mark.parametrize(
+    ("function", "counts"),
+    [
+        ("never", "of 2 trials, 2 diverged (NaN or infinite). "),
+        pytest.param("raises", "of 2 trials, 2 failed, most often with: ValueError: width", marks=pytest.mark.slow),
+    ],
+)
+def test_a_study_without_any_result_is_no_success(hpo: Runner, function: str, counts: str) -> None:
+    file = hpo.study(function, search={"method": "random", "configs": 2})
+    text = hpo("tune", file, code=1)
+    assert "ended without a single result: no trial has a finite value of loss: " + counts in text
+    assert f"`hpo try {file}` shows what a trial reports" in text and "hpo extend" not in text
+    assert f"next        hpo try {file}   (then: hpo tune {file} --name toy-2; " in text
+    assert "It has no result to go on from: start anew under another name, --name toy-2." in hpo("tune", file, code=3)
 
 
 def test_dead_prefect_api_is_said_before_anything_starts(hpo: Runner) -> None:

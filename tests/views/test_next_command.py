@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from hpo_core import Study
+from hpo_core import Outcome, Study
 from hpo_core.cli.output import RunResult, out, print_run_result
 from hpo_core.model.errors import HpoError
 from hpo_core.report.study.series import read_series
 from hpo_core.report.study.study_page import render
 from hpo_core.views.failure_reasons import failures_of
-from hpo_core.views.next_command import next_command
-from tests.conftest import World, fresh, make_spec
+from hpo_core.views.next_command import another_name, command_after, cure_words, next_command
+from tests.checkpoints.test_checkpoints import good
+from tests.conftest import World, completed, failed, fresh, make_spec
 
 PBT = {"method": "pbt", "population": 4, "generations": 2, "steps_per_generation": 1}
 RANDOM = {"method": "random", "configs": 7, "max_resource": 1}
@@ -49,7 +50,8 @@ def last_line(study: Study) -> str:
         report="",
     )
     with out.capture() as printed:
-        print_run_result(result, following=next_command(study), folder="", as_json=False)
+        following, then = next_command(study), command_after(study)
+        print_run_result(result, following=following, then=then, folder="", as_json=False)
     return printed.get().splitlines()[-1]
 
 
@@ -79,3 +81,57 @@ def test_a_halted_study_is_resumed() -> None:
     study = played(RANDOM, stop={"total_resource": 3})
     assert study.status == "halted"
     assert last_line(study).startswith(f"  next        hpo resume {study.name} ") and linked(study)
+
+
+def told(study: Study, report: Any, workers: int = 1) -> Study:
+    """Every job ends as ``report`` says."""
+    jobs = list(study.set_capacity(workers))
+    while jobs:
+        jobs += study.tell_report(report(jobs.pop(0)))
+    return study
+
+
+@pytest.mark.parametrize(("configs", "status"), [(4, "finished"), (40, "halted")])
+def test_a_study_without_a_finite_value_is_tried_and_started_anew(configs: int, status: str) -> None:
+    spec = make_spec(search=RANDOM | {"configs": configs})
+    study = told(fresh(spec), lambda job: completed(job, float("nan")))
+    again = f"hpo tune STUDY.yaml --name {study.name}-2"
+    assert study.status == status and linked(study)
+    assert last_line(study) == (
+        f"  next        hpo try STUDY.yaml   (then: {again}; also: hpo show {study.name}, hpo audit {study.name})"
+    )
+    assert again in cure_words(study)
+
+
+def test_a_study_whose_trials_all_fail_is_tried_and_started_anew() -> None:
+    study = told(fresh(make_spec(search=RANDOM)), lambda job: failed(job, Outcome.ERROR, "ObjectiveError: no loss"))
+    assert study.status == "halted" and next_command(study, "a.yaml") == "hpo try a.yaml"
+    assert command_after(study, "a.yaml") == f"hpo tune a.yaml --name {study.name}-2"
+
+
+def test_a_disk_that_was_full_from_the_start_is_no_failure_of_the_trials() -> None:
+    study = fresh(make_spec(search=RANDOM))
+    (job,) = study.set_capacity(1)
+    study.tell_report(failed(job, Outcome.STORAGE, "the disk is full"))
+    assert study.status == "halted" and next_command(study) == f"hpo resume {study.name}" and not command_after(study)
+
+
+def test_a_limit_of_checkpoints_that_is_too_small_is_raised_in_a_new_study() -> None:
+    """A resume keeps the limit, and would halt again at once."""
+
+    def run(**limits: int) -> Study:
+        return told(fresh(make_spec(checkpoints=limits)), lambda job: good(job, float(job.trial)))
+
+    study = run(max_count=1)
+    command = next_command(study)
+    assert command == f"hpo tune STUDY.yaml --name {study.name}-2 --set checkpoints.max_count=3" and linked(study)
+    study.recover("again")
+    study.set_capacity(1)
+    assert study.status == "halted", "a resume is no cure"
+    assert run(max_count=3).status == "finished", "what is named is one"
+
+
+def test_names_of_studies_that_are_started_anew() -> None:
+    assert [another_name(name) for name in ("a", "a-2", "a-19", "2026-11", "b-x")] == [
+        "a-2", "a-3", "a-20", "2026-12", "b-x-2",
+    ]  # fmt: skip

@@ -19,6 +19,7 @@ from hpo_core.model.errors import HpoError, SpecError, StudyBusyError, StudyNotF
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
+from hpo_core.views.failure_reasons import no_result_words
 from hpo_core.views.rung_names import halt_words
 from hpo_core.views.trained_further import extension_of
 from hpo_flows.deployed.permissions import Permissions, refuse_relative_places
@@ -142,19 +143,19 @@ def _final_state(study: Study, summary: Summary) -> State[Any]:
     jobs = f"{study.state.completed_jobs:,} jobs"
     if summary.status != "finished" and halted is not None and not halted.rule:
         return Failed(message=f"{terminal_text(halted.reason)}. {_cure(study)}")
-    if not study.state.completed_jobs:
-        failed = [trial.abandoned for trial in study.state.trials if trial.abandoned is not None]
-        last = f"; the last trial failed with: {terminal_text(failed[-1].reason)}" if failed else ""
-        return Failed(message=f"Study {study.name!r} ended without a single result{last}")
+    if nothing := no_result_words(study):
+        return Failed(message=f"Study {study.name!r} ended without a single result: {terminal_text(nothing)}")
     words = "" if summary.status == "finished" or halted is None else f"{halt_words(study.spec, halted)}; "
     return Completed(message=f"{words}best {best_line(study)}, {jobs}")
 
 
 def _cure(study: Study) -> str:
     """What to do about a study that gave up. Trials that failed are over: without a result nothing is left of it."""
-    if study.state.completed_jobs or study.state.halted is None or not study.state.abandoned_trials:
-        return f"Mend that, then run `resume` with study {study.name}: it goes on where it stands."
-    return f"Mend that and start a new study: {study.name} has no result to go on from."
+    if study.room_needed:
+        return "A resume would halt again: a study keeps its limits."
+    if no_result_words(study):
+        return f"Mend that and start a new study: {study.name} has no result to go on from."
+    return f"Mend that, then run `resume` with study {study.name}: it goes on where it stands."
 
 
 def this_flow_run() -> FlowRun:

@@ -29,8 +29,8 @@ from hpo_core.spec.threads import oversubscription
 from hpo_core.study import Study
 from hpo_core.tracking.optuna.optuna_links import optuna_links
 from hpo_core.tracking.run_location import read_place
-from hpo_core.views.failure_reasons import failures_of
-from hpo_core.views.next_command import next_command
+from hpo_core.views.failure_reasons import failures_of, no_result_words
+from hpo_core.views.next_command import command_after, cure_words, next_command
 from hpo_core.views.summary import summarize
 from hpo_core.views.trained_further import extension_of
 from hpo_flows.early_interrupt import raise_at_interrupt
@@ -59,6 +59,7 @@ def launch(
     as_json: bool,
     *,
     spec: StudySpec | None = None,
+    file: str = "STUDY.yaml",
     force: bool = False,
     extend: int = 0,
     prefect: bool | None = None,
@@ -68,6 +69,7 @@ def launch(
     """Start what is missing, drive the study in this process, say how it ended.
 
     Args:
+        file: the study's file as the user named it, for the command that is named at the end.
         prefect: whether it is shown in Prefect; None: as the study says.
         prefect_timeout: instead of the study's ``start_timeout``.
     """
@@ -134,7 +136,7 @@ def launch(
         if warning:
             err.print(warning, style="yellow")
         waits = pages is not None and session.trackers.is_awaited
-        _finish(session, summary, as_json)
+        _finish(session, summary, as_json, file)
     except KeyboardInterrupt:
         if pages is not None:
             pages.end(interrupted=True)
@@ -206,7 +208,7 @@ def _say(console: Console, as_json: bool, line: str) -> None:
         console.print(Text(line, style="dim"), soft_wrap=True)
 
 
-def _finish(session: Session, summary: Summary, as_json: bool) -> None:
+def _finish(session: Session, summary: Summary, as_json: bool, file: str) -> None:
     study = Study.open(session.name, session.journal, reading=True)
     place = read_place(session.folder)
     known = summarize(study)
@@ -231,15 +233,15 @@ def _finish(session: Session, summary: Summary, as_json: bool) -> None:
         checkpoint=None if known.checkpoint is None else summary.links.get("Checkpoint", known.checkpoint),
         report=summary.report,
     )
-    print_run_result(result, following=next_command(study), folder=str(session.folder), as_json=as_json)
+    following, then = next_command(study, file), command_after(study, file)
+    print_run_result(result, following=following, then=then, folder=str(session.folder), as_json=as_json)
     if further is not None:
         if not further.reached:
             raise HpoError(further.words)
         return
     if summary.status != "finished":
         raise typer.Exit(HALTED)
-    if not study.state.completed_jobs and study.state.trials:
-        last = next(t.abandoned for t in reversed(study.state.trials) if t.abandoned is not None)
-        raise HpoError(f"Study {study.name!r} ended without a single result; the last trial failed with: {last.reason}")
+    if words := no_result_words(study):
+        raise HpoError(f"Study {study.name!r} ended without a single result: {words}. {cure_words(study, file)}")
     if result.failures.most_failed:
         raise typer.Exit(MOST_FAILED)

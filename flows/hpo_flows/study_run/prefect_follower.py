@@ -198,6 +198,8 @@ def _final_state(study: Study, ending: Ending | None) -> Any:
 
     from hpo_core.cli.output import best_line
     from hpo_core.security.untrusted_text import terminal_text
+    from hpo_core.views.failure_reasons import no_result_words
+    from hpo_core.views.next_command import cure_words
     from hpo_core.views.rung_names import halt_words
 
     cure = f"`hpo resume {study.name}` goes on."
@@ -209,9 +211,9 @@ def _final_state(study: Study, ending: Ending | None) -> Any:
         return Failed(message=terminal_text(ending.error))
     halted = study.state.halted
     if halted is not None and not study.finished and not halted.rule:
-        return Failed(message=f"{terminal_text(halted.reason)}; {cure}")
-    if not study.state.completed_jobs and study.state.abandoned_trials:
-        return Failed(message=f"No trial has a result: {study.state.abandoned_trials:,} trials were given up.")
+        return Failed(message=f"{terminal_text(halted.reason)}. {terminal_text(cure_words(study))}")
+    if nothing := no_result_words(study):
+        return Failed(message=terminal_text(f"Ended without a single result: {nothing}. {cure_words(study)}"))
     words = "" if study.finished or halted is None else f"{halt_words(study.spec, halted)}; "
     return Completed(message=f"{words}best {best_line(study)}, {study.state.completed_jobs:,} jobs")
 

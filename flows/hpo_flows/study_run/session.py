@@ -46,6 +46,8 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
+from hpo_core.views.failure_reasons import no_result_words
+from hpo_core.views.next_command import another_name
 from hpo_core.views.rungs import is_unlimited
 from hpo_core.views.sharing.standings import unknown_beside
 from hpo_core.views.summary import exhausted_words
@@ -166,10 +168,7 @@ class Session:
                 self.home.optuna_storage(self._given)
                 self._given = with_partitions(with_past(self._given, self.journal))
                 return self._given
-            raise StudyExistsError(
-                f"Study {self.name!r} exists already in {self.journal}. `hpo resume {self.name}` goes on with it, "
-                f"`hpo extend {self.name} --configs N` asks for more; or give the new one another name."
-            )
+            raise StudyExistsError(f"Study {self.name!r} exists already in {self.journal}. {self._other_names()}")
         spec = Study.open(self.name, self.journal, at=0).spec
         if self._extend and (refusal := Study.open(self.name, self.journal, reading=True).refuse_extension()):
             raise SpecError(refusal)
@@ -178,6 +177,16 @@ class Session:
         if not self._force:
             self._claim()
         return spec
+
+    def _other_names(self) -> str:
+        """What to do where the name of a new study is taken."""
+        other = f"--name {another_name(self.name)}"
+        if no_result_words(Study.open(self.name, self.journal, reading=True)):
+            return f"It has no result to go on from: start anew under another name, {other}."
+        return (
+            f"`hpo resume {self.name}` goes on with it, `hpo extend {self.name} --configs N` asks for more; or give "
+            f"the new one another name, {other}."
+        )
 
     def _claim(self) -> None:
         self._epoch = self.journal.claim(self.name, self.owner, time.time(), force=self._force)

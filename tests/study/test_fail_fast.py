@@ -1,0 +1,120 @@
+"""A study in which no trial comes to a finite value halts early; one with many diverging trials does not."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pytest
+
+from hpo_core import Job, MemoryJournal, Outcome, Study
+from hpo_core.model.events import StudyHalted
+from hpo_core.model.trial import Report
+from hpo_core.replay.audit import audit
+from tests.conftest import completed, failed, fresh, make_spec
+
+ASHA = {"method": "asha", "configs": 200, "max_resource": 9, "reduction_factor": 3}
+PBT = {"method": "pbt", "population": 8, "generations": 10, "steps_per_generation": 1}
+
+
+def diverged(job: Job) -> Report:
+    return Report(
+        trial=job.trial,
+        attempt=job.attempt,
+        outcome=Outcome.DIVERGED,
+        metrics={"loss": math.nan},
+        message=f"Metric 'loss' is nan at step {job.target}.",
+    )
+
+
+class Cluster:
+    """Plays a study on workers that finish their jobs in turn; trials of ``bad`` diverge, and do so at once."""
+
+    def __init__(self, bad: Any, *, workers: int = 1) -> None:
+        self.bad = bad
+        self.workers = workers
+
+    def play(self, study: Study) -> Study:
+        running = list(study.set_capacity(self.workers))
+        while running:
+            running.sort(key=lambda job: not self.bad(job.trial))
+            job = running.pop(0)
+            running += study.tell_report(diverged(job) if self.bad(job.trial) else completed(job, 0.5 + job.trial))
+            study.check()
+        assert audit(list(study.journal.entries(study.name))).clean
+        return study
+
+
+def study_of(**changes: Any) -> Study:
+    return fresh(make_spec(**{"search": ASHA, **changes}), MemoryJournal())
+
+
+def every(_: int) -> bool:
+    return True
+
+
+def test_a_study_of_which_every_trial_diverges_halts_after_twenty() -> None:
+    study = Cluster(every).play(study_of())
+    assert study.status == "halted" and len(study.state.trials) == 20
+    halted = study.state.halted
+    assert halted is not None and halted.rule == ""
+    assert halted.reason == (
+        "the first 20 trials all ended without a finite value of loss: 20 diverged (NaN or infinite), the last with: "
+        "Metric 'loss' is nan at step 1."
+    )
+
+
+def test_trials_that_fail_and_trials_that_diverge_count_together() -> None:
+    study = study_of(training={"fail_fast": 15})
+    jobs = study.set_capacity(1)
+    while jobs:
+        (job,) = jobs
+        jobs = study.tell_report(diverged(job) if job.trial % 2 else failed(job, Outcome.ERROR, "ValueError: bad"))
+    assert study.state.halted is not None and len(study.state.trials) == 20
+    assert "10 diverged (NaN or infinite), 10 failed" in study.state.halted.reason
+
+
+@pytest.mark.parametrize("workers", [1, 16, 300])
+@pytest.mark.parametrize("share", [0.5, 0.7])
+def test_a_search_with_many_diverging_trials_goes_on(share: float, workers: int) -> None:
+    """Those that diverge end at once, those that do not end last."""
+    for seed in range(5):
+        drawn = random.Random(seed)
+        bad = [drawn.random() < share for _ in range(200)]
+        study = Cluster(bad.__getitem__, workers=workers).play(study_of())
+        assert study.status == "finished" and study.state.finite_results
+
+
+def test_one_finite_value_is_enough() -> None:
+    study = Cluster(lambda trial: trial != 19).play(study_of())
+    assert study.status == "finished" and study.state.finite_results
+
+
+def test_a_resumed_study_halts_after_twenty_further_ones() -> None:
+    study = Cluster(every).play(study_of())
+    study.recover("again")
+    Cluster(every).play(study)
+    assert study.status == "halted" and len(study.state.trials) == 40
+    assert study.state.halted is not None and study.state.halted.reason.startswith("the next 20 trials all ended")
+    study.recover("once more")
+    assert Cluster(lambda trial: trial < 45).play(study).status == "finished"
+
+
+def test_a_population_that_diverges_halts() -> None:
+    study = Cluster(every, workers=4).play(study_of(search=PBT))
+    assert study.status == "halted" and len(study.state.trials) < 30
+
+
+@pytest.mark.parametrize("training", [{"fail_fast": None}, {"fail_fast_diverged": None}])
+def test_it_can_be_switched_off(training: dict[str, Any]) -> None:
+    study = Cluster(every).play(study_of(training=training))
+    assert study.status == "finished" and len(study.state.trials) == 200
+
+
+def test_a_journal_from_before_this_rule_is_audited_by_the_rules_of_its_time() -> None:
+    study = Cluster(every).play(study_of(training={"fail_fast_diverged": None}))
+    entries = list(study.journal.entries(study.name))
+    del entries[0].stimulus.spec["training"]["fail_fast_diverged"]
+    assert audit(entries).clean
+    assert not any(isinstance(event, StudyHalted) for entry in entries for event in entry.events)
