@@ -17,6 +17,7 @@ from hpo_core.cli.options import AsJson, Force, HomeOption, JournalOption, Name,
 from hpo_core.cli.output import err, out
 from hpo_core.home import Home, checked_name
 from hpo_core.model.errors import SpecError
+from hpo_core.model.short_text import did_you_mean
 from hpo_core.replay.damaged_journals import damage_named
 from hpo_flows.early_interrupt import end_at_interrupt
 
@@ -154,6 +155,10 @@ def rerun(
     with damage_named(source, name):
         spec = rerun_spec(list(source.entries(name)), new, trials=trials or (), changes=settings)
     source.close()
+    known = [*spec.space, *spec.constants]
+    for added in (one for one in settings if one not in known):
+        words = f"--set {added} is no parameter of the space and no constant: every trial gets it beside them"
+        err.print(Text("; ".join(filter(None, (words, did_you_mean(added, known)))), style="yellow"), soft_wrap=True)
     shown = {"prefect": prefect, "prefect_timeout": prefect_timeout}
     _launch(place, new, "rerun", as_json, spec=spec, **shown)
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import inspect
 import platform
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
+from typer.core import TyperCommand, TyperGroup
 
 from hpo_core import __version__
 from hpo_core.cli.checking import check
@@ -30,6 +32,7 @@ from hpo_core.cli.pool_share import share
 from hpo_core.cli.results import compare, import_study, project, report, schedule
 from hpo_core.cli.studies import abandon, audit_study, export, list_studies, show, status
 from hpo_core.model.errors import HpoError
+from hpo_core.model.short_text import did_you_mean, near_names
 from hpo_core.security.masking import mask_logs, masked
 
 CORE_COMMANDS: dict[str, Callable[..., None]] = {
@@ -56,6 +59,33 @@ CORE_COMMANDS: dict[str, Callable[..., None]] = {
 """By name; ``hpo --help`` lists them in this order."""
 
 
+class _Command(TyperCommand):
+    """A command that answers an option or a choice that is not there with the one that was probably meant."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # typer has a click of its own, or that which is installed
+            said: Any = error
+            if hasattr(said, "possibilities"):
+                every = [name for option in self.params for name in (*option.opts, *option.secondary_opts)]
+                said.possibilities = near_names(said.option_name, every)
+            elif " is not one of " in (message := getattr(said, "message", "")):
+                typed, *known = re.findall(r"'([^']*)'", message)
+                said.message = "; ".join(filter(None, (message.rstrip("."), did_you_mean(typed, known))))
+            raise
+
+
+class _Commands(TyperGroup):
+    """The commands; one that is not there is answered likewise."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
+            meant = did_you_mean(args[0], self.commands)
+            ctx.fail(f"No such command {args[0]!r}{f'; {meant}' if meant else '.'}")
+        return super().resolve_command(ctx, args)
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"hpo {__version__} (Python {platform.python_version()})")
@@ -66,6 +96,7 @@ def new_app(commands: Mapping[str, Callable[..., None]]) -> typer.Typer:
     """A command line with these commands, by name."""
     app = typer.Typer(
         name="hpo",
+        cls=_Commands,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
@@ -73,7 +104,7 @@ def new_app(commands: Mapping[str, Callable[..., None]]) -> typer.Typer:
     app.callback()(_options_of_all)
     for name, command in commands.items():
         # in full: the summary that typer makes of a long sentence ends with "..."
-        app.command(name, short_help=inspect.getdoc(command))(command)
+        app.command(name, cls=_Command, short_help=inspect.getdoc(command))(command)
     return app
 
 

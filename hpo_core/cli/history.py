@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +21,7 @@ from hpo_core.journal.measurements import Measurements, measurements_of
 from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.model.errors import HpoError, SpecError, StorageError
-from hpo_core.model.short_text import some
+from hpo_core.model.short_text import meant_or_known
 from hpo_core.security.untrusted_text import json_text, terminal_text
 from hpo_core.views.formatting import duration
 from hpo_core.views.jobs.kept_apart import found_apart, kept_apart_lines
@@ -138,9 +137,8 @@ def _chosen(
     ):
         known = sorted({getattr(one, column) for one in found})
         if value is not None and value not in known:
-            near = get_close_matches(value, known, 1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"There are: {some(known) or 'none'}."
-            raise HpoError(f"hpo history: nothing was measured with {option} {value!r}. {hint}")
+            hint = meant_or_known(value, known)
+            raise HpoError(f"hpo history: nothing was measured with {option} {value!r}; {hint}")
     before = float("inf") if older_than is None else time.time() - older_than * _DAY
     return [
         one

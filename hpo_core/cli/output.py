@@ -321,7 +321,13 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, *, h
             | _plain_jobs(study)
         )
         return
-    _print_counts(study, status, summary, f" as of entry {study.seq - 1} of {info.entries - 1}")
+    entry, every = study.seq - 1, f"{info.entries:,}"
+    as_of = (
+        f" as of entry {entry:,}, the last of {every}"
+        if at is None
+        else f" as of entry {entry:,} (0 is the first of {every})"
+    )
+    _print_counts(study, status, summary, as_of)
     _print_halt(study)
     _print_grid(study)
     _print_settings(study, summary, info.created)

@@ -168,5 +168,5 @@ def abandon(
         study.abandon(trial)
     finally:
         source.release(name, epoch)
-    for line in trial_story(study.state, trial)[-2:]:
+    for line in trial_story(study, trial)[-2:]:
         out.print(Text(line), soft_wrap=True)

@@ -22,6 +22,7 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import rank_named
 from hpo_core.views.hopping.hop_words import plain_visits, visit_lines
+from hpo_core.views.trial_state import trial_state
 from hpo_core.views.trial_story import gang_lines, trial_story, unrestored_lines, warning_lines
 
 
@@ -43,7 +44,7 @@ def print_trial(home: Home, name: str, trial: int, *, at: int | None, as_json: b
         recorded = list(source.entries(name, 0, study.seq))
     reports = list(_reports(recorded, trial))
     story = [
-        *trial_story(study.state, trial),
+        *trial_story(study, trial),
         *gang_lines(recorded, trial),
         *unrestored_lines(recorded, trial),
         *warning_lines(recorded, trial),
@@ -57,7 +58,7 @@ def print_trial(home: Home, name: str, trial: int, *, at: int | None, as_json: b
     if as_json:
         record = study.state.trials[trial]
         attempts = [_plain(report, folder) for report in reports]
-        facts = {"trial": trial, "status": record.status, "params": record.params, "story": story}
+        facts = {"trial": trial, "status": trial_state(study, record), "params": record.params, "story": story}
         facts |= {"visits": visits} if (visits := plain_visits(study.spec, record)) else {}
         print_json(facts | {"attempts": attempts, "logs": [str(path) for path in logs if path.exists()]})
         return

@@ -87,7 +87,7 @@ def completed_params(space: SearchSpace, given: dict[str, str], drawn: Params, s
         )
         fixed = given_values(space, wanted, "--params")
     except ValueError as error:
-        raise SpecError(f"{error}.") from None
+        raise SpecError(str(error)) from None
     constants = {name: value for name, value in drawn.items() if name not in space.parameters}
     return constants | space.draw(Stream(seed, "params", 0), _filled(space, fixed, drawn))
 

@@ -16,7 +16,7 @@ import msgspec
 
 from hpo_core.model.devices.measurement import Measurement, key_of
 from hpo_core.model.errors import SpecError
-from hpo_core.model.short_text import shown
+from hpo_core.model.short_text import meant_or_known, shown
 
 Format = Literal["json", "csv"]
 
@@ -113,7 +113,7 @@ def _csv_rows(path: Path, content: bytes) -> list[Any]:
 
 def _checked(where: str, row: Any, now: float) -> Measurement:
     if isinstance(row, dict) and (unknown := [name for name in row if name not in _COLUMNS]):
-        raise SpecError(f"{where}: unknown column {shown(unknown[0])}; there are {', '.join(_COLUMNS)}.")
+        raise SpecError(f"{where}: unknown column {shown(unknown[0])}; {meant_or_known(unknown[0], _COLUMNS)}")
     try:
         one = msgspec.convert(row, Measurement, strict=False)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 
 from hpo_core.model.errors import StudyNotFoundError
+from hpo_core.model.short_text import did_you_mean
 
 LISTED = 20
 """Names that the message lists at most."""
@@ -18,12 +18,10 @@ def unknown_study(study: str, known: Sequence[str], place: str, cure: str) -> St
         place: what holds the studies ``known``.
 
     >>> print(unknown_study("digit", ["digits", "texts"], "this journal", "Check the name."))
-    Study 'digit' is not in this journal (it holds: digits, texts). Did you mean 'digits'? Check the name.
+    Study 'digit' is not in this journal (it holds: digits, texts); did you mean 'digits'? Check the name.
     """
-    lower = {name.lower(): name for name in known}
-    close = [lower[name] for name in get_close_matches(study.lower(), list(lower), n=3, cutoff=0.6)]
-    close += [name for name in known if study and name.lower().startswith(study.lower()) and name not in close][:3]
-    meant = f" Did you mean {' or '.join(repr(name) for name in close[:3])}?" if close else ""
+    meant = did_you_mean(study, known)
     more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
     listed = ", ".join(known[:LISTED]) or "no study"
-    return StudyNotFoundError(f"Study {study!r} is not in {place} (it holds: {listed}{more}).{meant} {cure}")
+    where = f"Study {study!r} is not in {place} (it holds: {listed}{more})"
+    return StudyNotFoundError(f"{where}; {meant} {cure}" if meant else f"{where}. {cure}")

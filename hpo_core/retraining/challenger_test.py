@@ -52,6 +52,12 @@ class Verdict(msgspec.Struct, frozen=True):
         """Whether the challenger is significantly better."""
         return self.p_value < self.level
 
+    @property
+    def finding(self) -> str:
+        """What the test says of the challenger: ``better``, or ``not proven better``."""
+        more = f" by more than {self.margin:g}" if self.margin else ""
+        return f"{'better' if self.wins else 'not proven better'}{more}"
+
     def words(self, metric: str, sign: float) -> str:
         """The result in one line, in the user's metric.
 
@@ -64,11 +70,9 @@ class Verdict(msgspec.Struct, frozen=True):
             for values in (self.challenger, self.champion)
         ]
         noise = f"seeds and {self.examples:,} examples" if self.examples else "seeds"
-        more = f" by more than {self.margin:g}" if self.margin else ""
         return (
             f"mean {metric} on the new data: challenger {sides[0]}, champion {sides[1]}; the challenger is "
-            f"{'better' if self.wins else 'not proven better'}{more}: one-sided Welch test over {noise}, "
-            f"p = {self.p_value:.2g}, level {self.level:g}"
+            f"{self.finding}: one-sided Welch test over {noise}, p = {self.p_value:.2g}, level {self.level:g}"
         )
 
 

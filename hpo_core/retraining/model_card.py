@@ -113,8 +113,10 @@ class Decision(msgspec.Struct, frozen=True):
         if self.promoted:
             change = f"version {version} became champion in place of version {self.champion_version}"
             return f"{change}: {self.metric} {challenger} instead of {champion} on the new data"
-        stays = f"version {self.champion_version} stays champion"
-        return f"{stays}: {self.metric} {champion} on the new data, and {challenger} of version {version} is no better"
+        return (
+            f"version {self.champion_version} stays champion: {self.metric} {champion} on the new data, and "
+            f"{challenger} of version {version} is {self.verdict.finding} (p = {self.verdict.p_value:.2g})"
+        )
 
     def markdown(self) -> str:
         """The decision as Markdown: what was compared, and why the champion changed or stayed."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpo_core.model import limits
-from hpo_core.model.short_text import some
+from hpo_core.model.short_text import meant_or_known, some
 from hpo_core.model.space import NormalParameter, NumberParameter, SearchSpace
 from hpo_core.model.space.listed import ListedParameter
 from hpo_core.model.space.scalars import said
@@ -47,7 +47,8 @@ def _check_grid(grid: Any, space: SearchSpace) -> None:
         raise ValueError(f"{where} says nothing of {some(missing)}; give a list of values for each parameter")
     for name, values in grid.items():
         if name not in space.parameters:
-            raise ValueError(f"{where}: {said(name)} is no parameter of the space; it has {some(space.parameters)}")
+            hint = meant_or_known(name, space.parameters, "it has")
+            raise ValueError(f"{where}: {said(name)} is no parameter of the space; {hint}")
         if not isinstance(values, list | tuple) or not values:
             raise ValueError(f"{where}.{name} = {said(values)} is no list of values; name one or more")
         for value in values:

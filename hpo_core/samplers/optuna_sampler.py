@@ -50,6 +50,7 @@ from hpo_core.model.events import (
     TrialCreated,
 )
 from hpo_core.model.rng import Stream, derive_seed
+from hpo_core.model.short_text import listed_and_meant, meant_or_known
 from hpo_core.model.space import PARAMETER_TYPES, ParameterType
 from hpo_core.model.space.given_values import given_values
 from hpo_core.model.space.optuna_view import distributions, seen, suggest
@@ -98,10 +99,9 @@ def check_sampler(name: str, arguments: Mapping[str, Any]) -> None:
     """
     known = optuna_samplers()
     if name not in known and name not in _OWN:
-        why = f"is not offered: {_NOT_OFFERED[name]}" if name in _NOT_OFFERED else "is unknown"
-        raise ValueError(
-            f"sampler {name!r} {why}; use random, {', '.join(_OWN)}, or one of Optuna's: {', '.join(known)}"
-        )
+        if name in _NOT_OFFERED:
+            raise ValueError(f"sampler {name!r} is not offered: {_NOT_OFFERED[name]}")
+        raise ValueError(f"sampler {name!r} is unknown: {listed_and_meant(name, ['random', *_OWN, *known])}")
     takes = list(inspect.signature(_class_of(name)).parameters)
     for argument in arguments:
         if argument == "constraints_func":
@@ -110,8 +110,8 @@ def check_sampler(name: str, arguments: Mapping[str, Any]) -> None:
                 "with the metric (trial.report, trial.set_constraint) and list their names in the study's constraints"
             )
         if argument not in takes or argument == "seed":
-            rest = ", ".join(t for t in takes if t != "seed")
-            cure = "the study's seed serves" if argument == "seed" else f"it takes: {rest}"
+            rest = [t for t in takes if t not in ("seed", "constraints_func")]
+            cure = "the study's seed serves" if argument == "seed" else meant_or_known(argument, rest, "it takes:")
             raise ValueError(f"sampler {name} takes no argument {argument!r} here; {cure}")
     try:
         with warnings.catch_warnings():

@@ -12,7 +12,7 @@ from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.limit_checks import at_most
 from hpo_core.model.rng import Stream
-from hpo_core.model.short_text import shown, some
+from hpo_core.model.short_text import meant_or_known, shown
 from hpo_core.model.space import ParameterType, SearchSpace
 from hpo_core.model.space.search_space import MOST_DRAWS
 from hpo_core.model.trial import Params
@@ -114,7 +114,8 @@ class Grid:
         for name in [*settings.points, *settings.random]:
             if name not in space.parameters:
                 raise SpecError(
-                    f"search.grid: {shown(name)} is no parameter of the space; it has {some(space.parameters)}."
+                    f"search.grid: {shown(name)} is no parameter of the space; "
+                    f"{meant_or_known(name, space.parameters, 'it has')}"
                 )
         both = self._drawn & set(settings.points)
         if both:

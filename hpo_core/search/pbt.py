@@ -37,6 +37,7 @@ from hpo_core.model.events import (
     TrialStopped,
 )
 from hpo_core.model.limit_checks import at_most
+from hpo_core.model.short_text import meant_or_known
 from hpo_core.model.space import ParameterType, SearchSpace
 from hpo_core.search.method import DONE, WAIT, Action, Reproduce, RungStatus, Sample, SearchMethod
 from hpo_core.search.population.explore import Explorer
@@ -154,7 +155,7 @@ class PbtSearch(SearchSettings):
             if parameter is None:
                 raise ValueError(
                     f"search.bounds.{name}: {name!r} is no parameter of the space; "
-                    "bounds are for float and int parameters"
+                    f"{meant_or_known(name, space.parameters, 'it has')}"
                 )
             parameter.check_bounds(name, bounds)
 

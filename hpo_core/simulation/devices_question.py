@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ from hpo_core.journal.protocol import Journal
 from hpo_core.model.devices.inventory import Capacity, Device
 from hpo_core.model.devices.measurement import is_cpu
 from hpo_core.model.errors import SpecError, StudyNotFoundError
-from hpo_core.model.short_text import shown
+from hpo_core.model.short_text import meant_or_known, shown
 from hpo_core.placement.demands import Estimates, deciding_parameters, objective_digest
 from hpo_core.placement.packing.registry import POLICIES
 from hpo_core.replay.damaged_journals import damage_named
@@ -52,9 +51,7 @@ class SharedDevicesQuestion:
         known = (ONE, *POLICIES)
         for name in self.policies:
             if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}."
-                raise SpecError(f"--policy {shown(name)} is no packing policy; {hint}")
+                raise SpecError(f"--policy {shown(name)} is no packing policy; {meant_or_known(name, known)}")
 
     def clusters(self, spec: StudySpec, known: KnownJobs, *, measured_durations: bool) -> list[SharedCluster]:
         """One for each policy.

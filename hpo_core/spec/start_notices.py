@@ -1,4 +1,4 @@
-"""What a user should know of a study before it starts."""
+"""What a user should know of a study before it starts, and until it is no longer true."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ if TYPE_CHECKING:
     from hpo_core.spec.study_spec import StudySpec
 
 
-def notices(spec: StudySpec, extra: int = 0) -> list[str]:
+def notices(spec: StudySpec, extra: int = 0, reached: int = 0) -> list[str]:
     """Why no trial may be trained to the maximum resource, and what the sampler does not express; empty: nothing.
 
     Args:
         extra: configurations asked for after the study was created.
+        reached: units of training behind the trial that has most of them.
     """
-    found = []
+    listed = spec.search.outline().own_configurations
+    found = space_notices(spec.sampler.name, spec.search_space(), ours=spec.sampler.name in OURS, listed=listed)
     top = spec.search.outline().max_resource
+    if top is not None and reached >= top:
+        return found
     units = spec.stop.total_resource
     if units is not None and top is not None and units < top * spec.repeats:
         times = f" in all of its {spec.repeats} repeats" if spec.repeats > 1 else ""
@@ -26,6 +30,4 @@ def notices(spec: StudySpec, extra: int = 0) -> list[str]:
             f"stop.total_resource = {units:,} ends the study before a trial can reach max_resource = {top:,}{times}; "
             "raise the one or lower the other."
         )
-    listed = spec.search.outline().own_configurations
-    found += space_notices(spec.sampler.name, spec.search_space(), ours=spec.sampler.name in OURS, listed=listed)
     return found + spec.search.notices(extra)

@@ -262,4 +262,4 @@ class StudySpec(Part):
         try:
             return cls.model_validate(data, context=context)
         except ValidationError as error:
-            raise SpecError(explain(error, where, data, lines)) from None
+            raise SpecError(explain(error, where, data, lines, whole=cls)) from None

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from hpo_core.model import limits
 from hpo_core.model.settings import Part
-from hpo_core.model.short_text import cut, shown
+from hpo_core.model.short_text import cut, did_you_mean, listed_and_meant, shown, some
 from hpo_core.model.space import PARAMETER_TYPES
 from hpo_core.search.registry import BY_NAME
 from hpo_core.spec.clusters import Cluster
@@ -33,14 +32,21 @@ _NAME = re.compile(re.escape(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,") + r"(\d+)" + re.e
 """The pattern of names; it is no sentence for people."""
 
 
-def explain(error: ValidationError, where: str, data: Any, lines: dict[tuple[Any, ...], int]) -> str:
+def explain(
+    error: ValidationError, where: str, data: Any, lines: dict[tuple[Any, ...], int], *, whole: type[BaseModel]
+) -> str:
+    """A line for each thing that is wrong.
+
+    Args:
+        whole: the model that refused the data.
+    """
     found = []
     every = _one_for_each_union(error.errors(include_url=False), data)
     for item in every[: limits.ERROR_LINES]:
         place = _without_tags(item["loc"], data)
         message = item["msg"].removeprefix("Value error, ")
         if item["type"] == "extra_forbidden":
-            message = "unknown key" + _suggest(str(place[-1]), item["loc"])
+            message = _unknown_key(str(place[-1]), item["loc"], place[:-1], whole)
         elif item["type"] == "missing":
             message = "is required and absent; add it"
         elif item["type"] == "union_tag_not_found":
@@ -58,6 +64,8 @@ def explain(error: ValidationError, where: str, data: Any, lines: dict[tuple[Any
             )
         elif not isinstance(item["input"], dict | list) or item["type"] == _UNION:
             message += f" (got {shown(item['input'])})"
+            if meant := did_you_mean(item["input"], _quoted(item["msg"])):
+                message += f"; {meant}"
         found.append(f"{line_of(place, where, lines)}: {named(place)}: {cut(message)}")
     if len(every) > len(found):
         found.append(f"{where}: ... and {len(every) - len(found):,} errors more")
@@ -103,10 +111,12 @@ def _why_text(value: Any, place: str) -> str:
 def _unknown_tag(context: Mapping[str, Any]) -> str:
     """For a method, parameter type or cluster kind that is none of ours."""
     key, tag = str(context["discriminator"]).strip("'"), str(context["tag"])
-    expected = [name.strip("'") for name in str(context["expected_tags"]).split(", ")]
-    close = difflib.get_close_matches(tag, expected, n=1)
-    cure = f"did you mean {close[0]}?" if close else "choose one of them"
-    return f"{key} = {shown(tag)} is unknown: there are {', '.join(expected)}; {cure}"
+    return f"{key} = {shown(tag)} is unknown: {listed_and_meant(tag, _quoted(str(context['expected_tags'])))}"
+
+
+def _quoted(text: str) -> list[str]:
+    """The names in quotes that a message of Pydantic lists."""
+    return re.findall(r"'([^']*)'", text)
 
 
 def _without_tags(loc: tuple[Any, ...], data: Any) -> tuple[Any, ...]:
@@ -125,16 +135,44 @@ def _without_tags(loc: tuple[Any, ...], data: Any) -> tuple[Any, ...]:
     return tuple(place)
 
 
-def _suggest(key: str, loc: tuple[Any, ...]) -> str:
-    known: set[str] = set()
-    for model in _models(Part):
-        known.update(model.model_fields)
-    if len(loc) > 1 and loc[0] == "space":
-        known = {name for parameter in PARAMETER_TYPES for name in parameter.model_fields}
-    if key in known:
-        return " here, though other parts or methods take it; remove it"
-    close = difflib.get_close_matches(key, sorted(known), n=1)
-    return f"; did you mean {close[0]}?" if close else "; remove it"
+def _unknown_key(key: str, loc: tuple[Any, ...], place: tuple[Any, ...], whole: type[BaseModel]) -> str:
+    """What was meant instead of a key that the mapping at this place does not take, or what it takes."""
+    models = _models_at(loc[:-1], whole)
+    here = list(dict.fromkeys(name for model in models for name in model.model_fields))
+    if meant := did_you_mean(key, here):
+        return f"unknown key; {meant}"
+    elsewhere = any(key in model.model_fields for model in _models(Part))
+    words = "unknown key here, though other parts or methods take it" if elsewhere else "unknown key"
+    tag = _tag_of(models[0]) if len(models) == 1 else None
+    tagged = f" with {tag[0]} = {tag[1]}" if tag else ""
+    return f"{words}; {named(place)}{tagged} takes {some(here, most=40)}"
+
+
+def _models_at(loc: tuple[Any, ...], whole: type[BaseModel]) -> list[type[BaseModel]]:
+    """The settings that a place of a description may hold, told apart by their tags."""
+    found = [whole]
+    for part in loc:
+        fields = [model.model_fields[part] for model in found if part in model.model_fields]
+        tagged = [model for model in found if (tag := _tag_of(model)) and tag[1] == part]
+        found = [inner for field in fields for inner in _models_in(field)] or tagged or found
+    return found
+
+
+def _models_in(field: Any) -> Iterator[type[BaseModel]]:
+    """The models of an annotation, however deep in unions and mappings."""
+    annotation = getattr(field, "annotation", field)
+    if isinstance(annotation, type) and not get_args(annotation) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _models_in(inner)
+
+
+def _tag_of(model: type[BaseModel]) -> tuple[str, str] | None:
+    """The setting that tells a model from others of its union, and its value there: a method, type or kind."""
+    for name in ("method", "type", "kind"):
+        if name in model.model_fields and (values := get_args(model.model_fields[name].annotation)):
+            return name, str(values[0])
+    return None
 
 
 def _models(part: type[Part]) -> Iterator[type[Part]]:

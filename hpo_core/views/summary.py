@@ -9,7 +9,7 @@ import msgspec
 from hpo_core.model.events import JobGranted, JobPlaced
 from hpo_core.model.stage import FURTHER
 from hpo_core.model.trial import Params
-from hpo_core.spec import StudySpec
+from hpo_core.spec import StudySpec, notices
 from hpo_core.state import Incumbent
 from hpo_core.study import Study
 from hpo_core.views.formatting import number
@@ -150,6 +150,12 @@ def exhausted_words(study: Study) -> str:
     if not study.state.exhausted:
         return ""
     return f"{study.spec.sampler.name} has no further configurations: all {len(study.state.trials):,} were tried"
+
+
+def notices_of(study: Study) -> list[str]:
+    """What was to be known of the study before its start, as far as it is still true."""
+    reached = max((trial.searched for trial in study.state.trials), default=0)
+    return notices(study.spec, study.state.extra_configs, reached)
 
 
 def constraint_words(spec: StudySpec, infeasible: int) -> str:

@@ -8,10 +8,12 @@ from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.model.events import AttemptFailed, AttemptReported, Entry, JobCompleted, JobGranted
 from hpo_core.model.stage import FURTHER
 from hpo_core.spec import StudySpec
-from hpo_core.state import StudyState, TrialRecord
+from hpo_core.state import TrialRecord
+from hpo_core.study import Study
 from hpo_core.views.formatting import plural
 from hpo_core.views.repeat_spread import repeat_spread
 from hpo_core.views.rung_names import RungNames
+from hpo_core.views.trial_state import trial_state
 from hpo_core.views.usage_words import usage_words
 
 
@@ -38,34 +40,38 @@ def _used(spec: StudySpec, event: JobCompleted | AttemptFailed) -> str:
     return f"; used {words}" if words else ""
 
 
-def _status(state: StudyState, trial: TrialRecord) -> str:
+def _state_line(study: Study, trial: TrialRecord) -> str:
+    state, word = study.state, trial_state(study, trial)
+    if study.status == "finished":
+        return f"at the study's end: {word}"
     placed = state.placed.get(trial.number)
     if placed is not None:
-        return f"{trial.status} on {placed.device}, with {memory_words(placed.share[1])} of its memory"
+        return f"now {trial.status} on {placed.device}, with {memory_words(placed.share[1])} of its memory"
     if trial.running and trial.granted is not None and trial.granted.demand.slots > 1:
-        return f"running in a gang of {trial.granted.demand.slots} ranks"
-    return trial.status if not trial.running or state.trains(trial.number) else "waiting for a device"
+        return f"now running in a gang of {trial.granted.demand.slots} ranks"
+    if trial.running and not state.trains(trial.number):
+        return "now waiting for a device"
+    return f"now {trial.status}" if word == trial.status else f"now {trial.status}: {word}"
 
 
-def trial_story(state: StudyState, number: int) -> list[str]:
-    """What happened to a trial, one line each."""
-    assert state.spec is not None
-    trial, names = state.trials[number], RungNames(state.spec)
+def trial_story(study: Study, number: int) -> list[str]:
+    """What happened to a trial, one line each; the last one says what it is now, or was when the study ended."""
+    spec, state = study.spec, study.state
+    trial, names = state.trials[number], RungNames(spec)
     lines = [f"trial {number} created in bracket {trial.bracket}: {trial.params}"]
     if trial.queued:
         lines.append("its configuration, or a part of it, was given by a person (start_with, enqueue)")
     lines += [
         f"{'' if r.rung == FURTHER else 'reached '}{names.label(r.bracket, r.rung)} "
-        f"({_trained(state.spec, r.resource)}) in attempt {r.attempt}: loss {r.loss}{_spread(state.spec, r)}"
-        f"{violated(state.spec, r)}{_used(state.spec, r)}"
+        f"({_trained(spec, r.resource)}) in attempt {r.attempt}: loss {r.loss}{_spread(spec, r)}"
+        f"{violated(spec, r)}{_used(spec, r)}"
         for r in trial.all_results
     ]
     lines += [
-        f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}{_used(state.spec, f)}"
-        for f in trial.failures
+        f"attempt {f.attempt} to {f.target} failed ({f.outcome}): {f.message}{_used(spec, f)}" for f in trial.failures
     ]
     lines += [
-        f"its checkpoint at {_trained(state.spec, r.resource)} was removed to stay within the study's "
+        f"its checkpoint at {_trained(spec, r.resource)} was removed to stay within the study's "
         f"budget for checkpoints (chance of promotion {r.chance:.2g})"
         for r in trial.removed
     ]
@@ -78,7 +84,7 @@ def trial_story(state: StudyState, number: int) -> list[str]:
     if (wanted := state.extended.get(number)) is not None:
         start = "scratch" if wanted.checkpoint is None else f"its checkpoint at {wanted.checkpoint.resource}"
         lines.append(f"to be trained further to {wanted.target}, from {start}")
-    lines.append(f"now {_status(state, trial)}")
+    lines.append(_state_line(study, trial))
     return lines
 
 

@@ -306,7 +306,7 @@ def test_a_trial_promoted_after_its_checkpoint_was_removed_starts_from_zero() ->
         study.check()
     assert (job.checkpoint, job.target) == (None, 3), "nothing is left of what it had trained"
     assert (1, 1) in removals(study)
-    story = "\n".join(trial_story(study.state, 1))
+    story = "\n".join(trial_story(study, 1))
     assert "its checkpoint at 1 unit was removed to stay within the study's budget" in story
     study.tell_report(good(job, 0.15))
     assert study.state.trials[1].resource == 3

@@ -145,8 +145,8 @@ def test_forget_takes_what_is_named_and_asks_first(tmp_path: Path) -> None:
     [
         (["forget"], "say what, with --objective"),
         (["forget", "--all", "--objective", "lab.train:fit"], "not both"),
-        (["list", "--objective", "lab.trian:fit"], "Did you mean 'lab.train:fit'?"),
-        (["forget", "--architecture", "CUDA"], "There are: A100."),
+        (["list", "--objective", "lab.trian:fit"], "did you mean 'lab.train:fit'?"),
+        (["forget", "--architecture", "CUDA"], "there are A100"),
         (["list", "out.json"], "takes no file"),
         (["import"], "name the file"),
         (["import", "missing.json"], "cannot be read"),

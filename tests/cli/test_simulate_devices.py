@@ -157,7 +157,7 @@ def test_needs_come_from_a_study_and_from_the_study_itself(study_file: Path) -> 
         (["--devices", "2A100-80GB", *STATED], "does not begin with a count"),
         (["--devices", "2xA100-80GB", *STATED, "--workers", 3], "drop --workers"),
         (["--devices", "2xA100-80GB", *STATED, "--join", "1@5"], "drop --workers"),
-        (["--devices", "2xA100-80GB", *STATED, "--policy", "fil"], "did you mean fill"),
+        (["--devices", "2xA100-80GB", *STATED, "--policy", "fil"], "did you mean 'fill'?"),
         (["--policy", "fill", "--workers", 3], "are for --devices"),
         (["--demands", "nets", "--workers", 3], "are for --devices"),
         (["--devices", "2xA100-80GB", *STATED, *(f"--set=seed={n}" for n in range(4))], "28 combinations"),

@@ -129,11 +129,11 @@ def test_completion_is_silent_where_there_is_no_journal(tmp_path: Path) -> None:
 def test_a_mistyped_study_is_told_what_was_meant(typed: str, meant: str, tmp_path: Path) -> None:
     played(tmp_path, spec_of("random"))
     result = CliRunner().invoke(app, ["show", typed, "--home", str(tmp_path)])
-    assert f"Did you mean {meant}?" in str(result.exception)
+    assert f"did you mean {meant}?" in str(result.exception)
     result = CliRunner().invoke(app, ["show", "elephants", "--home", str(tmp_path)])
-    assert "Did you mean" not in str(result.exception) and "it holds: world" in str(result.exception)
+    assert "did you mean" not in str(result.exception) and "it holds: world" in str(result.exception)
 
 
 def test_of_many_studies_the_message_lists_some() -> None:
     words = str(unknown_study("study-7777", [f"study-{k}" for k in range(1000)], "here", "Check."))
-    assert f"and {1000 - LISTED} more" in words and "Did you mean 'study-777'" in words
+    assert f"and {1000 - LISTED} more" in words and "did you mean 'study-777'" in words

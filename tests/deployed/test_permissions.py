@@ -35,7 +35,7 @@ from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.retrain import retrain
 from hpo_flows.tune import tune
-from tests.conftest import make_spec
+from tests.conftest import World, fresh, make_spec
 
 STUDY = """
 study: inner
@@ -332,6 +332,22 @@ def test_schema_has_a_tab_for_each_method_and_asks_for_no_mapping() -> None:
         assert TypeAdapter(Method).validate_python(opened).method == method
         budget = {"configs": 30, "max_resource": 27}
         assert all(opened[name] == value for name, value in budget.items() if name in opened)
+
+
+def test_every_tab_as_it_opens_is_a_search_of_a_like_size(permissions: Permissions) -> None:
+    """The tab Population ran 600 trials, and the others 30."""
+    schema = parameter_schema(tune).model_dump()
+    tabs = [schema["definitions"][tab["$ref"].rsplit("/", 1)[1]] for tab in schema["properties"]["method"]["anyOf"]]
+    sizes, tops = {}, {}
+    for tab in tabs:
+        row = {"name": "x", "low": 0.0, "high": 1.0} | ({"grid_points": 30} if tab["title"] == "Grid" else {})
+        world = World(1, workers=2)
+        study = fresh(made(permissions, method=as_it_opens(tab), numbers=[row], choices=[]), None, world)
+        assert not world.play(study, steps=5_000) and study.finished
+        sizes[tab["title"]] = len(study.state.trials)
+        tops[tab["title"]] = study.spec.search.outline().max_resource
+    assert set(tops.values()) == {27}, tops
+    assert len(sizes) == 7 and max(sizes.values()) <= 2 * min(sizes.values()), sizes
 
 
 @pytest.mark.parametrize(

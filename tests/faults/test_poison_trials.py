@@ -312,6 +312,6 @@ def test_a_study_abandons_trials_that_kill_workers_and_finishes(tmp_path):
     poison = {trial.number for trial in study.state.trials if trial.params["x"] > 0.8}
     assert poison and len(study.state.trials) == 20
     for trial in study.state.trials:
-        assert (trial.abandoned is not None) == (trial.number in poison), trial_story(study.state, trial.number)
+        assert (trial.abandoned is not None) == (trial.number in poison), trial_story(study, trial.number)
         assert bool(trial.results) != (trial.number in poison)
     assert all("worker or zygote died" in study.state.trials[number].abandoned.reason for number in poison)

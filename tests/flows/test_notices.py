@@ -17,7 +17,7 @@ from tests.flows.conftest import LIMIT, Runner
 SHORT: dict[str, Any] = {
     "method": "asha", "configs": 5, "min_resource": 1, "max_resource": 9, "reduction_factor": 3,
 }  # fmt: skip
-WORDS = "no trial is promoted beyond 3 of max_resource = 9: 5 configurations are too few. Use at least 9 configurations"
+WORDS = "5 configurations bring a trial to 3, and may not bring one to max_resource = 9. Use at least 9 configurations"
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_simulate_says_it_too(alone: Runner) -> None:
     found = alone.json("simulate", alone.study(search=SHORT), "--repeat", 1, "--picture", "off")
     assert WORDS in found["limits"][0]
     found = alone.json("simulate", alone.study(search=SHORT | {"configs": 9}), "--repeat", 1, "--picture", "off")
-    assert not any("promoted beyond" in line for line in found["limits"])
+    assert not any("may not bring" in line for line in found["limits"])
 
 
 def test_simulate_refuses_what_would_take_days(alone: Runner) -> None:

@@ -195,7 +195,7 @@ def test_people_see_how_many_ranks_train_and_how_busy_the_slots_are() -> None:
     assert granted_words(study) == "2 running on 8 slots"
     assert [job.ranks for job in summarize(study).running] == [4, 4]
     running = next(iter(study.state.running))
-    assert trial_story(study.state, running)[-1] == "now running in a gang of 4 ranks"
+    assert trial_story(study, running)[-1] == "now running in a gang of 4 ranks"
     simulation.run()
     series = read_series(study.journal.entries(study.name))
     assert series.utilization == pytest.approx(8 / 9)

@@ -179,7 +179,7 @@ def test_the_order_of_visits_of_a_trial(world: VirtualHopping, series: Series) -
         assert lines[epoch].startswith(f"epoch {epoch}: part-{order[0]} on worker-")
         places = [lines[epoch].index(f"part-{place} on") for place in order]
         assert places == sorted(places) and "; validation val-" in lines[epoch]
-    reached = [line for line in trial_story(world.study.state, 0) if line.startswith("reached")]
+    reached = [line for line in trial_story(world.study, 0) if line.startswith("reached")]
     epochs = [result.resource for result in world.study.state.trials[0].results]
     counts = ["1 epoch" if count == 1 else f"{count} epochs" for count in epochs]
     assert all(f"({count}) in attempt" in line for line, count in zip(reached, counts, strict=True))
@@ -191,11 +191,11 @@ def test_the_order_of_visits_of_a_trial(world: VirtualHopping, series: Series) -
 
 
 def test_what_was_measured_of_a_hopping_trial_is_told_by_the_epoch(world: VirtualHopping) -> None:
-    state = Study.from_entries(list(world.journal.entries("hopping"))).state
-    trial = state.trials[0]
+    study = Study.from_entries(list(world.journal.entries("hopping")))
+    trial = study.state.trials[0]
     measured = replace(trial.results[0], usage=Usage(memory=10**6, unit_seconds=2.0))
     trial.results = (measured, *trial.results[1:])
-    line = next(line for line in trial_story(state, 0) if line.startswith("reached"))
+    line = next(line for line in trial_story(study, 0) if line.startswith("reached"))
     assert line.endswith("; used 1 MB, 2 s an epoch"), line
 
 

@@ -152,7 +152,7 @@ def test_refused(url: str, home: Home, tmp_path: Path) -> None:
     optuna.create_study(storage=url, study_name="empty")
     with pytest.raises(HpoError, match="no trial with a result"):
         import_study(home, url, "empty")
-    with pytest.raises(HpoError, match=r"has no study 'absent'. It has: 'empty'"):
+    with pytest.raises(HpoError, match=r"has no study 'absent'; it has empty"):
         import_study(home, url, "absent")
     with pytest.raises(HpoError, match="no such file"):
         import_study(home, f"sqlite:///{tmp_path / 'nothing.db'}", "x")

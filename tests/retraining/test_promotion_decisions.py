@@ -232,10 +232,17 @@ def test_a_decision_has_a_text_and_a_picture() -> None:
     assert made.outcome(4) == (
         "version 4 became champion in place of version 3: acc 0.85 instead of 0.55 on the new data"
     )
-    assert (
-        decision(promoted=False).outcome(4).startswith("version 3 stays champion: acc 0.55 on the new data, and 0.85")
-    )
     assert not re.search("<b>", picture(made))
+
+
+def test_a_challenger_with_a_better_mean_is_not_called_worse() -> None:
+    """0.1461 of the challenger "is no better" than 0.1953, said the list of runs, and the page: not proven better."""
+    verdict = promotion_test([0.1953, 0.3, 0.1], [0.1461, 0.25, 0.05], margin=0.01)
+    kept = decision(promoted=False, metric="val_loss", mode="min", verdict=verdict)
+    said = kept.outcome(2)
+    assert said.startswith("version 3 stays champion: val_loss 0.1984 on the new data, and 0.1487 of version 2 is not ")
+    found = re.search(r"is (not proven better by more than 0.01) \((p = 0\.\d+)\)$", said)
+    assert found and found[1] in kept.markdown() and found[2] in kept.markdown(), "both say the same"
 
 
 def test_a_decision_is_read_back_from_its_file() -> None:

@@ -107,7 +107,7 @@ def test_stopping_judges_each_result_when_it_comes() -> None:
     stops = facts(study.journal.entries("world"), TrialStopped)
     assert [(e.trial, e.rung, e.rank, e.results) for e in stops if e.rung == 0] == [(2, 0, 2, 3), (4, 0, 2, 5)]
     assert study.state.trials[2].status == "stopped"
-    assert "stopped at rung 0 (place 2 of 3)" in trial_story(study.state, 2)
+    assert "stopped at rung 0 (place 2 of 3)" in trial_story(study, 2)
 
 
 def test_stopping_never_goes_on_with_a_loss_that_is_not_finite() -> None:

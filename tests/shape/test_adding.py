@@ -86,12 +86,27 @@ def test_the_command_simulates_what_is_new(copied: Path, name: str) -> None:
     assert "trials" in found
 
 
+TRAIN = """
+def train(trial):
+    for step in trial.steps():
+        trial.report(val_loss=sum(map(float, trial.params.values())) / (step + 1))
+"""
+
+
+@pytest.mark.parametrize("name", ["duels", "power"])
+def test_what_is_new_trains(copied: Path, name: str) -> None:
+    """A file without an objective could be simulated, and not be run as the page says."""
+    (copied / "train.py").write_text(TRAIN)
+    command = "from hpo_core.cli.app import app; app()"
+    assert "val_loss" in run(copied, "-c", command, "try", f"{name}.yaml")
+
+
 def test_an_error_in_a_new_part_names_place_value_and_rule(copied: Path) -> None:
-    bad = (copied / "duels.yaml").read_text().replace("pairs: 8", "pairs: 0, pear: 1")
+    bad = (copied / "duels.yaml").read_text().replace("pairs: 8", "pairs: 0, pairz: 1")
     (copied / "bad.yaml").write_text(bad)
     code = (
         "import sys; from hpo_core.spec import load_spec\ntry: load_spec(sys.argv[1])\nexcept Exception as e: print(e)"
     )
     said = run(copied, "-c", code, "bad.yaml")
-    assert "bad.yaml:4: search.pairs: Input should be greater than or equal to 1" in said
-    assert "search.pear: unknown key; did you mean" in said
+    assert "bad.yaml:5: search.pairs: Input should be greater than or equal to 1" in said
+    assert "search.pairz: unknown key; did you mean 'pairs'?" in said

@@ -61,7 +61,7 @@ def test_one_amount_holds_for_all_architectures(study_file: Path) -> None:
         ("packing.memory=true", "memory"),
         ("packing.oversubscribe=0.5", "must be from 1 to 100"),
         ("packing.mps=maybe", "mps"),
-        ("packing.demand.memory=2GB * depth", "did you mean .width"),
+        ("packing.demand.memory=2GB * widht", "did you mean .width"),
         ('packing.by=["depth"]', "no parameter of the space"),
     ],
 )

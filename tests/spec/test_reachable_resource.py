@@ -10,9 +10,12 @@ import pytest
 
 from hpo_core import StudySpec
 from hpo_core.model.errors import SpecError
-from hpo_core.model.trial import Outcome, Report
+from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.report.study.series import read_series
+from hpo_core.report.study.tables import head
 from hpo_core.search.halving.reachable_resource import configs_to_reach
 from hpo_core.spec import AshaSearch, notices
+from hpo_core.views.summary import notices_of
 from tests.conftest import World, completed, fresh, make_spec
 
 MOST_REPORTS = 3000
@@ -195,7 +198,7 @@ def test_the_highest_level_is_what_playing_it_out_gives(preset: str, configs: in
     if said:
         enough = configs_to_reach(search.highest_level, top, configs)
         assert enough is not None and f"at least {enough:,} configurations" in said[0]
-        assert f"beyond {found:,} of max_resource = {top:,}" in said[0]
+        assert f"bring a trial to {found:,}, and may not bring one to max_resource = {top:,}" in said[0]
         more = make_spec(search={"method": "asha", "preset": preset, "configs": enough, "max_resource": top})
         assert not notices(more)
         assert not notices(spec, enough - configs), "an extension counts"
@@ -204,7 +207,32 @@ def test_the_highest_level_is_what_playing_it_out_gives(preset: str, configs: in
 def test_the_case_of_the_issue() -> None:
     spec = make_spec(search={"method": "asha", "configs": 87, "max_resource": 256})
     (said,) = notices(spec)
-    assert "no trial is promoted beyond 64 of max_resource = 256" in said and "87 configurations are too few" in said
+    assert "87 configurations bring a trial to 64, and may not bring one to max_resource = 256" in said
+
+
+class Fickle(World):
+    """No rung says anything about the next one."""
+
+    def loss(self, job: Job, resource: int | None = None) -> float:
+        return random.Random(f"{job.params['x']}/{job.trial}/{resource or job.target}").random()
+
+
+@pytest.mark.parametrize("method", ["asha", "pasha"])
+def test_the_notice_stays_until_a_trial_is_there(method: str) -> None:
+    """Rungs that fill promote more than floor(n / eta): whether one gets there is luck, and then it is no news."""
+    ladder = {"configs": 20, "min_resource": 1, "max_resource": 27, "reduction_factor": 3}
+    tops = []
+    for seed in range(30):
+        spec = make_spec(search={"method": method, **ladder}, seed=seed)
+        world = Fickle(seed, workers=2)
+        study = fresh(spec, None, world)
+        assert notices_of(study) == notices(spec) != []
+        assert not world.play(study, steps=MOST_REPORTS)
+        tops.append(max(trial.searched for trial in study.state.trials))
+        page = head(read_series(list(study.journal.entries("world"))), {})
+        expected = notices(spec) if tops[-1] < 27 else []
+        assert notices_of(study) == expected and ("may not bring one" in page) == bool(expected), tops
+    assert min(tops) < 27 == max(tops), "both happen"
 
 
 def test_shared_rungs_and_what_has_nothing_to_say() -> None:

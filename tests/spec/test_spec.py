@@ -44,7 +44,7 @@ def test_the_contract_of_the_issue_loads(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("configs: 60", "confgs: 60", "study.yaml:11: search.confgs: unknown key; did you mean configs?"),
+        ("configs: 60", "confgs: 60", "study.yaml:11: search.confgs: unknown key; did you mean 'configs'?"),
         ("low: 1.0e-4, high: 1.0", "low: 2.0, high: 1.0", "low = 2.0 is larger than high = 1.0; swap them"),
         ("low: 1.0e-4, high: 1.0", "low: 0, high: 1.0", "log: true needs low > 0, got low = 0.0"),
         ("low: 1, high: 4", "low: a, high: 4", "study.yaml:7: space.layers.low: .*valid integer.*'a'"),
@@ -64,7 +64,7 @@ def test_the_contract_of_the_issue_loads(tmp_path: Path) -> None:
             "study.yaml:11: search.max_resource: is required and absent",
         ),
         ("reduction_factor: 3", "reduction_factor: 1", "greater than or equal to 1.1"),
-        ("{name: random}", "{name: TPE}", "sampler 'TPE' is unknown; .*TPESampler"),
+        ("{name: random}", "{name: TPE}", "sampler 'TPE' is unknown: .*mean 'TPESampler'"),
         ("{name: random}", "{name: TPESampler, n_startup: 3}", "takes no argument 'n_startup'.*n_startup_trials"),
         ("{name: random}", "{name: TPESampler, seed: 3}", "the study's seed serves"),
         ("train:train", "train", "objective: .*pattern"),
@@ -185,8 +185,11 @@ def test_complaints_about_foreign_configurations() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"search": {"method": "ahsa"}}, "search: method = 'ahsa' is unknown: there are asha, .*; did you mean asha?"),
-        ({"space": {"x": {"type": "flot"}}}, "space.x: type = 'flot' is unknown: there are float, .*mean float?"),
+        (
+            {"search": {"method": "ahsa"}},
+            "search: method = 'ahsa' is unknown: there are asha, .*mean 'asha'?",
+        ),
+        ({"space": {"x": {"type": "flot"}}}, "space.x: type = 'flot' is unknown: there are float, .*mean 'float'?"),
         ({"cluster": {"kind": "cloud"}}, "cluster: kind = 'cloud' is unknown: there are local, .*; choose one of them"),
     ],
 )

@@ -73,7 +73,7 @@ def test_poison_trials_are_abandoned_and_the_others_finish(workers: int, poison:
     assert abandoned(study) == poison
     for number in poison:
         assert 3 <= losses(study, number) <= 11
-    story = trial_story(study.state, min(poison))
+    story = trial_story(study, min(poison))
     assert any("worker or zygote died" in line for line in story), story
 
 

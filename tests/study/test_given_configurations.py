@@ -131,7 +131,7 @@ def test_an_enqueued_configuration_survives_a_crash_and_is_taken_once() -> None:
     again.recover("next")
     World(2).play(again)
     assert [one["x"] for one in params(again)].count(0.125) == 1 and not again.state.queue
-    stories = ["\n".join(trial_story(again.state, trial.number)) for trial in again.state.trials]
+    stories = ["\n".join(trial_story(again, trial.number)) for trial in again.state.trials]
     assert ["given by a person" in story for story in stories] == [one["x"] == 0.125 for one in params(again)]
     assert audit(journal.entries("world")).clean
 

@@ -90,7 +90,7 @@ def test_crash_is_tried_once_more_then_abandoned(study: Study) -> None:
     assert again.trial == job.trial
     (other,) = study.tell_report(failed(again, Outcome.CRASHED, "exit code 3"))
     assert other.trial != job.trial
-    assert "crashed 2 times: exit code 3" in trial_story(study.state, job.trial)[-2]
+    assert "crashed 2 times: exit code 3" in trial_story(study, job.trial)[-2]
 
 
 def test_bad_checkpoint_sends_the_trial_back_to_its_last_good_one() -> None:
@@ -251,7 +251,7 @@ def test_time_travel_and_story() -> None:
     world.play(study)
     early = Study.open("world", journal, at=5)
     assert early.seq == 6 and early.state.completed_jobs < study.state.completed_jobs
-    assert trial_story(study.state, 0)[0].startswith("trial 0 created in bracket 0")
+    assert trial_story(study, 0)[0].startswith("trial 0 created in bracket 0")
 
 
 def test_a_gap_in_the_journal_is_refused() -> None:

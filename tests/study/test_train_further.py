@@ -159,7 +159,7 @@ def test_a_job_that_is_given_up_costs_the_trial_nothing() -> None:
     assert study.state.abandoned_trials == 0 and study.best == best
     (gone,) = facts(study.journal.entries("world"), TrialExtensionEnded)
     assert (gone.trial, gone.target, gone.reason) == (best.trial, 90, "error once: no such layer")
-    assert "not trained further to 90: error once: no such layer" in trial_story(study.state, best.trial)
+    assert "not trained further to 90: error once: no such layer" in trial_story(study, best.trial)
     study.check()
 
     (job,) = study.train_further(to=90)  # asked for anew

@@ -74,7 +74,7 @@ def test_the_report_counts_what_is_infeasible_and_its_winner_is_not(study: Study
     assert "size, seconds should be at most 0" in page
     worst = max(study.state.trials, key=lambda trial: trial.params["x"])
     line = f"; infeasible: size = {worst.params['x'] - 0.5:.6g}"
-    assert any(line in told for told in trial_story(study.state, worst.number))
+    assert any(line in told for told in trial_story(study, worst.number))
     assert any(line in told for told in trials["details"][str(worst.number)]["story"])
 
 

@@ -96,8 +96,8 @@ def test_show_and_status_say_what_devices_did(tmp_path: Path) -> None:
     assert "waiting for a device: trial 11 to 1 (rung 0, attempt 0)" in show
     grid = "grid: 1 pending, 7 in progress, 4 complete"
     assert grid in status and grid in show
-    assert trial_story(study.state, 11)[-1] == "now waiting for a device"
-    assert re.fullmatch(r"now running on GPU-\S+, with [\d.]+ GB of its memory", trial_story(study.state, 10)[-1])
+    assert trial_story(study, 11)[-1] == "now waiting for a device"
+    assert re.fullmatch(r"now running on GPU-\S+, with [\d.]+ GB of its memory", trial_story(study, 10)[-1])
     plain = json.loads(CliRunner().invoke(app, ["show", "packed-gpus", "--json", "--home", str(tmp_path)]).output)
     assert [("device" in job, "memory" in job) for job in plain["running"]] == [(True, True)] * 7 + [(False, False)]
     assert len(device_lines(study, most=1)) == 2 and device_lines(study, most=1)[1] == "and 1 device more"

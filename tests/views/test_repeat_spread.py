@@ -68,7 +68,7 @@ def test_terminal_story_and_prefect_show_the_spread(study: Study) -> None:
     std = statistics.stdev(values)
     assert f"± {std:.3g} over 3 repeats (trial {best.trial} at {best.resource})" in best_line(study)
     listed = ", ".join(f"{value:.5g}" for value in values)
-    assert any(f"acc ± {std:.3g} over 3 repeats ({listed})" in line for line in trial_story(study.state, best.trial))
+    assert any(f"acc ± {std:.3g} over 3 repeats ({listed})" in line for line in trial_story(study, best.trial))
     assert f"± {std:.3g} over 3 repeats**" in best_markdown(study)
     assert "over" not in best_line(Study.create(spec_with(repeats=1)))
 

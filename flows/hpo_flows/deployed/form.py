@@ -290,7 +290,7 @@ def filled_in(
     try:
         plain = FilledIn.model_validate(plain_fields).plain()
     except ValidationError as error:
-        raise SpecError(explain(error, "form", plain_fields, {})) from None
+        raise SpecError(explain(error, "form", plain_fields, {}, whole=FilledIn)) from None
     folders = [str(folder) for folder in permissions.import_folders]
     named = {"study": "study", "pythonpath": folders} | _cluster(cluster, permissions)
     spec = StudySpec.from_plain(plain | named, "form")

@@ -50,9 +50,9 @@ if isinstance(NOTHING, _Nothing):
 
 _METHODS: dict[str, type[SearchSettings]] = {name: settings for name, settings in BY_NAME.items() if settings.offered}
 
-_FILLED = {"configs": 30, "max_resource": 27}
-"""What stands in a form where a method needs a value and has no default, or one that no search is meant with."""
-DEFAULT_METHOD: Any = {"method": "asha", **_FILLED}
+_FILLED = {"configs": 30, "max_resource": 27, "population": 10, "generations": 3, "steps_per_generation": 9}
+"""The budgets that stand in a form, the same for every method: about 30 trials, the best of them trained to 27."""
+DEFAULT_METHOD: Any = {"method": "asha", "configs": _FILLED["configs"], "max_resource": _FILLED["max_resource"]}
 """Plain, for a model would say what it resolved (the brackets) as if somebody had chosen it."""
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minItems"})
 
@@ -190,14 +190,14 @@ def _of_method(method: str, properties: dict[str, Any]) -> dict[str, Any]:
     }
     drawn = {name: field for name, field in properties.items() if name not in settings.only_in_files | {"method"}}
     for name in _FILLED.keys() & drawn.keys():
-        if drawn[name].get("default") in (None, 1) and not (name == "configs" and "points" in settings.model_fields):
+        if not (name == "configs" and "points" in settings.model_fields):  # a grid has all its points
             drawn[name]["default"] = _FILLED[name]
     if "brackets" in drawn:
         brackets = drawn["brackets"]
         description = brackets["description"].replace(" 'all' works.", " Empty: the paper's default.")
         drawn["brackets"] = {"title": brackets["title"], "description": description, "type": "array",
                              "items": brackets["items"]}  # fmt: skip
-    budget = [name for name in ("population", "generations", "steps_per_generation", *_FILLED) if name in drawn]
+    budget = [name for name in _FILLED if name in drawn]
     return {method: named} | {name: drawn[name] for name in budget} | drawn
 
 

@@ -12,10 +12,11 @@ from hpo_core.execution.dispatch import Dispatcher
 from hpo_core.execution.executor import Executor
 from hpo_core.model.trial import Job, Report
 from hpo_core.security.masking import mask_logs, masked_errors
-from hpo_core.spec import StudySpec, notices
+from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.views.hopping.partition_names import PartitionNames
 from hpo_core.views.sharing.standings import standing_of
+from hpo_core.views.summary import notices_of
 from hpo_flows.liveness.api_watch import (
     RETURN_SECONDS,
     ApiWatch,
@@ -36,7 +37,7 @@ class DecisionLog:
     def __init__(self, study: Study) -> None:
         self._lines = ResultLines(study)
         self._logger = get_run_logger()
-        for notice in notices(study.spec, study.state.extra_configs):
+        for notice in notices_of(study):
             self._logger.warning(notice)
 
     def on_report(self, report: Report, granted: list[Job]) -> None:

@@ -31,7 +31,7 @@ from hpo_core.tracking.optuna.optuna_links import optuna_links
 from hpo_core.tracking.run_location import read_place
 from hpo_core.views.failure_reasons import failures_of, no_result_words
 from hpo_core.views.next_command import command_after, cure_words, next_command
-from hpo_core.views.summary import summarize
+from hpo_core.views.summary import notices_of, summarize
 from hpo_core.views.trained_further import extension_of
 from hpo_flows.early_interrupt import raise_at_interrupt
 from hpo_flows.home_ui.running_ui import mlflow_page
@@ -226,7 +226,7 @@ def _finish(session: Session, summary: Summary, as_json: bool, file: str) -> Non
         failures=failures_of(study.state),
         best=known.best,
         front=known.front,
-        notices=notices(study.spec, study.state.extra_configs),
+        notices=notices_of(study),
         trained_further=further,
         mlflow=summary.links.get("MLflow") if place is None else mlflow_page(session.home, place),
         optuna=optuna_links(session.home, session.spec).get("Optuna"),

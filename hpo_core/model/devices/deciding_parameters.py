@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpo_core.model.errors import SpecError
-from hpo_core.model.short_text import some
+from hpo_core.model.short_text import meant_or_known
 from hpo_core.model.space.listed import ListedParameter
 from hpo_core.model.space.number import NumberParameter
 from hpo_core.model.space.parameter import ParameterType
@@ -34,8 +33,7 @@ def deciding_parameters(
     known = [*space.parameters, *constants]
     for name in by:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {some(known)}"
+            hint = meant_or_known(name, known)
             raise SpecError(f"packing.by: {name!r} is no parameter of the space and no constant; {hint}")
     if len(set(by)) < len(by):
         raise SpecError(f"packing.by = {list(by)} holds a name twice; drop it.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from typing import Any
 
 from hpo_core.model.devices.amount_expression import AmountExpression
 from hpo_core.model.errors import SpecError
-from hpo_core.model.short_text import some
+from hpo_core.model.short_text import meant_or_known
 from hpo_core.model.space.listed import ListedParameter
 from hpo_core.model.space.number import NumberParameter
 from hpo_core.model.space.parameter import ParameterType
@@ -47,9 +46,7 @@ class StatedDemand:
         amounts = {}
         for name, text in given.items():
             if name not in PARTS:
-                near = difflib.get_close_matches(str(name), PARTS, 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(PARTS)}"
-                raise SpecError(f"{where}: unknown part {name!r}; {hint}")
+                raise SpecError(f"{where}: unknown part {name!r}; {meant_or_known(name, PARTS)}")
             amounts[name] = AmountExpression(text, where=f"{where}.{name}")
         found = cls(amounts)
         for name, amount in amounts.items():
@@ -102,9 +99,7 @@ def _ends(name: str, space: SearchSpace, constants: Mapping[str, Any], amount: A
         return (constants[name],)
     parameter = space.parameters.get(name)
     if parameter is None:
-        known = [*space.parameters, *constants]
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {some(known)}"
+        hint = meant_or_known(name, [*space.parameters, *constants])
         raise SpecError(f"{text}: {name!r} is no parameter of the space and no constant; {hint}")
     if parameter.conditions():
         raise SpecError(f"{text}: {name} takes part only under a condition; name parameters that always do.")

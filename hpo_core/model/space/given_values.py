@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from hpo_core.model.short_text import some
+from hpo_core.model.short_text import meant_or_known
 from hpo_core.model.space.scalars import said
 from hpo_core.model.space.search_space import SearchSpace
 from hpo_core.model.trial import Params
@@ -23,8 +22,7 @@ def given_values(space: SearchSpace, values: Mapping[str, Any], where: str) -> P
             the given values do not meet; with place, value, rule and cure.
     """
     if unknown := [name for name in values if name not in space.parameters]:
-        near = difflib.get_close_matches(str(unknown[0]), space.parameters, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has {some(space.parameters)}"
+        hint = meant_or_known(unknown[0], space.parameters, "it has")
         raise ValueError(f"{where}: {said(unknown[0])} is no parameter of the space; {hint}")
     found: Params = {}
     for name in space.order:

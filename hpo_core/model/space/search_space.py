@@ -7,6 +7,7 @@ from typing import Any
 
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
+from hpo_core.model.short_text import meant_or_known
 from hpo_core.model.space.dependent_ranges import widest
 from hpo_core.model.space.parameter import ParameterType
 from hpo_core.model.space.when import Condition, alternatives, holds, in_words
@@ -35,7 +36,7 @@ class SearchSpace:
                     where = "when" if other not in parameter.references().values() else "low or high"
                     raise ValueError(
                         f"space.{name}.{where} names {other!r}, which is no parameter of this space; "
-                        f"known: {_some(self._given)}"
+                        f"{meant_or_known(other, self._given)}"
                     )
         self.order = self._sorted()
         self.parameters: dict[str, ParameterType] = {}
@@ -58,7 +59,8 @@ class SearchSpace:
                 raise ValueError(f"forbidden[{i}] is empty, which forbids everything; name parameters, or drop it")
             if unknown := [name for name in condition if name not in self._given]:
                 raise ValueError(
-                    f"forbidden[{i}] names {unknown[0]!r}, which is no parameter; known: {_some(self._given)}"
+                    f"forbidden[{i}] names {unknown[0]!r}, which is no parameter; "
+                    f"{meant_or_known(unknown[0], self._given)}"
                 )
             for other, test in condition.items():
                 test.check(f"forbidden[{i}]", other, self.parameters[other])

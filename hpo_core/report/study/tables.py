@@ -12,7 +12,6 @@ from hpo_core.model.events import TrialAbandoned
 from hpo_core.report.study.series import Series
 from hpo_core.report.style import text
 from hpo_core.search.search_settings import Progress
-from hpo_core.spec import notices
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.jobs.data_words import data_words
 from hpo_core.views.jobs.device_words import granted_words
@@ -23,7 +22,7 @@ from hpo_core.views.next_command import next_command
 from hpo_core.views.repeat_spread import spread_of
 from hpo_core.views.rung_names import halt_words
 from hpo_core.views.sharing.standings import share_words
-from hpo_core.views.summary import exhausted_words, other_best_words, rule_words
+from hpo_core.views.summary import exhausted_words, notices_of, other_best_words, rule_words
 from hpo_core.views.trial_state import trial_state
 
 TOP, FAILURES, UNBROKEN = 15, 50, 16
@@ -114,7 +113,7 @@ def head(series: Series, links: Mapping[str, str]) -> str:
         note = f'<p class="halted">{text(halt_words(spec, halted), 400)}</p>'
     elif study.state.exhausted:
         note = f'<p class="about">{text(exhausted_words(study), 400)}</p>'
-    for notice in notices(spec, study.state.extra_configs):
+    for notice in notices_of(study):
         note += f'<p class="about">{text(notice, 400)}</p>'
     for line, trial in series.warnings.items():
         note += f'<p class="about">{text(f"Training warned, first in trial {trial}: {line}", 500)}</p>'

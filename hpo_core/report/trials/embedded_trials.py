@@ -205,7 +205,7 @@ def _spread_at_results(series: Series, trial: TrialRecord) -> dict[int, float]:
 
 def _story(series: Series, trial: TrialRecord) -> list[str]:
     """Without its parameters and its state, which stand beside it."""
-    created, *others = trial_story(series.study.state, trial.number)[:-1]
+    created, *others = trial_story(series.study, trial.number)[:-1]
     return [line[:2_000] for line in (created.partition(": ")[0], *others)]
 
 

@@ -2,8 +2,8 @@
 
 By the rule, ``floor(n / eta)`` of ``n`` results leave a rung. ASHA promotes a few more while a rung fills
 (mispromotions), so that its end above that is luck; an extension makes its rungs wider. Therefore a synchronous
-bracket that cannot reach R is refused, as the assertion of Algorithm 1 does; for ASHA there is a notice before
-the start.
+bracket that cannot reach R is refused, as the assertion of Algorithm 1 does; for ASHA there is a notice that no trial
+may get there, until one does.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def configs_to_reach(highest_level: Callable[[int], int], top: int, configs: int
 
 
 def too_few(highest_level: Callable[[int], int], top: int, configs: int, reduction_factor: float) -> list[str]:
-    """The notice that no trial is promoted to the maximum resource; empty where one is."""
+    """The notice that no trial may be promoted to the maximum resource; empty where the rule promotes one."""
     reached = highest_level(configs)
     if reached >= top:
         return []
     needed = configs_to_reach(highest_level, top, configs)
     more = f"at least {needed:,} configurations" if needed else "more configurations"
     return [
-        f"By the rule floor(n / {reduction_factor:g}) no trial is promoted beyond {reached:,} of "
-        f"max_resource = {top:,}: {configs:,} configurations are too few. Use {more}, a larger min_resource, or a "
-        "smaller max_resource; or extend the study later."
+        f"By the rule floor(n / {reduction_factor:g}) {configs:,} configurations bring a trial to {reached:,}, and may "
+        f"not bring one to max_resource = {top:,}. Use {more}, a larger min_resource, or a smaller max_resource; or "
+        "extend the study later."
     ]

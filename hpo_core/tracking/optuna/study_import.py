@@ -22,6 +22,7 @@ from optuna.trial import FrozenTrial, TrialState
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.memory import MemoryJournal
 from hpo_core.model.errors import HpoError, SpecError, StudyExistsError, StudyNotFoundError
+from hpo_core.model.short_text import meant_or_known
 from hpo_core.model.space import PARAMETER_TYPES
 from hpo_core.model.space.number import NumberParameter
 from hpo_core.model.trial import Job, Outcome, Point, Report
@@ -156,8 +157,7 @@ def _load(storage: str, source: str) -> OptunaStudy:
         raise HpoError(f"{shown} cannot be read as an Optuna storage ({reason_of(error)}).") from error
     finally:
         optuna.logging.set_verbosity(verbosity)
-    some = ", ".join(repr(name) for name in names[:10]) or "none"
-    raise HpoError(f"{shown} has no study {source!r}. It has: {some}.")
+    raise HpoError(f"{shown} has no study {source!r}; {meant_or_known(source, names, 'it has')}")
 
 
 def _constraint_names(study: OptunaStudy) -> list[str]:

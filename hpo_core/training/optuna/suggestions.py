@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.short_text import did_you_mean
 
 NO_SUCH_ATTRIBUTE = (
     "trial.{name} is not there: the trial of a study here has suggest_*, report, should_prune, set_constraint, "
@@ -113,9 +114,10 @@ def suggested_value(
         check_constant(call, name, asked, params[name])
         return params[name]
     if known is None:
+        meant = did_you_mean(name, space)
         raise ObjectiveError(
-            f"trial.{call}({name!r}): the study's space has no {name!r}; it has {', '.join(space)}. Write {line} under "
-            "space (values come from there), or correct the name."
+            f"trial.{call}({name!r}): the study's space has no {name!r}; it has {', '.join(space)}"
+            f"{f'; {meant}' if meant else '.'} Write {line} under space (values come from there), or correct the name."
         )
     if not same_range(asked, known):
         here = f"`{name}: {to_yaml(known)}`"

@@ -1,0 +1,143 @@
+"""Names that people mistype: each is answered by one rule, with what was meant or with what there is."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from hpo_core.cli.app import app as core
+from hpo_core.model.errors import SpecError
+from hpo_core.model.short_text import did_you_mean, meant_or_known, near_names
+from hpo_core.spec import StudySpec
+from hpo_flows.command import app
+from tests.conftest import make_spec
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("typed", "known", "near"),
+    [
+        ("TPESampller", ["random", "GPSampler", "TPESampler"], ["TPESampler"]),
+        ("lcoal", ["local", "local_cuda", "slurm"], ["local"]),
+        ("minimum", ["min", "max"], ["min"]),
+        ("highest", ["all_rungs", "highest_rung"], ["highest_rung"]),
+        ("DIGITS", ["digits", "texts"], ["digits"]),
+        ("study-7", ["study-1", "study-2", "study-3", "study-4"], ["study-1", "study-2", "study-3"]),
+        ("nope", ["open", "nodes", "one", "none-left"], []),
+        ("lr", ["learning_rate", "x", "wd"], []),
+        ("", ["a", "b"], []),
+        ("elephants", ["world"], []),
+    ],
+)
+def test_near_is_a_slip_or_a_beginning(typed: str, known: list[str], near: list[str]) -> None:
+    assert near_names(typed, known) == near
+
+
+def test_words_name_what_was_meant_or_what_there_is() -> None:
+    assert did_you_mean("ahsa", ["asha", "random"]) == "did you mean 'asha'?" and did_you_mean("x", ["asha"]) == ""
+    assert meant_or_known("bayes", ["asha", "random"]) == "there are asha, random"
+    assert meant_or_known("x", []) == "there are none"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sampler": {"name": "TPESampller"}}, "did you mean 'TPESampler'?"),
+        ({"sampler": {"name": "TPESampler", "n_startup_trails": 3}}, "did you mean 'n_startup_trials'?"),
+        ({"sampler": {"name": "optimal"}}, "is unknown: there are random, ranked_gp, .*; choose one of them"),
+        ({"search": {"method": "hyperbnad"}}, "did you mean 'hyperband'?"),
+        ({"search": {"method": "asha", "confgs": 3}}, "search.confgs: unknown key; did you mean 'configs'?"),
+        ({"search": {"method": "asha", "variant": "stoping", "max_resource": 9}}, "did you mean 'stopping'?"),
+        ({"serch": {}}, "serch: unknown key; did you mean 'search'?"),
+        ({"cluster": {"kind": "slrum"}}, "did you mean 'slurm'?"),
+        ({"packing": {"policy": "best_fti"}}, "did you mean 'best_fit'?"),
+        ({"packing": {"by": ["xx"]}}, "did you mean 'x'?"),
+        ({"packing": {"demand": {"memroy": "2GB"}}}, "did you mean 'memory'?"),
+        ({"metric": {"name": "loss", "mode": "minimum"}}, "did you mean 'min'?"),
+        ({"best_of": "highest"}, "did you mean 'highest_rung'?"),
+        ({"start_with": [{"xx": 1}]}, "did you mean 'x'?"),
+        ({"forbidden": [{"xx": 1}]}, "did you mean 'x'?"),
+        ({"search": {"method": "grid", "points": {"xx": 3}}}, "did you mean 'x'?"),
+        ({"search": {"method": "pbt", "population": 2, "generations": 2, "bounds": {"xx": [0, 1]}}}, "'x'?"),
+    ],
+)
+def test_a_name_in_a_study_file(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError, match=said.replace("?", r"\?")):
+        make_spec(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"cluster": {"kind": "local_cuda", "workers": 2}},
+            "cluster.workers: unknown key here, though other parts or methods take it; "
+            "cluster with kind = local_cuda takes worker_timeout, kind, devices, dashboard",
+        ),
+        ({"checkpoints": {"every": 3}}, "checkpoints.every: unknown key; checkpoints takes max_bytes, max_count, "),
+        ({"colour": 3}, "colour: unknown key; the study takes study, objective, "),
+        ({"search": {"method": "random", "points": 3}}, "search with method = random takes method, configs, "),
+    ],
+)
+def test_a_key_that_is_near_to_none_is_told_what_its_place_takes(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(said)):
+        make_spec(**changes)
+
+
+def test_a_key_is_compared_with_those_of_its_place_first() -> None:
+    """Elsewhere there is one that is nearer: retries, of the section training."""
+    with pytest.raises(SpecError, match=r"journal.retry: unknown key; did you mean 'retry_seconds'\?"):
+        make_spec(journal={"retry": 3})
+
+
+def study_file(folder: Path) -> str:
+    plain = StudySpec.plain(make_spec()) | {"objective": "train:train"}
+    (folder / "study.yaml").write_text(json.dumps(plain))
+    (folder / "train.py").write_text("def train(trial):\n    pass\n")
+    return str(folder / "study.yaml")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("tuen study.yaml", "No such command 'tuen'; did you mean 'tune'?"),
+        ("hsitory", "No such command 'hsitory'; did you mean 'history'?"),
+        ("elephants", "No such command 'elephants'."),
+        ("history lst", "'lst' is not one of 'list', 'export', 'import', 'forget'; did you mean 'list'?"),
+        ("simulate FILE --wrokers 3", "No such option: --wrokers (Possible options: --workers)"),
+        ("simulate FILE --compare 3", "No such option: --compare"),
+        ("simulate FILE --method ahsa", "did you mean 'asha'?"),
+        ("simulate FILE --policy fil --devices 2xA100-80GB", "did you mean 'fill'?"),
+        ("simulate FILE --set serch.configs=3", "did you mean 'search'?"),
+        ("try FILE --params xx=3", "--params: 'xx' is no parameter of the space; did you mean 'x'?"),
+    ],
+)
+def test_a_name_on_the_command_line(words: str, said: str, tmp_path: Path) -> None:
+    given = [study_file(tmp_path) if word == "FILE" else word for word in words.split()]
+    result = CliRunner().invoke(app, given, env={"HPO_HOME": str(tmp_path / "home"), "COLUMNS": "200"})
+    assert result.exit_code != 0
+    lines = f"{result.output} {result.exception}".rstrip().splitlines()
+    assert any(said in line for line in lines) and not any(line.endswith("?.") for line in lines), lines
+    if not said.endswith("?") and "options:" not in said:
+        assert not any("mean" in line or "Possible" in line for line in lines)
+
+
+def test_the_command_of_the_core_alone_answers_likewise() -> None:
+    assert "did you mean 'audit'?" in CliRunner().invoke(core, ["audti"]).output
+
+
+def test_one_rule_serves_all_names() -> None:
+    """A second one would call near what this one does not."""
+    others = [
+        str(path.relative_to(ROOT))
+        for folder in ("hpo_core", "flows")
+        for path in (ROOT / folder).rglob("*.py")
+        if re.search(r"difflib|get_close_matches", path.read_text())
+    ]
+    assert not others
