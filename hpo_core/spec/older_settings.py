@@ -11,7 +11,7 @@ from typing import Any
 from hpo_core.search.registry import settings_class
 
 _CHECKPOINTS: dict[str, Any] = {"removal": "final_place"}
-_TRAINING: dict[str, Any] = {"max_lost": None, "fail_fast_diverged": None}
+_TRAINING: dict[str, Any] = {"max_lost": None}
 
 
 def with_later_settings(spec: dict[str, Any]) -> dict[str, Any]:

@@ -63,14 +63,9 @@ class TrainingSpec(Part):
     fail_fast: int | None = Field(
         default=5,
         ge=1,
-        description="Halt when so many trials were abandoned before the first success; null: never, nor by "
-        "fail_fast_diverged.",
-    )
-    fail_fast_diverged: int | None = Field(
-        default=20,
-        ge=1,
-        description="Halt when the first so many trials (after a resume: the next ones) have all ended and none has a "
-        "finite value: each diverged (NaN, infinite) or was abandoned; null: never.",
+        description="Halt when so many trials were abandoned before the first success, or when the first four times as "
+        "many (after a resume: the next ones) have all ended without a finite value: each diverged (NaN, infinite) or "
+        "was abandoned; null: never.",
     )
     threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] | None = Field(
         default=None,

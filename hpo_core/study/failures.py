@@ -18,6 +18,10 @@ from hpo_core.model.trial import Outcome, Report
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState, TrialRecord, retries_left
 
+DIVERGED_FACTOR = 4
+"""Trials without a finite value that halt a study, as a multiple of ``fail_fast``: some diverge in a lawful search. By
+default 20: where 4 of 5 trials diverge lawfully, the first 20 all do in 1 study of 87."""
+
 
 class FailureRules:
     """Decides what becomes of a trial whose attempt failed. Holds no state of its own."""
@@ -99,9 +103,10 @@ class FailureRules:
         Trials that diverge often end early. So it counts the first trials once all of them have ended: among those
         that have ended so far, trials that diverged would be too many.
         """
-        state, limit = self._state, self._training.fail_fast_diverged
-        if limit is None or self._training.fail_fast is None or state.finite_results or state.halted:
+        state = self._state
+        if self._training.fail_fast is None or state.finite_results or state.halted:
             return
+        limit = DIVERGED_FACTOR * self._training.fail_fast
         first = state.trials[state.reopened_at : state.reopened_at + limit]
         if len(first) == limit and all(trial.has_ended for trial in first):
             failed = sum(trial.abandoned is not None for trial in first)

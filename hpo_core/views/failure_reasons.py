@@ -101,10 +101,9 @@ def no_result_words(study: Study) -> str:
     state, training = study.state, study.spec.training
     if state.finite_results or not state.trials or study.status == "open":
         return ""
-    if study.status == "halted":
-        limits = [limit for limit in (training.fail_fast, training.fail_fast_diverged) if limit is not None]
-        if training.fail_fast is None or sum(trial.has_ended for trial in state.trials) < min(limits):
-            return ""
+    ended = sum(trial.has_ended for trial in state.trials)
+    if study.status == "halted" and (training.fail_fast is None or ended < training.fail_fast):
+        return ""
     found = failures_of(state)
     counts = [f"{found.diverged:,} diverged (NaN or infinite)"] if found.diverged else []
     counts += [f"{found.failed:,} failed"] if found.failed else []
