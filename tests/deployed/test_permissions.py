@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from prefect.utilities.callables import parameter_schema
@@ -34,6 +36,7 @@ from hpo_flows.deployed.form import (
 from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.retrain import retrain
+from hpo_flows.retraining.challengers import check_function
 from hpo_flows.tune import tune
 from tests.conftest import make_spec
 
@@ -47,8 +50,111 @@ pythonpath: [%s]
 """
 
 
+NET = """
+import json
+import os.path
+import shutil as files
+from functools import cache, partial
+from json import loads
+from os import remove as delete, system
+from . import inner
+from .inner import fit_inner, walk
+from .listed import *
+try:
+    from os import getcwd as where
+except ImportError:
+    def where(): ...
+
+def fit(trial): ...
+def load(path): ...
+@cache
+def build(params): ...
+class Net:
+    def train(self): ...
+class Callable:
+    def __call__(self, trial): ...
+
+fit_small = partial(fit, size=1)
+fit_object = Callable()
+fit_lambda = lambda trial: None
+fit_alias = fit
+fit_method = Net().train
+fit_of_inner = inner.fit_inner
+fit_either = fit if os.path else fit_inner
+erase = os.remove
+clear = files.rmtree
+clear_alias = clear
+read, erase_too = json.loads, os.unlink
+either = fit if os.path else os.system
+looked_up = getattr(os, "system")
+one_of = [os.system][0]
+typed: Callable
+circle = other = circle
+if True:
+    from subprocess import run
+with open(os.devnull) as opened, open(os.devnull) as _: ...
+for each in (os.system,): ...
+def later():
+    global late
+    late = os.system
+late = fit
+"""
+INNER = """
+from os import walk
+def fit_inner(trial): ...
+"""
+LISTED = """
+from os import abort
+from json import dumps
+from shutil import *
+__all__ = ["on_purpose"]
+__all__ += ("dumps",)
+def on_purpose(trial): ...
+"""
+OWN = [
+    *("fit", "load", "build", "Net", "fit_small", "fit_object", "fit_lambda", "fit_alias", "fit_inner", "fit_of_inner"),
+    *("fit_either", "later", "on_purpose", "dumps"),
+]
+FOREIGN = [
+    *(
+        "loads",
+        "delete",
+        "system",
+        "json",
+        "inner",
+        "os",
+        "os.remove",
+        "os.path.join",
+        "files",
+        "walk",
+        "where",
+        "erase",
+    ),
+    *("clear", "clear_alias", "read", "erase_too", "either", "looked_up", "one_of", "typed", "circle", "run", "opened"),
+    *(
+        "each",
+        "late",
+        "fit_method",
+        "abort",
+        "rmtree",
+        "partial",
+        "absent",
+        "",
+        "__builtins__",
+        "Net.train",
+        "inner.walk",
+        "fit.__call__",
+    ),
+]
+
+
 @pytest.fixture
-def permissions(tmp_path: Path) -> Permissions:
+def permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Permissions:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "__init__.py").write_text("raise RuntimeError('nothing is imported to look at it')")
+    for name, code in {"net": NET, "inner": INNER, "listed": LISTED}.items():
+        (tmp_path / "models" / f"{name}.py").write_text(code)
     folder = tmp_path / "studies"
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "a.yaml").write_text(STUDY % tmp_path)
@@ -85,6 +191,62 @@ def test_nothing_is_allowed_unless_said() -> None:
         made(permissions)
 
 
+@pytest.mark.parametrize("name", OWN)
+def test_what_an_allowed_module_defines_or_lists_is_allowed(permissions: Permissions, name: str) -> None:
+    assert permissions.allows_objective(f"models.net:{name}")
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_an_allowed_module_merely_imports_is_refused_everywhere(permissions: Permissions, name: str) -> None:
+    """`data.load: models.net:remove` once deleted the partitions."""
+    function = f"models.net:{name}"
+    assert not permissions.allows_objective(function)
+    spec = make_spec(objective="models.net:fit", data={"partitions": ["a"], "folder": str(permissions.folder)})
+    assert spec.data is not None
+    asked = [
+        spec.model_copy(update={"objective": function}),
+        spec.model_copy(update={"build": function}),
+        spec.model_copy(update={"data": spec.data.model_copy(update={"load": function})}),
+    ]
+    permissions.check(spec)
+    for one in asked:
+        with pytest.raises(NotAllowedError, match=f"= '{re.escape(function)}' is not allowed here"):
+            permissions.check(one)
+    in_full = dataclasses.replace(permissions, objectives=("models", function))
+    for one in asked:
+        in_full.check(one)  # the operator's word
+
+
+def test_a_refused_name_is_said_with_where_it_comes_from(permissions: Permissions) -> None:
+    with pytest.raises(NotAllowedError, match="models.net has it from os:system, and does not list it in __all__"):
+        permissions.check_function("objective", "models.net:system")
+    with pytest.raises(NotAllowedError, match="'models.net' gives 'one_of' its value in a way that cannot be read"):
+        permissions.check_function("objective", "models.net:one_of")
+    with pytest.raises(NotAllowedError, match="there is no module 'models.absent' here"):
+        permissions.check_function("objective", "models.absent:fit")
+
+
+def test_modules_are_looked_for_where_they_are_imported_from(permissions: Permissions, tmp_path: Path) -> None:
+    other = tmp_path / "other" / "models"
+    other.mkdir(parents=True)
+    (other / "__init__.py").write_text("")
+    (other / "net.py").write_text("from os import system as fit\ndef system(trial): ...\n")
+    assert not permissions.allows_objective("models.net:fit", [str(other.parent)])
+    assert permissions.allows_objective("models.net:system", [str(other.parent)])
+
+
+@pytest.mark.parametrize("name", ["system", "walk"])
+def test_an_evaluation_function_of_a_deployment_is_no_imported_one(
+    permissions: Permissions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("HPO_ALLOWED_OBJECTIVES", "models")
+    monkeypatch.setenv("HPO_IMPORT_FOLDERS", str(tmp_path))
+    monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", str(uuid4()))
+    check_function("models.net:fit")
+    with pytest.raises(NotAllowedError, match=f"evaluate = 'models.net:{name}' is not allowed here"):
+        check_function(f"models.net:{name}")
+
+
 def test_settings_are_read_from_the_environment(tmp_path: Path) -> None:
     permissions = Permissions.of_environment(
         {"HPO_ALLOWED_OBJECTIVES": " a, b.c:f ,", "HPO_STUDY_FOLDER": str(tmp_path), "HPO_IMPORT_FOLDERS": "/x:/y"}
@@ -114,7 +276,7 @@ def made(permissions: Permissions, **changes: Any) -> StudySpec:
 
 
 def test_what_needs_a_cluster_is_judged_by_the_one_that_was_chosen() -> None:
-    permissions = Permissions(("models",), clusters=("tls://a:1",))
+    permissions = Permissions(("models.net:fit",), clusters=("tls://a:1",))
     fields: dict[str, Any] = {
         "objective": "models.net:fit",
         "numbers": [{"name": "rate", "low": 1e-4, "high": 1, "log": True}],
@@ -438,7 +600,7 @@ def test_a_parameter_called_data_names_what_lies_in_the_folder_of_data(permissio
 
 
 def test_a_form_says_how_long_a_worker_may_be_silent() -> None:
-    permissions = Permissions(("models",), clusters=("tls://a:1",))
+    permissions = Permissions(("models:fit",), clusters=("tls://a:1",))
     spec = make_spec(objective="models:fit")
     local = LocalWorkers(workers=3, worker_timeout=30, dashboard=True)
     made = with_changes(spec, "one", permissions, seed=None, cluster=local)

@@ -103,7 +103,9 @@ class Permissions:
         used = {
             spec.objective
             for spec in specs
-            if spec is not None and spec.objective is not None and self.allows_objective(spec.objective, spec.pythonpath)
+            if spec is not None
+            and spec.objective is not None
+            and self.allows_objective(spec.objective, spec.pythonpath)
         }
         return sorted(named | used)
 
@@ -147,7 +149,7 @@ class Permissions:
         if not any(":" not in entry and f"{module}.".startswith(f"{entry}.") for entry in self.objectives):
             return ""
         if function in aliases:
-            return f": modules have it from each other, and none defines it"
+            return ": modules have it from each other, and none defines it"
         try:
             found = origins(function, folders)
         except UnknownOriginError as error:
