@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from prefect.utilities.callables import parameter_schema
 from pydantic import TypeAdapter, ValidationError
 
+from hpo_core.home import Home
 from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Outcome
 from hpo_core.spec import (
@@ -21,9 +23,12 @@ from hpo_core.spec import (
     DemandSpec,
     LocalClusterSpec,
     PackingSpec,
+    ShareSpec,
     StudySpec,
     TrainingSpec,
+    load_spec,
 )
+from hpo_core.study import Study
 from hpo_flows.deployed.flows import rerun, resume, tune_file
 from hpo_flows.deployed.form import (
     _ASKED_ELSEWHERE,
@@ -35,6 +40,7 @@ from hpo_flows.deployed.form import (
 )
 from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
+from hpo_flows.deployed.study_runs import recorded_study
 from hpo_flows.retrain import retrain
 from hpo_flows.retraining.challengers import check_function
 from hpo_flows.tune import tune
@@ -263,16 +269,17 @@ def test_where_an_allowed_name_is_imported_from_is_no_choice_of_the_run(
         permissions.load("deep/a.yaml")
 
 
-def made(permissions: Permissions, **changes: Any) -> StudySpec:
+def made(permissions: Permissions, cluster: LocalWorkers | DaskScheduler | None = None, **changes: Any) -> StudySpec:
     """The study of a form, as the flow makes it."""
+    chosen = cluster or LocalWorkers(workers=3)
     fields: dict[str, Any] = {
         "objective": "models.net:fit",
         "numbers": [{"name": "rate", "low": 1e-4, "high": 1, "log": True}],
         "choices": [{"name": "kind", "values": ["sgd", "16", "true", "no", "1e-3", "'8'"]}],
         "method": DEFAULT_METHOD,
     }
-    spec = filled_in(permissions, **(fields | changes))
-    return with_changes(spec, "named", permissions, seed=4, cluster=LocalWorkers(workers=3))
+    spec = filled_in(permissions, cluster=cluster, **(fields | changes))
+    return with_changes(spec, "named", permissions, seed=4, cluster=chosen)
 
 
 def test_what_needs_a_cluster_is_judged_by_the_one_that_was_chosen() -> None:
@@ -608,3 +615,85 @@ def test_a_form_says_how_long_a_worker_may_be_silent() -> None:
     at = DaskScheduler(address="tls://a:1", worker_timeout=90)
     made = with_changes(spec, "two", permissions, seed=None, cluster=at)
     assert made.cluster == AddressClusterSpec(address="tls://a:1", worker_timeout=90)
+
+
+MOST = "{weight: 2, priority: 1, slots: 8}"
+
+
+def bounded(permissions: Permissions, most: str = MOST) -> Permissions:
+    read = Permissions.of_environment({"HPO_ALLOWED_SHARE": most})
+    return dataclasses.replace(permissions, share=read.share, clusters=("tls://a:1",))
+
+
+@pytest.mark.parametrize(
+    ("share", "at_address", "most", "says"),
+    [
+        ({"weight": 2.5}, True, MOST, "share.weight = 2.5 is more than 2, which is not allowed here"),
+        ({"priority": 2}, True, MOST, "share.priority = 2 is more than 1"),
+        ({"pool": "cpu", "weight": 3}, False, MOST, "share.weight = 3 is more than 2"),
+        ({"preempt": True, "wait": 3600}, True, MOST, "share.preempt = true ends attempts of other studies"),
+        ({"preempt": True}, True, "{preempt: true, wait: 300}", "share.wait = 60 is less than 300"),
+        (None, True, MOST, "share is absent, so the study would take every slot"),
+        ({"pool": "mine"}, True, MOST, "share.pool = 'mine' leaves nothing to the other studies"),
+        ({"pool": "mine"}, True, "{pool: gpu}", "the pool is 'gpu'"),
+        ({"pool": "cpu", "slots": 1}, False, MOST, "share.slots = 1 makes the pool smaller"),
+        ({"pool": "cpu", "slots": 8}, False, "true", "share.slots = 8 makes the pool smaller"),
+        ({"weight": 2}, True, "true", "share.weight = 2 is more than 1"),
+    ],
+)
+def test_a_deployment_claims_no_more_of_a_pool_than_its_operator_allows(
+    permissions: Permissions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    share: dict[str, Any] | None,
+    at_address: bool,
+    most: str,
+    says: str,
+) -> None:
+    """By form, study file and record alike; a schedule and the API hand the form's parameters in."""
+    limited = bounded(permissions, most)
+    cluster: dict[str, Any] = {"kind": "address", "address": "tls://a:1"} if at_address else {"kind": "local"}
+    assert limited.folder is not None
+    file = limited.folder / "shared.yaml"
+    file.write_text((STUDY % tmp_path) + f"\nshare: {json.dumps(share)}\ncluster: {json.dumps(cluster)}\n")
+    with pytest.raises(NotAllowedError, match=re.escape(says)):
+        limited.load("shared.yaml")
+    chosen = DaskScheduler(address="tls://a:1") if at_address else LocalWorkers(workers=2)
+    with pytest.raises(NotAllowedError, match=re.escape(says)):
+        made(limited, chosen, **({} if share is None else {"further": {"share": json.dumps(share)}}))
+    monkeypatch.setenv("HPO_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HPO_ALLOWED_OBJECTIVES", "models")
+    monkeypatch.setenv("HPO_IMPORT_FOLDERS", str(tmp_path))
+    monkeypatch.setenv("HPO_ALLOWED_CLUSTERS", "tls://a:1")
+    monkeypatch.setenv("HPO_ALLOWED_SHARE", most)
+    journal = Home().open_journal()
+    Study.create(load_spec(file), journal)
+    journal.close()
+    with pytest.raises(NotAllowedError, match=re.escape(says)):
+        recorded_study("inner")
+    assert permissions.share is None
+    dataclasses.replace(permissions, clusters=("tls://a:1",)).load("shared.yaml")  # without a bound all is allowed
+
+
+@pytest.mark.parametrize(
+    ("share", "at_address"),
+    [
+        ({"weight": 2, "priority": 1}, True),
+        ({"weight": 0.5, "priority": -3}, True),
+        ({"pool": "cpu", "slots": 9}, False),
+        (None, False),
+    ],
+)
+def test_a_claim_within_the_bound_is_taken(
+    permissions: Permissions, share: dict[str, Any] | None, at_address: bool
+) -> None:
+    chosen = DaskScheduler(address="tls://a:1") if at_address else LocalWorkers(workers=2)
+    spec = made(bounded(permissions), chosen, **({} if share is None else {"further": {"share": json.dumps(share)}}))
+    assert spec.share == (None if share is None else ShareSpec(**share))
+
+
+@pytest.mark.parametrize("text", ["{weight: heavy}", "{wieght: 2}", "5", "{", "false", "[]"])
+def test_a_bound_that_cannot_be_read_is_refused_with_an_example(text: str) -> None:
+    """Else a misspelled one would allow everything."""
+    with pytest.raises(SpecError, match="HPO_ALLOWED_SHARE = .* write it as share of a study file, such as"):
+        Permissions.of_environment({"HPO_ALLOWED_SHARE": text})
