@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -24,12 +25,15 @@ def share(
 ) -> None:
     """Change a study's weight or priority in the pool that it shares; without options, show how it stands.
 
-    A running study follows within seconds, and a resumed one keeps the change.
+    A running study follows within seconds, and a resumed one keeps the change. Where HPO_ALLOWED_SHARE is set, as for
+    deployments, it bounds this as well.
     """
     from hpo_core.execution.pool_seat import pool_of
     from hpo_core.journal.pools import live_rows, pools_of
     from hpo_core.journal.sql import current_owner, is_alive
     from hpo_core.model.devices.pool_member import Wish
+    from hpo_core.spec import AddressClusterSpec
+    from hpo_core.spec.share_bound import ALLOWED_SHARE, allowed_share, excess
     from hpo_core.study import Study
     from hpo_core.views.sharing.standings import standings
 
@@ -44,6 +48,13 @@ def share(
             f"Study {name!r} shares its slots with nobody (no share in its settings), so it has no weight or "
             "priority. A new study has one with --set share.pool=NAME."
         )
+    change: dict[str, Any] = {"weight": weight, "priority": priority}
+    claim = spec.share.model_copy(update={key: value for key, value in change.items() if value is not None})
+    most = allowed_share(os.environ)
+    if most is not None and claim != spec.share:
+        at_address = isinstance(spec.cluster, AddressClusterSpec)
+        if why := excess(claim, most, at_address=at_address):
+            raise SpecError(f"{why}, which {ALLOWED_SHARE} does not allow here. Whoever sets it can change it.")
     pools = pools_of(source)
     present = [row.pool for row in pools.all() if row.study == name and row.member is not None]
     pool = present[0] if present else pool_of(spec, current_owner().host)  # it may have run on another machine before

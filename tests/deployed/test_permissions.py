@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
+import re
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from prefect.utilities.callables import parameter_schema
 from pydantic import TypeAdapter, ValidationError
 
+from hpo_core.home import Home
 from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Outcome
 from hpo_core.spec import (
@@ -19,9 +23,12 @@ from hpo_core.spec import (
     DemandSpec,
     LocalClusterSpec,
     PackingSpec,
+    ShareSpec,
     StudySpec,
     TrainingSpec,
+    load_spec,
 )
+from hpo_core.study import Study
 from hpo_flows.deployed.flows import rerun, resume, tune_file
 from hpo_flows.deployed.form import (
     _ASKED_ELSEWHERE,
@@ -33,7 +40,9 @@ from hpo_flows.deployed.form import (
 )
 from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
+from hpo_flows.deployed.study_runs import recorded_study
 from hpo_flows.retrain import retrain
+from hpo_flows.retraining.challengers import check_function
 from hpo_flows.tune import tune
 from tests.conftest import World, fresh, make_spec
 
@@ -47,8 +56,111 @@ pythonpath: [%s]
 """
 
 
+NET = """
+import json
+import os.path
+import shutil as files
+from functools import cache, partial
+from json import loads
+from os import remove as delete, system
+from . import inner
+from .inner import fit_inner, walk
+from .listed import *
+try:
+    from os import getcwd as where
+except ImportError:
+    def where(): ...
+
+def fit(trial): ...
+def load(path): ...
+@cache
+def build(params): ...
+class Net:
+    def train(self): ...
+class Callable:
+    def __call__(self, trial): ...
+
+fit_small = partial(fit, size=1)
+fit_object = Callable()
+fit_lambda = lambda trial: None
+fit_alias = fit
+fit_method = Net().train
+fit_of_inner = inner.fit_inner
+fit_either = fit if os.path else fit_inner
+erase = os.remove
+clear = files.rmtree
+clear_alias = clear
+read, erase_too = json.loads, os.unlink
+either = fit if os.path else os.system
+looked_up = getattr(os, "system")
+one_of = [os.system][0]
+typed: Callable
+circle = other = circle
+if True:
+    from subprocess import run
+with open(os.devnull) as opened, open(os.devnull) as _: ...
+for each in (os.system,): ...
+def later():
+    global late
+    late = os.system
+late = fit
+"""
+INNER = """
+from os import walk
+def fit_inner(trial): ...
+"""
+LISTED = """
+from os import abort
+from json import dumps
+from shutil import *
+__all__ = ["on_purpose"]
+__all__ += ("dumps",)
+def on_purpose(trial): ...
+"""
+OWN = [
+    *("fit", "load", "build", "Net", "fit_small", "fit_object", "fit_lambda", "fit_alias", "fit_inner", "fit_of_inner"),
+    *("fit_either", "later", "on_purpose", "dumps"),
+]
+FOREIGN = [
+    *(
+        "loads",
+        "delete",
+        "system",
+        "json",
+        "inner",
+        "os",
+        "os.remove",
+        "os.path.join",
+        "files",
+        "walk",
+        "where",
+        "erase",
+    ),
+    *("clear", "clear_alias", "read", "erase_too", "either", "looked_up", "one_of", "typed", "circle", "run", "opened"),
+    *(
+        "each",
+        "late",
+        "fit_method",
+        "abort",
+        "rmtree",
+        "partial",
+        "absent",
+        "",
+        "__builtins__",
+        "Net.train",
+        "inner.walk",
+        "fit.__call__",
+    ),
+]
+
+
 @pytest.fixture
-def permissions(tmp_path: Path) -> Permissions:
+def permissions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Permissions:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "__init__.py").write_text("raise RuntimeError('nothing is imported to look at it')")
+    for name, code in {"net": NET, "inner": INNER, "listed": LISTED}.items():
+        (tmp_path / "models" / f"{name}.py").write_text(code)
     folder = tmp_path / "studies"
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "a.yaml").write_text(STUDY % tmp_path)
@@ -85,6 +197,62 @@ def test_nothing_is_allowed_unless_said() -> None:
         made(permissions)
 
 
+@pytest.mark.parametrize("name", OWN)
+def test_what_an_allowed_module_defines_or_lists_is_allowed(permissions: Permissions, name: str) -> None:
+    assert permissions.allows_objective(f"models.net:{name}")
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_an_allowed_module_merely_imports_is_refused_everywhere(permissions: Permissions, name: str) -> None:
+    """`data.load: models.net:remove` once deleted the partitions."""
+    function = f"models.net:{name}"
+    assert not permissions.allows_objective(function)
+    spec = make_spec(objective="models.net:fit", data={"partitions": ["a"], "folder": str(permissions.folder)})
+    assert spec.data is not None
+    asked = [
+        spec.model_copy(update={"objective": function}),
+        spec.model_copy(update={"build": function}),
+        spec.model_copy(update={"data": spec.data.model_copy(update={"load": function})}),
+    ]
+    permissions.check(spec)
+    for one in asked:
+        with pytest.raises(NotAllowedError, match=f"= '{re.escape(function)}' is not allowed here"):
+            permissions.check(one)
+    in_full = dataclasses.replace(permissions, objectives=("models", function))
+    for one in asked:
+        in_full.check(one)  # the operator's word
+
+
+def test_a_refused_name_is_said_with_where_it_comes_from(permissions: Permissions) -> None:
+    with pytest.raises(NotAllowedError, match="models.net has it from os:system, and does not list it in __all__"):
+        permissions.check_function("objective", "models.net:system")
+    with pytest.raises(NotAllowedError, match="'models.net' gives 'one_of' its value in a way that cannot be read"):
+        permissions.check_function("objective", "models.net:one_of")
+    with pytest.raises(NotAllowedError, match="there is no module 'models.absent' here"):
+        permissions.check_function("objective", "models.absent:fit")
+
+
+def test_modules_are_looked_for_where_they_are_imported_from(permissions: Permissions, tmp_path: Path) -> None:
+    other = tmp_path / "other" / "models"
+    other.mkdir(parents=True)
+    (other / "__init__.py").write_text("")
+    (other / "net.py").write_text("from os import system as fit\ndef system(trial): ...\n")
+    assert not permissions.allows_objective("models.net:fit", [str(other.parent)])
+    assert permissions.allows_objective("models.net:system", [str(other.parent)])
+
+
+@pytest.mark.parametrize("name", ["system", "walk"])
+def test_an_evaluation_function_of_a_deployment_is_no_imported_one(
+    permissions: Permissions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv("HPO_ALLOWED_OBJECTIVES", "models")
+    monkeypatch.setenv("HPO_IMPORT_FOLDERS", str(tmp_path))
+    monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", str(uuid4()))
+    check_function("models.net:fit")
+    with pytest.raises(NotAllowedError, match=f"evaluate = 'models.net:{name}' is not allowed here"):
+        check_function(f"models.net:{name}")
+
+
 def test_settings_are_read_from_the_environment(tmp_path: Path) -> None:
     permissions = Permissions.of_environment(
         {"HPO_ALLOWED_OBJECTIVES": " a, b.c:f ,", "HPO_STUDY_FOLDER": str(tmp_path), "HPO_IMPORT_FOLDERS": "/x:/y"}
@@ -101,20 +269,21 @@ def test_where_an_allowed_name_is_imported_from_is_no_choice_of_the_run(
         permissions.load("deep/a.yaml")
 
 
-def made(permissions: Permissions, **changes: Any) -> StudySpec:
+def made(permissions: Permissions, cluster: LocalWorkers | DaskScheduler | None = None, **changes: Any) -> StudySpec:
     """The study of a form, as the flow makes it."""
+    chosen = cluster or LocalWorkers(workers=3)
     fields: dict[str, Any] = {
         "objective": "models.net:fit",
         "numbers": [{"name": "rate", "low": 1e-4, "high": 1, "log": True}],
         "choices": [{"name": "kind", "values": ["sgd", "16", "true", "no", "1e-3", "'8'"]}],
         "method": DEFAULT_METHOD,
     }
-    spec = filled_in(permissions, **(fields | changes))
-    return with_changes(spec, "named", permissions, seed=4, cluster=LocalWorkers(workers=3))
+    spec = filled_in(permissions, cluster=cluster, **(fields | changes))
+    return with_changes(spec, "named", permissions, seed=4, cluster=chosen)
 
 
 def test_what_needs_a_cluster_is_judged_by_the_one_that_was_chosen() -> None:
-    permissions = Permissions(("models",), clusters=("tls://a:1",))
+    permissions = Permissions(("models.net:fit",), clusters=("tls://a:1",))
     fields: dict[str, Any] = {
         "objective": "models.net:fit",
         "numbers": [{"name": "rate", "low": 1e-4, "high": 1, "log": True}],
@@ -454,7 +623,7 @@ def test_a_parameter_called_data_names_what_lies_in_the_folder_of_data(permissio
 
 
 def test_a_form_says_how_long_a_worker_may_be_silent() -> None:
-    permissions = Permissions(("models",), clusters=("tls://a:1",))
+    permissions = Permissions(("models:fit",), clusters=("tls://a:1",))
     spec = make_spec(objective="models:fit")
     local = LocalWorkers(workers=3, worker_timeout=30, dashboard=True)
     made = with_changes(spec, "one", permissions, seed=None, cluster=local)
@@ -462,3 +631,85 @@ def test_a_form_says_how_long_a_worker_may_be_silent() -> None:
     at = DaskScheduler(address="tls://a:1", worker_timeout=90)
     made = with_changes(spec, "two", permissions, seed=None, cluster=at)
     assert made.cluster == AddressClusterSpec(address="tls://a:1", worker_timeout=90)
+
+
+MOST = "{weight: 2, priority: 1, slots: 8}"
+
+
+def bounded(permissions: Permissions, most: str = MOST) -> Permissions:
+    read = Permissions.of_environment({"HPO_ALLOWED_SHARE": most})
+    return dataclasses.replace(permissions, share=read.share, clusters=("tls://a:1",))
+
+
+@pytest.mark.parametrize(
+    ("share", "at_address", "most", "says"),
+    [
+        ({"weight": 2.5}, True, MOST, "share.weight = 2.5 is more than 2, which is not allowed here"),
+        ({"priority": 2}, True, MOST, "share.priority = 2 is more than 1"),
+        ({"pool": "cpu", "weight": 3}, False, MOST, "share.weight = 3 is more than 2"),
+        ({"preempt": True, "wait": 3600}, True, MOST, "share.preempt = true ends attempts of other studies"),
+        ({"preempt": True}, True, "{preempt: true, wait: 300}", "share.wait = 60 is less than 300"),
+        (None, True, MOST, "share is absent, so the study would take every slot"),
+        ({"pool": "mine"}, True, MOST, "share.pool = 'mine' leaves nothing to the other studies"),
+        ({"pool": "mine"}, True, "{pool: gpu}", "the pool is 'gpu'"),
+        ({"pool": "cpu", "slots": 1}, False, MOST, "share.slots = 1 makes the pool smaller"),
+        ({"pool": "cpu", "slots": 8}, False, "true", "share.slots = 8 makes the pool smaller"),
+        ({"weight": 2}, True, "true", "share.weight = 2 is more than 1"),
+    ],
+)
+def test_a_deployment_claims_no_more_of_a_pool_than_its_operator_allows(
+    permissions: Permissions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    share: dict[str, Any] | None,
+    at_address: bool,
+    most: str,
+    says: str,
+) -> None:
+    """By form, study file and record alike; a schedule and the API hand the form's parameters in."""
+    limited = bounded(permissions, most)
+    cluster: dict[str, Any] = {"kind": "address", "address": "tls://a:1"} if at_address else {"kind": "local"}
+    assert limited.folder is not None
+    file = limited.folder / "shared.yaml"
+    file.write_text((STUDY % tmp_path) + f"\nshare: {json.dumps(share)}\ncluster: {json.dumps(cluster)}\n")
+    with pytest.raises(NotAllowedError, match=re.escape(says)):
+        limited.load("shared.yaml")
+    chosen = DaskScheduler(address="tls://a:1") if at_address else LocalWorkers(workers=2)
+    with pytest.raises(NotAllowedError, match=re.escape(says)):
+        made(limited, chosen, **({} if share is None else {"further": {"share": json.dumps(share)}}))
+    monkeypatch.setenv("HPO_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HPO_ALLOWED_OBJECTIVES", "models")
+    monkeypatch.setenv("HPO_IMPORT_FOLDERS", str(tmp_path))
+    monkeypatch.setenv("HPO_ALLOWED_CLUSTERS", "tls://a:1")
+    monkeypatch.setenv("HPO_ALLOWED_SHARE", most)
+    journal = Home().open_journal()
+    Study.create(load_spec(file), journal)
+    journal.close()
+    with pytest.raises(NotAllowedError, match=re.escape(says)):
+        recorded_study("inner")
+    assert permissions.share is None
+    dataclasses.replace(permissions, clusters=("tls://a:1",)).load("shared.yaml")  # without a bound all is allowed
+
+
+@pytest.mark.parametrize(
+    ("share", "at_address"),
+    [
+        ({"weight": 2, "priority": 1}, True),
+        ({"weight": 0.5, "priority": -3}, True),
+        ({"pool": "cpu", "slots": 9}, False),
+        (None, False),
+    ],
+)
+def test_a_claim_within_the_bound_is_taken(
+    permissions: Permissions, share: dict[str, Any] | None, at_address: bool
+) -> None:
+    chosen = DaskScheduler(address="tls://a:1") if at_address else LocalWorkers(workers=2)
+    spec = made(bounded(permissions), chosen, **({} if share is None else {"further": {"share": json.dumps(share)}}))
+    assert spec.share == (None if share is None else ShareSpec(**share))
+
+
+@pytest.mark.parametrize("text", ["{weight: heavy}", "{wieght: 2}", "5", "{", "false", "[]"])
+def test_a_bound_that_cannot_be_read_is_refused_with_an_example(text: str) -> None:
+    """Else a misspelled one would allow everything."""
+    with pytest.raises(SpecError, match="HPO_ALLOWED_SHARE = .* write it as share of a study file, such as"):
+        Permissions.of_environment({"HPO_ALLOWED_SHARE": text})

@@ -14,6 +14,7 @@ from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.deployed.prefilled import form_of, prefilled_deployments
 from tests.flows.conftest import ROOT
 
+MODELS = ("models.net:fit", "models.net:load")
 STUDY: dict[str, Any] = {
     "study": "rows",
     "objective": "models.net:fit",
@@ -51,8 +52,8 @@ def test_a_form_that_begins_with_a_study_makes_that_study(search: dict[str, Any]
     spec = StudySpec.from_plain(STUDY | {"search": search, "sampler": {"name": sampler}})
     form = form_of(spec, "study.yaml")
     seed = form.pop("seed")
-    described = filled_in(Permissions(("models",)), **form)
-    made = with_changes(described, "rows", Permissions(("models",)), seed=seed, cluster=None)
+    described = filled_in(Permissions(MODELS), **form)
+    made = with_changes(described, "rows", Permissions(MODELS), seed=seed, cluster=None)
     assert made.plain() == spec.plain()
 
 
@@ -69,9 +70,7 @@ def test_a_study_that_packs_is_on_the_form(packing: Any) -> None:
     spec = StudySpec.from_plain(STUDY | {"packing": packing, "sampler": {"name": "TPESampler"}})
     form = form_of(spec, "study.yaml")
     seed = form.pop("seed")
-    made = with_changes(
-        filled_in(Permissions(("models",)), **form), "rows", Permissions(("models",)), seed=seed, cluster=None
-    )
+    made = with_changes(filled_in(Permissions(MODELS), **form), "rows", Permissions(MODELS), seed=seed, cluster=None)
     assert made.plain() == spec.plain() and made.packing is not None
 
 
@@ -80,8 +79,8 @@ def test_a_study_that_shares_slots_is_on_the_form() -> None:
     spec = StudySpec.from_plain(STUDY | {"share": share, "sampler": {"name": "TPESampler"}})
     form = form_of(spec, "study.yaml")
     seed = form.pop("seed")
-    described = filled_in(Permissions(("models",)), **form)
-    made = with_changes(described, "rows", Permissions(("models",)), seed=seed, cluster=None)
+    described = filled_in(Permissions(MODELS), **form)
+    made = with_changes(described, "rows", Permissions(MODELS), seed=seed, cluster=None)
     assert made.plain() == spec.plain() and made.share is not None
 
 
@@ -97,7 +96,7 @@ def test_a_study_whose_models_hop_is_on_the_form(data: Any) -> None:
     spec = StudySpec.from_plain(STUDY | {"style": "handle", "sampler": {"name": "TPESampler"}, "data": data})
     form = form_of(spec, "study.yaml")
     seed = form.pop("seed")
-    allowed = Permissions(("models",), data_folder=Path("/srv"))
+    allowed = Permissions(MODELS, data_folder=Path("/srv"))
     made = with_changes(filled_in(allowed, **form), "rows", allowed, seed=seed, cluster=None)
     assert made.plain() == spec.plain() and made.data is not None
 
@@ -122,7 +121,7 @@ def test_an_objective_fills_in_the_space_that_it_suggests(monkeypatch: pytest.Mo
     monkeypatch.chdir(ROOT)
     source = "tests.flows.optuna_objectives:conditional"
     with pytest.raises(NotAllowedError, match="HPO_ALLOWED_OBJECTIVES"):
-        prefilled_deployments([source], Permissions(("models",)))
+        prefilled_deployments([source], Permissions(MODELS))
     (made,) = prefilled_deployments([source], Permissions(("tests.flows",)))
     assert made["name"] == "tests.flows.optuna_objectives.conditional"
     form = made["parameters"]
@@ -144,14 +143,14 @@ def test_the_cluster_of_a_study_file_is_used_and_nothing_else_of_it(
         "search: {method: random, configs: 3}, seed: 9, cluster: {kind: slurm, workers: 3}}"
     )
     plain = StudySpec.from_plain(STUDY | {"pythonpath": []})
-    allowed = Permissions(("models",), tmp_path, (tmp_path,), ("slurm",))
+    allowed = Permissions(MODELS, tmp_path, (tmp_path,), ("slurm",))
     made = with_changes(plain, "rows", allowed, seed=None, cluster=ClusterOfFile(file="slurm.yaml"))
     assert made.cluster == load_spec(file).cluster and made.seed == 5
     with pytest.raises(NotAllowedError, match="slurm"):
         with_changes(
             plain,
             "rows",
-            Permissions(("models",), tmp_path, (tmp_path,)),
+            Permissions(MODELS, tmp_path, (tmp_path,)),
             seed=None,
             cluster=ClusterOfFile(file=file.name),
         )

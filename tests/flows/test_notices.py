@@ -58,7 +58,7 @@ def test_presets_in_a_form_on_the_command_line_and_in_a_file(preset: str, bracke
     row = {"name": "x", "low": 0.0, "high": 1.0}
     everything = {"method": "asha", "preset": preset, "configs": 400, "max_resource": 256}
     sent = everything | {"variant": "promotion", "brackets": None, "noise": None, "min_resource": None}
-    made = filled_in(Permissions(("a",)), objective="a:b", numbers=[row], method=sent)
+    made = filled_in(Permissions(("a:b",)), objective="a:b", numbers=[row], method=sent)
     assert made.search.brackets == brackets  # type: ignore[union-attr]
     assert StudySpec.from_plain(made.plain()) == made and not notices(made)
     bare = alone.study(search={"method": "asha", "configs": 400, "max_resource": 256})

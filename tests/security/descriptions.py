@@ -272,7 +272,7 @@ def _of_set(name: str, folder: Path) -> Any:
 
 def _of_form(name: str, folder: Path) -> Any:
     fields = {"objective": "a:b", "method": {"method": "random", "configs": 4}} | FORMS[name]()
-    return Study.create(filled_in(Permissions(("a",)), **fields)).ask()
+    return Study.create(filled_in(Permissions(("a:b",)), **fields)).ask()
 
 
 ATTACKS: dict[str, Callable[[str, Path], Any]] = {

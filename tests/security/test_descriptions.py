@@ -261,7 +261,7 @@ def test_any_form(fields: dict[str, Any], row: Any) -> None:
     for rows in ({}, {"choices": [{"name": "c", "values": ["a", "b", str(row)], "only_if": str(row)}]}):
         try:
             made = filled_in(
-                Permissions(("a",)), **({"objective": "a:b", "method": {"method": "random"}} | fields | rows)
+                Permissions(("a:b",)), **({"objective": "a:b", "method": {"method": "random"}} | fields | rows)
             )
         except SpecError as error:
             assert len(str(error)) < MESSAGE

@@ -106,9 +106,7 @@ def test_a_linked_file_of_the_home_is_refused(tmp_path: Path, thesis: Path, name
 
 
 @pytest.mark.parametrize("name", ["mlartifacts", "mlflow.db", "mlflow.db-wal", "optuna.db"])
-def test_what_mlflow_and_optuna_write_in_a_home_goes_through_no_link(
-    tmp_path: Path, thesis: Path, name: str
-) -> None:
+def test_what_mlflow_and_optuna_write_in_a_home_goes_through_no_link(tmp_path: Path, thesis: Path, name: str) -> None:
     """They follow links themselves: each of these is looked at before any of them begins."""
     home = Home(tmp_path / "home")
     is_folder = "." not in name

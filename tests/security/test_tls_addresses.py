@@ -125,7 +125,7 @@ def test_certificate_paths_are_relative_to_the_study_file(tmp_path: Path) -> Non
 
 def test_a_deployment_can_require_tls() -> None:
     allowed = {
-        "HPO_ALLOWED_OBJECTIVES": "models", "HPO_ALLOWED_CLUSTERS": "tcp://a:1,tls://a:1,kubernetes,slurm",
+        "HPO_ALLOWED_OBJECTIVES": "models:fit", "HPO_ALLOWED_CLUSTERS": "tcp://a:1,tls://a:1,kubernetes,slurm",
         "HPO_REQUIRE_TLS": "1",
     }  # fmt: skip
     permissions = Permissions.of_environment(allowed)

@@ -164,7 +164,10 @@ def test_a_deployment_refuses_other_mlflow_servers(uri: str) -> None:
     environment = {"MLFLOW_TRACKING_URI": "http://me:secret@mlflow:5000", "HPO_HOME": "/srv/hpo"}
     permissions = Permissions.of_environment(
         environment
-        | {"HPO_ALLOWED_OBJECTIVES": "models", "HPO_ALLOWED_TRACKING": "https://mlflow.lab, sqlite:////srv/a.db"}
+        | {
+            "HPO_ALLOWED_OBJECTIVES": "models.net:fit",
+            "HPO_ALLOWED_TRACKING": "https://mlflow.lab, sqlite:////srv/a.db",
+        }
     )
     with pytest.raises(NotAllowedError, match="HPO_ALLOWED_TRACKING") as caught:
         permissions.check(spec_with(uri))
@@ -178,12 +181,15 @@ def test_a_deployment_allows_its_own_and_listed_servers(uri: str | None) -> None
     environment = {"MLFLOW_TRACKING_URI": "http://me:secret@mlflow:5000", "HPO_HOME": "/srv/hpo"}
     Permissions.of_environment(
         environment
-        | {"HPO_ALLOWED_OBJECTIVES": "models", "HPO_ALLOWED_TRACKING": "https://mlflow.lab, sqlite:////srv/a.db"}
+        | {
+            "HPO_ALLOWED_OBJECTIVES": "models.net:fit",
+            "HPO_ALLOWED_TRACKING": "https://mlflow.lab, sqlite:////srv/a.db",
+        }
     ).check(spec_with(uri))
 
 
 def test_a_deployment_without_a_server_allows_only_the_store_in_its_home() -> None:
-    permissions = Permissions.of_environment({"HPO_HOME": "/srv/hpo", "HPO_ALLOWED_OBJECTIVES": "models"})
+    permissions = Permissions.of_environment({"HPO_HOME": "/srv/hpo", "HPO_ALLOWED_OBJECTIVES": "models.net:fit"})
     permissions.check(spec_with(None))
     permissions.check(spec_with("sqlite:////srv/hpo/mlflow.db"))
     with pytest.raises(NotAllowedError):

@@ -101,6 +101,10 @@ def killed(trial):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def kills_its_session(trial):
+    os.killpg(os.getsid(0), signal.SIGKILL)
+
+
 def memory_error(trial):
     raise MemoryError("no room")
 

@@ -14,6 +14,8 @@ HPO_REQUIRE_TLS           1: of these only addresses with tls://, and no Kuberne
 HPO_ALLOWED_CHECKPOINTS   URLs for ``checkpoints.folder``, comma-separated; unset: the home folder only
 HPO_ALLOWED_TRACKING      MLflow servers for ``tracking.mlflow`` and databases for ``tracking.optuna``,
                           comma-separated; unset: the worker's own only
+HPO_ALLOWED_SHARE         the most that a study may claim of a pool, written as ``share`` of a study file:
+                          ``{weight: 2, priority: 1}``; unset: anything
 HPO_DATA_FOLDER           where the files lie that a parameter ``data`` may name; unset: names only, no paths;
                           partitions (``data.folder``) lie below it, or below HPO_STUDY_FOLDER
 ========================  =============================================================================
@@ -31,13 +33,10 @@ from hpo_core.home import DATABASES, Home, settled_database
 from hpo_core.model.errors import HpoError, SpecError
 from hpo_core.retraining.repeated_studies import DATA
 from hpo_core.security.credentials import without_credentials
-from hpo_core.spec import (
-    DataSpec,
-    StudySpec,
-    load_spec,
-)
+from hpo_core.spec import AddressClusterSpec, DataSpec, ShareSpec, StudySpec, load_spec
 from hpo_core.spec.data import in_full, is_manifest
 from hpo_core.spec.name_origins import UnknownOriginError, origins
+from hpo_core.spec.share_bound import ALLOWED_SHARE, allowed_share, excess
 from hpo_core.tracking.credential_scope import allowed_tracking, is_allowed
 
 _SUFFIXES = (".yaml", ".yml")
@@ -65,6 +64,8 @@ class Permissions:
     own_storage: tuple[str, ...] = ()
     """Of Optuna."""
     require_tls: bool = False
+    share: ShareSpec | None = None
+    """The most that a study may claim of a pool; None: anything."""
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] | None = None) -> Permissions:
@@ -84,6 +85,7 @@ class Permissions:
             own_tracking=_own_tracking(found),
             own_storage=_listed(found.get("HPO_OPTUNA_STORAGE", "")),
             require_tls=found.get("HPO_REQUIRE_TLS", "").strip().lower() not in ("", "0", "false", "no"),
+            share=allowed_share(found),
         )
 
     # What a form offers.
@@ -103,7 +105,9 @@ class Permissions:
         used = {
             spec.objective
             for spec in specs
-            if spec is not None and spec.objective is not None and self.allows_objective(spec.objective, spec.pythonpath)
+            if spec is not None
+            and spec.objective is not None
+            and self.allows_objective(spec.objective, spec.pythonpath)
         }
         return sorted(named | used)
 
@@ -147,7 +151,7 @@ class Permissions:
         if not any(":" not in entry and f"{module}.".startswith(f"{entry}.") for entry in self.objectives):
             return ""
         if function in aliases:
-            return f": modules have it from each other, and none defines it"
+            return ": modules have it from each other, and none defines it"
         try:
             found = origins(function, folders)
         except UnknownOriginError as error:
@@ -251,6 +255,7 @@ class Permissions:
         self._check_data(spec)
         self._check_partitions(spec.data)
         self._check_cluster(spec)
+        self._check_share(spec)
         place = spec.checkpoints.folder
         if place is not None and place not in self.checkpoint_folders:  # files are removed there, too
             raise NotAllowedError(
@@ -277,6 +282,17 @@ class Permissions:
             raise NotAllowedError(
                 f"{cluster.named} is not encrypted, and whoever runs the worker requires that (HPO_REQUIRE_TLS). Use a "
                 "scheduler behind tls://HOST:PORT, or local workers."
+            )
+
+    def _check_share(self, spec: StudySpec) -> None:
+        if self.share is None:
+            return
+        if why := excess(spec.share, self.share, at_address=isinstance(spec.cluster, AddressClusterSpec)):
+            claim = {"weight": 1.0, "priority": 0} | self.share.model_dump(mode="json", exclude_defaults=True)
+            said = ", ".join(f"{name}: {value}" for name, value in claim.items())
+            raise NotAllowedError(
+                f"{why}, which is not allowed here. Allowed: share: {{{said}}} and less. Whoever runs the worker can "
+                f"change {ALLOWED_SHARE}."
             )
 
     def check_tracking(self, spec: StudySpec) -> None:

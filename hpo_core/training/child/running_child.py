@@ -14,7 +14,7 @@ import msgspec
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.training.child.attempt_log import AttemptLog
-from hpo_core.training.child.exit_cause import oom_kill_count, outcome_of_exit
+from hpo_core.training.child.exit_cause import oom_kills, outcome_of_exit
 from hpo_core.training.child.messages import Done, Inbox, MalformedMessageError
 from hpo_core.training.child.process_state import process_state
 from hpo_core.training.child.shared_progress import SharedProgress
@@ -54,7 +54,7 @@ class RunningChild:
         self._inbox = Inbox()
         self._started = time.time()
         self._started_monotonic = time.monotonic() - request.elapsed
-        self._oom_kills = oom_kill_count()
+        self._oom_kills = oom_kills()
         self._report: Report | None = None
         self._stop_reason: tuple[Outcome, str] | None = None
         self._kill_at: float | None = None
@@ -237,8 +237,8 @@ class RunningChild:
         if self._stop_reason is not None:
             outcome, message = self._stop_reason
         else:
-            oom_kills = oom_kill_count() - self._oom_kills
-            outcome, message = outcome_of_exit(code, status=status, oom_kills=oom_kills, printed=printed)
+            killed = oom_kills().since(self._oom_kills)
+            outcome, message = outcome_of_exit(code, status=status, oom_kills=killed, printed=printed)
             if outcome is Outcome.OUT_OF_MEMORY and self.request.share is not None:
                 message += refused(self.request.share)
         return Report(
