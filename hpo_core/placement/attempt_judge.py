@@ -53,6 +53,8 @@ class AttemptJudge:
             share=(held.need.compute, held.need.memory, held.need.cores),  # smaller by now where it began as a guess
         )
         usage, beside = self._running.neighbours.judge(report, usage)
+        if share.alone:  # it claimed all of the device, so that nobody is beside it
+            usage = msgspec.structs.replace(usage, load=None)
         report = msgspec.structs.replace(report, usage=usage)
         if report.outcome is not Outcome.OUT_OF_MEMORY:  # what it used then is not what it needs
             self._needs.estimates.learn(
@@ -108,7 +110,9 @@ class AttemptJudge:
         would be placed by it: still more of them, each of which gets still less.
         """
         device = self._room.device(held.slot.name)
-        if device is None or device.oversubscribe <= WHOLE or held.share.alone or held.is_guess:
+        if device is None or held.share.alone or held.is_guess:
+            return usage
+        if usage.load is not None and usage.load <= WHOLE:
             return usage
         together = [held, *self._running.beside(held)]
         if sum(self._needs.estimate(one.job, device).need.compute for one in together) <= WHOLE:

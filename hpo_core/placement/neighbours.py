@@ -17,13 +17,15 @@ class Stay:
 
     Args:
         began: when it was placed; minus infinity: not known.
+        compute: permille of the device that it claims.
     """
 
-    __slots__ = ("began", "device", "ended", "job")
+    __slots__ = ("began", "compute", "device", "ended", "job")
 
-    def __init__(self, job: Job, device: str, began: float) -> None:
+    def __init__(self, job: Job, device: str, began: float, compute: int) -> None:
         self.job = job
         self.device = device
+        self.compute = compute
         self.began = began
         self.ended = math.inf
 
@@ -38,13 +40,18 @@ class Neighbours:
         self._running: dict[JobKey, Stay] = {}
         self._ended: list[Stay] = []
 
-    def begin(self, job: Job, device: str, now: float | None) -> None:
+    def begin(self, job: Job, device: str, *, compute: int, now: float | None) -> None:
         """A job was placed.
 
         Args:
+            compute: permille of the device that it claims.
             now: None: not known; it then counts as being there all along.
         """
-        self._running[job.key] = Stay(job, device, -math.inf if now is None else now)
+        self._running[job.key] = Stay(job, device, -math.inf if now is None else now, compute)
+
+    def claims(self, key: JobKey, compute: int) -> None:
+        """It was measured: it claims so much, and what it claimed before was a guess."""
+        self._running[key].compute = compute
 
     def judge(self, report: Report, usage: Usage) -> tuple[Usage, list[tuple[Job, int]]]:
         """The usage with who was beside the attempt while it trained; and the jobs, each with permille of that time.
@@ -59,15 +66,16 @@ class Neighbours:
         if not end > begin:
             return usage, []
         stays = [
-            (max(stay.began, begin), min(stay.ended, end), stay.job)
+            (max(stay.began, begin), min(stay.ended, end), stay)
             for stay in [*self._ended, *self._running.values()]
             if stay is not own and stay.device == own.device and stay.began < end and stay.ended > begin
         ]
-        found = [(job, round(1000 * (until - since) / (end - begin))) for since, until, job in stays]
+        found = [(stay.job, round(1000 * (until - since) / (end - begin))) for since, until, stay in stays]
+        load = own.compute + sum(stay.compute * (until - since) for since, until, stay in stays) / (end - begin)
         found = sorted((one for one in found if one[1]), key=lambda one: (-one[1], one[0].key))[:MOST_NEIGHBOURS]
         alone = 1000 - round(1000 * _covered([(since, until) for since, until, _ in stays]) / (end - begin))
         beside = tuple((job.trial, permille) for job, permille in found)
-        return msgspec.structs.replace(usage, alone=alone, beside=beside), found
+        return msgspec.structs.replace(usage, alone=alone, beside=beside, load=round(load)), found
 
     def end(self, key: JobKey) -> None:
         """It was released. It is remembered while one runs that began on its device before it ended."""

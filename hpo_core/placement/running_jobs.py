@@ -73,7 +73,7 @@ class RunningJobs:
         """A job begins with this share; one that is a guess is being measured."""
         held = RunningJob(job, slot, need, is_guess)
         self._held[job.key] = held
-        self.neighbours.begin(job, slot.name, now)
+        self.neighbours.begin(job, slot.name, compute=need.compute, now=now)
         if is_guess:
             self._needs.estimates.profile_begins(self._needs.parameters(job), held.share.architecture)
 
@@ -113,6 +113,7 @@ class RunningJobs:
             if device is not None:
                 need = self._needs.need(held.job, device)
                 self._held[key] = msgspec.structs.replace(held, need=need, is_guess=False)
+                self.neighbours.claims(key, need.compute)
                 if need.memory < share.memory:
                     self._lowered.append((key, need.memory))
         elif measured > held.need.memory:

@@ -30,6 +30,16 @@ TELL_AFTER = 30
 """Updates, one a second, without a job that runs, after which a person is told what the waiting ones wait for."""
 
 
+def ratio_words(ratios: Mapping[str, float]) -> str:
+    """Which ratios a study tries or uses, in words.
+
+    >>> ratio_words({"A100": 1.5})
+    'Jobs may claim the compute 1.5 times on A100 from now on: whether more at once do more work is measured.'
+    """
+    each = ", ".join(f"{ratio:g} times on {name}" for name, ratio in sorted(ratios.items()))
+    return f"Jobs may claim the compute {each} from now on: whether more at once do more work is measured."
+
+
 class SharedDevices:
     """Places jobs on shared devices with a packing policy (HyperSack, Section III).
 
@@ -71,6 +81,7 @@ class SharedDevices:
         """What :meth:`place` left."""
         self._idle_updates = 0
         """Updates in a row at which jobs waited and none ran."""
+        self._told_ratios: dict[str, float] = {}
         self._granted = 0
         """Jobs that the study was told it may have under way."""
 
@@ -91,7 +102,7 @@ class SharedDevices:
     def update(self, inventory: Inventory, usages: Mapping[JobKey, Usage] = {}) -> None:
         for key, usage in usages.items():
             self._running.see(key, usage)
-        if self._devices.update(inventory):
+        if self._devices.update(inventory, self.estimates.ratios.ratios()):
             self._policy.resize(self._empty)
         self._room = self._running.left_of(self._empty)
         self._fitting.clear()
@@ -99,7 +110,12 @@ class SharedDevices:
         self._idle_updates = self._idle_updates + 1 if self._waiting and not self._running else 0
 
     def news(self) -> str:
-        """What a person should know and was not told before: that all jobs wait, and for what; empty: nothing."""
+        """What a person should know and was not told before: that all jobs wait, or another ratio; empty: nothing."""
+        if (ratios := self.learned_ratios) != self._told_ratios:
+            changed = {name: one for name, one in ratios.items() if self._told_ratios.get(name, 1.0) != one}
+            self._told_ratios = ratios
+            if changed:
+                return ratio_words(changed)
         if self._idle_updates != TELL_AFTER or not self._empty.devices:
             return ""
         job, count = self._waiting[0], len(self._waiting)
@@ -112,8 +128,14 @@ class SharedDevices:
 
     @property
     def ratios(self) -> dict[str, float]:
-        """Oversubscription by architecture, as far as it is stated or was found."""
+        """Oversubscription by architecture, as far as it is stated or was tuned."""
         return dict(self._packing.oversubscribe)
+
+    @property
+    def learned_ratios(self) -> dict[str, float]:
+        """The same of the devices that are there, where attempts decide."""
+        names = {capacity.architecture for capacity in self._devices.capacities.values()}
+        return {name: self._devices.ratio(name) for name in sorted(names) if self._packing.ratio(name) is None}
 
     def capacity(self) -> Inventory:
         self._granted = max(self._granted, self._wanted())

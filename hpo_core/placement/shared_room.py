@@ -20,6 +20,8 @@ class SharedRoom:
 
     def __init__(self, packing: PackingSpec) -> None:
         self._packing = packing
+        self.learned: dict[str, float] = {}
+        """Oversubscription by architecture, as attempts showed it to be best; what is stated or was tuned wins."""
         self.inventory = EMPTY
         self.capacities: dict[str, Capacity] = {}
         """By device that is there, also those without slots: jobs may run there, and none begins."""
@@ -30,11 +32,20 @@ class SharedRoom:
         self.everything = Room(())
         """The same with the devices without slots, which other studies may hold now."""
 
-    def update(self, inventory: Inventory) -> bool:
-        """These devices are there now; returns whether anything changed."""
-        if inventory == self.inventory:
+    def ratio(self, architecture: str) -> float:
+        """How many times the compute of a device jobs may claim."""
+        stated = self._packing.ratio(architecture)
+        return self.learned.get(architecture, 1.0) if stated is None else stated
+
+    def update(self, inventory: Inventory, learned: Mapping[str, float] = {}) -> bool:
+        """These devices are there now; returns whether anything changed.
+
+        Args:
+            learned: see :attr:`learned`.
+        """
+        if inventory == self.inventory and learned == self.learned:
             return False
-        self.inventory = inventory
+        self.inventory, self.learned = inventory, dict(learned)
         self.capacities = {
             device.name: device.capacity for device in inventory.devices if isinstance(device.capacity, Capacity)
         }
@@ -53,15 +64,13 @@ class SharedRoom:
                 node=capacity.node,
                 architecture=capacity.architecture,
                 memory=min(memory(capacity), limit(capacity.architecture) or memory(capacity)),
-                oversubscribe=round(WHOLE * self._packing.ratio(capacity.architecture)),
+                oversubscribe=round(WHOLE * self.ratio(capacity.architecture)),
             )
             for name, capacity in capacities.items()
         ]
         cores = {}
         for capacity in capacities.values():
-            ratio = (
-                1.0 if capacity.gpu else self._packing.ratio(capacity.architecture)
-            )  # of processors, cores are compute
+            ratio = 1.0 if capacity.gpu else self.ratio(capacity.architecture)  # of processors, cores are compute
             cores[capacity.node] = round(ratio * capacity.cores)
         return Room(devices, cores)
 

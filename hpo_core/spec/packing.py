@@ -104,7 +104,8 @@ class PackingSpec(Part):
         default_factory=dict,
         description="How many times a device's compute jobs may claim together, by architecture: "
         "{default: 1.0, A100: 3}, or one number for all. It scales compute (of processors: cores), never memory. Where "
-        "neither an architecture nor default is stated: what `hpo tune-packing` found, or 1.",
+        "neither an architecture nor default is stated: what `hpo tune-packing` found, else 1 at first, and more "
+        "where attempts show that more jobs at once do more work.",
     )
     memory: dict[str, str | int] = Field(
         default_factory=dict,
@@ -199,9 +200,9 @@ class PackingSpec(Part):
                 raise ValueError(f"memory.{name} = {amount!r} must be 1MB or more; write an amount such as 8GB")
         return memory
 
-    def ratio(self, architecture: str) -> float:
-        """The oversubscription ratio of an architecture."""
-        return self.oversubscribe.get(architecture, self.oversubscribe.get(DEFAULT, 1.0))
+    def ratio(self, architecture: str) -> float | None:
+        """The oversubscription ratio of an architecture; None: the study finds it by itself."""
+        return self.oversubscribe.get(architecture, self.oversubscribe.get(DEFAULT))
 
     def with_found(self, ratios: Mapping[str, float]) -> PackingSpec:
         """The same with ratios that were measured (``hpo tune-packing``), by architecture.

@@ -231,7 +231,7 @@ def test_neighbours_are_those_of_each_moment(seed: int) -> None:
     moments = sorted([(begin, 1, one) for one in spans for begin in [one[2]]] + [(one[3], 0, one) for one in spans])
     for at, is_begin, (trial, device, begin, end) in moments:
         if is_begin:
-            neighbours.begin(job(trial), device, float(at))
+            neighbours.begin(job(trial), device, compute=100 + trial, now=float(at))
             continue
         startup = rng.choice([0, 1])
         report = Report(trial=trial, attempt=0, outcome=Outcome.COMPLETED, started=begin, ended=end)
@@ -250,12 +250,14 @@ def test_neighbours_are_those_of_each_moment(seed: int) -> None:
         assert usage.alone == pytest.approx(1000 * (1 - busy), abs=1.01)
         assert dict(usage.beside) == pytest.approx({o: 1000 * part for o, part in there.items() if part}, abs=1.01)
         assert [(one.trial, permille) for one, permille in found] == list(usage.beside)
+        load = 100 + trial + sum((100 + other) * part for other, part in there.items())
+        assert usage.load == pytest.approx(load, abs=0.51)
 
 
 def test_of_an_attempt_without_times_nothing_is_said() -> None:
     neighbours = Neighbours()
-    neighbours.begin(job(0), "x", None)
-    neighbours.begin(job(1), "x", None)
+    neighbours.begin(job(0), "x", compute=100, now=None)
+    neighbours.begin(job(1), "x", compute=100, now=None)
     usage, _ = neighbours.judge(Report(trial=0, attempt=0, outcome=Outcome.LOST), Usage())
     assert usage.alone is None
     neighbours.end((0, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import random
 from collections.abc import Sequence
@@ -12,14 +13,13 @@ from hypothesis import strategies as st
 
 from hpo_core.model.errors import HpoError
 from hpo_core.placement.packing.best_fit import BestFit
-from hpo_core.placement.packing.fill import Fill
+from hpo_core.placement.packing.fill import CLOSE, IDLE, Fill
 from hpo_core.placement.packing.first_fit import FirstFit
 from hpo_core.placement.packing.need import Need, WaitingJob
 from hpo_core.placement.packing.packing_policy import Assignment, PackingPolicy
 from hpo_core.placement.packing.registry import POLICIES as POLICY_NAMES
 from hpo_core.placement.packing.reservations import WithReservations
 from hpo_core.placement.packing.room import Room, SharedDevice, why_nowhere
-from hpo_core.placement.packing.subset import TOLERANCE
 from hpo_core.placement.packing.worst_fit import WorstFit
 from tests.placement.problems import assigned, check, cluster, problems, waiting
 
@@ -73,33 +73,65 @@ def best_on_one_device(jobs: list[WaitingJob], room: Room) -> int:
         for count in range(len(needs) + 1)
         for subset in itertools.combinations(needs, count)
         if sum(need.compute for need in subset) <= room.compute[0]
-        and sum(need.memory for need in subset) <= room.memory[0]
-        and sum(need.cores for need in subset) <= room.cores[0]
     )
 
 
-@pytest.mark.parametrize("binding", ["compute", "memory", "cores"])
-def test_fill_leaves_no_more_idle_on_one_device_than_any_subset(binding: str) -> None:
-    for seed in range(60):
-        rng = random.Random(seed)
-        jobs = [
-            WaitingJob(
-                key,
-                {
-                    "A100": Need(
-                        compute=rng.randint(100, 500),
-                        memory=rng.randint(10, 40) if binding == "memory" else 1,
-                        cores=1000 * rng.randint(1, 4) if binding == "cores" else 0,
-                        seconds=float(rng.randint(1, 9)),
-                    )
-                },
-            )
-            for key in range(10)
-        ]
-        room = Room([SharedDevice(name="gpu", node="a", architecture="A100", memory=80)], {"a": 6000})
-        chosen = Fill().choose(jobs, room)
-        check(jobs, room, chosen)
-        assert assigned(jobs, room, chosen) >= best_on_one_device(jobs, room) - TOLERANCE, f"seed {seed}"
+@given(jobs=st.lists(st.tuples(st.integers(100, 500), st.integers(1, 9)), min_size=1, max_size=10))
+@settings(max_examples=150, deadline=None)
+def test_where_compute_alone_is_short_fill_leaves_no_more_of_a_device_idle_than_any_subset(
+    jobs: list[tuple[int, int]],
+) -> None:
+    waiting = [
+        WaitingJob(key, {"A100": Need(compute=compute, seconds=float(seconds))})
+        for key, (compute, seconds) in enumerate(jobs)
+    ]
+    room = Room([SharedDevice(name="gpu", node="a", architecture="A100", memory=80)])
+    chosen = Fill().choose(waiting, room)
+    check(waiting, room, chosen)
+    assert assigned(waiting, room, chosen) >= best_on_one_device(waiting, room) - IDLE - CLOSE * 1000
+
+
+def random_case(binds: str, seed: int) -> tuple[list[WaitingJob], Room]:
+    """Devices that nobody uses, with jobs for several times as many."""
+    rng = random.Random(f"{binds} {seed}")
+    count = 4 if binds == "unlike" else rng.choice([1, 2, 4])
+    devices = [
+        SharedDevice(
+            name=f"gpu-{number}",
+            node="a",
+            architecture="H100" if binds == "unlike" and number % 2 else "A100",
+            memory=80,
+        )
+        for number in range(count)
+    ]
+    jobs = []
+    for key in range(12 * count):
+        compute, seconds = rng.randint(100, 500), float(rng.randint(1, 9))
+        memory = rng.randint(10, 40) if binds == "memory" else 1
+        cores = 1000 * rng.randint(1, 4) if binds == "cores" else 0
+        need = Need(compute=compute, memory=memory, cores=cores, seconds=seconds)
+        faster = Need(compute=compute * rng.randint(40, 100) // 100, memory=memory, cores=cores, seconds=seconds / 2)
+        jobs.append(WaitingJob(key, {"A100": need, "H100": faster}))
+    return jobs, Room(devices, {"a": 6000 * count} if binds == "cores" else None)
+
+
+@pytest.mark.parametrize("binds", ["compute", "unlike", "memory", "cores"])
+def test_fill_leaves_least_idle_of_what_runs_out_first(binds: str) -> None:
+    """Less than any of the paper's four in the mean, in compute, memory or cores."""
+    papers = [policy for name, policy in POLICIES.items() if name not in ("best-fit", "fill")]
+    full: dict[int, list[float]] = {place: [] for place in range(len(papers) + 1)}
+    for seed in range(30):
+        jobs, room = random_case(binds, seed)
+        for number, policy in enumerate([*papers, POLICIES["fill"]]):
+            left = room.copy()
+            for job, place in policy.choose(jobs, room):
+                left.take(jobs[job].demand[room.devices[place].architecture], place)
+            parts = {"memory": (room.memory, left.memory), "cores": (room.cores, left.cores)}
+            whole, idle = parts.get(binds, (room.compute, left.compute))
+            full[number].append(1 - sum(idle) / sum(whole))
+    means = [sum(some) / len(some) for some in full.values()]
+    assert means[-1] >= max(means[:-1]) - 0.01, means
+    assert means[-1] >= {"compute": 0.985, "unlike": 0.985, "memory": 0.92, "cores": 0.97}[binds], means
 
 
 def test_fill_begins_the_longest_of_equal_jobs() -> None:
@@ -176,17 +208,56 @@ def test_a_job_that_fits_nowhere_is_named_and_blocks_nobody() -> None:
     assert policy.reserved == {}
 
 
-def test_fill_splits_scarce_cores_among_the_devices_of_a_node() -> None:
-    kinds = ((272, 4), (287, 8), (326, 4), (377, 2))
-    jobs = [
-        WaitingJob(key, {"A100": Need(compute=compute, cores=1000 * cores, seconds=9.0 - cores)})
-        for key, (compute, cores) in enumerate(kinds * 24)
-    ]
-    devices = [SharedDevice(name=f"gpu-{number}", node="a", architecture="A100", memory=80) for number in range(4)]
-    room = Room(devices, {"a": 48_000})
-    chosen = Fill().choose(jobs, room)
-    check(jobs, room, chosen)
-    assert assigned(jobs, room, chosen) >= 2 * 990 + 2 * 975 - 4 * TOLERANCE, "the exact solution, less the tolerance"
+def makespan(policy: PackingPolicy, jobs: Sequence[WaitingJob], room: Room) -> float:
+    """Of jobs that take as long as expected."""
+    room, jobs, now = room.copy(), list(jobs), 0.0
+    running: list[tuple[float, int, Need, int]] = []
+    while jobs or running:
+        chosen = policy.choose(jobs, room)
+        for job, place in chosen:
+            need = jobs[job].demand[room.devices[place].architecture]
+            room.take(need, place)
+            heapq.heappush(running, (now + need.seconds, len(jobs) * 1000 + job, need, place))
+        begun = {job for job, _ in chosen}
+        jobs = [job for number, job in enumerate(jobs) if number not in begun]
+        now, _, need, place = heapq.heappop(running)
+        room.give_back(need, place)
+    return now
+
+
+@pytest.mark.parametrize("unlike", [False, True])
+@pytest.mark.parametrize(("ratio", "cores"), [(1000, 4), (2000, 4), (3000, 4)])
+def test_fill_is_not_behind_the_papers_policies_whatever_binds(ratio: int, cores: int, unlike: bool) -> None:
+    """Workloads like the paper's on nodes with 4 GPUs and 88 cores: cores bind with 4 a job from r = 2 on."""
+    means = dict.fromkeys(POLICIES, 0.0)
+    for seed in range(6):
+        rng = random.Random(seed)
+        kinds = [(rng.randint(220, 450), rng.uniform(300, 900)) for _ in range(8)]
+        jobs = [
+            WaitingJob(
+                key,
+                {
+                    name: Need(compute=kind[0], cores=1000 * cores, seconds=kind[1] / faster)
+                    for name, faster in (("A100", 1), ("H100", 2))
+                },
+            )
+            for key, kind in enumerate(rng.choices(kinds, k=160))
+        ]
+        devices = [
+            SharedDevice(
+                name=f"gpu-{number}",
+                node=f"node-{number // 4}",
+                architecture="H100" if unlike and number >= 6 else "A100",
+                memory=80,
+                oversubscribe=ratio,
+            )
+            for number in range(8)
+        ]
+        room = Room(devices, {"node-0": 88_000, "node-1": 88_000})
+        for name, policy in POLICIES.items():
+            means[name] += makespan(policy, jobs, room) / 6
+    best = min(mean for name, mean in means.items() if name not in ("best-fit", "fill"))
+    assert means["fill"] <= 1.01 * best, means
 
 
 class PlacesNothing:
@@ -203,9 +274,7 @@ def test_a_policy_that_leaves_an_idle_device_to_nobody_is_an_error_and_not_a_wai
     room.take(Need(compute=1), 0)
     huge, fits = WaitingJob("huge", {"A100": Need(memory=81)}), WaitingJob((7, 0), {"A100": Need(compute=1000)})
     assert policy.choose([huge], room) == [], "it fits nowhere"
-    with pytest.raises(
-        HpoError, match=r"PlacesNothing.*\(7, 0\).*gpu-1.*error of the program.*packing.policy"
-    ):
+    with pytest.raises(HpoError, match=r"PlacesNothing.*\(7, 0\).*gpu-1.*error of the program.*packing.policy"):
         policy.choose([huge, fits], room)
     room.take(Need(compute=1), 1)
     assert policy.choose([huge, fits], room) == [], "no device is idle"
@@ -213,10 +282,10 @@ def test_a_policy_that_leaves_an_idle_device_to_nobody_is_an_error_and_not_a_wai
 
 @pytest.mark.parametrize("name", POLICY_NAMES)
 @given(problem=problems())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_whatever_is_kept_for_others_an_idle_device_is_used(name: str, problem: tuple[list[WaitingJob], Room]) -> None:
     """The rule of the error above: no policy meets it, whatever was taken and is kept."""
     jobs, room = problem
     policy = WithReservations(POLICY_NAMES[name](), Room(room.devices, None), patience=1)
-    for count in range(1, len(jobs) + 1):
+    for count in range(1, len(jobs) + 1, 6):
         policy.choose(jobs[:count], room)

@@ -26,8 +26,19 @@ _MOST = {
     "oversubscribe": 100.0,
     "speedup": 1e6,
     "alone": 1.0,
+    "load": 1e6,
 }
-_FLOATS = {"compute", "cores", "startup_seconds", "unit_seconds", "measured_at", "oversubscribe", "speedup", "alone"}
+_FLOATS = {
+    "compute",
+    "cores",
+    "startup_seconds",
+    "unit_seconds",
+    "measured_at",
+    "oversubscribe",
+    "speedup",
+    "alone",
+    "load",
+}
 MOST_NEIGHBOURS = 16
 """Kinds of jobs beside an attempt that are kept, those that were longest beside it."""
 LONGEST_NEIGHBOUR = 500
@@ -85,6 +96,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """Share of its training time in which no other job of its study was on its device, 0 to 1; None: not known."""
     beside: tuple[tuple[str, float], ...] = ()
     """(key, mean number over its training time) of the kinds of jobs that were on its device meanwhile."""
+    load: float | None = None
+    """Compute of its device that it and they claimed together, in the mean of its training time; 1 is all of it."""
 
     def __post_init__(self) -> None:
         for name, most in _NAMES.items():

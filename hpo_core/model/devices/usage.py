@@ -40,6 +40,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """Permille of its training time in which no other job of the study was on its device; None: not known."""
     beside: tuple[tuple[int, int], ...] = ()
     """(trial, permille of its training time) of jobs that were on its device meanwhile, the longest first."""
+    load: int | None = None
+    """Permille of its device's compute that it and they claimed together, in the mean of its training time."""
 
 
 UsageField = Usage | msgspec.UnsetType

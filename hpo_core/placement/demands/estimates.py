@@ -25,6 +25,7 @@ from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import SpecError
 from hpo_core.placement.demands.known_need import Figures, KnownNeed, KnownNeeds
+from hpo_core.placement.demands.learned_ratio import LearnedRatios
 from hpo_core.placement.demands.pair_speeds import PairSpeeds
 from hpo_core.placement.packing.need import WHOLE, Need
 from hpo_core.placement.packing.room import SharedDevice
@@ -90,6 +91,8 @@ class Estimates:
         self._known = KnownNeeds(quantile)
         self.pairs = PairSpeeds()
         """How much slower kinds of jobs train beside each other."""
+        self.ratios = LearnedRatios()
+        """How much of a device's compute jobs may claim together."""
         self._seen: set[str] = set()
         self._new: list[Measurement] = []
         self._profiling: Counter[tuple[str, str]] = Counter()
@@ -318,6 +321,7 @@ class Estimates:
             measured_at=at,
             alone=None if usage.alone is None else min(max(usage.alone / WHOLE, 0.0), 1.0),
             beside=tuple((key, permille / WHOLE) for key, permille in kinds),
+            load=None if usage.load is None else usage.load / WHOLE,
         )
 
     def _take(self, one: Measurement) -> bool:
@@ -329,6 +333,7 @@ class Estimates:
         self._new.append(one)
         values = self._values(one.params)  # another study may have named other parameters
         self._known.add(one.architecture, key_of(values), values, one)
+        self.ratios.add(one.architecture, key_of(values), one)
         self.pairs.add(one.architecture, key_of(values), one, [(self._named(key), n) for key, n in one.beside])
         return True
 

@@ -39,15 +39,6 @@ class Need(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             if not 0 <= value < float("inf"):
                 raise ValueError(f"need: {name} = {value!r} must be 0 or more and finite.")
 
-    @property
-    def value(self) -> float:
-        """What it is worth that the job begins now rather than later: its compute times its work.
-
-        Its work is compute times seconds. A large job only finds room while much of a device is free, and a long one
-        should not begin last; small and short jobs fill any gap later.
-        """
-        return self.compute * self.compute * max(self.seconds, 1e-3)
-
 
 Demand = Mapping[str, Need]
 """By architecture: what the job needs there. It cannot run on an architecture that is not named."""
@@ -61,15 +52,13 @@ class WaitingJob:
         demand: its need on each architecture.
     """
 
-    __slots__ = ("demand", "key", "seconds", "value")
+    __slots__ = ("demand", "key", "seconds")
 
     def __init__(self, key: object, demand: Demand) -> None:
         self.key = key
         self.demand: Demand = MappingProxyType(dict(demand))
         self.seconds = max((need.seconds for need in demand.values()), default=0.0)
         """Expected run time, on the architecture where it is longest."""
-        self.value = max((need.value for need in demand.values()), default=0.0)
-        """:attr:`Need.value`, on the architecture where it is largest."""
 
     def __repr__(self) -> str:
         return f"WaitingJob({self.key!r}, {dict(self.demand)!r})"

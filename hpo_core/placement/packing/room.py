@@ -61,7 +61,7 @@ class Room:
     (False, [400], [50], [3000])
     """
 
-    __slots__ = ("apart", "compute", "cores", "devices", "kinds", "memory", "node_of")
+    __slots__ = ("all_cores", "apart", "compute", "cores", "devices", "kinds", "memory", "node_of")
 
     def __init__(self, devices: Sequence[SharedDevice], cores: Mapping[str, int] | None = None) -> None:
         nodes = list(dict.fromkeys(device.node for device in devices))
@@ -74,6 +74,8 @@ class Room:
         unlimited = 2**62
         self.cores = [(cores or {}).get(node, unlimited) for node in nodes]
         """By node; the devices of a node share them (equation 4)."""
+        self.all_cores = tuple(self.cores)
+        """By node: as many as there are, whatever was taken."""
         self.apart: Apart = {}
         self.kinds: list[list[str]] = [[] for _ in devices]
         """By device: the kinds of its jobs, where any are kept apart."""
@@ -83,7 +85,7 @@ class Room:
         other = Room.__new__(Room)
         other.devices, other.node_of = self.devices, self.node_of
         other.compute, other.memory, other.cores = self.compute[:], self.memory[:], self.cores[:]
-        other.apart = self.apart
+        other.all_cores, other.apart = self.all_cores, self.apart
         other.kinds = [kinds[:] for kinds in self.kinds] if self.apart else self.kinds
         return other
 
