@@ -156,7 +156,7 @@ def _as_form(spec: StudySpec) -> dict[str, Any]:
         "limits": plain["stop"],
         "training": plain["training"],
         **({} if plain["packing"] is None else {"packing": plain["packing"]}),
-        **({} if spec.data is None else {"data": data_words(spec.data)}),
+        **({} if spec.data is None else {"data": data_words(spec)}),
         "seed": spec.seed,
         "cluster": plain["cluster"],
         "experiment": spec.tracking.experiment,

@@ -59,6 +59,16 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the method says itself which configurations are tried, so that no sampler is asked."""
 
     @property
+    def one_shot(self) -> bool:
+        """Whether all configurations may train at once: none of them is asked for by the result of another.
+
+        So it is where a barrier or a generation waits for all of them (Cerebro, Section 4.2). An asynchronous search
+        promotes by the results that are there.
+        """
+        waits = self.independent or self.barriers or self.population is not None
+        return not self.endless and (waits or self.own_configurations)
+
+    @property
     def shared_rungs(self) -> bool:
         """Whether several brackets compete in one system of rungs."""
         return bool(self.entrances)

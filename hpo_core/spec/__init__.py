@@ -18,7 +18,7 @@ from hpo_core.search.random import RandomSearch
 from hpo_core.search.recorded import RecordedGrant, RecordedSearch
 from hpo_core.search.registry import Search
 from hpo_core.search.sha import ShaSearch
-from hpo_core.spec.assembly import create_method, create_sampler, is_pure
+from hpo_core.spec.assembly import all_at_once, create_method, create_sampler, is_pure
 from hpo_core.spec.clusters import (
     AddressClusterSpec,
     Cluster,
@@ -86,6 +86,7 @@ __all__ = [
     "TrackingSpec",
     "TrainingSpec",
     "WarmStartSpec",
+    "all_at_once",
     "create_method",
     "create_sampler",
     "is_pure",

@@ -45,5 +45,15 @@ def is_pure(spec: StudySpec) -> bool:
     return spec.search.outline().own_configurations or spec.sampler.name in samplers.OURS
 
 
+def all_at_once(spec: StudySpec) -> bool:
+    """Whether all configurations of a study whose models hop train at once, unless it says how many.
+
+    Not where a sampler learns from results, or where a stop rule may end the study: all would be half trained.
+    """
+    outline, stop = spec.search.outline(), spec.stop
+    runs_out = stop.total_resource is None and stop.seconds is None and stop.target is None
+    return outline.one_shot and runs_out and (outline.population is not None or is_pure(spec))
+
+
 def _search_context(spec: StudySpec) -> SearchContext:
     return SearchContext(spec.search_space(), spec.seed, len(spec.objectives), len(spec.start_with))

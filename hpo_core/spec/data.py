@@ -106,7 +106,8 @@ class DataSpec(Part):
         default=None,
         ge=1,
         le=100_000,
-        description="Configurations that train at once; null: as the search method and the number of workers suggest.",
+        description="Configurations that train at once; null: all of them (at most 1,000, and as many as the disk has "
+        "room for) for random search, a grid, SHA, Hyperband and PBT, else twice as many as workers.",
     )
 
     @property

@@ -42,6 +42,13 @@ def test_equal_models_end_as_soon_as_with_a_copy_on_each_worker(study_file: Path
     assert found == [(pytest.approx(24 / size), pytest.approx(24 / size)) for size in (1, 2, 4, 8)]
 
 
+def test_all_models_of_a_one_shot_search_train_at_once(study_file: Path) -> None:
+    """17 on eight workers: with two for each worker the last one trained alone, and the end came at 3 s."""
+    wanted = "--set", "search.configs=17", "--set", "search.max_resource=1"
+    ((hopping, _),) = ends(study_file, "--partitions", 8, "--workers", 8, *wanted)
+    assert hopping == pytest.approx(17 / 8)
+
+
 def test_more_workers_than_partitions_hold_copies(study_file: Path) -> None:
     ((hopping, whole),) = ends(study_file, "--partitions", 2, "--workers", 4, "--set", "data.concurrent=8")
     assert hopping == pytest.approx(whole) == pytest.approx(6.0)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import shutil
+import types
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +15,12 @@ from hypothesis import strategies as st
 from hpo_core.execution.faults import Faults
 from hpo_core.execution.hopping.epoch_times import EpochTimes
 from hpo_core.execution.hopping.missing_partitions import PartitionsMissingError
+from hpo_core.execution.hopping.models_at_once import ModelsAtOnce
 from hpo_core.execution.virtual import Attempt
 from hpo_core.execution.virtual_workers import Worker
+from hpo_core.hopper.played_hops import lower_bound
 from hpo_core.model.errors import SpecError
+from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
@@ -117,11 +123,74 @@ def test_a_worker_that_still_reads_its_partitions_is_waited_for() -> None:
         assert world.clock.now == pytest.approx(260.0 if sizes else 130.0, abs=15.0)
 
 
-def test_more_models_at_once_by_request() -> None:
-    for concurrent, most in ((1, 1), (5, 5), (None, 4)):
-        data: dict[str, Any] = {} if concurrent is None else {"concurrent": concurrent}
-        world = VirtualHopping(search=METHODS["random"], data=data)
-        assert world.executor.inventory().slots == most
+@pytest.mark.parametrize(
+    ("method", "changes", "most"),
+    [
+        ("random", {}, 6),
+        ("random", {"data": {"concurrent": 1}}, 1),
+        ("random", {"data": {"concurrent": 15}}, 15),
+        ("random", {"more": {"stop": {"seconds": 100.0}}}, 4),
+        ("random", {"more": {"sampler": {"name": "TPESampler"}}}, 4),
+        ("random", {"workers": [Worker()] * 16}, 32),
+        ("grid", {}, 14),
+        ("sha", {}, 9),
+        ("hyperband", {}, 17),
+        ("pbt", {}, 8),
+        ("asha", {}, 4),
+        ("pasha", {}, 4),
+        ("endless", {"more": {"stop": {"seconds": 100.0}}}, 4),
+        ("large", {}, 1_000),
+    ],
+)
+def test_how_many_models_train_at_once_follows_from_the_search(method: str, changes: dict[str, Any], most: int) -> None:
+    """The source schedules all configurations; two for each worker where a search asks for them by results."""
+    searches = METHODS | {
+        "grid": {"method": "grid", "points": {"x": 7}, "repeats": 2},
+        "pbt": {"method": "pbt", "population": 8, "generations": 3},
+        "endless": {"method": "random", "max_resource": 2},
+        "large": {"method": "random", "max_resource": 2, "configs": 5_000},
+    }
+    world = VirtualHopping(search=searches[method], **changes)
+    assert world.executor.inventory().slots == most
+
+
+def test_models_at_once_are_as_many_as_the_disk_has_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    free = [10_000_000_000]
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=free[0]))
+    search = {"method": "random", "max_resource": 2, "configs": 200}
+    at_once = ModelsAtOnce(VirtualHopping(search=search).study.spec, tmp_path)
+    assert at_once.count(4, begun=0) == 8, "nobody knows yet how large a state is"
+    at_once.note_state(1_000_000)
+    assert at_once.count(4, begun=1) == 200 and not caplog.messages
+    at_once.note_state(60_000_000)
+    at_once.note_state(1_000)
+    assert at_once.count(4, begun=16) == 32, "16, and 5 GB for three files of 60 MB each"
+    assert caplog.messages == [
+        "32 of 200 models train at once: each may need 3 files of 60.0 MB, and the disk of "
+        f"{tmp_path} has 10000.0 MB free; free some of it, or set data.concurrent."
+    ]
+    free[0] = 1_000
+    assert at_once.count(4, begun=0) == 8 and at_once.count(0, begun=0) == 0 and len(caplog.messages) == 1
+
+
+@pytest.mark.parametrize(("models", "workers", "method"), [(17, 8, "grid"), (17, 8, "random"), (48, 16, "random")])
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_one_shot_search_ends_near_its_bound(models: int, workers: int, method: str, alike: bool) -> None:
+    """With two models for each worker, 17 on 8 ended at 1.4 times the bound: the last one trained alone."""
+    search = {"method": "random", "max_resource": 1, "configs": models}
+    if method == "grid":
+        search = {"method": "grid", "max_resource": 1, "points": {"x": models}}
+    held = {f"worker-{number}": [f"part-{number}"] for number in range(workers)}
+    world = VirtualHopping(search=search, workers=[Worker()] * workers, partitions=workers, holdings=held)
+    costs = {job: 8.0 if alike else 4.0 + 8.0 * Stream(job, "cost", workers).uniform() for job in range(models)}
+    world.units._seconds = lambda job: costs[job.trial] * workers
+    world.run()
+    world.judge()
+    bound = lower_bound([[cost] * workers for cost in costs.values()])
+    ended = max(visit.ended for event in world.completed() for visit in event.visits)
+    assert ended <= (1.001 if alike else 1.04) * bound, ended / bound
 
 
 @pytest.mark.parametrize("method", ["asha", "pbt", "random"])

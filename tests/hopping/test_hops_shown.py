@@ -217,7 +217,8 @@ def test_short_names_stay_apart() -> None:
 def test_one_line_for_hpo_status_and_json_for_programs(world: VirtualHopping) -> None:
     line = hopping_line(world.study)
     many = len(visits_of(world))
-    assert line.startswith("3 partitions (3 examples), validation on 2 partitions (2 examples), scheduler remaining; ")
+    assert line.startswith("3 partitions (3 examples), validation on 2 partitions (2 examples), scheduler remaining, "
+                           "two models for each worker at once; ")  # fmt: skip
     assert f"{many:,} units of {many // 5} epochs on 3 workers, busy " in line and " hops moved " in line
     plain = json.loads(json.dumps(plain_hops(world.study)))
     assert plain["moved"]["units"] == many == sum(row["units"] for row in plain["workers"])

@@ -117,6 +117,9 @@ class Hopper(_Player):
             objective="lab:train",
             search=search or {"method": "random", "configs": 8, "max_resource": 2},
             data={"partitions": [{"name": each, "count": 1} for each in self.names], **(data or {})},
+            # with a stop rule models train a few at a time: what ran is read from the journal, which knows of units
+            # once their job has ended
+            stop={"total_resource": 1_000_000},
         )
         self.study = Study.create(spec, MemoryJournal(), clock=self.clock)
         self.units = VirtualUnits(

@@ -17,6 +17,7 @@ import msgspec
 from hpo_core.execution.executor import Inbox, OnReport
 from hpo_core.execution.hopping.epoch_times import EpochTimes
 from hpo_core.execution.hopping.missing_partitions import MissingPartitions
+from hpo_core.execution.hopping.models_at_once import ModelsAtOnce
 from hpo_core.execution.hopping.progress_files import Progress, ProgressFiles
 from hpo_core.execution.hopping.recorded_units import observe_recorded
 from hpo_core.execution.hopping.training import Training
@@ -76,6 +77,7 @@ class HoppingExecutor:
         self._spec = spec
         self._requests = JobRequests(spec, str(folder))
         self._files = None if folder is None else ProgressFiles(folder)
+        self._at_once = ModelsAtOnce(spec, None if folder is None else Path(folder))
         running = list(running)
         self.keep_only(running)
         files = [*data.files, *data.validation_files]
@@ -126,7 +128,9 @@ class HoppingExecutor:
             elsewhere = () if self._pool is None else self._pool.elsewhere()
             halted = [each for each in self._schedule.halted() if each.name not in elsewhere]
             self._missing.check(halted, self._inner)
-            return Inventory.of(self._concurrent(), "model hopper")
+            workers = len(self._held) if self._pool is None else self._pool.workers_due()
+            begun = sum(each.state is not None for each in self._trainings.values())
+            return Inventory.of(self._at_once.count(workers, begun=begun), "model hopper")
 
     def usages(self) -> Mapping[tuple[int, int], Usage]:
         """Nothing: no device is shared."""
@@ -211,15 +215,6 @@ class HoppingExecutor:
             del self._held[worker]
             self._schedule.worker_lost(worker)
 
-    def _concurrent(self) -> int:
-        """Configurations at once."""
-        data = self._spec.data
-        assert data is not None
-        workers = len(self._held) if self._pool is None else self._pool.workers_due()
-        if data.concurrent is not None:
-            return data.concurrent if workers else 0
-        return CONCURRENT * workers
-
     # Units.
 
     def _add(self, training: Training) -> None:
@@ -285,6 +280,8 @@ class HoppingExecutor:
             self._failed(training, job, report)
 
     def _completed(self, training: Training, unit: Unit, job: Job, report: Report) -> None:
+        if report.checkpoint is not None:
+            self._at_once.note_state(report.checkpoint.size)
         self._remove_state(training.take(job, report, [worker for _, worker in unit.others]))
         if training.gang_error and not unit.others:
             self._train_no_gangs(training)
@@ -390,7 +387,5 @@ class HoppingExecutor:
         training.on_report(training.job, report)
 
 
-CONCURRENT = 2
-"""Configurations for each worker, where the study does not say how many train at once."""
 _KEEPS_PROGRESS = frozenset({Outcome.LOST, Outcome.PREEMPTED, Outcome.STORAGE})
 """The same job is granted again."""

@@ -100,7 +100,7 @@ def head(series: Series, links: Mapping[str, str]) -> str:
     if spec.share is not None:
         about.append(f"share {share_words(spec.share, 'slot' if spec.packing is None else 'device')}")
     if spec.data is not None:
-        about.append(f"data: {data_words(spec.data)}")
+        about.append(f"data: {data_words(spec)}")
     rules = study.rules.progress(study.state, 0.0)
     if rules:
         about.append(f"stops at {', '.join(rules)}")

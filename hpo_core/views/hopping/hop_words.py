@@ -24,7 +24,7 @@ def hopping_line(study: Study) -> str:
     """The data, and what was done with them until now; empty where models do not hop."""
     if study.spec.data is None:
         return ""
-    return f"{data_words(study.spec.data)}; {done_words(study)}"
+    return f"{data_words(study.spec)}; {done_words(study)}"
 
 
 def done_words(study: Study) -> str:
