@@ -141,6 +141,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Ranks of each of the units that these visits are of; not set where all have one."""
     unit: int | msgspec.UnsetType = msgspec.UNSET
     """Number of the unit that was trained, where it is not the whole job."""
+    stood_still: float | msgspec.UnsetType = msgspec.UNSET
+    """Seconds of it in which the process that watches its limits stood still; not set where there were none."""
+
+    @property
+    def seconds(self) -> float:
+        """From its start to its end, as limits count them."""
+        stood_still = 0.0 if self.stood_still is msgspec.UNSET else self.stood_still
+        return max(0.0, self.ended - self.started - stood_still)
 
 
 CURVE_POINTS = 64
