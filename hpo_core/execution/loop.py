@@ -8,6 +8,7 @@ in a real run, because it is the same code.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import time
 from collections.abc import Iterable, Sequence
@@ -31,6 +32,10 @@ from hpo_core.study import Study
 
 RENEW_SECONDS = 10.0
 """How often a controller renews its lease on the study."""
+STANDSTILL_SECONDS = 5.0
+"""A wait that took so much longer than asked for was a standstill (SIGSTOP, a machine that slept or swapped)."""
+
+log = logging.getLogger("hpo.loop")
 
 
 class Observer(Protocol):
@@ -129,7 +134,7 @@ class Loop:
             most = math.inf if max_reports is None else max_reports
             timed = self._polls or study.has_time_rule
             while reports < most and (study.state.running or not study.at_rest):
-                goes_on = self._executor.wait(self._inbox, self._wake_at(until) if timed else until)
+                goes_on = self._wait(self._wake_at(until) if timed else until)
                 count = self._tell_all(most - reports)
                 reports += count
                 if count and not (self._polls and self._executor.now() >= self._next_poll):
@@ -174,6 +179,21 @@ class Loop:
         moment = min(until, now + self._executor.poll_seconds)
         left = self.study.seconds_to_rule()
         return moment if left is None else min(moment, max(now + left, math.nextafter(now, math.inf)))
+
+    def _wait(self, until: float) -> bool:
+        """Wait for the executor; where that took much longer than asked for, this process stood still."""
+        asked, began = max(0.0, until - self._executor.now()), self.study.now()
+        goes_on = self._executor.wait(self._inbox, until)
+        if self._polls and (late := self.study.now() - began - asked) > STANDSTILL_SECONDS:
+            log.warning("study %r: its controller stood still for %.0f s.", self.study.name, late)
+            self._renew()  # another one may have taken the study meanwhile: then nothing begins here any more
+            self._waiting += self.study.note_standstill(late)
+        return goes_on
+
+    def _renew(self) -> None:
+        if self._takeover is not None:
+            self._next_renewal = time.monotonic() + RENEW_SECONDS
+            self.study.journal.renew(self.study.name, self.study.epoch, time.time())
 
     def _tell_all(self, most: float) -> int:
         """Tell the reports that are here, but not past the time of the next poll; returns how many."""
@@ -237,9 +257,8 @@ class Loop:
             changed = len(self._inbox) > 0 or not self._under_way <= before
         for observer in self._observers:
             observer.on_tick()
-        if self._takeover is not None and time.monotonic() >= self._next_renewal:
-            self._next_renewal = time.monotonic() + RENEW_SECONDS
-            self.study.journal.renew(self.study.name, self.study.epoch, time.time())
+        if time.monotonic() >= self._next_renewal:
+            self._renew()
         return changed
 
     def _notice_capacity(self) -> None:

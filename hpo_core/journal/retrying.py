@@ -22,11 +22,14 @@ from hpo_core.journal.codec import encode_entry
 from hpo_core.journal.protocol import Journal, Owner, StudyInfo
 from hpo_core.model.errors import FencedError, JournalUnavailableError, StudyExistsError
 from hpo_core.model.events import Entry
+from hpo_core.model.stopwatch import Stopwatch
 
 RETRY_SECONDS = 60.0
 """Default of ``journal.retry_seconds`` of a study."""
 _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 2.0
+_LONGEST_CALL = 35.0
+"""Seconds after which the database's driver gives up; what takes longer between two calls is a standstill of ours."""
 
 T = TypeVar("T")
 log = logging.getLogger("hpo.journal")
@@ -52,18 +55,17 @@ class RetryingJournal:
 
     def _with_retries(self, study: str, call: Callable[[bool], T]) -> T:
         """The answer of ``call``; its argument says whether it is made again."""
-        failing_since: float | None = None
+        failing: Stopwatch | None = None
         pause = _FIRST_PAUSE
         while True:
             try:
-                answer = call(failing_since is not None)
+                answer = call(failing is not None)
             except JournalUnavailableError as error:
-                now = time.monotonic()
-                if failing_since is None:
-                    failing_since = now
+                if failing is None:
+                    failing = Stopwatch(_LONGEST_CALL, time.monotonic)
                     if self.seconds > 0:
                         log.warning("study %r: %s Tried again for %g s.", study, error, self.seconds)
-                left = failing_since + self.seconds - now
+                left = self.seconds - failing.elapsed()
                 if left <= 0:
                     raise
                 try:
@@ -73,10 +75,8 @@ class RetryingJournal:
                     raise
                 pause = min(2 * pause, _LONGEST_PAUSE)
             else:
-                if failing_since is not None:
-                    log.warning(
-                        "study %r: the journal answers again after %.1f s.", study, time.monotonic() - failing_since
-                    )
+                if failing is not None:
+                    log.warning("study %r: the journal answers again after %.1f s.", study, failing.elapsed())
                 return answer
 
     def create(self, study: str, first: Entry) -> None:

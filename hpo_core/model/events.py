@@ -111,8 +111,11 @@ class AbandonRequested(_Fact, frozen=True):
     trial: int
 
 
-class ClockTicked(_Fact, frozen=True):
+class ClockTicked(_Fact, frozen=True, omit_defaults=True):
     """Time passed, and a rule about time may be due."""
+
+    stood_still: float = 0.0
+    """Seconds before it in which the controller did not run (SIGSTOP, a machine that slept): no rule counts them."""
 
 
 Stimulus = (

@@ -143,6 +143,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Number of the unit that was trained, where it is not the whole job."""
     doubt: Doubt | msgspec.UnsetType = msgspec.UNSET
     """Of a unit that was lost for its partition: which one. The report of a whole job has none."""
+    stood_still: float | msgspec.UnsetType = msgspec.UNSET
+    """Seconds of it in which the process that watches its limits stood still; not set where there were none."""
+
+    @property
+    def seconds(self) -> float:
+        """From its start to its end, as limits count them."""
+        stood_still = 0.0 if self.stood_still is msgspec.UNSET else self.stood_still
+        return max(0.0, self.ended - self.started - stood_still)
 
 
 CURVE_POINTS = 64

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpo_core.model.events import AbandonRequested, ControllerStarted, Stimulus, StudyRequested
+from hpo_core.model.events import AbandonRequested, ClockTicked, ControllerStarted, Stimulus, StudyRequested
 from hpo_core.spec import StudySpec
 from hpo_core.state import StudyState
 
@@ -12,7 +12,7 @@ class StopRules:
 
     A person who resumes a study that a rule ended wants more of it: the same resource and the same seconds
     again, and no stop at a target that is reached already. Seconds count while a controller drives the study,
-    not while it is down.
+    not while it is down or stands still.
 
     What a person has trained beyond the search (``Study.train_further``) counts for no rule, and while such a job runs
     no seconds pass.
@@ -33,7 +33,8 @@ class StopRules:
         if isinstance(stimulus, AbandonRequested):  # by a person, perhaps while no controller drives it
             return
         if searching and not isinstance(stimulus, StudyRequested | ControllerStarted):
-            self.seconds += max(0.0, time - self._last)
+            stood_still = stimulus.stood_still if isinstance(stimulus, ClockTicked) else 0.0
+            self.seconds += max(0.0, time - self._last - stood_still)
         self._last = time
 
     def reopen(self, state: StudyState) -> None:

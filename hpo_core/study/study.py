@@ -313,6 +313,16 @@ class Study(PersonRequests, SlotClaims, BestTrials):
             return self._granted(self._take(ClockTicked()))
         return []
 
+    def note_standstill(self, seconds: float) -> list[Job]:
+        """The controller did not run for so long; noted where a stop rule about time would count it.
+
+        Returns:
+            Jobs as of :meth:`tick`.
+        """
+        if self.has_time_rule and self.state.halted is None and not self._grants.trains_further:
+            return self._granted(self._take(ClockTicked(round(seconds, 3))))
+        return []
+
     def seconds_to_rule(self) -> float | None:
         """Seconds of the study's clock until a stop rule about time is due; None: there is none to wait for."""
         if not self.has_time_rule or self.state.halted is not None or self._grants.trains_further:
@@ -412,7 +422,7 @@ class Study(PersonRequests, SlotClaims, BestTrials):
                 self._apply(event)
                 events.append(event)
             entry = Entry(self.seq, now, self.epoch, stimulus, tuple(events))
-            if not events:
+            if not (events or (isinstance(stimulus, ClockTicked) and stimulus.stood_still)):
                 return entry  # nothing was decided, nothing is recorded
             if self.seq:
                 self.journal.append(self.name, entry)

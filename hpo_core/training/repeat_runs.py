@@ -32,7 +32,6 @@ def run_repeats(run: Callable[[JobRequest], Report], request: JobRequest) -> Rep
     """
     if request.repeats == 1:
         return run(request)
-    began = time.monotonic()
     reports: list[Report] = []
     for repeat in range(request.repeats):
         report = run(
@@ -40,7 +39,7 @@ def run_repeats(run: Callable[[JobRequest], Report], request: JobRequest) -> Rep
                 request,
                 repeat=repeat,
                 seed=seed_of_repeat(request.seed, repeat),
-                elapsed=time.monotonic() - began,
+                elapsed=request.elapsed + sum(one.seconds for one in reports),
             )
         )
         reports.append(report)
@@ -54,7 +53,8 @@ def run_repeats(run: Callable[[JobRequest], Report], request: JobRequest) -> Rep
     if len(parts) < len(reports):
         checkpoint = None
     elif any(part != checkpoint for part in parts):
-        merged = run(msgspec.structs.replace(request, parts=tuple(parts), best=best, elapsed=time.monotonic() - began))
+        spent = request.elapsed + sum(one.seconds for one in reports)
+        merged = run(msgspec.structs.replace(request, parts=tuple(parts), best=best, elapsed=spent))
         if merged.outcome is not Outcome.COMPLETED:
             return msgspec.structs.replace(merged, started=reports[0].started, usage=usage_of_repeats(reports))
         checkpoint = merged.checkpoint

@@ -16,7 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from hpo_core.model.events import AttemptFailed, JobGranted
+from hpo_core import Study
+from hpo_core.model.events import AttemptFailed, ClockTicked, JobGranted
+from hpo_core.replay.audit import audit
 from tests.faults.test_real_study import ROOT, Real, descendants
 from tests.flows.conftest import LIMIT, at_load
 
@@ -177,6 +179,34 @@ def test_a_suspended_machine_loses_nothing(make: Callable[..., Real]) -> None:
     assert not outcomes(real), messages(real)
 
 
+@pytest.mark.slow
+def test_no_limit_counts_the_time_of_a_suspended_machine(make: Callable[..., Real]) -> None:
+    """As a Slurm job that is suspended for longer than its study's limits: no attempt, no study, no worker is over."""
+    real = make(
+        search=RANDOM,
+        training={"timeout": 20, "stall_timeout": 20, "storage_timeout": 20},
+        stop={"seconds": 3600},
+    )
+    process = real.start()
+    real.wait_for_entries(4, process)
+    eventually(lambda: len(children_of(process)) == 2, process, real)
+    everything = [psutil.Process(process.pid), *all_below(process)]
+    for one in everything:
+        one.suspend()
+    time.sleep(24)
+    for one in everything:  # those that watch come first
+        one.resume()
+    assert process.wait(LIMIT) == 0, real.log.read_text()[-3000:]
+    real.assert_whole(configs=16)
+    assert not outcomes(real), messages(real)
+    entries = list(real.home.open_journal().entries("real"))
+    stood_still = sum(one.stimulus.stood_still for one in entries if isinstance(one.stimulus, ClockTicked))
+    assert 18 < stood_still < 40
+    passed = entries[-1].time - entries[0].time
+    assert Study.from_entries(entries).rules.seconds <= passed - stood_still + 0.1
+    assert audit(entries).clean
+
+
 STANDING = {
     "worker": lambda process: workers_of(process)[:1],
     "zygote": lambda process: zygotes_of(process)[:1],
@@ -203,8 +233,6 @@ def test_sigterm_ends_a_study_whose_processes_are_stopped(make: Callable[..., Re
     process.wait(at_load(120))
     assert_gone(below)
     journal = real.home.open_journal()
-    from hpo_core import Study
-
     halted = Study.open("real", journal, reading=True).state.halted
     assert halted is not None and halted.reason == "interrupted"
 

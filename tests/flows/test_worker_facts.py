@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import types
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -132,8 +131,9 @@ def test_a_worker_that_started_anew_under_its_address_is_asked_again(monkeypatch
 def test_thousands_of_workers_have_time_for_the_few_heartbeats_that_dask_asks_of_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    still = functools.partial(monitor.HeartbeatTimer, clock=lambda: 0.0)
-    monkeypatch.setattr(monitor, "HeartbeatTimer", still)
+    monkeypatch.setattr(
+        monitor.ClusterWatch, "_stopwatch", lambda watch: monitor.Stopwatch(watch._longest, lambda: 0.0)
+    )
 
     def out_after(seconds: float, workers: int) -> bool:
         found = watch({}, "auto")

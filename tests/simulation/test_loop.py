@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from hpo_core import Job, Study
 from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
+from hpo_core.execution.executor import Inbox
 from hpo_core.execution.in_process import InProcessExecutor
 from hpo_core.execution.loop import Loop, Takeover
 from hpo_core.execution.virtual import VirtualClock, VirtualExecutor
@@ -21,6 +22,7 @@ from hpo_core.model.devices.inventory import Device, Inventory
 from hpo_core.model.errors import HpoError
 from hpo_core.model.trial import Report
 from hpo_core.placement import Slots
+from hpo_core.replay.audit import audit
 from hpo_core.spec import StudySpec
 from hpo_core.training.handle import TrialHandle
 from tests.conftest import make_spec
@@ -57,6 +59,33 @@ def virtual(spec: StudySpec, clock: VirtualClock, workers: Any = 2, slow: int = 
         seconds=lambda job: 100.0 if job.trial == slow else 1.0,
         objectives=["loss"],
     )
+
+
+class Stopped(VirtualExecutor):
+    """Its process stands still in one of its waits, while the jobs stand still, too."""
+
+    poll_seconds = 1.0
+    for_seconds = 100.0
+
+    def wait(self, inbox: Inbox, until: float) -> bool:
+        goes_on = super().wait(inbox, until)
+        if self.now() >= 2.0 and self.for_seconds:
+            self.clock.now += self.for_seconds
+            self.for_seconds = 0.0
+        return goes_on
+
+
+@pytest.mark.parametrize("seconds", [5.0, 1000.0])
+def test_a_standstill_is_no_time_that_a_study_had(seconds: float, caplog: pytest.LogCaptureFixture) -> None:
+    clock = VirtualClock()
+    spec = make_spec(search=RANDOM | {"configs": 8}, metric=METRIC, stop={"seconds": seconds})
+    study = Study.create(spec, clock=clock)
+    executor = Stopped(clock, workers=1, train=lambda job: {"loss": 0.5}, seconds=lambda job: 1.0, objectives=["loss"])
+    status = Loop(study, executor).run()
+    assert (status, len(study.state.trials)) == (("halted", 5) if seconds == 5.0 else ("finished", 8))
+    assert study.rules.seconds == pytest.approx(5.0 if seconds == 5.0 else 8.0)
+    assert "stood still for 100 s" in caplog.text
+    assert audit(study.journal.entries(study.name)).clean
 
 
 def train(trial: Any) -> None:

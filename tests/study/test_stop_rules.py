@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from hpo_core import MemoryJournal, Study
+from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import StudyHalted
 from hpo_core.replay.audit import audit
@@ -80,6 +81,30 @@ def test_seconds_count_while_a_controller_drives() -> None:
     study.recover("third")
     assert len(study.set_capacity(1)) == 1
     assert audit(journal.entries("world")).clean
+
+
+def test_seconds_do_not_count_while_the_controller_stands_still() -> None:
+    now = [1000.0]
+    journal = MemoryJournal()
+    study = Study.create(make_spec(search=RANDOM, stop={"seconds": 60}), journal, clock=lambda: now[0])
+    study.recover("first")
+    (job,) = study.set_capacity(1)
+    now[0] += 50
+    assert study.note_standstill(45.0) == []
+    assert study.seconds_to_rule() == 55.0
+    now[0] += 54
+    (job,) = study.tell_report(completed(job, 0.5))
+    now[0] += 3601
+    study.note_standstill(3600.0)
+    assert study.state.halted is not None and "60 seconds are over" in study.state.halted.reason
+    entries = [decode_entry(encode_entry(entry)) for entry in journal.entries("world")]
+    assert audit(entries).clean
+    assert Study.from_entries(entries).rules.seconds == 60.0
+    before = study.seq
+    study.note_standstill(9.0)
+    without = fresh(make_spec(search=RANDOM))
+    without.note_standstill(9.0)
+    assert (study.seq, without.seq) == (before, 1), "nothing is recorded where no rule counts it"
 
 
 @pytest.mark.parametrize("rule", [{"total_resource": 30}, {"target": 0.35}, {"seconds": 6.0}])

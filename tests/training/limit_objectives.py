@@ -8,7 +8,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from tests.training import zygote_watch
-from tests.training.zygote_watch import move_clock
+from tests.training.zygote_watch import move_clock, stand_still
 
 zygote_watch.install()
 
@@ -50,6 +50,8 @@ def train(trial):
     trial.track(counter=Counter())
     for step in trial.steps():
         trial.report(loss=0.5)
+        if step == trial.params.get("stands_still_at"):
+            stand_still(trial.params["lasts"])
         if step == trial.params.get("at"):
             sleeps(trial.params["lasts"], trial.params.get("lines", 0))
 

@@ -66,6 +66,19 @@ def test_an_attempt_within_its_limits_is_not_ended(bench: Bench) -> None:
     assert report.outcome is Outcome.COMPLETED, report
 
 
+def test_time_in_which_the_watching_process_stood_still_counts_for_no_limit(bench: Bench) -> None:
+    """It, and what it watches, may have been stopped: by Slurm, by a person, by a lid that was closed."""
+    report = bench.run(target=3, stands_still_at=1, timeout=LIMIT, stall_timeout=LIMIT, storage_timeout=LIMIT)
+    assert report.outcome is Outcome.COMPLETED, report
+    assert BEYOND - 10 < report.stood_still <= BEYOND
+    assert 0.0 <= report.seconds < LIMIT
+
+
+def test_a_limit_goes_on_after_a_standstill(bench: Bench) -> None:
+    report = bench.run(target=9, stands_still_at=1, at=4, timeout=LIMIT)
+    assert report.outcome is Outcome.TIMEOUT
+
+
 def test_an_attempt_without_steps_is_hung(bench: Bench) -> None:
     report = bench.run(target=9, at=2, stall_timeout=LIMIT)
     assert report.outcome is Outcome.HUNG

@@ -7,6 +7,7 @@ busy machine. It waits here until it was seen, or until it was judged as of a ti
 from __future__ import annotations
 
 import functools
+import math
 import mmap
 import os
 import struct
@@ -14,12 +15,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from hpo_core.model.stopwatch import Stopwatch
+
 _MOVED = struct.Struct("<d")
 _COUNTS = struct.Struct("<qq")
 _PAGE = mmap.mmap(-1, mmap.PAGESIZE)
 """Shared by a zygote and its children: seconds moved at 0, then how often each of three was begun, and ended."""
 _zygote = 0
 _EXACT, _LOOKS, _JUDGEMENTS = 8, 24, 40
+_STANDSTILL = 64
 
 
 class MovedClock:
@@ -33,6 +37,18 @@ class MovedClock:
         return getattr(time, name)
 
 
+class MovedStopwatch(Stopwatch):
+    """Seconds that are moved count as if the zygote had looked all the time, but for those of a standstill."""
+
+    @property
+    def max_gap(self) -> float:
+        return self._usual if _PAGE[_STANDSTILL] else math.inf
+
+    @max_gap.setter
+    def max_gap(self, seconds: float) -> None:
+        self._usual = seconds
+
+
 def install() -> None:
     """Call it where an objective's module is imported by its zygote."""
     from hpo_core.training.child import running_child, shared_progress, zygote
@@ -42,6 +58,8 @@ def install() -> None:
     clock: Any = MovedClock()
     for module in (running_child, shared_progress, zygote):
         vars(module)["time"] = clock
+    usual = running_child._stopwatch
+    vars(running_child)["_stopwatch"] = lambda *limits: MovedStopwatch(usual(*limits).max_gap, clock.monotonic)
     meter: Any = Meter
     meter._memory = _counted(meter._memory, _EXACT)
     meter.sample = _counted(meter.sample, _LOOKS)
@@ -59,6 +77,13 @@ def move_clock(seconds: float) -> None:
     _MOVED.pack_into(_PAGE, 0, float(_MOVED.unpack_from(_PAGE, 0)[0]) + seconds)
     if os.getpid() != _zygote:
         _wait(_JUDGEMENTS)
+
+
+def stand_still(seconds: float) -> None:
+    """Let so many seconds pass in which the zygote does not look, and return when the attempt was judged after them."""
+    _PAGE[_STANDSTILL] = 1
+    move_clock(seconds)
+    _PAGE[_STANDSTILL] = 0
 
 
 def be_seen(times: int = 1) -> None:

@@ -3,7 +3,7 @@
 A worker that gives no sign for ``timeout`` seconds is out: not counted, not used, until it is heard again. A sign is
 a heartbeat that the scheduler got; for a worker that trains, also that the thread goes on which waits for the child.
 The time without a sign is counted by our own clock and only while we could have heard something
-(:class:`HeartbeatTimer`), so neither a machine that slept nor a scheduler that stood still puts everybody out at once.
+(:class:`Stopwatch`), so neither a machine that slept nor a scheduler that stood still puts everybody out at once.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import contextlib
 import logging
 import re
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -22,7 +23,7 @@ import msgspec
 from hpo_core.model.devices.seen_device import SeenDevice
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.hops import Doubt
-from hpo_core.training.child.heartbeat_timer import HeartbeatTimer
+from hpo_core.model.stopwatch import Stopwatch
 
 T = TypeVar("T")
 _ATTEMPT = re.compile(r"/trial-([0-9]+)/attempt-([0-9]+)")
@@ -80,8 +81,8 @@ class WorkerFacts(NamedTuple):
 @dataclass
 class _Worker:
     facts: WorkerFacts
-    since_heartbeat: HeartbeatTimer
-    trainers: dict[str, HeartbeatTimer] = field(default_factory=dict)
+    since_heartbeat: Stopwatch
+    trainers: dict[str, Stopwatch] = field(default_factory=dict)
     """By attempt that it runs."""
     out: str = ""
     """Why it is out; empty: it is well."""
@@ -131,8 +132,8 @@ class ClusterWatch:
         self._on_out, self._on_overdue, self._on_back = on_out, on_overdue, on_back
         self._kind, self._on_new = kind, on_new
         self._workers: dict[str, _Worker] = {}
-        self._running: dict[str, HeartbeatTimer] = {}
-        self._scheduler = HeartbeatTimer(self._longest)
+        self._running: dict[str, Stopwatch] = {}
+        self._scheduler = self._stopwatch()
         self._doubts: dict[tuple[str, str], int] = {}
         """By address and name of a partition: what the worker said of it before does not count."""
         self._task: Any = None
@@ -214,6 +215,9 @@ class ClusterWatch:
         """Whether the scheduler has not answered for ``timeout`` seconds. Asked about once a second by one thread."""
         return self._scheduler.elapsed() >= self._timeout
 
+    def _stopwatch(self) -> Stopwatch:
+        return Stopwatch(self._longest, time.monotonic)
+
     # On the client's loop.
 
     async def _watch(self) -> None:
@@ -240,14 +244,12 @@ class ClusterWatch:
             del self._workers[address]
             self._doubts = {key: since for key, since in self._doubts.items() if key[0] != address}
         self._running = {
-            key: self._running.get(key) or HeartbeatTimer(self._longest)
-            for facts in seen.values()
-            for key in facts.executing
+            key: self._running.get(key) or self._stopwatch() for facts in seen.values() for key in facts.executing
         }
         for address, facts in seen.items():
             worker = self._workers.get(address)
             if worker is None:
-                worker = self._workers[address] = _Worker(facts, HeartbeatTimer(self._longest))
+                worker = self._workers[address] = _Worker(facts, self._stopwatch())
             announced = facts.devices if self._kind is not None else facts.partitions
             worker.silent = worker.silent + 1 if worker.greeted and announced is None else 0
             if self._on_new is not None and not worker.greeting and (not worker.greeted or worker.silent >= SILENT):
@@ -280,7 +282,7 @@ class ClusterWatch:
         if facts.last_seen != worker.facts.last_seen:
             worker.since_heartbeat.reset()
         ours = {name: number for name, number in facts.heartbeats.items() if name.startswith(f"{self._folder}/")}
-        worker.trainers = {name: worker.trainers.get(name) or HeartbeatTimer(self._longest) for name in ours}
+        worker.trainers = {name: worker.trainers.get(name) or self._stopwatch() for name in ours}
         for name, number in ours.items():
             if number != worker.facts.heartbeats.get(name):
                 worker.trainers[name].reset()

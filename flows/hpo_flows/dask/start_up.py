@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpo_core.model.errors import HpoError
+from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.partitioning.holdings import longest_look
 from hpo_core.spec import DataSpec, PackingSpec
 from hpo_flows.dask.clusters.kind import ClusterError, ClusterKind
@@ -23,6 +24,8 @@ PARTITION_SECONDS = 60.0
 """How long a partition that no worker has may be waited for, once all workers said what they have."""
 IMPORT_SECONDS = 720.0
 """An import may take 600 s (``Trainer``), and its process then has to be ended."""
+_LOOK_SECONDS = 10.0
+"""Between two looks at a cluster that starts, at most; what takes longer is a standstill of this process."""
 
 
 class StartUp:
@@ -50,11 +53,11 @@ class StartUp:
             ClusterError: there is none, or none will come.
         """
         seconds = self._kind.wait_seconds
-        deadline = time.monotonic() + seconds
+        waited = Stopwatch(_LOOK_SECONDS, time.monotonic)
         while self._watch.slots() < self._kind.starting_workers:
             self._stop_if_abandoned()
             self._kind.check_start()
-            if time.monotonic() >= deadline:
+            if waited.elapsed() >= seconds:
                 if self._watch.slots() == 0:
                     raise self._kind.no_workers(seconds)
                 return
@@ -66,10 +69,10 @@ class StartUp:
         Raises:
             ClusterError: none does.
         """
-        deadline = time.monotonic() + DEVICE_SECONDS
+        waited = Stopwatch(_LOOK_SECONDS, time.monotonic)
         while not any(self._watch.devices().values()):
             self._stop_if_abandoned()
-            if time.monotonic() >= deadline:
+            if waited.elapsed() >= DEVICE_SECONDS:
                 cure = (
                     "See that nvidia-smi works where the workers run, that nvidia-ml-py is installed there "
                     "(pip install 'hpo-core[gpu]') and that CUDA_VISIBLE_DEVICES names a GPU; or share processors "
@@ -114,9 +117,9 @@ class StartUp:
         """
         question = objective, pythonpath, threads, load
         waiting = {address: self._prepared(address, *question) for address in self._watch.well()}
-        deadline = time.monotonic() + IMPORT_SECONDS
+        waited = Stopwatch(_LOOK_SECONDS, time.monotonic)
         try:
-            while waiting and time.monotonic() < deadline:
+            while waiting and waited.elapsed() < IMPORT_SECONDS:
                 self._stop_if_abandoned()
                 for address in [address for address, answer in waiting.items() if answer.done()]:
                     _check_prepared(address, waiting.pop(address))

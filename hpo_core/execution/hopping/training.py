@@ -156,7 +156,7 @@ class Training:
         for place, worker in zip(places, (report.worker, *others), strict=True):
             self.visits.append(Visit(unit.target - 1, place, worker, started, ended, came_with))
         self._together.append(len(places))
-        self.elapsed += max(0.0, report.ended - report.started)
+        self.elapsed += report.seconds
         self._unrestored = (self._unrestored + report.unrestored)[:UNRESTORED_LINES]
         warnings = () if report.warnings is msgspec.UNSET else report.warnings
         self._warnings += tuple(line for line in warnings if line not in self._warnings)

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from hpo_core.model.devices.usage import Usage
+from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import RESULTS, Outcome, Report
 from hpo_core.training.child.attempt_log import AttemptLog
 from hpo_core.training.child.exit_cause import oom_kills, outcome_of_exit
@@ -27,8 +28,19 @@ _READS_PER_TURN = 16
 """Reads of 64 KiB from one descriptor before the limits are checked again: a child may write for ever."""
 LIMIT_GRACE = 0.1
 """Seconds in which a process that takes too much memory may write its stack to its log; it goes on taking."""
+LOOK_SECONDS = 1.0
+"""Between two looks at the limits, at most; eight looks at the shortest one."""
 _READS_TO_DRAIN = 256
 """Reads that empty any pipe, once nobody writes to it."""
+
+
+def _look_seconds(*limits: float | None) -> float:
+    return min([LOOK_SECONDS, *(limit / 8 for limit in limits if limit is not None)])
+
+
+def _stopwatch(*limits: float | None) -> Stopwatch:
+    """For limits of which one holds: a standstill of this process counts for as much as two looks take."""
+    return Stopwatch(2 * _look_seconds(*limits), time.monotonic)
 
 
 class RunningChild:
@@ -53,11 +65,17 @@ class RunningChild:
             os.set_blocking(descriptor, True)
         self._inbox = Inbox()
         self._started = time.time()
-        self._started_monotonic = time.monotonic() - request.elapsed
+        self._spent = _stopwatch(request.timeout)
+        self._spent.reset(request.elapsed)
+        self._still = _stopwatch(request.stall_timeout, request.storage_timeout)
+        self._last_step = 0.0, False
+        """When the child wrote its progress last, and whether it stores a checkpoint."""
         self._oom_kills = oom_kills()
         self._report: Report | None = None
         self._stop_reason: tuple[Outcome, str] | None = None
-        self._kill_at: float | None = None
+        self._grace: float | None = None
+        """Seconds until it is killed, once it was told to end or has reported."""
+        self._ending = _stopwatch(request.grace)
         self.pid = 0
         self.reaped = False
         self._start = request.job.checkpoint.resource if request.job.checkpoint else 0
@@ -81,7 +99,7 @@ class RunningChild:
         """Send SIGTERM now and SIGKILL after the grace period; the first call's reason counts."""
         if self._stop_reason is None and self._report is None:
             self._stop_reason = outcome, message
-            self._kill_at = time.monotonic() + (self.request.grace if grace is None else grace)
+            self._end_within(self.request.grace if grace is None else grace)
             if self.reaped:  # the number may be somebody else's by now
                 return
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -91,10 +109,13 @@ class RunningChild:
         """Limit it to so many bytes of its device, if that is less than its share."""
         self._meter.lower(memory)
 
+    def _end_within(self, grace: float) -> None:
+        self._grace, self._ending = grace, _stopwatch(grace)
+
     @property
     def ending(self) -> bool:
         """Whether the child was told to end, or has reported and only has to exit."""
-        return self._kill_at is not None
+        return self._grace is not None
 
     def read_result(self, reads: int = _READS_PER_TURN) -> bool:
         """Read what the child wrote so far; False once nothing more can come or matter."""
@@ -124,7 +145,7 @@ class RunningChild:
         if (message.report.trial, message.report.attempt) != (job.trial, job.attempt):
             raise MalformedMessageError("the report of another attempt")
         self._report = message.report
-        self._kill_at = time.monotonic() + self.request.grace  # its exit functions may take so long
+        self._end_within(self.request.grace)  # its exit functions may take so long
 
     def read_output(self, reads: int = _READS_PER_TURN) -> bool:
         """Copy what was printed so far into the log; False once nothing more can come."""
@@ -145,48 +166,57 @@ class RunningChild:
 
     def next_deadline(self) -> float:
         """Monotonic time by which :meth:`check_limits` must be called again."""
-        if self._kill_at is not None:
-            return self._kill_at
-        limits = [self._meter.next_at]
-        if self.request.timeout is not None:
-            limits.append(self._started_monotonic + self.request.timeout)
-        either = [limit for limit in (self.request.stall_timeout, self.request.storage_timeout) if limit is not None]
-        if either:  # the child may switch from one to the other at any moment, without a message
-            limits += [self._stall_deadline(), time.monotonic() + min(either) / 2]
-        return min(limits)
+        now, request = time.monotonic(), self.request
+        if self._grace is not None:
+            return now + min(self._grace - self._ending.elapsed(), _look_seconds(self._grace))
+        limit = self._step_limit()
+        left = [] if limit is None else [limit - self._still.elapsed()]
+        if request.timeout is not None:
+            left.append(request.timeout - self._spent.elapsed())
+        # the child may switch from one limit to the other at any moment, without a message
+        looks = _look_seconds(request.timeout, request.stall_timeout, request.storage_timeout)
+        return min(self._meter.next_at, now + min([looks, *left]))
 
-    def _stall_deadline(self) -> float:
-        _, when, storing = self._progress.read(self.request.job.target)
-        limit = self.request.storage_timeout if storing else self.request.stall_timeout
-        return math.inf if limit is None else when + limit
+    def _step_limit(self) -> float | None:
+        """Seconds that the step of training, or the checkpoint that is stored, may take."""
+        return self.request.storage_timeout if self._last_step[1] else self.request.stall_timeout
+
+    def _note_progress(self) -> tuple[int, bool]:
+        """Steps done, and whether a checkpoint is stored; the stopwatch counts from the last change."""
+        resource, when, storing = self._progress.read(self.request.job.target)
+        if (when, storing) != self._last_step:
+            self._last_step = when, storing
+            self._still = _stopwatch(self.request.stall_timeout, self.request.storage_timeout)
+            self._still.reset(min(time.monotonic() - when, self._still.max_gap))
+        return resource, storing
 
     def check_limits(self) -> None:
         """Stop the child at its first exceeded limit; kill it once its grace period is over."""
-        now = time.monotonic()
-        if self._kill_at is not None:
-            if now >= self._kill_at:
+        if self._grace is not None:
+            if self._ending.elapsed() >= self._grace:
                 self.kill()
-                self._kill_at = now + 1.0
+                self._end_within(1.0)
             return
-        resource, _, storing = self._progress.read(self.request.job.target)
-        timeout, stall = self.request.timeout, self.request.stall_timeout
+        resource, storing = self._note_progress()
+        timeout, limit = self.request.timeout, self._step_limit()
+        is_over = limit is not None and self._still.elapsed() >= limit
         where = f"it had done {resource} of {self.request.job.target} steps"
-        if timeout is not None and now >= self._started_monotonic + timeout:
+        if self._spent.elapsed() >= (math.inf if timeout is None else timeout):
             self.stop(
                 Outcome.TIMEOUT,
                 f"The attempt took longer than training.timeout = {timeout:g} s; {where}. Raise it.",
             )
-        elif storing and now >= self._stall_deadline():
+        elif is_over and storing:
             self.stop(
                 Outcome.STORAGE,
                 f"A checkpoint took longer to write or read than training.storage_timeout = "
                 f"{self.request.storage_timeout:g} s; {where}. See to that disk or object store, then "
                 "resume the study.",
             )
-        elif stall is not None and not storing and now >= self._stall_deadline():
+        elif is_over:
             self.stop(
                 Outcome.HUNG,
-                f"No step was finished within training.stall_timeout = {stall:g} s; {where}{self._state()}. The stack "
+                f"No step was finished within training.stall_timeout = {limit:g} s; {where}{self._state()}. The stack "
                 "at that moment is in its log. Raise the limit if steps take that long.",
             )
 
@@ -200,7 +230,7 @@ class RunningChild:
 
         A child whose memory exceeds its share is ended.
         """
-        if self._kill_at is not None or time.monotonic() < self._meter.next_at:
+        if self._grace is not None or time.monotonic() < self._meter.next_at:
             return None
         self._meter.sample()
         limit, share = self._meter.limit, self._meter.share
@@ -225,7 +255,11 @@ class RunningChild:
             status: its exit code or signal.
             cpu: seconds of processor time that it took, with the processes that it waited for.
         """
-        return msgspec.structs.replace(self._judged_report(code, status), usage=self._usage(cpu))
+        report = msgspec.structs.replace(self._judged_report(code, status), usage=self._usage(cpu))
+        self._spent.elapsed()
+        return report if not self._spent.stood_still else msgspec.structs.replace(
+            report, stood_still=round(self._spent.stood_still, 3)
+        )  # fmt: skip
 
     def _judged_report(self, code: int, status: int) -> Report:
         printed = self.log.tail()

@@ -19,13 +19,13 @@ import msgspec
 from hpo_core.model.devices.share import Share
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
+from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.security.credentials import without_private_settings
 from hpo_core.security.masking import masked_report
 from hpo_core.spec.threads import VARIABLES
 from hpo_core.training.child.connection import Connection
 from hpo_core.training.child.descendants import TAG_VARIABLE, kill_tagged
-from hpo_core.training.child.heartbeat_timer import HeartbeatTimer
 from hpo_core.training.child.messages import (
     Cancel,
     Done,
@@ -164,7 +164,7 @@ class Trainer:
         Raises:
             TimeoutError: the import takes longer than ``import_timeout``.
         """
-        timer = HeartbeatTimer(max_gap=2 * PING_SECONDS)
+        timer = Stopwatch(2 * PING_SECONDS, time.monotonic)
         while (left := self._import_timeout - timer.elapsed()) > 0:
             self.heartbeats += 1
             with contextlib.suppress(TimeoutError):
@@ -239,8 +239,8 @@ class Trainer:
         """The child's report; or None and why the zygote was killed (empty: it ended by itself)."""
         attempt = (request.job.trial, request.job.attempt)
         ping_seconds = min(PING_SECONDS, request.zygote_timeout / 4)
-        since_answer = HeartbeatTimer(max_gap=2 * ping_seconds)
-        since_stop = HeartbeatTimer(max_gap=2 * ping_seconds)
+        since_answer = Stopwatch(2 * ping_seconds, time.monotonic)
+        since_stop = Stopwatch(2 * ping_seconds, time.monotonic)
         loading = False
         while (connection := self._connection) is not None:
             self.heartbeats += 1

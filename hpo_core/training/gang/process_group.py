@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 from hpo_core.model.errors import HpoError, ObjectiveError
+from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.training.gang.rank_place import RankPlace
 
 ARRIVAL_SECONDS = 1800.0
@@ -127,10 +128,10 @@ def _arrive(store: Any, place: RankPlace, gpu: str, alive: Callable[[], None]) -
     """Say that this rank is here and wait for the others; returns the GPU of each."""
     keys = [f"arrived/{rank}" for rank in range(place.size)]
     store.set(keys[place.rank], gpu)
-    deadline, pause = time.monotonic() + ARRIVAL_SECONDS, 0.005
+    waited, pause = Stopwatch(2.0, time.monotonic), 0.005
     while not store.check(keys):
         alive()
-        if time.monotonic() > deadline:
+        if waited.elapsed() > ARRIVAL_SECONDS:
             missing = [str(rank) for rank, key in enumerate(keys) if not store.check([key])]
             raise GangError(
                 f"Rank {', '.join(missing)} of {place.size} did not come within {ARRIVAL_SECONDS:g} s. See whether "
