@@ -15,6 +15,9 @@ from hpo_core.security.masking import masked_errors
 from hpo_core.spec import StudySpec
 from hpo_core.views.jobs.data_words import data_words
 from hpo_flows.deployed.form import (
+    NEEDED,
+    SHOWN,
+    AdvancedSection,
     AttemptsSection,
     Choice,
     Cluster,
@@ -32,6 +35,7 @@ from hpo_flows.deployed.form import (
     with_changes,
 )
 from hpo_flows.deployed.form_data import DataSection
+from hpo_flows.deployed.form_folds import drawn_signature
 from hpo_flows.deployed.form_packing import PackingSection
 from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method, given
 from hpo_flows.deployed.permissions import Permissions
@@ -71,6 +75,7 @@ def tune(
     experiment: str = "hpo",
     optuna: OptunaCopy = "off",
     journal_retry_seconds: JournalRetry = 60.0,
+    advanced: AdvancedSection = NOTHING,
 ) -> Any:
     """Run a new study, described here, to its end.
 
@@ -82,12 +87,14 @@ def tune(
         name: Name of the study. Empty: "study" with date and time.
         method: The search method and its budget: how many configurations, and how long the best of them train.
         metric: What is optimized.
-        numbers: Hyperparameters that are numbers in a range, a row each.
+        numbers: Hyperparameters that are numbers in a range, a row each; a study needs one row at least, here or in
+            choices.
         choices: Hyperparameters that take one of several values, a row each.
         sampler: Proposes configurations; those named ...Sampler are Optuna's.
         cluster: Where jobs train: on the machine that runs this, on a Dask cluster that runs already, or on the
             cluster of a study file (Slurm, Kubernetes, GPUs).
-        seed: All draws and all training seeds follow from it.
+        advanced: Seed, limits, attempts, packing, data, tracking, and what else a study file may say.
+        seed: All draws and all training seeds follow from it. On the form, this and what follows is within `advanced`.
         limits: Rules that end the study before its search does; `resume` goes on with it.
         training: Limits of one attempt, and when a trial is given up.
         packing: Several jobs at once on one device, by what they need of it, instead of one job on each slot.
@@ -115,13 +122,19 @@ def tune(
         packing=packing,
         data=data,
         further=further,
+        seed=seed,
         experiment=experiment,
         optuna=optuna,
         journal_retry_seconds=journal_retry_seconds,
+        advanced=advanced,
     )
     chosen = given(name) or dated_name("study", run)
-    spec = with_changes(described, chosen, permissions, seed=seed, cluster=given(cluster))
+    spec = with_changes(described, chosen, permissions, seed=None, cluster=given(cluster))
     return begin("tune", run, spec)
+
+
+tune.__signature__ = drawn_signature(tune.fn, SHOWN, NEEDED)  # type: ignore[attr-defined]
+"""Of this Prefect makes the form (``parameter_schema``); runs are checked against the function's own."""
 
 
 def run_in_flow(spec: StudySpec, run: Callable[[], Any], *, return_state: bool = False) -> Any:

@@ -139,8 +139,7 @@ class SharedDevices:
 
     def capacity(self) -> Inventory:
         self._granted = max(self._granted, self._wanted())
-        count = len(self._empty.devices)
-        return Inventory.of(self._granted, f"{count} shared device{'' if count == 1 else 's'}")
+        return Inventory.of_shared(self._granted, len(self._empty.devices))
 
     def _wanted(self) -> int:
         """The jobs that run, and a few to choose from. It falls with :meth:`update` alone, not after each job."""

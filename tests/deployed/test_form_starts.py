@@ -55,8 +55,21 @@ class Older:
     def field(self, label: str, nth: int = 0) -> Any:
         return field(self.page, label, nth)
 
+    def row_field(self, label: str) -> Any:
+        """Of the first row of numbers; the metric has a name, too."""
+        return self.field(label, 1 if label == "Name" else 0)
+
     def choose(self, label: str, value: str) -> None:
         choose(self.page, label, value)
+
+    def unfold(self, label: str, nth: int = 0, tab: str = "Advanced") -> None:
+        """Open the section of this label."""
+        self.field(f"{label} (Optional)", nth).get_by_text(tab, exact=True).first.click()
+        self.page.wait_for_timeout(300)
+
+
+OF_ROW, OF_METHOD = 0, 1
+"""Folds called Advanced of a form with one row, from its top on."""
 
 
 class Newer(Older):
@@ -91,11 +104,15 @@ def open_form(
     form.field("name (Optional)").locator("textarea, input").first.fill(name)
     if tab != "ASHA":  # which is open
         form.field("method (Optional)").get_by_text(tab, exact=True).first.click()
-    form.field("metric (Optional)").locator("textarea, input").first.fill(metric)
-    form.field("numbers (Optional)").get_by_text("Add item").click()
-    for label, value in {"Name": "x", "Low": "-1", "High": "1", "Grid Points (Optional)": "2"}.items():
-        if label[0] != "G" or tab == "Grid":
-            form.field(label).locator("textarea, input").first.fill(value)
+    form.field("metric").locator("textarea, input").first.fill(metric)
+    form.field("numbers").get_by_text("Add item").click()
+    for label, value in {"Name": "x", "Low": "-1", "High": "1"}.items():
+        form.row_field(label).locator("textarea, input").first.fill(value)
+    if tab == "Grid":
+        form.unfold("Advanced", OF_ROW)
+        form.field("Grid Points (Optional)").locator("input").first.fill("2")
+    page.get_by_text("Jobs at once").first.wait_for()
+    assert not page.get_by_text('Property is type "None"').count() and not page.get_by_text("`").count()
     return form
 
 
@@ -155,6 +172,7 @@ def test_variants_of_asha_are_chosen(
     form = open_form(kind, deployed, page_inside, "ASHA", name)
     for budget, number in {"Configs": 6, "Max Resource": 16}.items():
         form.field(f"{budget} (Optional)").locator("input").first.fill(str(number))
+    form.unfold("Advanced", OF_METHOD)
     form.choose(f"{label} (Optional)", value)
     submitted(deployed, page_inside, name)
     search = recorded(deployed, name)["search"]
@@ -198,7 +216,7 @@ def test_a_form_that_begins_with_a_study_is_started_as_it_stands(
     form.field("cluster (Optional)").get_by_text("Of a study file", exact=True).first.click()
     form.choose("File", "toy.yaml")
     page_inside.screenshot(path=pictures / f"form-{name}.png")
-    form.field("choices (Optional)").scroll_into_view_if_needed()
+    form.field("choices").scroll_into_view_if_needed()
     page_inside.screenshot(path=pictures / f"form-{name}-rows.png")
     run = submitted(deployed, page_inside, name)["id"]
     spec, wanted = recorded(deployed, name), load_spec(file).plain()
@@ -226,14 +244,15 @@ def test_a_dask_cluster_is_chosen_and_sections_unfold(
     form.field("cluster (Optional)").get_by_text("Dask scheduler", exact=True).click()
     form.field("Configs (Optional)").locator("input").first.fill("2")
     form.field("Max Resource (Optional)").locator("input").first.fill("2")
-    form.field("limits (Optional)").get_by_text("Limits", exact=True).click()
+    form.unfold("advanced")
+    form.unfold("Limits", tab="Limits")
     form.field("Seconds (Optional)").locator("input").first.fill("500")
-    form.field("training (Optional)").get_by_text("Attempts", exact=True).click()
+    form.unfold("Training", tab="Attempts")
     form.field("Max Lost (Optional)").locator("input").first.fill("0")
-    form.field("further (Optional)").get_by_text("Further settings", exact=True).click()
+    form.unfold("Further", tab="Further settings")
     form.field("Checkpoints (Optional)").locator("textarea, input").first.fill("{max_count: 5}")
     page_inside.wait_for_timeout(500)
-    form.field("limits (Optional)").scroll_into_view_if_needed()
+    form.field("Limits (Optional)").scroll_into_view_if_needed()
     page_inside.screenshot(path=pictures / f"form-{name}.png")
     submitted(deployed, page_inside, name)
     spec = recorded(deployed, name)
@@ -251,15 +270,16 @@ def test_jobs_that_share_a_device_are_asked_for_and_tagged(
     assert not page_inside.get_by_text("Job Memory").count(), "folded"
     form.field("Configs (Optional)").locator("input").first.fill("4")
     form.field("Max Resource (Optional)").locator("input").first.fill("2")
-    form.field("packing (Optional)").get_by_text("Packing", exact=True).click()
+    form.unfold("advanced")
+    form.unfold("Packing", tab="Packing")
     form.choose("Policy (Optional)", "best_fit")
     form.choose("Devices (Optional)", "cpu")
     for label, text in {"Memory": "1GB", "Job Memory": "200MB", "Job Cores": "0.1"}.items():
         form.field(f"{label} (Optional)").locator("textarea, input").first.fill(text)
-    form.field("further (Optional)").get_by_text("Further settings", exact=True).click()
+    form.unfold("Further", tab="Further settings")
     form.field("Share (Optional)").locator("textarea, input").first.fill("{pool: cpu, weight: 2}")
     page_inside.wait_for_timeout(500)
-    form.field("packing (Optional)").scroll_into_view_if_needed()
+    form.field("Packing (Optional)").scroll_into_view_if_needed()
     page_inside.screenshot(path=pictures / f"form-{name}.png")
     run = submitted(deployed, page_inside, name)["id"]
     packing, share = (recorded(deployed, name)[part] for part in ("packing", "share"))
@@ -282,7 +302,8 @@ def test_every_sampler_is_chosen_and_proposes(
     for budget, number in {"Configs": 14, "Max Resource": 4}.items():
         form.field(f"{budget} (Optional)").locator("input").first.fill(str(number))
     form.choose("sampler (Optional)", sampler)
-    form.choose("optuna (Optional)", "on")
+    form.unfold("advanced")
+    form.choose("Optuna (Optional)", "on")
     page_inside.wait_for_timeout(500)
     page_inside.screenshot(path=pictures / f"form-{name}.png")
     submitted(deployed, page_inside, name)
@@ -310,19 +331,20 @@ def test_models_that_hop_over_partitions_are_asked_for(
         metric="val_loss",
     )
     for label, value in {"Name": "lr", "Low": "0.01", "High": "0.1"}.items():
-        form.field(label).locator("textarea, input").first.fill(value)
+        form.row_field(label).locator("textarea, input").first.fill(value)
     assert not page_inside.get_by_text("Concurrent").count(), "folded"
     form.field("Configs (Optional)").locator("input").first.fill("3")
     form.field("Max Resource (Optional)").locator("input").first.fill("2")
-    form.field("data (Optional)").get_by_text("Data", exact=True).click()
+    form.unfold("advanced")
+    form.unfold("Data", tab="Data")
     filled = {"Partitions": "part-*.npz", "Validation": "val-*.npz", "Load": "tests.hopping.hopping_objectives:load"}
     for label, text in filled.items():
         form.field(f"{label} (Optional)").locator("textarea, input").first.fill(text)
-    form.field("training (Optional)").get_by_text("Attempts", exact=True).click()
+    form.unfold("Training", tab="Attempts")
     form.field("Gang (Optional)").locator("textarea, input").first.fill("auto")
     form.field("Workers (Optional)").locator("input").first.fill("3")
     page_inside.wait_for_timeout(500)
-    form.field("data (Optional)").scroll_into_view_if_needed()
+    form.field("Data (Optional)").scroll_into_view_if_needed()
     page_inside.screenshot(path=pictures / f"form-{name}.png")
     submitted(deployed, page_inside, name)
     data, training = (recorded(deployed, name)[part] for part in ("data", "training"))
@@ -339,7 +361,8 @@ def test_a_number_that_was_typed_and_removed_again_is_not_sent(
     form = open_form(kind, deployed, page_inside, "Random", name)
     form.field("Configs (Optional)").locator("input").first.fill("2")
     form.field("Max Resource (Optional)").locator("input").first.fill("2")
-    form.field("limits (Optional)").get_by_text("Limits", exact=True).click()
+    form.unfold("advanced")
+    form.unfold("Limits", tab="Limits")
     form.field("Seconds (Optional)").locator("input").first.fill("500")
     page_inside.wait_for_timeout(500)
     form.field("Seconds (Optional)").locator("input").first.fill("")

@@ -6,17 +6,20 @@ import dataclasses
 import inspect
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools import validate
 from pydantic import TypeAdapter, ValidationError
 
 from hpo_core.home import Home
 from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Outcome
+from hpo_core.search.registry import BY_NAME
 from hpo_core.spec import (
     AddressClusterSpec,
     DataSpec,
@@ -29,17 +32,25 @@ from hpo_core.spec import (
     load_spec,
 )
 from hpo_core.study import Study
+from hpo_flows.compare import compare
 from hpo_flows.deployed.flows import rerun, resume, tune_file
 from hpo_flows.deployed.form import (
     _ASKED_ELSEWHERE,
+    SHOWN,
     Attempts,
+    Choice,
     DaskScheduler,
+    FilledIn,
     LocalWorkers,
+    Number,
+    as_drawn,
     filled_in,
     with_changes,
 )
+from hpo_flows.deployed.form_folds import empty_tab
 from hpo_flows.deployed.form_schema import DEFAULT_METHOD, NOTHING, Method
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
+from hpo_flows.deployed.prefilled import begun_as_drawn
 from hpo_flows.deployed.study_runs import recorded_study
 from hpo_flows.retrain import retrain
 from hpo_flows.retraining.challengers import check_function
@@ -320,7 +331,8 @@ def test_limits_of_attempts_have_fields(permissions: Permissions) -> None:
     schema = Attempts.model_json_schema()["properties"]
     assert schema["max_lost"]["default"] == 3 and "abandoned" in schema["max_lost"]["description"]
     assert set(TrainingSpec.model_fields) == set(schema), "what is new in the study file is on the form"
-    assert "training" in tune.parameters.properties
+    drawn = parameter_schema(tune).model_dump()["definitions"]["Attempts"]["properties"]
+    assert drawn.keys() == schema.keys()
 
 
 def test_everything_of_a_study_file_is_on_the_form(permissions: Permissions) -> None:
@@ -349,8 +361,8 @@ def test_packing_has_fields_of_its_own(permissions: Permissions) -> None:
     with pytest.raises(SpecError, match="packing.demand.memory"):
         made(permissions, packing={"job_memory": "2GB * depth"})
     schema = parameter_schema(tune).model_dump()
-    first, _ = schema["properties"]["packing"]["anyOf"]
-    assert first == {"type": "null", "title": "One job on each slot"}
+    first, _ = schema["definitions"]["Advanced"]["properties"]["packing"]["anyOf"]
+    assert first == empty_tab("One job on each slot")
     drawn = schema["definitions"]["Packing"]["properties"]
     assert set(PackingSpec.model_fields) - {"demand"} <= set(drawn), "what is new in the study file is on the form"
     assert {name.removeprefix("job_") for name in drawn if name.startswith("job_")} == set(DemandSpec.model_fields)
@@ -371,7 +383,8 @@ def test_data_have_fields_of_their_own(permissions: Permissions, tmp_path: Path)
     with pytest.raises(SpecError, match="partitions cannot be read as YAML"):
         made(allowed, data={"partitions": "[a"})
     schema = parameter_schema(tune).model_dump()
-    assert schema["properties"]["data"]["anyOf"][0] == {"type": "null", "title": "As the training function reads them"}
+    first, _ = schema["definitions"]["Advanced"]["properties"]["data"]["anyOf"]
+    assert first == empty_tab("As the training function reads them")
     drawn = schema["definitions"]["Data"]["properties"]
     assert set(drawn) == set(DataSpec.model_fields), "what is new in the study file is on the form"
     assert "required" not in schema["definitions"]["Data"]
@@ -493,8 +506,6 @@ def test_schema_has_a_tab_for_each_method_and_asks_for_no_mapping() -> None:
     assert not [name for name, field in inner if field.get("type") == "object"]
     assert all(field.get("description") for name, field in inner)
     assert all(field.get("description") for field in fields.values())
-    assert schema["required"] == ["objective"]
-    assert sorted(fields, key=lambda name: fields[name]["position"])[:3] == ["objective", "name", "method"]
     for tab in tabs:  # a tab as it opens is a search
         method = next(iter(tab["properties"]))
         opened = as_it_opens(tab)
@@ -536,6 +547,139 @@ def test_what_a_run_leaves_out_is_accepted(flow: Any, sent: dict[str, Any]) -> N
     found = flow.validate_parameters(defaults | sent)
     left_out = {name for name, default in defaults.items() if default is NOTHING}
     assert all(found[name] is None for name in left_out - {"method"}), found
+
+
+def shown_at_once(schema: dict[str, Any], definition: dict[str, Any]) -> list[str]:
+    """Labels of all inputs of a form as it opens, lists without rows."""
+    found = []
+    for name, field in definition["properties"].items():
+        one = resolved(schema, field["anyOf"][0] if "anyOf" in field else field)
+        inside = shown_at_once(schema, one) if "properties" in one else [""]
+        found += [f"{name}.{inner}".strip(".") for inner in inside]
+    return found
+
+
+def resolved(schema: dict[str, Any], field: dict[str, Any]) -> dict[str, Any]:
+    at = field.get("$ref")
+    return field if at is None else schema["definitions"][at.rsplit("/", 1)[1]]
+
+
+def everywhere(value: Any) -> Iterator[dict[str, Any]]:
+    """Every mapping within a schema."""
+    if isinstance(value, dict):
+        yield value
+    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from everywhere(one)
+
+
+FLOWS = [tune, tune_file, resume, rerun, retrain, compare]
+
+
+@pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.name)
+def test_no_form_writes_type_none_or_marks_of_markdown(flow: Any) -> None:
+    """Of a field of type null both UIs write 'Property is type "None"'; the newer one draws no Markdown."""
+    schema = parameter_schema(flow).model_dump()
+    for one in everywhere(schema):
+        assert one.get("type") != "null", one
+        assert "`" not in str(one.get("description", "")), one["description"]
+
+
+def test_the_form_shows_what_everybody_sets_and_folds_the_rest() -> None:
+    schema = parameter_schema(tune).model_dump()
+    fields = sorted(schema["properties"], key=lambda name: schema["properties"][name]["position"])
+    assert (fields[0], fields[-1]) == ("objective", "advanced")
+    assert shown_at_once(schema, schema) == [
+        "objective", "name", "metric.name", "metric.mode", "numbers", "choices", "method.asha", "method.configs",
+        "method.max_resource", "sampler", "cluster.workers",
+    ]  # fmt: skip
+    row = schema["definitions"]["Number"]
+    assert shown_at_once(schema, row) == ["name", "low", "high", "whole", "log"]
+
+
+def test_what_a_study_needs_is_not_called_optional() -> None:
+    schema = parameter_schema(tune).model_dump()
+    assert schema["required"] == ["objective", "metric", "numbers", "choices"]
+    assert schema["definitions"]["Metric"]["required"] == ["name"]
+    assert "one row at least" in schema["properties"]["numbers"]["description"]
+
+
+def test_every_setting_is_on_the_form_once() -> None:
+    """Shown or in a fold: all fields of the form, of its rows and of each method, as before some were folded."""
+    schema = parameter_schema(tune).model_dump()
+    drawn = list(schema["properties"]) + list(schema["definitions"]["Advanced"]["properties"])
+    assert sorted({*FilledIn.model_fields, "name", "cluster", "advanced"}) == sorted(drawn)
+    for title, model in {"Number": Number, "Choice": Choice, "LocalWorkers": LocalWorkers}.items():
+        fields = schema["definitions"][title]["properties"]
+        fold = fields.pop("advanced")["anyOf"][1]["properties"]
+        assert sorted([*fields, *fold]) == sorted(model.model_fields)
+    for method in schema["properties"]["method"]["anyOf"]:
+        name = resolved(schema, method)["title"]
+        settings = next(one for one in BY_NAME.values() if one.title == name)
+        fields = resolved(schema, method)["properties"]
+        fold = fields.pop("advanced", {"anyOf": [0, {"properties": {}}]})["anyOf"][1]["properties"]
+        expected = set(settings.model_fields) - settings.only_in_files - {"method"}
+        assert {*fields, *fold} - {next(iter(fields))} == expected, name
+
+
+FLAT: dict[str, Any] = {
+    "objective": "models.net:fit",
+    "numbers": [{"name": "rate", "low": 1e-4, "high": 1, "step": 1e-4, "only_if": "kind = sgd"}],
+    "choices": [{"name": "kind", "values": ["sgd", "16"], "ordered": False, "fixed": True}],
+    "method": {"method": "asha", "configs": 9, "max_resource": 9, "reduction_factor": 3, "min_resource": 1},
+    "cluster": {"workers": 4, "worker_timeout": 90.0, "dashboard": True},
+    "seed": 7,
+    "limits": {"seconds": 500},
+    "packing": {"policy": "worst_fit", "job_memory": "2GB"},
+    "further": {"repeats": 2},
+    "experiment": "ours",
+    "optuna": "on",
+    "training": None,
+}
+"""Parameters of a run as they were saved before anything was folded."""
+
+
+def of_a_run(permissions: Permissions, parameters: dict[str, Any]) -> StudySpec:
+    """The study of a run with these parameters, by the server's check and the flow's own."""
+    validate(parameters, parameter_schema(tune).model_dump(), raise_on_error=True)
+    found = tune.validate_parameters(parameters)
+    cluster = found.pop("cluster", None)
+    spec = filled_in(permissions, cluster=cluster, **found)
+    return with_changes(spec, "named", permissions, seed=None, cluster=cluster)
+
+
+def test_parameters_that_were_saved_before_anything_was_folded_make_the_same_study(permissions: Permissions) -> None:
+    said = of_a_run(permissions, FLAT | {"metric": {"name": "loss", "mode": "max"}})
+    assert (said.seed, said.stop.seconds, said.repeats, said.tracking.experiment) == (7, 500, 2, "ours")
+    assert said.search.reduction_factor == 3 and said.packing is not None  # type: ignore[union-attr]
+    drawn = as_drawn(FLAT | {"metric": {"name": "loss", "mode": "max"}})
+    assert drawn.keys() <= set(SHOWN) and drawn["advanced"]["limits"] == {"seconds": 500}
+    assert drawn["numbers"][0]["advanced"] == {"step": 1e-4, "only_if": "kind = sgd"}
+    assert drawn["method"]["advanced"] == {"reduction_factor": 3, "min_resource": 1}
+    assert drawn["cluster"] == {"workers": 4, "advanced": {"worker_timeout": 90.0, "dashboard": True}}
+    assert "training" not in drawn["advanced"], "null, which the form does not take"
+    assert of_a_run(permissions, drawn).plain() == said.plain()
+    assert as_drawn(drawn) == drawn
+
+
+def test_a_deployment_without_what_the_form_needs_is_registered_with_it(permissions: Permissions) -> None:
+    entries = [
+        {"name": "own", "entrypoint": "hpo_flows.tune:tune", "parameters": FLAT},
+        {"name": "x", "entrypoint": "a:b"},
+    ]
+    own, other = begun_as_drawn(entries)
+    assert other == entries[1] and own["parameters"]["metric"] == {"name": "val_loss", "mode": "min"}
+    bare = begun_as_drawn([{"entrypoint": "hpo_flows.tune:tune"}])[0]["parameters"]
+    assert bare == {"metric": {"name": "val_loss", "mode": "min"}, "numbers": [], "choices": []}
+    assert of_a_run(permissions, own["parameters"]).metric.name == "val_loss"
+
+
+def test_a_setting_inside_and_outside_of_the_fold_is_taken_from_where_it_was_changed(permissions: Permissions) -> None:
+    fold = {"seed": 0, "experiment": "hpo", "optuna": "off"}  # as a fold opens
+    spec = of_a_run(permissions, FLAT | {"metric": {"name": "loss"}, "advanced": fold})
+    assert (spec.seed, spec.tracking.experiment, spec.tracking.optuna) == (7, "ours", "on")
+    assert of_a_run(permissions, FLAT | {"metric": {"name": "loss"}, "seed": 0, "advanced": {"seed": 3}}).seed == 3
+    with pytest.raises(SpecError, match=r"form: seed = 7 and advanced.seed = 3 differ; give it once"):
+        of_a_run(permissions, FLAT | {"metric": {"name": "loss"}, "advanced": {"seed": 3}})
 
 
 def as_it_opens(tab: dict[str, Any]) -> dict[str, Any]:

@@ -64,6 +64,7 @@ def packed_study(
                 message="no" if fails else "",
                 started=begin,
                 ended=end,
+                worker=f"tcp://10.0.0.{5 + place // 2}:40001",
                 usage=usage,
             )
         )

@@ -52,7 +52,8 @@ class PackedPlayer:
         self.name, self.begins = name, begins
         self.clock = VirtualClock(begins)
         demand = {"compute": each // 10, "memory": 80 * GB * each // 1000, "cores": 1}
-        spec = make_spec(study=name, search=search, packing={"demand": demand})
+        share = {"pool": "p", "weight": terms.get("weight", 1.0)}
+        spec = make_spec(study=name, search=search, packing={"demand": demand}, share=share)
         self.journal = MemoryJournal()
         self.study = Study.create(spec, self.journal, clock=self.clock)
         self.inner = VirtualDevices(

@@ -37,7 +37,8 @@ class Player:
     ) -> None:
         self.name, self.begins = name, begins
         self.clock = VirtualClock(begins)
-        changes: dict[str, Any] = {"search": search} if search is not None else {}
+        changes: dict[str, Any] = {"share": {"pool": "p", "weight": terms.get("weight", 1.0)}}
+        changes |= {"search": search} if search is not None else {}
         if gang != 1:
             changes |= {"training": {"gang": gang}, "cluster": {"kind": "local", "workers": slots}}
         if gang == "auto":

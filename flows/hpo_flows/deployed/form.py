@@ -2,17 +2,20 @@
 
 Prefect draws a form from a flow's JSON schema: enums become selects, unions of models tabs, lists of models rows.
 What its two UIs do not draw well is given another shape, and only in the schema (``form_schema.py``); a mapping of
-parameters is asked for as a list of rows. Settings that are rarely used are in folded sections that follow the study
-file's by themselves (``form_sections.py``).
+parameters is asked for as a list of rows. :class:`FilledIn` is the whole form. Of its fields few are shown at once, the
+others in a folded section (``form_folds.py``); what it says of a study file's sections follows these by itself
+(``form_sections.py``).
 """
 
 import dataclasses
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Mapping
+from copy import copy
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import some
@@ -28,13 +31,14 @@ from hpo_core.spec.plain_data import check_plain
 from hpo_core.spec.study_file import read_yaml
 from hpo_core.spec.validation_errors import explain
 from hpo_flows.deployed.form_data import DataSection, data_of_form
+from hpo_flows.deployed.form_folds import AS_USUAL, FOLD, Folding, fold
 from hpo_flows.deployed.form_packing import PackingSection, packing_of_form
-from hpo_flows.deployed.form_schema import AsTabs, Drawn, Method, Offered, WithoutNone, given
+from hpo_flows.deployed.form_schema import BASIC_OF_METHOD, AsTabs, Drawn, Method, Offered, WithoutNone, given
 from hpo_flows.deployed.form_sections import read_texts, section_of
 from hpo_flows.deployed.permissions import Permissions
 
 
-class _Form(BaseModel):
+class _Form(Folding):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
@@ -49,6 +53,7 @@ _FIXED = Field(default=False, description="Population only: never changed once d
 class Number(_Form):
     """A number in a range."""
 
+    basic: ClassVar = ("name", "low", "high", "whole", "log")
     name: str = _NAME
     low: float = Field(description="Smallest value.")
     high: float = Field(description="Largest value.")
@@ -74,6 +79,7 @@ class Number(_Form):
 class Choice(_Form):
     """One of several values."""
 
+    basic: ClassVar = ("name", "values")
     name: str = _NAME
     values: list[str] = Field(min_length=1, description="One a line: sgd, 16, 0.5, true. Quoted, '16' is text.")
     ordered: bool = Field(default=False, description="Neighbours are alike, smallest first (16, 32, 64).")
@@ -125,6 +131,7 @@ _ASKED_ELSEWHERE = (
 class Metric(_Form):
     """The metric's name and direction."""
 
+    model_config = ConfigDict(json_schema_extra={"required": ["name"]})
     name: str = Field(default="val_loss", min_length=1, description="As the training function reports it.")
     mode: Literal["min", "max"] = Field(default="min", description="Whether smaller or larger is better.")
 
@@ -138,7 +145,7 @@ else:
     Attempts = section_of(TrainingSpec, "Attempts", "Limits of one attempt, and when a trial is given up.")
     Further = section_of(StudySpec, "Further settings", "What else a study file may say.", leave_out=_ASKED_ELSEWHERE)
 
-Folded = AsTabs(closed="As usual")
+Folded = AsTabs(closed=AS_USUAL)
 LimitsSection = Annotated[Limits | None, Folded]
 AttemptsSection = Annotated[Attempts | None, Folded]
 FurtherSection = Annotated[Further | None, Folded]
@@ -155,6 +162,7 @@ class FilledIn(_Form):
     sampler: Sampler = Field(
         default="random", description="Proposes configurations; those named ...Sampler are Optuna's."
     )
+    seed: Seed = Field(default=0, description="All draws and all training seeds follow from it.")
     limits: LimitsSection = Field(default=None, description="Limits besides the method's own budget.")
     training: AttemptsSection = Field(default=None, description="Limits of one attempt, and when a trial is given up.")
     packing: PackingSection = Field(default=None, description="Several jobs at once on one device.")
@@ -190,6 +198,7 @@ class FilledIn(_Form):
             "space": {row.name: row.plain() for row in rows},
             "search": search,
             "sampler": {"name": self.sampler},
+            "seed": self.seed,
             "stop": _section(self.limits, StopSpec),
             "journal": {"retry_seconds": self.journal_retry_seconds},
             "training": _section(self.training, TrainingSpec),
@@ -198,6 +207,23 @@ class FilledIn(_Form):
             "tracking": {"experiment": self.experiment, "optuna": None if self.optuna == "off" else self.optuna},
             **_section(self.further, StudySpec),
         }
+
+
+SHOWN = ("objective", "name", "metric", "numbers", "choices", "method", "sampler", "cluster", FOLD)
+"""Parameters of the flow ``tune`` that its form shows, in this order; those of :class:`FilledIn` beside them are in the
+fold, and a run may still name them outside of it."""
+NEEDED = ("metric", "numbers", "choices")
+"""Those of them that no study does without: one row is needed, of either kind."""
+
+if TYPE_CHECKING:
+    Advanced = Drawn
+else:
+    Advanced = create_model(
+        FOLD.capitalize(),
+        __base__=Drawn,
+        **{name: (field.annotation, copy(field)) for name, field in FilledIn.model_fields.items() if name not in SHOWN},
+    )
+AdvancedSection = Annotated[Advanced | None, Folded]
 
 
 _WORKER_TIMEOUT = Field(
@@ -209,6 +235,7 @@ class LocalWorkers(_Form):
     """Workers on the machine of the flow run."""
 
     model_config = ConfigDict(title="Local workers")
+    basic: ClassVar = ("workers",)
     workers: int = Field(default=2, ge=1, le=1024, description="Jobs at once; one process each.")
     worker_timeout: float = _WORKER_TIMEOUT
     dashboard: bool = Field(
@@ -221,6 +248,7 @@ class DaskScheduler(_Form):
     """A Dask scheduler that runs already."""
 
     model_config = ConfigDict(title="Dask scheduler")
+    basic: ClassVar = ("address",)
     address: ClusterAddress = Field(description="One of those the deployment allows.")
     worker_timeout: float = _WORKER_TIMEOUT
 
@@ -236,8 +264,26 @@ class ClusterOfFile(_Form):
     file: FilledStudyFile = Field(description="Its cluster is used, and nothing else of it: Slurm, Kubernetes, GPUs.")
 
 
+_BASIC_OF_CLUSTER = frozenset({*LocalWorkers.basic, *DaskScheduler.basic, "file"})
 Cluster = Annotated[LocalWorkers | DaskScheduler | ClusterOfFile | None, AsTabs()]
 OtherCluster = Annotated[LocalWorkers | DaskScheduler | None, AsTabs(closed="As the file says")]
+
+
+def as_drawn(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters of a run of ``tune`` as its form has them: what no study does without is there, the rest folded.
+
+    They mean the same. A deployment is registered with these, so that its form shows them where they belong.
+    """
+    found: dict[str, Any] = {"metric": {}, "numbers": [], "choices": [], **parameters}
+    if isinstance(found["metric"], Mapping):
+        found["metric"] = Metric().model_dump() | dict(found["metric"])
+    for name, kind in (("numbers", Number), ("choices", Choice)):
+        if isinstance(found[name], list):
+            found[name] = [fold(row, kind.basic) if isinstance(row, Mapping) else row for row in found[name]]
+    for name, basic in (("method", BASIC_OF_METHOD), ("cluster", _BASIC_OF_CLUSTER)):
+        if isinstance(found.get(name), Mapping):
+            found[name] = fold(found[name], basic)
+    return fold(found, SHOWN)
 
 
 def with_changes(
@@ -287,6 +333,7 @@ def filled_in(
     """
     plain_fields = {name: _as_plain(value) for name, value in fields.items() if given(value) is not None}
     check_plain(plain_fields, "form")
+    plain_fields = _of_both(plain_fields)
     try:
         plain = FilledIn.model_validate(plain_fields).plain()
     except ValidationError as error:
@@ -297,6 +344,24 @@ def filled_in(
     if spec.data is None or permissions.data_folder is None:
         return spec
     return spec.model_copy(update={"data": spec.data.beside(permissions.data_folder)})
+
+
+def _of_both(fields: dict[str, Any]) -> dict[str, Any]:
+    """What stands in the fold, and what stands outside of it: a fold that was opened holds all defaults.
+
+    Raises:
+        SpecError: both say something of one setting, and not the same.
+    """
+    found = {name: value for name, value in fields.items() if name != FOLD}
+    for name, value in (fields.get(FOLD) or {}).items():
+        usual = FilledIn.model_fields[name].default
+        if found.get(name, usual) == usual:
+            found[name] = value
+        elif value not in (usual, found[name]):
+            raise SpecError(
+                f"form: {name} = {some([found[name]])} and {FOLD}.{name} = {some([value])} differ; give it once."
+            )
+    return found
 
 
 def _storages() -> list[str]:

@@ -1,13 +1,14 @@
 """JSON schemas as both of Prefect's UIs draw them, where Pydantic's own would not do.
 
-Enums become selects, unions of models tabs. Three things are given another shape here, and only in the schema:
+Enums become selects, unions of models tabs. Four things are given another shape here, and only in the schema:
 
 - **Unions.** The older UI shows the tab that has most of a value's keys, and of several such tabs the first; a tab
   that is opened takes the default of the whole union. The newer one mixes the defaults of two tabs where a tab as a
   whole has one. So each method has a key that no other has (its name), and only the fields of a tab have defaults.
 - **None.** It would be a tab of its own that has to be left before anything can be typed. A field that may be empty is
   drawn as what it holds; empty, it is not sent.
-- **Folded sections.** A union whose first tab is empty: nothing of it is drawn until it is opened.
+- **Folded sections.** A union whose first tab is empty: nothing of it is drawn until it is opened (``form_folds.py``).
+- **Words.** The newer UI shows the marks of Markdown as they are; descriptions have none.
 """
 
 import warnings
@@ -31,6 +32,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from hpo_core.search.registry import BY_NAME
 from hpo_core.search.search_settings import SearchSettings
+from hpo_flows.deployed.form_folds import empty_tab, fold_fields, unfold
 
 
 class _Nothing:
@@ -52,6 +54,8 @@ _METHODS: dict[str, type[SearchSettings]] = {name: settings for name, settings i
 
 _FILLED = {"configs": 30, "max_resource": 27, "population": 10, "generations": 3, "steps_per_generation": 9}
 """The budgets that stand in a form, the same for every method: about 30 trials, the best of them trained to 27."""
+BASIC_OF_METHOD = frozenset({"method", *_METHODS, *_FILLED})
+"""What of a search method is not folded: which one it is, and its budget."""
 DEFAULT_METHOD: Any = {"method": "asha", "configs": _FILLED["configs"], "max_resource": _FILLED["max_resource"]}
 """Plain, for a model would say what it resolved (the brackets) as if somebody had chosen it."""
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minItems"})
@@ -94,7 +98,8 @@ class Drawn(BaseModel):
         schema = handler(core)
         model = handler.resolve_ref_schema(schema)
         for name, field in model.get("properties", {}).items():
-            model["properties"][name] = without_none(field)
+            title = {"title": name.replace("_", " ").title()}  # which Pydantic leaves out where it refers to a model
+            model["properties"][name] = title | without_none(without_marks(field))
             if name in zero_means_none(cls):
                 words = model["properties"][name].get("description", "")
                 model["properties"][name]["description"] = (
@@ -126,6 +131,11 @@ def without_none(field: dict[str, Any]) -> dict[str, Any]:
         only: dict[str, Any] = others[0]
         return only | field
     return field | {"anyOf": others}
+
+
+def without_marks(field: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a field with its description in plain text."""
+    return field | {"description": field["description"].replace("`", "")} if "description" in field else field
 
 
 class _MayBeLeftOut:
@@ -164,18 +174,23 @@ class AsTabs(_MayBeLeftOut):
         tabs = [tab for tab in schema.get("oneOf") or schema["anyOf"] if tab.get("type") != "null"]
         for tab in tabs:
             _draw_tab(handler.resolve_ref_schema(tab))
-        return {"anyOf": [{"type": "null", "title": self.closed}, *tabs] if self.closed else tabs}
+        return {"anyOf": [empty_tab(self.closed), *tabs] if self.closed else tabs}
 
 
 def _draw_tab(definition: dict[str, Any]) -> None:
-    properties = {name: _without_bounds(without_none(field)) for name, field in definition["properties"].items()}
+    definition.update(without_marks(definition))
+    fields = definition["properties"].items()
+    properties = {name: _without_bounds(without_none(without_marks(field))) for name, field in fields}
     if "method" in properties:
         method = properties["method"]["const"]
         properties = _of_method(method, properties)
         definition["title"] = _METHODS[method].title
         definition.pop("required", None)
         definition["patternProperties"] = {"^method$": {"const": method}}  # as a study file says it: taken, not drawn
-    definition["properties"] = properties
+        definition["properties"] = properties
+        fold_fields(definition, BASIC_OF_METHOD)
+    else:
+        definition["properties"] = properties
 
 
 def _of_method(method: str, properties: dict[str, Any]) -> dict[str, Any]:
@@ -215,6 +230,7 @@ def _as_written(data: Any) -> Any:
         return DEFAULT_METHOD
     if not isinstance(data, dict):
         return data
+    data = unfold(data)
     tabs = [tag for tag in _METHODS if data.get(tag) == tag]
     if "method" not in data and len(tabs) == 1:
         data = {"method": tabs[0]} | {name: value for name, value in data.items() if name != tabs[0]}

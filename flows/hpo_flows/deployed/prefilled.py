@@ -1,7 +1,7 @@
-"""Deployments of ``tune`` whose form begins with an objective and its space: ``hpo deploy --prefill``.
+"""Deployments of ``tune``: what their form begins with.
 
 Prefect's forms cannot fill one field from another. So an objective, or a study file, is a deployment of its own, by its
-name in the list of deployments; all that it fills in can be changed before Run is pressed.
+name in the list of deployments (``hpo deploy --prefill``); all that it fills in can be changed before Run is pressed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from pydantic import BaseModel
 from hpo_core.model.errors import SpecError
 from hpo_core.spec import PackingSpec, StopSpec, StudySpec, TrainingSpec, load_spec
 from hpo_core.spec.plain_data import check_plain
-from hpo_flows.deployed.form import FilledIn, Further, read_scalar
+from hpo_flows.deployed.form import FilledIn, Further, as_drawn, read_scalar
 from hpo_flows.deployed.form_data import form_of_data
 from hpo_flows.deployed.form_packing import form_of_packing
 from hpo_flows.deployed.form_sections import is_one_value
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 
 _SUFFIXES = (".yaml", ".yml")
+TUNE = "hpo_flows.tune:tune"
 _NOT_COMPARED = ("study", "cluster", "pythonpath", "prefect")
 """What the form asks for in another way, or the worker decides."""
 
@@ -44,7 +45,7 @@ def prefilled_deployments(sources: list[str], permissions: Permissions) -> list[
         found[name] = {
             "name": name,
             "description": f"Run a new study; the form begins with {source}.",
-            "entrypoint": "hpo_flows.tune:tune",
+            "entrypoint": TUNE,
             "tags": ["hpo"],
             "work_pool": {"name": "hpo"},
             "enforce_parameter_schema": True,
@@ -52,6 +53,19 @@ def prefilled_deployments(sources: list[str], permissions: Permissions) -> list[
             "parameters": form_of(spec, source),
         }
     return list(found.values())
+
+
+def begun_as_drawn(deployments: list[Any]) -> list[Any]:
+    """Entries of a ``prefect.yaml``, those of ``tune`` with the parameters that its form begins with.
+
+    They may have been written before a setting was folded, and leave out what no study does without.
+    """
+    return [
+        entry | {"parameters": as_drawn(entry.get("parameters") or {})}
+        if isinstance(entry, dict) and entry.get("entrypoint") == TUNE
+        else entry
+        for entry in deployments
+    ]
 
 
 def form_of(spec: StudySpec, source: str) -> dict[str, Any]:
@@ -158,8 +172,8 @@ def _packing(packing: PackingSpec) -> dict[str, Any]:
 
 def _check_same(spec: StudySpec, form: dict[str, Any], source: str) -> None:
     try:
-        plain = FilledIn.model_validate({name: value for name, value in form.items() if name != "seed"}).plain()
-        made = StudySpec.from_plain(plain | {"study": spec.study, "seed": spec.seed}, "form").plain()
+        plain = FilledIn.model_validate(form).plain()
+        made = StudySpec.from_plain(plain | {"study": spec.study}, "form").plain()
     except (ValueError, SpecError) as error:
         raise SpecError(f"--prefill {source}: {_CANNOT} ({error}).") from None
     wanted = spec.plain()

@@ -13,6 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 import hpo_flows
 from hpo_core.home import DATABASES, Home, settled_database
 from hpo_core.model.errors import HpoError
@@ -51,19 +53,36 @@ def deploy(file: Path | None = None, prefill: Sequence[str] = ()) -> None:
         HpoError: the form cannot begin with an objective or study file, or it is not allowed.
     """
     _need_api()
+    from hpo_flows.deployed.prefilled import begun_as_drawn
+
     file = (file or DEPLOYMENTS).resolve()
     if not file.is_file():
         raise DeployError(f"{file}: no such file. Name a prefect.yaml with --file, or leave it out for our own.")
     environment = settled_environment()
     more = _prefilled(prefill, environment)
+    described = _described(file)
     _make_pool(json.loads(POOL_TEMPLATE.read_text()))
-    _prefect_deploy(file, file.parent, environment)
-    if more:
-        with tempfile.TemporaryDirectory(prefix="hpo-deploy-") as folder:
-            made = Path(folder) / "prefect.yaml"
-            made.write_text(json.dumps({"name": "hpo", "deployments": more}))  # which is YAML
-            _prefect_deploy(made, file.parent, environment)
+    described["deployments"] = begun_as_drawn([*described["deployments"], *more])
+    with tempfile.TemporaryDirectory(prefix="hpo-deploy-") as folder:
+        made = Path(folder) / "prefect.yaml"
+        made.write_text(yaml.safe_dump(described))
+        _prefect_deploy(file, made, environment)
     remove_old_automation()
+
+
+def _described(file: Path) -> dict[str, Any]:
+    """What a ``prefect.yaml`` says.
+
+    Raises:
+        DeployError: it lists no deployments.
+    """
+    try:
+        found = yaml.safe_load(file.read_text())
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise DeployError(f"{file} cannot be read ({' '.join(str(error).split())}); see {DEPLOYMENTS}.") from None
+    if not isinstance(found, dict) or not isinstance(found.get("deployments"), list):
+        raise DeployError(f"{file} has no list `deployments`; write it as in {DEPLOYMENTS}.")
+    return found
 
 
 def _prefilled(sources: Sequence[str], environment: dict[str, str]) -> list[dict[str, Any]]:
@@ -78,9 +97,10 @@ def _prefilled(sources: Sequence[str], environment: dict[str, str]) -> list[dict
     return found
 
 
-def _prefect_deploy(file: Path, folder: Path, environment: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+def _prefect_deploy(file: Path, made: Path, environment: dict[str, str]) -> None:
+    """Have Prefect register what ``made`` says, in the folder of the file that it was made of."""
+    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(made)]
+    done = subprocess.run(command, cwd=file.parent, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise DeployError(f"`prefect deploy` refused {file}:\n{(done.stdout + done.stderr)[-3000:].strip()}")
 

@@ -84,6 +84,21 @@ class Inventory(msgspec.Struct, frozen=True):
         """One device with so many slots; none for 0."""
         return cls((Device(name, slots),)) if slots else cls()
 
+    @classmethod
+    def of_shared(cls, jobs: int, devices: int) -> Inventory:
+        """What a packed study may have under way: so many jobs, on so many devices that these share.
+
+        >>> Inventory.of_shared(12, 2).slots, Inventory.of_shared(12, 2).shared_devices
+        (12, 2)
+        """
+        return cls.of(jobs, f"{devices} shared device{'' if devices == 1 else 's'}")
+
+    @property
+    def shared_devices(self) -> int:
+        """Devices on which jobs of a packed study may begin, as :meth:`of_shared` recorded it."""
+        first = self.devices[0].name.partition(" shared device")[0] if self.devices else ""
+        return int(first) if first.isdecimal() else 0
+
     @property
     def slots(self) -> int:
         """Jobs that can run at once."""

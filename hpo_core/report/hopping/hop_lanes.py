@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpo_core.model.partition_file import natural_order
-from hpo_core.report.study.job_timeline import LANES_NAMED
+from hpo_core.report.study.job_timeline import LANES_NAMED, short_names
 from hpo_core.report.study.learning_curves import LISTED
 from hpo_core.report.study.series import Series
 from hpo_core.report.style import Figure, axis, layout, rounded, text, time_axis
@@ -57,7 +57,7 @@ def hop_figure(series: Series) -> Figure | None:
         data.append(_words_of(blocks, rows, divisor) | {"showlegend": False})
     left = axis("", range=[len(rows) - 0.4, -0.6], showgrid=False, fixedrange=True, ticks="")
     if len(rows) <= LANES_NAMED:
-        left |= {"tickvals": list(rows.values()), "ticktext": [text(worker_name(name), 24) for name in rows]}
+        left |= {"tickvals": list(rows.values()), "ticktext": list(short_names(rows).values())}
     else:
         left |= {"showticklabels": False, "title": {"text": f"{len(rows)} workers", "font": {"size": 13}}}
     shape = layout(height, barmode="overlay", hoverdistance=30, xaxis=across, yaxis=left)

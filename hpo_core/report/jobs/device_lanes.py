@@ -8,10 +8,10 @@ from html import escape
 from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.model.trial import RESULTS
 from hpo_core.report.jobs.device_loads import busiest, device_loads, left_out, percent
-from hpo_core.report.study.job_timeline import bars, lanes_of
+from hpo_core.report.study.job_timeline import bars, lane_axis, lanes_of
 from hpo_core.report.study.series import Series, Span
 from hpo_core.report.study.tables import table
-from hpo_core.report.style import Figure, axis, layout, text, time_axis
+from hpo_core.report.style import Figure, layout, text, time_axis
 from hpo_core.views.jobs.device_use import DeviceUse, device_job, device_uses, mean_occupancy, running_job
 from hpo_core.views.usage_words import usage_words
 
@@ -45,24 +45,10 @@ def device_figures(series: Series) -> list[Figure | None]:
 def _timelines(series: Series, uses: list[DeviceUse]) -> Figure:
     """A bar per attempt, a group of rows per device."""
     shown = {use.name for use in busiest(uses)}
-    spans = [replace(span, worker=name) for span in series.spans if (name := _device(span)) in shown]
+    spans = [replace(span, worker=name) for span in series.spans if (name := device_of(span)) in shown]
     divisor, across = time_axis(series.wall)
     lanes, names = lanes_of(spans)
-    starts = {name: names.index(name) for name in dict.fromkeys(names)}
-    middle = [names.index(name) + (names.count(name) - 1) / 2 for name in starts]
-    left = axis(
-        range=[len(names) - 0.4, -0.6],
-        showgrid=False,
-        fixedrange=True,
-        ticks="",
-        tickvals=middle,
-        ticktext=[text(name, 18) for name in starts],
-    )
-    lines = [
-        {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": row - 0.5, "y1": row - 0.5,
-         "line": {"color": "#c9d1da", "width": 1}}
-        for row in starts.values() if row
-    ]  # fmt: skip
+    left, lines = lane_axis(names, {name: text(name, 18) for name in names})
     mean = mean_occupancy(uses) or 0.0
     most = max(use.most_at_once for use in uses)
     caption = (
@@ -75,7 +61,7 @@ def _timelines(series: Series, uses: list[DeviceUse]) -> Figure:
                   bars(series, spans, lanes, divisor, more=_words), shape)  # fmt: skip
 
 
-def _device(span: Span) -> str:
+def device_of(span: Span) -> str:
     """Of those that jobs share; empty: none, or it was never told."""
     if span.placed is not None:
         return span.placed.device

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import JournalError
 from hpo_core.model.events import (
@@ -96,6 +97,8 @@ class Series:
     """Seconds in which no controller ran."""
     pauses: list[tuple[float, float]] = field(default_factory=list)
     """Begin and end of each such stretch after the first grant, on the journal's clock."""
+    capacities: list[tuple[float, Inventory]] = field(default_factory=list)
+    """What jobs could run on, from each active time on."""
     slot_time: float = 0.0
     """Slots offered, integrated over active time."""
     levels: list[int] = field(default_factory=list)
@@ -248,6 +251,7 @@ class _Reader:
                 self._placed(entry, event)
             elif isinstance(event, CapacityChanged):
                 self.slots = event.inventory.slots
+                found.capacities.append((self.active(entry.time), event.inventory))
             elif isinstance(event, TrialAbandoned):
                 found.abandoned.append((self.active(entry.time), event))
             elif isinstance(event, ReportIgnored):

@@ -12,6 +12,7 @@ from hpo_core.report.hopping.hop_tables import hop_tables
 from hpo_core.report.html_page import Live, card, html_page, write_page
 from hpo_core.report.jobs.device_lanes import device_figures, device_table
 from hpo_core.report.jobs.grid_map import grid_figures
+from hpo_core.report.jobs.pool_slots import pool_slots
 from hpo_core.report.population.family_tree import lineage_tree
 from hpo_core.report.population.population_fitness import population_fitness
 from hpo_core.report.population.schedule_figure import schedules
@@ -76,6 +77,7 @@ def _of_rungs(series: Series) -> list[Figure | None]:
         rung_counts(series),
         *device_figures(series),
         hop_figure(series),
+        pool_slots(series),
         jobs_over_time(series),
         importance_bars(found) if found else None,
         parameter_panels(series, found) if found else None,
@@ -95,6 +97,7 @@ def _of_pbt(series: Series) -> list[Figure | None]:
         lineage_tree(series),
         *device_figures(series),
         hop_figure(series),
+        pool_slots(series),
         jobs_over_time(series),
         importance_bars(found) if found is not None and drawn else None,
         distribution(series),

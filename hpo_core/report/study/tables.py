@@ -60,7 +60,9 @@ def key_numbers(series: Series) -> list[tuple[str, str, str]]:
     tiles.append(("wall time", duration(series.wall), paused))
     share = series.utilization
     if share is not None and study.spec.packing is None and study.spec.data is None:  # their own figures say it
-        tiles.append(("utilization", f"{100 * share:.0f}%", f"{duration(series.busy)} of worker time"))
+        of = f"{duration(series.busy)} of worker time"
+        of += ", of the slots it might use" if study.spec.share is not None else ""
+        tiles.append(("utilization", f"{100 * share:.0f}%", of))
     return tiles
 
 

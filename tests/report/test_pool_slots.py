@@ -1,0 +1,143 @@
+"""What a study had of its pool over time, drawn from the journals of studies that shared one on virtual clocks."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from hpo_core.journal.pools import MemoryPools
+from hpo_core.model.rng import Stream
+from hpo_core.report.jobs.pool_slots import Busy, idle, in_use, mean_of, pool_slots
+from hpo_core.report.study.job_timeline import jobs_over_time, short_names
+from hpo_core.report.study.series import Series, read_series
+from hpo_core.report.study.study_page import render
+from hpo_core.report.style import Figure
+from tests.report.packed_study import packed_study
+from tests.report.test_report import World
+from tests.sharing.played_packing import PackedPlayer, PlayedDevices, gpus
+from tests.sharing.played_pool import PlayedPool, Player
+
+ENDLESS = {"method": "random", "configs": 100_000, "max_resource": 1}
+LADDER = {"method": "asha", "configs": 60, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}
+
+
+def series_of(player: Player | PackedPlayer) -> Series:
+    return read_series(player.study.journal.entries(player.name))
+
+
+def drawn(series: Series) -> Figure:
+    found = pool_slots(series)
+    assert found is not None
+    return found
+
+
+def curve(figure: Figure, name: str) -> list[tuple[float, float]]:
+    (trace,) = [trace for trace in figure.data if trace["name"] == name]
+    return list(zip(trace["x"], trace["y"], strict=True))
+
+
+def at(steps: list[tuple[float, float]], time: float) -> float:
+    return [value for moment, value in steps if moment <= time][-1]
+
+
+def shared_slots() -> Series:
+    """Eight slots alone, four beside another study from second 40 to 100 or so, eight again."""
+    mine = Player("mine", MemoryPools(), seconds=lambda job: 4.0 + Stream(job.trial, "s", 0).uniform(), search=ENDLESS)
+    other = Player("other", mine.seat._pools, seconds=lambda job: 5.0, search={**ENDLESS, "configs": 50}, begins=40.0)
+    PlayedPool(mine, other).play(150.0)
+    assert other.ended
+    return series_of(mine)
+
+
+def test_held_and_used_slots_are_drawn_over_time() -> None:
+    figure = drawn(shared_slots())
+    held, used = curve(figure, "slots that it might use"), curve(figure, "slots in use")
+    assert at(held, 30.0) == 8 and at(held, 70.0) == 4 and at(held, 140.0) == 8
+    assert at(used, 30.0) == 8 and at(used, 70.0) == 4
+    assert figure.layout["yaxis"]["title"]["text"] == "slots" and "time" in figure.layout["xaxis"]["title"]["text"]
+    assert re.fullmatch(r"Slots of the pool over time: 6\.\d\d in use and 0\.\d\d idle in the mean", figure.title)
+    assert "pool p" in figure.caption and "other studies" in figure.caption
+
+
+def test_in_a_pool_gaps_are_not_called_idle_time() -> None:
+    series = shared_slots()
+    jobs = jobs_over_time(series)
+    assert jobs is not None and "gaps are idle time" not in jobs.caption
+    assert "another study of the pool had the worker, or it was idle" in jobs.caption
+    assert jobs.title == "Jobs over time", "workers that others had were not idle"
+    alone = jobs_over_time(read_series(World().play().entries()))
+    assert alone is not None and "in a gap its worker was idle or not there" in alone.caption
+    assert pool_slots(read_series(World().play(9).entries())) is None, "nothing is shared"
+
+
+def test_whole_devices_of_a_pool_are_counted_once_each() -> None:
+    pools = MemoryPools()
+    players = [
+        PackedPlayer(name, pools, seconds=lambda job: 6.0, devices=gpus(2), search=LADDER, begins=begins)
+        for name, begins in (("first", 0.0), ("second", 8.0))
+    ]
+    PlayedDevices(*players).play(30.0)
+    figure = drawn(series_of(players[0]))
+    held, used = curve(figure, "devices that it might use"), curve(figure, "devices in use")
+    assert figure.title.startswith("Devices of the pool over time: ")
+    assert at(held, 7.0) == 2 == max(value for _, value in used)
+    assert at(held, 25.0) == 1 == at(used, 25.0)
+    beside = dict(held)
+    assert all(value <= at(held, time) for time, value in used if time in beside)
+
+
+def test_what_has_a_name_counts_once_and_what_has_none_by_its_slots() -> None:
+    busy = [Busy(0.5 * k, 0.5 * k + 0.4, "", 1 + k % 2) for k in range(50)]
+    steps = in_use(busy)
+    until = busy[-1].end
+    assert mean_of(steps, until) == pytest.approx(sum((one.end - one.start) * one.slots for one in busy) / until)
+    twice = in_use([Busy(0.0, 2.0, "gpu-0"), Busy(1.0, 3.0, "gpu-0"), Busy(1.0, 2.0, "gpu-1")])
+    assert idle([(0.0, 2.0), (2.5, 1.0)], twice) == [(0.0, 1.0), (1.0, 0.0), (2.0, 1.0), (2.5, 0.0), (3.0, 1.0)]
+    assert twice == [(0.0, 1.0), (1.0, 2.0), (2.0, 1.0), (3.0, 0.0)]
+
+
+def test_many_changes_are_drawn_as_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    bins = 100
+    monkeypatch.setattr("hpo_core.report.jobs.pool_slots.BINS", bins)
+    mine = Player("mine", MemoryPools(), seconds=lambda job: 0.9, search={**ENDLESS, "configs": 900})
+    PlayedPool(mine).play(110.0)
+    series = series_of(mine)
+    figure = drawn(series)
+    used = curve(figure, "slots in use")
+    assert len(used) <= bins + 1 and max(value for _, value in used) <= 8.001
+    every = mean_of(in_use([Busy(one.start, one.end, "") for one in series.spans]), series.wall)
+    assert sum(value for _, value in used[:-1]) / bins == pytest.approx(every, rel=1e-4)
+
+
+def labels(figure: Any) -> list[str]:
+    return list(figure.layout["yaxis"]["ticktext"])
+
+
+def test_a_worker_has_one_short_label_for_all_its_rows() -> None:
+    """In packed studies addresses stood beside each of a worker's rows."""
+    entries = packed_study({"method": "random", "configs": 40, "max_resource": 1})
+    packed = jobs_over_time(read_series(entries))
+    assert packed is not None and len(labels(packed)) == len(set(labels(packed)))
+    assert "each row of a worker one job at a time" in packed.caption
+    assert labels(packed) == ["10.0.0.5", "10.0.0.6"] and len(packed.layout["shapes"]) == 1
+    slots = read_series(World(slots=4).play(30).entries())
+    figure = jobs_over_time(slots)
+    running = ["running"]  # where is known once it is reported
+    assert figure is not None and not figure.layout["shapes"][4:]
+    assert labels(figure) == ["port 40001", "port 40002", "port 40003", "port 40004", *running]
+    assert any("on 127.0.0.1:40001" in line for trace in figure.data for line in trace["text"])
+
+
+def test_names_of_workers_are_as_short_as_tells_them_apart() -> None:
+    mixed = short_names(["tcp://10.0.0.5:1", "tcp://10.0.0.5:2", "tls://node-7:1", ""])
+    assert list(mixed.values()) == ["10.0.0.5:1", "10.0.0.5:2", "node-7:1", "no worker named"]
+    assert list(short_names(["tcp://[::1]:40001", "tcp://[::1]:40002"]).values()) == ["port 40001", "port 40002"]
+    assert list(short_names(["gpu-0", "gpu-1"]).values()) == ["gpu-0", "gpu-1"]
+
+
+def test_the_page_has_the_picture() -> None:
+    few = Player("few", MemoryPools(), seconds=lambda job: 4.0, search={**ENDLESS, "configs": 10})
+    PlayedPool(few).play(20.0)
+    assert 'id="pool"' in render(series_of(few))
