@@ -12,9 +12,11 @@ import json
 import os
 import re
 import shutil
+import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +26,7 @@ from hpo_core.model.errors import HpoError
 from hpo_core.placement import mps_keeper
 from hpo_core.placement.mps_keeper import locked, open_lock
 from hpo_core.security.credentials import without_private_settings
+from hpo_core.security.private_files import private_folder
 
 CONTROL = "nvidia-cuda-mps-control"
 FOLDER = "HPO_MPS_FOLDER"
@@ -46,8 +49,30 @@ class NoMpsError(HpoError):
 
 
 def folder_of_user() -> Path:
-    """Where the daemons of this user live: one place for all workers of a computer, so that there is no second one."""
-    return Path(os.environ.get(FOLDER) or f"/tmp/hpo-mps-{os.getuid()}")
+    """Where the daemons of this user live: one place for all workers of a computer, so that there is no second one.
+
+    Its name in ``/tmp``, short for the paths of sockets, is random: others could make one that they know first. A link
+    in the user's home folder leads there, made anew where the computer has emptied ``/tmp``.
+
+    Raises:
+        NoMpsError: the home folder cannot be written.
+    """
+    if given := os.environ.get(FOLDER):
+        return Path(given)
+    try:
+        link = private_folder(Path.home() / ".hpo-mps") / socket.gethostname()
+        lock = open_lock(link.with_name(f"{link.name}.lock"))
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # held for a moment alone
+            if link.is_symlink() and _is_private(link.readlink()):
+                return link.readlink()
+            link.unlink(missing_ok=True)
+            link.symlink_to(tempfile.mkdtemp(prefix="hpo-mps-", dir="/tmp"))
+            return link.readlink()
+        finally:
+            os.close(lock)
+    except (OSError, RuntimeError, HpoError) as error:
+        raise NoMpsError(f"a folder for its sockets cannot be found ({error}); set {FOLDER} to one") from None
 
 
 class MpsDaemons:
@@ -68,7 +93,7 @@ class MpsDaemons:
         wait: float = WAIT_SECONDS,
         linger: float = LINGER_SECONDS,
     ) -> None:
-        self._base = folder or folder_of_user()
+        self._folder = folder
         self._by_hand = by_hand
         self._wait = wait
         self._linger = linger
@@ -155,9 +180,10 @@ class MpsDaemons:
 
     def _ready(self, gpu: str, ends: float) -> str:
         """Hold the lock of its users and see that a keeper has the daemon ready."""
-        control = self._control(gpu)
-        folder = self._base / gpu
-        for path in (self._base, folder):
+        base = self._folder or folder_of_user()
+        control = self._control(gpu, base)
+        folder = base / gpu
+        for path in (base, folder):
             _check_private(path)
         if gpu not in self._held:
             self._held[gpu] = users = open_lock(folder / "users")
@@ -176,7 +202,7 @@ class MpsDaemons:
                 start_at = time.monotonic() + _AGAIN_SECONDS
             _wait(ends, "its daemon did not start in time")
 
-    def _control(self, gpu: str) -> str:
+    def _control(self, gpu: str, base: Path) -> str:
         """The program, where nothing speaks against it."""
         if not _GPU.fullmatch(gpu):
             raise NoMpsError("only whole GPUs share their compute that way, no slices (MIG)")
@@ -191,8 +217,8 @@ class MpsDaemons:
                 raise NoMpsError(
                     f"a daemon that somebody started ({self._by_hand}, process {pid}) is left to its users"
                 )
-        if len(str(self._base / gpu)) + _LONGEST_NAME > _SOCKET:
-            raise NoMpsError(f"{self._base} is too long a path for its sockets")
+        if len(str(base / gpu)) + _LONGEST_NAME > _SOCKET:
+            raise NoMpsError(f"{base} is too long a path for its sockets")
         return control
 
 
@@ -204,9 +230,17 @@ def _check_private(path: Path) -> None:
     """
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
-    facts = path.lstat()
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o077:
+    if not _is_private(path):
         raise NoMpsError(f"{path} must be a folder of this user alone (mode 0700), and no link; remove it")
+
+
+def _is_private(path: Path) -> bool:
+    """Whether it is a folder of this user alone."""
+    try:
+        facts = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and not facts.st_mode & 0o077
 
 
 def _left_behind(folder: Path) -> Mapping[str, object] | None:

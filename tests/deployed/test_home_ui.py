@@ -136,13 +136,18 @@ def until_ready(process: subprocess.Popen[str]) -> list[str]:
 
 
 def status_of(url: str, **headers: str) -> int:
+    return answer_of(url, **headers)[0]
+
+
+def answer_of(url: str, **headers: str) -> tuple[int, str]:
+    """Status and text."""
     deadline = time.monotonic() + PATIENCE
     while True:
         try:
             with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=60) as answer:
-                return int(answer.status)
+                return int(answer.status), answer.read().decode(errors="replace")
         except urllib.error.HTTPError as error:
-            return error.code
+            return error.code, error.read().decode(errors="replace")
         except OSError:
             if time.monotonic() > deadline:
                 raise
@@ -162,9 +167,11 @@ def test_all_is_private_and_ends_with_the_command(
     assert status_of(reports) == 200 and status_of(f"{reports}world/") == 200
     word = base64.b64encode((home / "ui" / "mlflow-password").read_bytes()).decode()
     assert status_of(mlflow) == 401 and status_of(mlflow, Authorization=f"Basic {word}") == 200
-    assert status_of(mlflow, Authorization=f"Basic {word}", Host="evil.example") == 403
+    status, refusal = answer_of(mlflow, Authorization=f"Basic {word}", Host="evil.example")
+    assert status == 403 and refusal.startswith(f"This MLflow server answers as {mlflow.removeprefix('http://')} and")
     assert status_of(mlflow, Authorization=f"Basic {word}", Origin="http://evil.example") == 403
     assert status_of(f"{prefect}/api/flows/filter") in (401, 405)
+    assert answer_of(prefect, Host="evil.example")[1].startswith("This Prefect server answers as 127.0.0.1:")
     assert json.loads(next((home / "ui").glob("ui-*.lock")).read_text())["mlflow"] == mlflow
     for path in (home / "ui").iterdir():
         assert path.stat().st_mode & 0o077 == 0, path

@@ -60,6 +60,20 @@ def test_local_environment_makes_a_password_of_its_own_once(shell: str, tmp_path
     assert sourced(tmp_path / "other")["PREFECT_API_AUTH_STRING"] != first
 
 
+def test_local_environment_keeps_prefects_files_in_the_project(tmp_path: Path) -> None:
+    """Its server once shared ~/.prefect, and the database there, with every other one of this user."""
+    script = (
+        "from prefect.settings import get_current_settings as now\n"
+        "print(now().home, now().server.database.connection_url.get_secret_value())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd="/", env=os.environ | sourced(tmp_path), capture_output=True, text=True
+    )
+    home, database = done.stdout.split()
+    assert Path(home) == tmp_path / ".hpo" / "prefect-server" and f"///{home}/" in database, done
+    assert not (tmp_path / ".prefect").exists()
+
+
 def assert_closed_to_other_pages(settings: dict[str, Any]) -> None:
     """What a Prefect server has by default: no password, no CSRF tokens, every origin."""
     assert settings["PREFECT_SERVER_API_AUTH_STRING"].startswith("hpo:")

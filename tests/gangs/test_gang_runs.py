@@ -160,7 +160,11 @@ def test_rungs_of_two_and_four_ranks_equal_those_of_one_process_and_a_straight_t
 @pytest.mark.parametrize(
     ("how", "outcome", "words"),
     [
-        ("kill", Outcome.CRASHED, "Rank 2 of 3: The training process was ended by SIGKILL (kill -9). The kernel ended no"),
+        (
+            "kill",
+            Outcome.CRASHED,
+            "Rank 2 of 3: The training process was ended by SIGKILL (kill -9). The kernel ended no",
+        ),
         ("stop", Outcome.HUNG, "and its process was stopped by a signal"),
     ],
 )

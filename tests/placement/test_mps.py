@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from hpo_core.placement import mps, mps_keeper
-from hpo_core.placement.mps import MpsDaemons, NoMpsError
+from hpo_core.placement.mps import MpsDaemons, NoMpsError, folder_of_user
 from tests.mps_stub.daemons import LIMIT, MpsStub, Worker, lives, until
 
 
@@ -163,6 +165,37 @@ def test_a_folder_of_another_owner_is_refused(found: MpsStub) -> None:
     os.chown(found.base, 12345, 12345)
     with pytest.raises(NoMpsError, match="of this user alone"):
         daemons(found).begin("GPU-a")
+
+
+def test_the_folder_of_a_user_has_a_name_that_nobody_can_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`/tmp/hpo-mps-UID` could be made by anybody first, and MPS was off then."""
+    monkeypatch.delenv("HPO_MPS_FOLDER", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with ThreadPoolExecutor(4) as several:
+        (first,) = {future.result() for future in [several.submit(folder_of_user) for _ in range(8)]}
+    try:
+        assert re.fullmatch(r"/tmp/hpo-mps-[a-z0-9_]{8}", str(first)) and first.stat().st_mode & 0o777 == 0o700
+        assert (tmp_path / ".hpo-mps").stat().st_mode & 0o777 == 0o700
+        assert folder_of_user() == first
+    finally:
+        first.rmdir()
+    second = folder_of_user()  # /tmp was emptied
+    try:
+        assert second != first and second.is_dir()
+        second.chmod(0o755)
+        third = folder_of_user()
+        assert third != second, "one that others can enter is not used"
+        third.rmdir()
+    finally:
+        second.rmdir()
+
+
+def test_without_a_home_folder_mps_is_off_and_says_what_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HPO_MPS_FOLDER", raising=False)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))
+    with pytest.raises(NoMpsError, match="set HPO_MPS_FOLDER to one"):
+        folder_of_user()
 
 
 def test_a_path_too_long_for_a_socket_is_refused(found: MpsStub, tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_a_file_that_was_mapped_and_closed_does_not_count(bench: Bench) -> None:
 
 def test_a_killed_attempt_reports_what_it_used_until_then(bench: Bench) -> None:
     report = bench.run("killed", mb=100)
-    assert report.outcome is Outcome.OUT_OF_MEMORY
+    assert report.outcome is Outcome.CRASHED
     assert isinstance(report.usage, Usage)
     assert 98 * MB < report.usage.memory < 120 * MB
 

@@ -59,7 +59,7 @@ def main(listening: int) -> None:
     from mlflow.server.fastapi_app import app
 
     with socket.socket(fileno=listening) as bound:
-        guarded = OwnPagesOnly(WithPassword(app, auth), bound.getsockname()[1])
+        guarded = OwnPagesOnly(WithPassword(app, auth), bound.getsockname()[1], "MLflow server")
         config = uvicorn.Config(guarded, log_level="warning", timeout_graceful_shutdown=3)
         uvicorn.Server(config).run(sockets=[bound])
 

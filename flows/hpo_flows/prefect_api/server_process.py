@@ -28,14 +28,18 @@ _END_SECONDS = 5.0
 
 
 class OwnPagesOnly:
-    """ASGI middleware: refuses other Host headers than ours, and other Origins."""
+    """ASGI middleware: refuses other Host headers than ours, and other Origins.
 
-    def __init__(self, app: App, port: int) -> None:
+    Args:
+        server: what it is, for the refusal.
+    """
+
+    def __init__(self, app: App, port: int, server: str) -> None:
         self._app = app
         self._hosts = {f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost")}
         self._origins = {b"http://" + host for host in self._hosts}
         self._cure = (
-            f"This Prefect server answers as 127.0.0.1:{port} and localhost:{port} only, and to its own pages only; "
+            f"This {server} answers as 127.0.0.1:{port} and localhost:{port} only, and to its own pages only; "
             "through a tunnel use the same port number.\n"
         ).encode()
 
@@ -96,7 +100,7 @@ def main(listening: int, lock: int, users: str) -> None:
     _stage("preparing API and pages")
     app = create_app()
     with socket.socket(fileno=listening) as bound:
-        guarded = OwnPagesOnly(app, bound.getsockname()[1])
+        guarded = OwnPagesOnly(app, bound.getsockname()[1], "Prefect server")
         _stage("opening the database")
         uvicorn.Server(
             uvicorn.Config(

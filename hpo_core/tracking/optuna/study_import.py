@@ -152,12 +152,32 @@ def _load(storage: str, source: str) -> OptunaStudy:
                 opened = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
             names = [study.study_name for study in opened.get_all_studies()]
             if source in names:
-                return optuna.load_study(study_name=source, storage=opened)
+                found = optuna.load_study(study_name=source, storage=opened)
+                _read_all(found, shown)
+                return found
+    except HpoError:
+        raise
     except Exception as error:
         raise HpoError(f"{shown} cannot be read as an Optuna storage ({reason_of(error)}).") from error
     finally:
         optuna.logging.set_verbosity(verbosity)
     raise HpoError(f"{shown} has no study {source!r}; {meant_or_known(source, names, 'it has')}")
+
+
+def _read_all(study: OptunaStudy, storage: str) -> None:
+    """Have Optuna read whatever is asked of the study later: one trial that it does not understand fails all.
+
+    Raises:
+        HpoError: it does not understand one.
+    """
+    try:
+        study.get_trials(deepcopy=False)
+        _ = study.directions, study.metric_names, study.user_attrs
+    except Exception as error:
+        raise HpoError(
+            f"{storage}: Optuna cannot read its study {study.study_name!r} ({reason_of(error)}). Was it written by a "
+            "newer Optuna, or by a plugin that is not installed here? Import it where that is."
+        ) from error
 
 
 def _constraint_names(study: OptunaStudy) -> list[str]:

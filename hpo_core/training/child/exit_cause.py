@@ -76,7 +76,9 @@ def _outcome_of_sigkill(oom_kills: OomKills) -> tuple[Outcome, str]:
     if in_group is None and on_machine is None:
         evidence = "Whether memory ran out cannot be said: the kernel's counts of such kills cannot be read here."
     else:
-        evidence = f"The kernel ended no process {'of its control group' if in_group == 0 else 'of this machine'} for lack "
+        evidence = (
+            f"The kernel ended no process {'of its control group' if in_group == 0 else 'of this machine'} for lack "
+        )
         evidence += "of memory while it ran."
     return Outcome.CRASHED, (
         f"The training process was ended by SIGKILL (kill -9). {evidence} A person, a program that watches memory or "
