@@ -25,6 +25,8 @@ beforehand: a pair that does not fit runs out of memory after a minute, and the 
 - ``placement``: any that fit share (`learn_pairs: false`).
 - ``placement, learns``: kinds that were seen to gain less than 5 % are kept apart.
 - ``placement, history``: the same with the measurements of five earlier lists.
+- ``placement, r = 1``, ``r = 2``: the placement of a study that knows what each job needs alone, its compute as above.
+- ``placement, measures r``: the same where the study states no ratio: it begins at 1 and finds one while it works.
 - ``placement, alone, history``: one job of each kind is measured alone as well (`measure_alone: true`), in all lists.
 
 ``makespan`` and ``mean completion``: as ratios to one per GPU, mean and standard deviation over the lists.
@@ -244,15 +246,35 @@ def play(jobs: Sequence[Job], speeds: Speeds, policy: Policy, seed: int, gpus: i
     return Played(now, completion / len(jobs), shared, worse, failures)
 
 
+OBJECTIVE = "gavel:job"
 MEMORY = 16_000_000_000
 """Bytes of a GPU; each job is told to need a fourth, which is not known to be too little for some pairs."""
 
 
 def placer_for(gpus: int, *, learn: bool, alone: bool = False, past: Sequence[Measurement]) -> SharedDevices:
-    packing = PackingSpec(most=2, learn_pairs=learn, measure_alone=alone, look_ahead=AHEAD)
-    stated = StatedDemand.read({"memory": MEMORY // 4, "compute": 10, "cores": 0.001})
+    packing = PackingSpec(
+        most=2, learn_pairs=learn, measure_alone=alone, look_ahead=AHEAD, oversubscribe={"default": 1}
+    )
+    return _placer(gpus, packing, {"memory": MEMORY // 4, "compute": 10, "cores": 0.001}, past)
+
+
+def placer_by_compute(gpus: int, speeds: Speeds, ratio: float | None) -> SharedDevices:
+    """It knows what each job needs alone; without a ratio it finds one by itself, as in a study that states none."""
+    packing = PackingSpec(most=2, look_ahead=AHEAD, oversubscribe={} if ratio is None else {"default": ratio})
+    past = [
+        Measurement(
+            objective=OBJECTIVE, code="", architecture="GPU", params={"model": model, "batch": batch},
+            device_memory=MEMORY // 4, compute=speeds.compute((model, batch)), cores=0.001, unit_seconds=60.0,
+            study="before", measured_at=0.5,
+        )
+        for model, batch in speeds.keys
+    ]  # fmt: skip
+    return _placer(gpus, packing, {"memory": MEMORY // 4, "cores": 0.001}, past)
+
+
+def _placer(gpus: int, packing: PackingSpec, demand: dict[str, Any], past: Sequence[Measurement]) -> SharedDevices:
     estimates = Estimates(
-        objective="gavel:job", code="", study="pairs", by=("model", "batch"), stated=stated, past=past
+        objective=OBJECTIVE, code="", study="pairs", by=("model", "batch"), stated=StatedDemand.read(demand), past=past
     )
     placer = SharedDevices(packing, POLICIES[packing.policy](), estimates)
     capacity = Capacity(node="n", architecture="GPU", memory=MEMORY, free=MEMORY, cores=10**6, gpu=True)
@@ -279,6 +301,7 @@ def play_placed(jobs: Sequence[Job], speeds: Speeds, placer: SharedDevices, seed
     running: dict[int, Running] = {}
     now, completion, shared, worse, failures = 1.0, 0.0, 0.0, 0.0, 0
     while waiting or running:
+        placer.update(placer.inventory)
         ahead = [
             PlacedJob(job.number, attempts[job.number], Rung(0, 0), 1, {"model": job.key[0], "batch": job.key[1]})
             for job in waiting[:AHEAD]
@@ -312,7 +335,9 @@ def play_placed(jobs: Sequence[Job], speeds: Speeds, placer: SharedDevices, seed
             if not is_out and one.job.left > 1e-6:
                 continue
             unit = 0.0 if is_out else 60 * (now - one.began) / one.work * rng.gauss(1, NOISE)
-            usage = Usage(device_memory=MEMORY // 4, compute=0.1, cores=0.001, unit_seconds=unit)
+            usage = Usage(
+                device_memory=MEMORY // 4, compute=speeds.compute(one.job.key), cores=0.001, unit_seconds=unit
+            )
             outcome = Outcome.OUT_OF_MEMORY if is_out else Outcome.COMPLETED
             placer.judge(
                 Report(
@@ -349,10 +374,17 @@ def placed_before(speeds: Speeds, mix: str, seed: int, *, alone: bool) -> list[M
     return found
 
 
+RATIO_OF: dict[str, float | None] = {
+    "placement, r = 1": 1.0, "placement, r = 2": 2.0, "placement, measures r": None,
+}  # fmt: skip
+
+
 def play_row(name: str, make: Callable[[int], Policy] | None, speeds: Speeds, mix: str, seed: int) -> Played:
     jobs = job_list(speeds, mix, seed)
     if make is not None:
         return play(jobs, speeds, make(seed), seed)
+    if name in RATIO_OF:
+        return play_placed(jobs, speeds, placer_by_compute(GPUS, speeds, RATIO_OF[name]), seed)
     alone = "alone" in name
     past = placed_before(speeds, mix, seed, alone=alone) if name.endswith("history") else []
     return play_placed(jobs, speeds, placer_for(GPUS, learn=name != "placement", alone=alone, past=past), seed)
@@ -402,6 +434,7 @@ def policies(speeds: Speeds, mix: str, ratio: float) -> dict[str, Callable[[int]
         "learned, history": lambda seed: learned_before(speeds, mix, seed),
         "learned, chooses": lambda seed: Learned(speeds, chooses=True),
         "all known": lambda seed: Known(speeds, chooses=True),
+        **dict.fromkeys(RATIO_OF),
         "placement": None,
         "placement, learns": None,
         "placement, history": None,

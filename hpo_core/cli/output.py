@@ -34,6 +34,7 @@ from hpo_core.views.jobs.device_words import device_lines, granted_words, runnin
 from hpo_core.views.jobs.gang_words import gang_words
 from hpo_core.views.jobs.grid_states import grid_states
 from hpo_core.views.jobs.kept_apart import kept_apart_in, kept_apart_lines
+from hpo_core.views.jobs.measured_ratios import measured_ratio_lines, measured_ratios
 from hpo_core.views.jobs.packing_words import packing_words
 from hpo_core.views.repeat_spread import spread_of
 from hpo_core.views.rung_names import RungNames, halt_words
@@ -333,7 +334,7 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, *, h
     _print_settings(study, summary, info.created)
     for line in device_lines(study):
         out.print(Text.assemble(("device: ", "dim"), terminal_text(line)), soft_wrap=True)
-    for line in kept_apart_lines(kept_apart_in(study)):
+    for line in [*measured_ratio_lines(measured_ratios(study)), *kept_apart_lines(kept_apart_in(study))]:
         out.print(Text(terminal_text(line)), soft_wrap=True)
     _print_failures(failures, home.study_folder(name))
     if constraints := constraint_words(study.spec, state.infeasible_results):
@@ -371,6 +372,7 @@ def _plain_jobs(study: Study) -> dict[str, Any]:
     found = {
         "grid": states and msgspec.to_builtins(states),
         "devices": plain,
+        "ratios": msgspec.to_builtins(measured_ratios(study)),
         "kept_apart": msgspec.to_builtins(kept_apart_in(study)),
         "hops": plain_hops(study),
     }

@@ -15,6 +15,7 @@ from hpo_core.model.devices.measurement import Measurement, is_cpu
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import SpecError
 from hpo_core.placement.demands import Estimate, Estimates, StatedDemand, deciding_parameters
+from hpo_core.placement.demands.learned_ratio import LearnedRatios
 from hpo_core.placement.packing.need import WHOLE
 from hpo_core.placement.packing.room import SharedDevice
 from hpo_core.spec import PackingSpec, StudySpec
@@ -78,6 +79,7 @@ class SimulatedNeeds(Estimates):
             profiles=packing.profiles,
             past=past,
         )
+        self.ratios = LearnedRatios()  # the rule of virtual devices gains nothing from more jobs at once
         self._parts = stated.parts
         self._typical = {name: _Typical.of(past, name) for name in architectures}
         for name in architectures:

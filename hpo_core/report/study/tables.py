@@ -17,6 +17,7 @@ from hpo_core.views.jobs.data_words import data_words
 from hpo_core.views.jobs.device_words import granted_words
 from hpo_core.views.jobs.gang_words import gang_words
 from hpo_core.views.jobs.kept_apart import kept_apart_in, kept_apart_lines
+from hpo_core.views.jobs.measured_ratios import measured_ratio_lines, measured_ratios
 from hpo_core.views.jobs.packing_words import packing_words
 from hpo_core.views.next_command import next_command
 from hpo_core.views.repeat_spread import spread_of
@@ -96,6 +97,7 @@ def head(series: Series, links: Mapping[str, str]) -> str:
         about.append(f"threads {spec.training.threads}")
     if spec.packing is not None:
         about.append(f"packing {packing_words(spec.packing)}")
+        about += measured_ratio_lines(measured_ratios(study))
         about += kept_apart_lines(kept_apart_in(study), 4)
     if spec.training.gang != 1:
         about.append(f"gangs {gang_words(study)}")

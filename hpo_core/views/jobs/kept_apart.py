@@ -7,11 +7,9 @@ from collections.abc import Iterable
 import msgspec
 
 from hpo_core.model.devices.measurement import Measurement, key_of
-from hpo_core.model.devices.usage import Usage
-from hpo_core.placement.demands import Estimates, deciding_parameters
 from hpo_core.placement.demands.pair_speeds import KeptApart, PairSpeeds
 from hpo_core.study import Study
-from hpo_core.views.usage_words import usage_of
+from hpo_core.views.jobs.measured_ratios import learned_of
 
 
 class FoundApart(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,19 +36,8 @@ def found_apart(found: Iterable[Measurement]) -> list[FoundApart]:
 
 def kept_apart_in(study: Study) -> list[KeptApart]:
     """What the attempts of a packed study say; those of earlier studies are in the history."""
-    spec, state = study.spec, study.state
-    if spec.packing is None or not spec.packing.learn_pairs:
-        return []
-    by = deciding_parameters(spec.search_space(), spec.constants, spec.packing.by)
-    estimates = Estimates(objective="", code="", study=spec.study, by=by)
-    params = [{**spec.constants, **trial.params} for trial in state.trials]
-    for trial in state.trials:
-        for result in trial.all_results:
-            usage = usage_of(result)
-            if isinstance(usage, Usage) and usage.alone is not None:
-                beside = [(params[number], permille) for number, permille in usage.beside]
-                estimates.learn(params[trial.number], usage, at=result.ended, beside=beside)
-    return estimates.pairs.kept_apart()
+    packing = study.spec.packing
+    return learned_of(study).pairs.kept_apart() if packing is not None and packing.learn_pairs else []
 
 
 def kept_apart_words(pair: KeptApart) -> str:
