@@ -106,6 +106,10 @@ class PooledExecutor:
         return self._inner.now()
 
     def wait(self, inbox: Inbox, until: float) -> bool:
+        """What a job left that has ended is for the next one that waits, or for another study: now, and not at the
+        next look. Else a study to which a slot is due leaves it idle for a second."""
+        self._exchange()
+        self._start_waiting()
         return self._inner.wait(inbox, until)
 
     def _allowed(self) -> int:
@@ -173,7 +177,10 @@ class PooledExecutor:
             raise
 
     def _ended(self, each: Submitted) -> None:
-        """A job has ended; its slots are counted, and have no names."""
+        """A job has ended; where the study holds more than it may use, it gives back at once."""
+        position = self.seat.position
+        if position is not None and self.seat.mine.held > position.share + position.lent:
+            self.seat.look_soon()
 
     def _preempt(self) -> None:
         """End the youngest attempt where another study has waited too long for a slot; one at a time."""

@@ -108,6 +108,11 @@ class PlayedPool:
             held = sum(player.seat.mine.held for player in active if not player.stopped)
             assert held <= self.slots, f"{held} slots are held at {self.now}"
         for player in active:
+            waiting = [each.job.demand.slots for each in player.executor._waiting[:1]]
+            room = player.seat.allowed(player.clock.now) - player.used
+            assert player.stopped or not waiting or waiting[0] > room, (
+                f"{player.name} has a slot at {self.now} that it is due, and a job waits"
+            )
             player.used_seconds += STEP * player.used
         wanted = any(not p.stopped and p.study.demand(self.slots) > p.used for p in active)
         self.idle_for = self.idle_for + STEP if wanted and used < self.slots else 0.0

@@ -94,6 +94,31 @@ def test_short_jobs_that_end_between_two_looks_do_not_lower_the_claim(inner: ByH
     assert pooled.inventory().slots == 2
 
 
+def test_a_job_that_waits_begins_as_soon_as_another_one_ends(inner: ByHand) -> None:
+    """The share shrank after it was submitted. A study left the slot that it was due idle until its next look."""
+    pools = MemoryPools()
+    pooled = PooledExecutor(inner, PoolSeat(pools, Terms(pool="p", study="s", owner="me"), Endless()))
+    other = PoolSeat(pools, Terms(pool="p", study="other", owner="it"), Endless())
+    pooled.inventory()
+    for trial in range(2):
+        submit(pooled, trial, [])
+    other.exchange(0.5, seen=2, used=0, busy=0)
+    inner.moment = 2.0
+    assert pooled.inventory().slots == 1
+    submit(pooled, 2, [])
+    assert inner.begun.keys() == {0, 1}
+    inner.moment = 2.1
+    inner.end(0)
+    pooled.wait(Inbox(), 2.1)
+    assert inner.begun.keys() == {1}
+    other.exchange(2.2, seen=2, used=0, busy=0)
+    assert other.allowed(2.2) == 1, "what is above the share is given back at once, too"
+    inner.moment = 2.3
+    inner.end(1)
+    pooled.wait(Inbox(), 2.3)
+    assert inner.begun.keys() == {2}
+
+
 def test_a_study_that_leaves_slots_unused_claims_what_it_uses_for_a_while(
     inner: ByHand, pooled: PooledExecutor
 ) -> None:
