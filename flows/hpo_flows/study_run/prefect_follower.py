@@ -194,11 +194,11 @@ class StudyFlow:
 
 
 def _final_state(study: Study, ending: Ending | None) -> Any:
-    from prefect.states import Cancelled, Completed, Crashed, Failed
+    from prefect.states import Cancelled, Completed, Crashed
 
     from hpo_core.cli.output import best_line
-    from hpo_core.security.untrusted_text import terminal_text
     from hpo_core.views.rung_names import halt_words
+    from hpo_flows.study_run.flow_run import failed_state
 
     cure = f"`hpo resume {study.name}` goes on."
     if ending is None:
@@ -206,12 +206,12 @@ def _final_state(study: Study, ending: Ending | None) -> Any:
     if ending.interrupted:
         return Cancelled(message=f"Interrupted; {cure}")
     if ending.error:
-        return Failed(message=terminal_text(ending.error))
+        return failed_state(ending.error)
     halted = study.state.halted
     if halted is not None and not study.finished and not halted.rule:
-        return Failed(message=f"{terminal_text(halted.reason)}; {cure}")
+        return failed_state(f"{halted.reason.rstrip('.')}; {cure}")
     if not study.state.completed_jobs and study.state.abandoned_trials:
-        return Failed(message=f"No trial has a result: {study.state.abandoned_trials:,} trials were given up.")
+        return failed_state(f"No trial has a result: {study.state.abandoned_trials:,} trials were given up.")
     words = "" if study.finished or halted is None else f"{halt_words(study.spec, halted)}; "
     return Completed(message=f"{words}best {best_line(study)}, {study.state.completed_jobs:,} jobs")
 
