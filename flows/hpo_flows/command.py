@@ -213,8 +213,13 @@ def deploy(
     """Register the deployments with the Prefect server of PREFECT_API_URL."""
     from hpo_flows.deployed.register import POOL, deploy
 
-    deploy(file, prefill or ())
-    out.print(f"registered with work pool {POOL!r}; `hpo worker` runs what is started there", soft_wrap=True)
+    found = deploy(file, prefill or ())
+    out.print(f"registered with work pool {POOL!r}:")
+    width = max((len(name) for name, _ in found.deployments), default=0)
+    for name, description in found.deployments:
+        out.print(f"  {name:<{width}}  {description}", soft_wrap=True)
+    out.print(f"Prefect UI: {found.address}", soft_wrap=True)
+    out.print("next: `hpo worker` runs what is started there", soft_wrap=True)
 
 
 def worker() -> None:

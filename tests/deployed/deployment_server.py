@@ -50,8 +50,12 @@ class Deployed:
                 "max_resource": 4}, "tracking": {"mlflow": "off"}, "constants": {"gate": str(self._gate)}}  # fmt: skip
         (studies / "toy.yaml").write_text(json.dumps(TOY))
         (studies / "slow.yaml").write_text(json.dumps(TOY | slow))
+        failing = {"objective": "tests.flows.objectives:raises", "tracking": {"mlflow": "off"}}
+        (studies / "failing.yaml").write_text(json.dumps(TOY | failing))
         (studies / "evil.yaml").write_text(json.dumps(TOY | {"objective": "os:system"}))
         (studies / "line.yaml").write_text(json.dumps(TOY | LINE))
+        self.said = ""
+        """What `hpo deploy` printed."""
         self.data = folder / "data"
         self.data.mkdir()
         self.environment = os.environ | environment | {
@@ -176,6 +180,7 @@ def serving(made: Deployed) -> Iterator[Deployed]:
     assert refused.returncode == 2 and "lets a run set command, env, working_dir" in refused.stderr
     done = made.hpo("deploy")
     assert done.returncode == 0, done.stdout + done.stderr
+    made.said = done.stdout
     with (made.folder / "worker.log").open("wb") as log:
         worker = subprocess.Popen(
             [sys.executable, "-m", "hpo_flows.command", "worker"],

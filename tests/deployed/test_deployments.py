@@ -8,7 +8,6 @@ import re
 import signal
 import time
 import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +51,17 @@ def test_a_study_filled_in_runs_and_shows_itself(deployed: Deployed) -> None:
     spec = json.loads(deployed.hpo("export", "by-form").stdout.splitlines()[0])["events"][0]["spec"]
     assert spec["seed"] == 3 and spec["space"]["kind"]["choices"] == ["plain", 16]
     assert_no_secret(deployed, "by-form")
+
+
+def test_deploy_prints_what_it_registered_and_where_it_is(deployed: Deployed) -> None:
+    """It printed the name of the work pool alone."""
+    lines = deployed.said.splitlines()
+    ui = deployed.environment["PREFECT_API_URL"].removesuffix("/api")
+    assert f"Prefect UI: {ui}/deployments" in lines
+    listed = [line.split(maxsplit=1) for line in lines if line.startswith("  ")]
+    every = deployed.api("deployments/filter", {"deployments": {"tags": {"all_": ["hpo"]}}})
+    assert {one["name"]: one["description"] for one in every} == {name.split("/")[1]: words for name, words in listed}
+    assert "tune-file/tune-file" in [name for name, _ in listed] and "`hpo worker` runs what is started" in lines[-1]
 
 
 def assert_no_secret(deployed: Deployed, study: str) -> None:
@@ -132,6 +142,68 @@ def test_cancel_ends_children_and_resume_finishes(deployed: Deployed) -> None:
     after = deployed.status(study)
     assert after["status"] == "finished" and after["trials"] == 24 and after["jobs"] > before["jobs"]
     assert "clean" in deployed.hpo("audit", study).stdout
+
+
+@pytest.mark.slow
+def test_a_run_cancelled_before_its_first_job_can_be_resumed(deployed: Deployed) -> None:
+    """It left no study, and `resume` said that there is none of that name."""
+    run = deployed.start("tune-file", file="toy.yaml", name="early")
+    deployed.wait(run, lambda found: found["name"] == "tune-early")  # its cluster is starting
+    deployed.api(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}, "force": True})
+    assert deployed.ended(run)["state_type"] == "CANCELLED"
+    left = deployed.status("early")
+    assert left["status"] != "absent", deployed.logs(run)
+    again = deployed.start("resume", study="early")
+    assert deployed.ended(again)["state_type"] == "COMPLETED", deployed.logs(again)
+    assert deployed.status("early")["trials"] == 9
+
+
+@pytest.mark.slow
+def test_resume_of_what_was_never_begun_says_which_run_was_to_begin_it(deployed: Deployed) -> None:
+    """No code of ours runs between a start and a cancel that come in one second."""
+    later = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
+    scheduled = {"state": {"type": "SCHEDULED", "state_details": {"scheduled_time": later}}}
+    run = deployed.start_with("tune-file", scheduled, file="toy.yaml", name="never")
+    name = deployed.run(run)["name"]
+
+    def said() -> str:
+        ended = deployed.ended(deployed.start("resume", study="never"))
+        assert ended["state_type"] == "FAILED"
+        return str(ended["state"]["message"])
+
+    assert f"'never' was never begun: run {name}, which is to begin it, is Scheduled" in said()
+    deployed.api(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLED", "name": "Cancelled"}, "force": True})
+    assert f"never begun: run {name} ended as Cancelled before its first entry" in (words := said())
+    assert "Retry" in words
+    nobody = deployed.ended(deployed.start("resume", study="nobody"))["state"]["message"]
+    assert "Study 'nobody' is not in " in nobody and "never begun" not in nobody
+    deployed.api(f"flow_runs/{run}/set_state", {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}, "force": True})
+    assert deployed.ended(run)["state_type"] == "COMPLETED", deployed.logs(run)
+    assert deployed.status("never")["trials"] == 9, "as the message says"
+
+
+@pytest.mark.slow
+def test_the_log_and_the_page_of_a_failed_run_begin_with_the_reason(deployed: Deployed) -> None:
+    """The log ended with it, and a page opens with the oldest line; a state's message is a tab away."""
+    halted = deployed.start("tune-file", file="failing.yaml", name="failing")
+    refused = deployed.start("resume", study="no-such-study")
+    for run, reason in {
+        halted: "5 trials failed before any succeeded",
+        refused: "Study 'no-such-study' is not in",
+    }.items():
+        ended = deployed.ended(run)
+        message = ended["state"]["message"]
+        assert ended["state_type"] == "FAILED" and message.startswith(reason) and ".." not in message
+        (first,) = [line for line in deployed.logs(run) if line.startswith("Failed, at ")]
+        begun = next(n for n, line in enumerate(deployed.logs(run)) if "Downloading flow code" in line)
+        assert message in first and deployed.logs(run).index(first) <= begun, deployed.logs(run)
+    shown = deployed.artifacts(halted)["failing-study"]
+    assert shown.partition("\n\n")[2].startswith("**Halted: 5 trials failed before any succeeded"), shown
+    described = {
+        item["key"]: item["description"]
+        for item in deployed.api("artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [halted]}}})
+    }
+    assert all(words.startswith("Halted: 5 trials failed") and " 0 running" in words for words in described.values())
 
 
 @pytest.mark.slow

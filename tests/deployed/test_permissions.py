@@ -280,6 +280,18 @@ def test_where_an_allowed_name_is_imported_from_is_no_choice_of_the_run(
         permissions.load("deep/a.yaml")
 
 
+def test_a_file_that_names_no_folder_is_imported_from_beside_it(
+    permissions: Permissions, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run starts in an empty folder of its own, which no worker allows: every such file was refused."""
+    assert permissions.folder is not None
+    (permissions.folder / "plain.yaml").write_text(STUDY.partition("pythonpath")[0])
+    monkeypatch.chdir(tmp_path_factory.mktemp("run"))
+    assert permissions.load("plain.yaml").pythonpath == [str(permissions.folder)]
+    monkeypatch.chdir(permissions.folder / "deep")
+    assert permissions.load("plain.yaml").pythonpath == [str(permissions.folder), str(permissions.folder / "deep")]
+
+
 def made(permissions: Permissions, cluster: LocalWorkers | DaskScheduler | None = None, **changes: Any) -> StudySpec:
     """The study of a form, as the flow makes it."""
     chosen = cluster or LocalWorkers(workers=3)

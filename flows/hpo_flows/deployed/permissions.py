@@ -169,6 +169,9 @@ class Permissions:
             SpecError: it is absent or describes no valid study.
         """
         spec = load_spec(self.path_of(name))
+        here = Path.cwd()  # searched where a file names no folder; a run starts in an empty one of its own
+        if not any(here.is_relative_to(root) for root in self.import_folders):
+            spec = spec.model_copy(update={"pythonpath": [one for one in spec.pythonpath if one != str(here)]})
         self.check(spec)
         return spec
 

@@ -9,10 +9,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from prefect.exceptions import FailedRun
 from prefect.runtime import deployment
-from prefect.states import Failed
 
 from hpo_core.model.errors import HpoError
 from hpo_core.security.untrusted_text import terminal_text
+from hpo_flows.study_run.flow_run import failed_state, tell_first
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,10 +34,13 @@ def failing_in_words(within: Callable[[], bool] = lambda: False) -> Callable[[Ca
             logging.getLogger("prefect.flow_runs").addFilter(_is_news)
             try:
                 return function(*arguments, **parameters)
-            except HpoError as error:
+            except Exception as error:
                 if within() or deployment.id is None:
                     raise
-                state: Any = Failed(message=terminal_text(str(error), lines=True))
+                if not isinstance(error, HpoError):
+                    tell_first(f"{type(error).__name__}: {terminal_text(str(error), lines=True)}")
+                    raise
+                state: Any = failed_state(str(error))
                 return state  # type: ignore[no-any-return]
 
         return run

@@ -13,11 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
 import hpo_flows
 from hpo_core.home import DATABASES, Home, settled_database
 from hpo_core.model.errors import HpoError
+from hpo_core.security.credentials import without_credentials
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from hpo_flows.liveness.heartbeat_monitor import remove_old_automation
 from hpo_flows.prefect_api.connection import check_api, configured_api
@@ -36,7 +38,16 @@ class DeployError(HpoError):
     """The deployments could not be registered."""
 
 
-def deploy(file: Path | None = None, prefill: Sequence[str] = ()) -> None:
+class Registered(msgspec.Struct, frozen=True):
+    """What a Prefect server has now, and where a person sees it."""
+
+    address: str
+    """Of the page of the UI that lists the deployments."""
+    deployments: tuple[tuple[str, str], ...]
+    """``flow/deployment`` and the first line of its description."""
+
+
+def deploy(file: Path | None = None, prefill: Sequence[str] = ()) -> Registered:
     """Make (or mend) the work pool and register every deployment of ``file``; doing it twice changes nothing.
 
     A file of one's own adds deployments, such as a flow with parameters and a schedule, to the same work pool.
@@ -68,6 +79,35 @@ def deploy(file: Path | None = None, prefill: Sequence[str] = ()) -> None:
         made.write_text(yaml.safe_dump(described))
         _prefect_deploy(file, made, environment)
     remove_old_automation()
+    return _registered([one["name"] for one in described["deployments"]])
+
+
+def _registered(names: list[str]) -> Registered:
+    """What the server has of these deployments."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import (
+        DeploymentFilter,
+        DeploymentFilterName,
+        WorkPoolFilter,
+        WorkPoolFilterName,
+    )
+    from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
+
+    ui = PREFECT_UI_URL.value() or str(PREFECT_API_URL.value()).removesuffix("/api")
+    with get_client(sync_client=True) as client:
+        found = client.read_deployments(
+            deployment_filter=DeploymentFilter(name=DeploymentFilterName(any_=names)),
+            work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL])),
+            limit=200,
+        )
+        flows = {one.flow_id: client.read_flow(one.flow_id).name for one in found}
+    found.sort(key=lambda one: names.index(one.name))
+    return Registered(
+        without_credentials(f"{ui}/deployments"),
+        tuple(
+            (f"{flows[one.flow_id]}/{one.name}", (one.description or "").strip().partition("\n")[0]) for one in found
+        ),
+    )
 
 
 def _described(file: Path) -> dict[str, Any]:

@@ -8,15 +8,16 @@ from uuid import UUID
 import msgspec
 from prefect import get_run_logger
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowFilter, FlowFilterName
 from prefect.client.schemas.objects import FlowRun, State
+from prefect.client.schemas.sorting import FlowRunSort
 from prefect.runtime import flow_run
-from prefect.states import Completed, Failed
+from prefect.states import Completed
 
 from hpo_core.cli.output import best_line
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Owner
 from hpo_core.model.errors import HpoError, SpecError, StudyBusyError, StudyNotFoundError
-from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.views.failure_reasons import no_result_words
@@ -25,8 +26,11 @@ from hpo_core.views.trained_further import extension_of
 from hpo_flows.deployed.permissions import Permissions, refuse_relative_places
 from hpo_flows.deployed.run_marker import RunMarker, read_marker, run_of, write_marker
 from hpo_flows.deployed.suspend import Suspension
-from hpo_flows.study_run.flow_run import drive
+from hpo_flows.study_run.flow_run import drive, failed_state
 from hpo_flows.study_run.session import Session, Summary
+
+_LOOKED_AT = 200
+"""Latest runs among which the one that was to begin a study is looked for."""
 
 
 def train_further(study: str, run: UUID, take_over: bool, *, trial: int | None, to: int) -> State[Any]:
@@ -68,7 +72,10 @@ def resumed(
     folder = home.study_folder(study)
     known = read_marker(folder, run)
     marker = known or RunMarker()
-    asked = recorded_study(study).state.extra_configs
+    try:
+        asked = recorded_study(study).state.extra_configs
+    except StudyNotFoundError as error:
+        raise StudyNotFoundError(_never_begun(study) or str(error)) from None
     target = asked + configs if marker.configs is None else marker.configs
     extend = max(0, target - asked)
     try:
@@ -83,6 +90,25 @@ def resumed(
     left = msgspec.structs.replace(marker, owner=session.owner, configs=target, train=session.train)
     _leave_marker(session, folder, run, left)
     return session
+
+
+def _never_begun(study: str) -> str:
+    """That a study is not there because the run that was to begin it ended before; empty where there is none."""
+    begins = FlowFilter(name=FlowFilterName(any_=["tune", "tune-file", "rerun"]))
+    with get_client(sync_client=True) as client:
+        runs = client.read_flow_runs(flow_filter=begins, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=_LOOKED_AT)
+    for run in runs:
+        if run.state is None or study not in (run.parameters.get("name"), run.name.partition("-")[2]):
+            continue
+        who = f"Study {study!r} was never begun: run {run.name}"
+        if not run.state.is_final():
+            return f"{who}, which is to begin it, is {run.state.name}. Wait for it."
+        why = f" ({run.state.message})" if run.state.is_failed() and run.state.message else ""
+        return (
+            f"{who} ended as {run.state.name} before its first entry{why}. There is nothing to resume: open that run "
+            "and Retry it, which begins the study, or start a new one."
+        )
+    return ""
 
 
 def _leave_marker(session: Session, folder: Path, run: UUID, marker: RunMarker) -> None:
@@ -134,7 +160,7 @@ def drive_to_end(session: Session, action: str) -> State[Any]:
 
 def _trained(study: Study, trial: int, to: int) -> State[Any]:
     found = extension_of(study, trial, to)
-    return Completed(message=found.words) if found.reached else Failed(message=found.words)
+    return Completed(message=found.words) if found.reached else failed_state(found.words)
 
 
 def _final_state(study: Study, summary: Summary) -> State[Any]:
@@ -142,9 +168,9 @@ def _final_state(study: Study, summary: Summary) -> State[Any]:
     halted = study.state.halted
     jobs = f"{study.state.completed_jobs:,} jobs"
     if summary.status != "finished" and halted is not None and not halted.rule:
-        return Failed(message=f"{terminal_text(halted.reason)}. {_cure(study)}")
+        return failed_state(f"{halted.reason.rstrip('.')}. {_cure(study)}")
     if nothing := no_result_words(study):
-        return Failed(message=f"Study {study.name!r} ended without a single result: {terminal_text(nothing)}")
+        return failed_state(f"Study {study.name!r} ended without a single result: {nothing}")
     words = "" if summary.status == "finished" or halted is None else f"{halt_words(study.spec, halted)}; "
     return Completed(message=f"{words}best {best_line(study)}, {jobs}")
 

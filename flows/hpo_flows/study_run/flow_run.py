@@ -2,16 +2,23 @@
 
 import logging
 from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
+import psutil
 from prefect import get_run_logger, tags
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import LogCreate
+from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
+from prefect.states import Failed
 
 from hpo_core.execution.dispatch import Dispatcher
 from hpo_core.execution.executor import Executor
 from hpo_core.model.trial import Job, Report
-from hpo_core.security.masking import mask_logs, masked_errors
+from hpo_core.security.masking import mask_logs, masked, masked_errors
+from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
 from hpo_core.views.hopping.partition_names import PartitionNames
@@ -85,6 +92,34 @@ def label_run(spec: StudySpec, action: str) -> UUID:
         client.update_flow_run(run, name=f"{action}-{spec.study}", tags=list(labels))
     logging.getLogger("prefect.task_runs").addFilter(_is_news)
     return run
+
+
+def failed_state(message: str) -> State[Any]:
+    """The state Failed with these words; :func:`tell_first` tells them, too."""
+    words = masked(terminal_text(message, lines=True))
+    tell_first(words)
+    return Failed(message=words)
+
+
+def tell_first(reason: str) -> None:
+    """Have the log of the present flow run begin with why it failed.
+
+    A run's page opens with its log, the oldest line first; the reason stood below all others, and in the state's
+    message, which is a tab away. The line has the time at which this process began, and says when it was written.
+    """
+    began = datetime.fromtimestamp(psutil.Process().create_time(), UTC)
+    line = LogCreate(
+        name="hpo",
+        level=logging.ERROR,
+        message=masked(f"Failed, at {datetime.now(UTC):%H:%M:%S} UTC: {reason}"),
+        timestamp=began,
+        flow_run_id=UUID(str(flow_run.id)),
+    )
+    try:
+        with get_client(sync_client=True) as client:
+            client.create_logs([line])
+    except Exception as error:  # the state has the reason
+        logging.getLogger(__name__).debug("the reason at the top of the log: %s", error)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -44,13 +44,17 @@ def artifact_key(study: str, what: str) -> str:
 def best_markdown(study: Study) -> str:
     """The best configuration as Markdown."""
     best = best_result(study)
+    why = _halted(study)
+    halted = [f"**{why}**", ""] if why else []
     if best is None:
-        return f"## {study.name}\n\nNo trial has a finite {markdown_text(study.spec.metric.name)} yet."
+        none = f"No trial has a finite {markdown_text(study.spec.metric.name)} yet."
+        return "\n".join([f"## {study.name}", "", *halted, none])
     around = f" {best.spread.short}" if best.spread is not None else ""
     reached = f"{markdown_text(study.spec.metric.name)} = {number(best.value)}{around}"
     lines = [
         f"## {study.name}: trial {best.trial}",
         "",
+        *halted,
         f"**{reached}** after {best.resource} units of training{rule_words(study.spec)}",
         "",
         *((markdown_text(other), "") if (other := other_best_words(study)) else ()),
@@ -61,6 +65,12 @@ def best_markdown(study: Study) -> str:
     if len(study.spec.objectives) > 1:
         lines += ["", *_front_table(study)]
     return "\n".join(lines)
+
+
+def _halted(study: Study) -> str:
+    """Why the study stands still before its end; empty where it does not."""
+    halted = study.state.halted
+    return "" if halted is None or study.finished else f"Halted: {markdown_text(halt_words(study.spec, halted))}"
 
 
 def _front_table(study: Study) -> list[str]:
@@ -175,13 +185,17 @@ class StudyArtifacts:
     def _shown(self, links: Mapping[str, str] | None = None) -> dict[str, tuple[str, Any, str]]:
         """What the artifacts should hold now: type, data, description by the end of their keys."""
         study = self._study
-        words = self._words()
+        words, why = self._words(), _halted(study)
+        described = "; ".join(filter(None, (why, f"{'study' if why else 'Study'} {study.name}: {words}")))
         if self._pool is not None and not study.finished and (pool := self._pool()):
             words += f"\n\n{markdown_text(pool)}"
         page = study_markdown(study, words, links or {})
-        shown: dict[str, tuple[str, Any, str]] = {"study": ("markdown", page, f"Study {study.name}: {self._words()}")}
-        if (share := self._share()) is not None:
-            shown["progress"] = ("progress", share, self._words())
+        shown: dict[str, tuple[str, Any, str]] = {"study": ("markdown", page, described)}
+        share = self._share()
+        if share is None and (before := self._made.get("progress")) is not None:
+            share = before[1].data  # nothing says how far a halted study is, and 2 jobs are not running any more
+        if share is not None:
+            shown["progress"] = ("progress", share, "; ".join(filter(None, (why, words))))
         return shown
 
     def _words(self) -> str:
@@ -191,7 +205,7 @@ class StudyArtifacts:
             return f"Finished: {study.state.completed_jobs:,} jobs in {duration(self._pace.elapsed())}."
         words = f"{study.state.completed_jobs:,} jobs done, {granted_words(study, self._placed and self._placed())}"
         if study.state.halted is not None:
-            return f"{words}; halted: {markdown_text(halt_words(study.spec, study.state.halted))}"
+            return words
         return f"{words}, {duration(self._pace.elapsed())} elapsed, ETA {self._pace.eta_text()}"
 
     def _share(self) -> float | None:

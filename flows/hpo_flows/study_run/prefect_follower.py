@@ -194,13 +194,13 @@ class StudyFlow:
 
 
 def _final_state(study: Study, ending: Ending | None) -> Any:
-    from prefect.states import Cancelled, Completed, Crashed, Failed
+    from prefect.states import Cancelled, Completed, Crashed
 
     from hpo_core.cli.output import best_line
-    from hpo_core.security.untrusted_text import terminal_text
     from hpo_core.views.failure_reasons import no_result_words
     from hpo_core.views.next_command import cure_words
     from hpo_core.views.rung_names import halt_words
+    from hpo_flows.study_run.flow_run import failed_state
 
     cure = f"`hpo resume {study.name}` goes on."
     if ending is None:
@@ -208,12 +208,12 @@ def _final_state(study: Study, ending: Ending | None) -> Any:
     if ending.interrupted:
         return Cancelled(message=f"Interrupted; {cure}")
     if ending.error:
-        return Failed(message=terminal_text(ending.error))
+        return failed_state(ending.error)
     halted = study.state.halted
     if halted is not None and not study.finished and not halted.rule:
-        return Failed(message=f"{terminal_text(halted.reason)}. {terminal_text(cure_words(study))}")
+        return failed_state(f"{halted.reason.rstrip('.')}. {cure_words(study)}")
     if nothing := no_result_words(study):
-        return Failed(message=terminal_text(f"Ended without a single result: {nothing}. {cure_words(study)}"))
+        return failed_state(f"Ended without a single result: {nothing}. {cure_words(study)}")
     words = "" if study.finished or halted is None else f"{halt_words(study.spec, halted)}; "
     return Completed(message=f"{words}best {best_line(study)}, {study.state.completed_jobs:,} jobs")
 

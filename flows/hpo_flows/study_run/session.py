@@ -236,7 +236,15 @@ class Session:
     def run(self, make_dispatcher: Callable[[Study, Executor], Dispatcher]) -> tuple[Study, Summary]:
         """Drive the study until nothing is left to run, then write its report."""
         began = time.monotonic()
-        self.wait_for_cluster()
+        try:
+            self.wait_for_cluster()
+        except Exception:
+            raise
+        except BaseException:  # cancelled or suspended: what was described is kept, and a resume goes on with it
+            if self._given is not None:
+                with contextlib.suppress(HpoError):
+                    Study.create(self._given, self.journal)
+            raise
         study = self._open()
         self.trackers.start()
         placer = placer_of(study)
