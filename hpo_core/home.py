@@ -75,11 +75,13 @@ class Home:
         journal.db                    all studies
         studies/NAME/checkpoints/     trial-00007/rung-2-attempt-3.safetensors
         studies/NAME/logs/            output of every attempt
+        studies/NAME/dask-scratch-space/  scratch files of Dask's processes
         studies/NAME/report.html
         compared/                     pages of `hpo compare`
         mlflow.db  mlartifacts/       MLflow, unless another server is named
         optuna.db                     copies for Optuna, where studies ask for them and no other storage is named
         prefect/                      the temporary Prefect API, unless another one is configured
+        worker/                       what Prefect's runner stores for `hpo worker`
     """
 
     def __init__(self, folder: str | Path | None = None, journal: str | None = None) -> None:
