@@ -108,7 +108,8 @@ class PooledExecutor:
     def wait(self, inbox: Inbox, until: float) -> bool:
         """What a job left that has ended is for the next one that waits, or for another study: now, and not at the
         next look. Else a study to which a slot is due leaves it idle for a second."""
-        self._exchange()
+        if self.seat.is_due(self.now(), self._seen):
+            self._exchange()
         self._start_waiting()
         return self._inner.wait(inbox, until)
 
