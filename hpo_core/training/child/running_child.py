@@ -56,6 +56,7 @@ class RunningChild:
         self._started_monotonic = time.monotonic() - request.elapsed
         self._oom_kills = oom_kill_count()
         self._report: Report | None = None
+        self._traceback = ""
         self._stop_reason: tuple[Outcome, str] | None = None
         self._kill_at: float | None = None
         self.pid = 0
@@ -123,7 +124,7 @@ class RunningChild:
             raise MalformedMessageError(f"a message {type(message).__name__}, where a report belongs")
         if (message.report.trial, message.report.attempt) != (job.trial, job.attempt):
             raise MalformedMessageError("the report of another attempt")
-        self._report = message.report
+        self._report, self._traceback = message.report, message.traceback
         self._kill_at = time.monotonic() + self.request.grace  # its exit functions may take so long
 
     def read_output(self, reads: int = _READS_PER_TURN) -> bool:
@@ -230,6 +231,9 @@ class RunningChild:
     def _judged_report(self, code: int, status: int) -> Report:
         printed = self.log.tail()
         if self._report is not None and (self._stop_reason is None or self._report.outcome in RESULTS):
+            if self._traceback:
+                self.log.write(self._traceback.encode("utf-8", "replace"))
+                return self._report
             if not self._report.detail:
                 return self._report
             self.log.write(self._report.detail.encode("utf-8", "replace"))
