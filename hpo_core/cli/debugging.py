@@ -16,7 +16,6 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-import hpo_core
 from hpo_core.cli.options import HomeOption
 from hpo_core.cli.output import err, out
 from hpo_core.home import Home
@@ -24,11 +23,11 @@ from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.trial import Params, Report
 from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
+from hpo_core.training.error_text import explained, leads_to_user_code
 from hpo_core.views.formatting import duration, number
 
 INTERRUPTED = 130
 FAILED = 1
-_PACKAGE = Path(hpo_core.__file__).parent
 
 ParamsOption = Annotated[
     list[str] | None,
@@ -96,26 +95,30 @@ def _say_params(params: Params) -> None:
 
 def _own_part(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the first frame on that is the user's; None where there is none."""
-    while trace is not None and _is_ours(Path(trace.tb_frame.f_code.co_filename)):
+    while trace is not None and leads_to_user_code(trace.tb_frame.f_code.co_filename):
         trace = trace.tb_next
     return trace
 
 
-def _is_ours(file: Path) -> bool:
-    """Whether a frame of this file only leads to the user's code: this package, and Python's import."""
-    return file.is_relative_to(_PACKAGE) or file.parent.name == "importlib" or file.name.startswith("<frozen")
-
-
 def _say_traceback(error: BaseException) -> TracebackType | None:
-    """Print the whole traceback of the user's code and return it; None, and nothing, where the error is ours alone."""
+    """Print the whole traceback of the user's code and return it; None, and nothing, where the error is ours alone.
+
+    What we refuse comes first, and only where in the user's code it was: the frames between are of libraries.
+    """
     if isinstance(error, ObjectiveError) and _own_part(error.__traceback__) is None and error.__cause__ is not None:
-        error = error.__cause__  # what the import of the user's module raised
+        _print_error(f"error: {error}")
+        return _own_part(error.__cause__.__traceback__)  # of what the import of the user's module raised
     own = _own_part(error.__traceback__)
-    if own is not None:
-        sys.stdout.flush()
-        text = "".join(traceback.format_exception(type(error), error, own))
-        err.print(Text(terminal_text(masked(text.rstrip()), lines=True)), soft_wrap=True)
+    if own is not None and isinstance(error, HpoError):
+        _print_error(f"error: {explained(error)}")
+    elif own is not None:
+        _print_error("".join(traceback.format_exception(type(error), error, own)))
     return own
+
+
+def _print_error(text: str) -> None:
+    sys.stdout.flush()
+    err.print(Text(terminal_text(masked(text.rstrip()), lines=True)), soft_wrap=True)
 
 
 def _say_result(report: Report, unit: str) -> None:

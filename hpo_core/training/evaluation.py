@@ -29,7 +29,7 @@ from hpo_core.security.credentials import without_private_settings
 from hpo_core.training.child.attempt_log import log_tail
 from hpo_core.training.child.descendants import TAG_VARIABLE, kill_tagged
 from hpo_core.training.child.forked_copies import exit_if_forked_copy, write_answer
-from hpo_core.training.error_text import traceback_tail
+from hpo_core.training.error_text import explained
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.objective import load_objective
 from hpo_core.training.random_state import put_state
@@ -198,7 +198,7 @@ def evaluate_in_process(request: EvaluationRequest) -> list[Evaluation]:
         ObjectiveError: the function raised, or reported no metric.
         CheckpointError: a checkpoint is absent or corrupt.
     """
-    function = load_objective(request.function, request.pythonpath)
+    function = load_objective(request.function, request.pythonpath, setting="evaluate")
     return [_evaluate(function, request, model) for model in request.models]
 
 
@@ -259,7 +259,7 @@ def main(arguments: Sequence[str]) -> None:
         answer = _Response(done=tuple(evaluate_in_process(request)))
     except BaseException as error:
         exit_if_forked_copy(pid, error)
-        answer = _Response(error=f"{type(error).__name__}: {error}\n{traceback_tail(error)}")
+        answer = _Response(error=explained(error))
     write_answer(out, answer, pid)
 
 

@@ -26,11 +26,10 @@ from hpo_core.training.gang.agreement import agree_on_state, average_metrics
 from hpo_core.training.gang.rank_states import RANKS, state_for, unwrapped
 from hpo_core.training.gang.ranks import Ranks
 from hpo_core.training.inherited_state import InheritedState, describe, initial_state, is_restored_late
-from hpo_core.training.metric_value import real_number
 from hpo_core.training.partitions.partition_passes import Evaluate, PartitionPasses
 from hpo_core.training.random_state import can_track, capture_all, put_state, restore_all, state_of
+from hpo_core.training.reported_metrics import check_required, real_number
 from hpo_core.training.request import JobRequest
-from hpo_core.training.required_metrics import check_required
 
 
 class _Phase(Enum):

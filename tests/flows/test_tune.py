@@ -210,12 +210,15 @@ def test_nan_is_a_result_that_ranks_last(hpo: Runner) -> None:
     [
         ("tests.flows.nowhere:train", "there is no module 'tests.flows.nowhere'"),
         ("tests.flows.objectives:nothing", "has no function 'nothing'; it has .*good"),
+        ("tests.flows.conftest:hpo_without_cluster", "has no function 'hpo_without_cluster'"),
     ],
 )
-def test_objective_that_cannot_be_imported(hpo: Runner, objective: str, says: str) -> None:
+def test_an_objective_that_is_not_there_is_found_before_the_cluster_starts(
+    hpo: Runner, objective: str, says: str
+) -> None:
     text = hpo("tune", hpo.study(objective=objective), code=2)
     assert re.search(says, text), text
-    assert "Traceback" not in text
+    assert "Traceback" not in text and "starting:" not in text
     assert hpo.json("list") == [], "nothing was recorded, so the mended file can be run under its name"
 
 

@@ -115,6 +115,7 @@ def test_unsupported_trainer_settings_are_refused(tmp_path, settings, message):
 def test_callbacks_that_a_resumed_job_cannot_continue_are_refused(tmp_path, callback, message):
     report = run(tmp_path, 2, function=lambda trial: train(trial, callbacks=[callback()]))
     assert report.outcome is Outcome.ERROR and message in report.message
+    assert "trainer.fit(module, *loaders)" in report.detail and "site-packages" not in report.detail
 
 
 def test_schedules_may_span_max_epochs_and_a_job_still_ends_at_its_target(tmp_path):

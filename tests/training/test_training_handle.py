@@ -236,10 +236,12 @@ def odd_state(trial):
     ],
 )
 def test_a_wrong_order_of_calls_is_explained(request_of, train, told):
-    report = run_attempt(train, request_of())
+    whole = []
+    report = run_attempt(train, request_of(), log=whole.append)
     assert report.outcome == Outcome.ERROR
     assert told in report.message
-    assert "Traceback" in report.detail
+    assert "Traceback" not in report.detail and "hpo_core" not in report.detail
+    assert len(whole) == 1 and "Traceback" in whole[0] and "hpo_core" in whole[0]
 
 
 def test_tracked_names_that_differ_from_the_checkpoint_are_refused(request_of):

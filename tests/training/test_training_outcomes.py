@@ -222,7 +222,7 @@ def test_a_request_for_another_objective_raises_value_error(bench):
     ("code", "objective", "error", "told"),
     [
         ("", "lost_module:train", SpecError, "there is no module 'lost_module'.*pythonpath"),
-        ("def tain(trial): pass", "mine:train", SpecError, "has no function 'train'; it has tain"),
+        ("def tain(trial): pass", "mine:train", SpecError, "has no function 'train'; did you mean 'tain'"),
         ("import lost_dependency", "mine:train", ObjectiveError, "No module named 'lost_dependency'"),
         ("1 / 0", "mine:train", ObjectiveError, "ZeroDivisionError(.|\n)*line 1"),
         ("raise SystemExit", "mine:train", ObjectiveError, "SystemExit"),

@@ -46,6 +46,7 @@ from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.spec.assembly import create_method
 from hpo_core.study import Study
+from hpo_core.training.named_functions import check_function
 from hpo_core.views.failure_reasons import no_result_words
 from hpo_core.views.next_command import another_name
 from hpo_core.views.rungs import is_unlimited
@@ -167,6 +168,7 @@ class Session:
             except StudyNotFoundError:
                 self.home.optuna_storage(self._given)
                 self._given = with_partitions(with_past(self._given, self.journal))
+                self._check_functions(self._given)
                 return self._given
             raise StudyExistsError(f"Study {self.name!r} exists already in {self.journal}. {self._other_names()}")
         spec = Study.open(self.name, self.journal, at=0).spec
@@ -174,9 +176,23 @@ class Session:
             raise SpecError(refusal)
         if train is not None:
             self.train = (Study.open(self.name, self.journal, reading=True).trial_to_train(*train), train[1])
+        self._check_functions(spec)
         if not self._force:
             self._claim()
         return spec
+
+    def _check_functions(self, spec: StudySpec) -> None:
+        """Refuse functions that are not there before anything is started for them.
+
+        Workers elsewhere may have modules that are not here, so that their import tells; `build` is called here.
+        """
+        folders = self.home.import_folders(spec)
+        named = {"build": spec.build}
+        if spec.cluster.permission is None:  # it stays on this machine
+            named |= {"objective": spec.objective, "data.load": None if spec.data is None else spec.data.load}
+        for setting, name in named.items():
+            if name is not None:
+                check_function(setting, name, folders)
 
     def _other_names(self) -> str:
         """What to do where the name of a new study is taken."""

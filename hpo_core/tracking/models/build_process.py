@@ -22,7 +22,7 @@ from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.spec.code_files import code_files
 from hpo_core.training.child.forked_copies import exit_if_forked_copy, write_answer
-from hpo_core.training.error_text import traceback_tail
+from hpo_core.training.error_text import explained
 from hpo_core.training.objective import load_objective
 
 _NEEDED = ("mlflow", "torch", "numpy", "cloudpickle")
@@ -55,7 +55,7 @@ def build_model(request: BuildRequest) -> None:
     Raises:
         ObjectiveError: the function raised, returned no module, or one that the weights do not fit.
     """
-    function = load_objective(request.build, request.pythonpath)
+    function = load_objective(request.build, request.pythonpath, setting="build")
     import torch
 
     module = function(dict(request.params))
@@ -114,8 +114,7 @@ def main(arguments: Sequence[str]) -> None:
         build_model(msgspec.msgpack.decode(sys.stdin.buffer.read(), type=BuildRequest))
     except BaseException as error:
         exit_if_forked_copy(pid, error)
-        shown = f"{error}" if isinstance(error, ObjectiveError) else f"{type(error).__name__}: {error}"
-        answer = BuildAnswer(f"{shown}\n{traceback_tail(error)}")
+        answer = BuildAnswer(explained(error))
     write_answer(out, answer, pid)
 
 

@@ -18,12 +18,12 @@ from typing import Any
 import msgspec
 
 from hpo_core.checkpoints import files as checkpoints
-from hpo_core.model.errors import CheckpointError, StorageError
+from hpo_core.model.errors import CheckpointError, HpoError, StorageError
 from hpo_core.model.hops import Doubt
 from hpo_core.model.trial import Outcome, Report
 from hpo_core.training.child.forked_copies import exit_if_forked_copy
 from hpo_core.training.child.shared_progress import SharedProgress
-from hpo_core.training.error_text import one_line_message, traceback_tail
+from hpo_core.training.error_text import one_line_message, own_frames, traceback_tail
 from hpo_core.training.gang.process_group import GangError, is_lost_peer, join, leave
 from hpo_core.training.gang.rank_reports import LOST_PEER
 from hpo_core.training.gang.ranks import Ranks
@@ -51,6 +51,7 @@ def run_attempt(
     progress: SharedProgress | None = None,
     *,
     raised: tuple[type[BaseException], ...] = (),
+    log: Callable[[str], None] | None = None,
 ) -> Report:
     """Train as ``request`` says and report; raises nothing of what ``function`` does, unless told to.
 
@@ -59,9 +60,11 @@ def run_attempt(
         progress: where steps done are recorded for the zygote; None where no limit is enforced.
         raised: exceptions of the function that are raised again and not reported: in the user's own process Ctrl-C is
             no failure of it.
+        log: gets the whole traceback of an error of ours, such as a refused callback: its report shows where in the
+            user's code that was, for the frames between are of libraries.
     """
     if request.repeats > 1 and request.repeat is None and not request.parts:
-        return run_repeats(lambda one: run_attempt(function, one, progress, raised=raised), request)
+        return run_repeats(lambda one: run_attempt(function, one, progress, raised=raised, log=log), request)
     if request.parts:
         return merge_attempt(request, progress)
     started = time.time()
@@ -127,6 +130,10 @@ def run_attempt(
             outcome, message = Outcome.LOST, f"It {LOST_PEER} ({message})"
         if outcome is Outcome.OUT_OF_MEMORY and request.share is not None:
             message += refused(request.share)
+        if isinstance(error, HpoError):
+            if log is not None:
+                log(traceback_tail(error))
+            return failed(outcome, message, own_frames(error))
         return failed(outcome, message, traceback_tail(error))
     judged = (*request.metrics, *request.constraints)
     bad = next((name for name in judged if name in metrics and not math.isfinite(metrics[name])), None)

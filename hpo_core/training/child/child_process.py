@@ -15,7 +15,6 @@ from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hpo_core.model.trial import Report
 from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.child.forked_copies import exit_if_forked_copy
 from hpo_core.training.child.messages import Done, send
@@ -66,9 +65,9 @@ def run_child(
         for descriptor in open_descriptors() - keep_open - {0, 1, 2, result}:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
-        report = _train_and_report(function, request, progress)
+        done = _train_and_report(function, request, progress)
         exit_if_forked_copy(pid)
-        send(result, Done(report))
+        send(result, done)
         os.close(result)
         _run_exit_functions()
     except BaseException as error:
@@ -80,19 +79,20 @@ def run_child(
     os._exit(0)
 
 
-def _train_and_report(function: Callable[..., Any], request: JobRequest, progress: SharedProgress) -> Report:
+def _train_and_report(function: Callable[..., Any], request: JobRequest, progress: SharedProgress) -> Done:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     _restore_signals()
     progress.figures.start()
     if request.share is not None:
         apply_share(request.share, request.threads)
-    report = run_attempt(function, request, progress)
+    whole: list[str] = []
+    report = run_attempt(function, request, progress, log=whole.append)
     progress.figures.finish()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
-    return report
+    return Done(report, "".join(whole))
 
 
 def _restore_signals() -> None:

@@ -93,6 +93,8 @@ class Done(_Message, frozen=True):
     """Child to zygote, zygote to trainer: how the attempt ended."""
 
     report: Report
+    traceback: str = ""
+    """For the log alone: of an error whose report shows the user's own frames."""
 
 
 MAX_MESSAGE_BYTES = 1 << 26

@@ -72,6 +72,7 @@ class RunningChild:
         """When the child wrote its progress last, and whether it stores a checkpoint."""
         self._oom_kills = oom_kills()
         self._report: Report | None = None
+        self._traceback = ""
         self._stop_reason: tuple[Outcome, str] | None = None
         self._grace: float | None = None
         """Seconds until it is killed, once it was told to end or has reported."""
@@ -144,7 +145,7 @@ class RunningChild:
             raise MalformedMessageError(f"a message {type(message).__name__}, where a report belongs")
         if (message.report.trial, message.report.attempt) != (job.trial, job.attempt):
             raise MalformedMessageError("the report of another attempt")
-        self._report = message.report
+        self._report, self._traceback = message.report, message.traceback
         self._end_within(self.request.grace)  # its exit functions may take so long
 
     def read_output(self, reads: int = _READS_PER_TURN) -> bool:
@@ -264,6 +265,9 @@ class RunningChild:
     def _judged_report(self, code: int, status: int) -> Report:
         printed = self.log.tail()
         if self._report is not None and (self._stop_reason is None or self._report.outcome in RESULTS):
+            if self._traceback:
+                self.log.write(self._traceback.encode("utf-8", "replace"))
+                return self._report
             if not self._report.detail:
                 return self._report
             self.log.write(self._report.detail.encode("utf-8", "replace"))

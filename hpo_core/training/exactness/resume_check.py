@@ -85,6 +85,8 @@ def check_resume(request: JobRequest, folder: Path, *, at: int = 1, last: int = 
     """
     trainers = [Trainer(request.objective, request.pythonpath, threads=request.threads) for _ in range(2)]
     try:
+        for trainer in trainers:
+            trainer.prepare()
         once = _train(trainers[:1], request, folder / "once", (last,))
         again = _train(trainers[1:], request, folder / "again", (last,))
         resumed = _train(trainers, request, folder / "resumed", (at, last))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hpo_core.model.errors import ObjectiveError, SpecError
+from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.partition_file import FOLDER_VARIABLE, Signature, folder_here, signature_of
 from hpo_core.training.objective import load_objective
 from hpo_core.training.request import JobRequest
@@ -143,7 +143,4 @@ def find_loader(name: str, pythonpath: Sequence[str]) -> Callable[[Path], Any]:
         SpecError: there is no such module or function.
         ObjectiveError: its module cannot be imported.
     """
-    try:
-        return load_objective(name, pythonpath)
-    except (SpecError, ObjectiveError) as error:
-        raise type(error)(str(error).replace(f"objective = {name!r}", f"data.load = {name!r}", 1)) from error
+    return load_objective(name, pythonpath, setting="data.load")

@@ -11,8 +11,8 @@ from typing import Any
 
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Metrics
-from hpo_core.training.metric_value import real_number
 from hpo_core.training.partitions.loaded_partitions import partition_data, partition_path
+from hpo_core.training.reported_metrics import real_number
 from hpo_core.training.request import JobRequest
 
 Evaluate = Callable[[Any], dict[str, Any]]

@@ -1,0 +1,120 @@
+"""Errors in the user's code show the user's own frames: none of Python's import, of libraries, or of this package."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hpo_core.model.errors import ObjectiveError
+from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Job, Outcome, Report
+from hpo_core.training.child.trainer import Trainer
+from hpo_core.training.error_text import own_frames
+from hpo_core.training.objective import load_objective
+from hpo_core.training.request import JobRequest
+
+LIBRARY = """
+def fit(callback, depth=12):
+    return callback() if not depth else fit(callback, depth - 1)
+"""
+OBJECTIVE = """
+import loops_of_a_library
+from hpo_core.integrations.epochs import refuse_if
+
+def refused(trial):
+    loops_of_a_library.fit(lambda: refuse_if(True, "EarlyStopping: it ends the training.", "Drop it."))
+
+def raises(trial):
+    loops_of_a_library.fit(lambda: 1 / 0)
+"""
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[list[str]]:
+    """Folders of the user's module and of an installed package."""
+    before = {*sys.modules}, [*sys.path]
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages/loops_of_a_library.py").write_text(LIBRARY)
+    (tmp_path / "own_objective.py").write_text(OBJECTIVE)
+    yield [str(tmp_path), str(tmp_path / "site-packages")]
+    for name in sys.modules.keys() - before[0]:
+        del sys.modules[name]
+    sys.path[:] = before[1]
+
+
+def import_error(folders: list[str], **modules: str) -> str:
+    for name, text in modules.items():
+        Path(folders[0], f"{name}.py").write_text(text)
+    with pytest.raises(ObjectiveError) as found:
+        load_objective(f"{next(iter(modules))}:train", folders)
+    return str(found.value)
+
+
+def test_an_error_at_import_shows_the_modules_that_led_there(folders: list[str]) -> None:
+    said = import_error(
+        folders, own_first="x = 1\nimport own_second\n", own_second="import json\nCONFIG = json.loads('{bad')\n"
+    )
+    lines = [line.strip() for line in said.splitlines()]
+    assert lines[0].startswith("objective = 'own_first:train' cannot be imported: JSONDecodeError: ")
+    assert [line for line in lines if line.startswith("File ")] == [
+        f'File "{folders[0]}/own_first.py", line 2, in <module>',
+        f'File "{folders[0]}/own_second.py", line 2, in <module>',
+    ]
+    assert "(raised 3 calls deeper, in json/decoder.py, line " in said
+    assert "importlib" not in said and "hpo_core" not in said and "Traceback" not in said
+
+
+def test_a_module_that_cannot_be_read_is_shown_with_its_line(folders: list[str]) -> None:
+    said = import_error(folders, own_third="import own_fourth\n", own_fourth="def train(trial)\n    pass\n")
+    assert f'File "{folders[0]}/own_third.py", line 1' in said and f'File "{folders[0]}/own_fourth.py", line 1' in said
+    assert "def train(trial)\n" in said and "importlib" not in said
+
+
+def test_an_installed_objective_shows_its_own_frames(folders: list[str]) -> None:
+    Path(folders[1], "installed_objective.py").write_text("def make():\n    1 / 0\nmake()\n")
+    with pytest.raises(ObjectiveError) as found:
+        load_objective("installed_objective:train", folders)
+    assert 'installed_objective.py", line 2, in make' in str(found.value) and "importlib" not in str(found.value)
+
+
+def test_the_cause_of_an_error_is_a_line() -> None:
+    try:
+        try:
+            {}["width"]
+        except KeyError as error:
+            raise ValueError("no width") from error
+    except ValueError as error:
+        shown = own_frames(error)
+    assert __file__ in shown and shown.endswith("  caused by KeyError: 'width'\n")
+
+
+def attempt(folder: Path, folders: list[str], function: str) -> tuple[Report, str]:
+    """A job in a child process, and its log."""
+    objective = f"own_objective:{function}"
+    job = Job(3, 0, Rung(0, 0), 1, {}, None)
+    trainer = Trainer(objective, folders)
+    try:
+        request = JobRequest(study="s", job=job, objective=objective, metric="loss", seed=1, folder=str(folder))
+        report = trainer.run(msgspec.structs.replace(request, pythonpath=tuple(folders)))
+    finally:
+        trainer.close()
+    return report, (folder / "logs/trial-00003-attempt-0.log").read_text()
+
+
+def test_a_refusal_shows_where_it_was_and_the_log_has_the_whole_traceback(tmp_path: Path, folders: list[str]) -> None:
+    report, log = attempt(tmp_path, folders, "refused")
+    assert report.outcome is Outcome.ERROR
+    assert report.message == "ObjectiveError: EarlyStopping: it ends the training. Drop it."
+    assert "own_objective.py" in report.detail
+    assert "loops_of_a_library.py" not in report.detail and len(report.detail.splitlines()) <= 5
+    assert log.count("loops_of_a_library.py") == 3 and "in refuse_if" in log
+
+
+def test_an_error_of_training_keeps_its_whole_traceback(tmp_path: Path, folders: list[str]) -> None:
+    report, log = attempt(tmp_path, folders, "raises")
+    assert report.outcome is Outcome.ERROR and report.detail.startswith("Traceback")
+    assert report.detail.count("loops_of_a_library.py") == 3 and report.detail in log
