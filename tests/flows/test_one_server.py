@@ -107,6 +107,9 @@ def test_one_server_while_a_study_is_driven_and_none_after(alone: Runner) -> Non
     assert process.returncode == 130 and "hpo resume toy" in err, out + err
     assert "Traceback" not in out + err
     assert wait_until(lambda: not servers(alone.home))
+    (told,) = [n for n, line in enumerate(err.splitlines()) if line.startswith("Prefect UI while it runs: http://")]
+    (starting,) = [n for n, line in enumerate(err.splitlines()) if line.startswith("starting: ")]
+    assert told < starting, "it came with the last jobs, when its server had started and the run was shown"
 
 
 @pytest.mark.slow

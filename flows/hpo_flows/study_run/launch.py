@@ -95,6 +95,8 @@ def launch(
             )
         if shown:
             server = _find_api(home, timeout)
+        where = Address(server, say)
+        where.tell()
         session.start_cluster()
         services = ", Prefect API" if shown else ""
         services += ", MLflow projection" if session.home.tracking_uri(session.spec) is not None else ""
@@ -123,7 +125,7 @@ def launch(
                         session.folder,
                         journal=session.journal_url,
                         say=partial(_say, out if board else err, False),  # with --json as well
-                        on_shown=lambda: _say_where(server, say),
+                        on_shown=where.look_and_tell,
                     )
                 except (OSError, HpoError) as error:
                     err.print(f"Prefect does not show this study, which goes on: {terminal_text(str(error))}")
@@ -174,15 +176,31 @@ def _find_api(home: Home, start_timeout: float) -> SharedServer | None:
     return server
 
 
-def _say_where(server: SharedServer | None, say: Callable[[str], None]) -> None:
-    if server is not None:
-        server.read_address()  # the other process may have started or found another one
-        say(f"Prefect UI while it runs: {server.url} ({_password_words(server)})")
+class Address:
+    """Tells where the home's own Prefect server is, once: before the first job, or as soon as it is known."""
 
+    def __init__(self, server: SharedServer | None, say: Callable[[str], None]) -> None:
+        self._server = server
+        self._say = say
+        self._told = ""
 
-def _password_words(server: SharedServer) -> str:
-    """The password itself to a person only: what is no terminal may be a log that others read."""
-    return f"password {server.auth}" if err.is_terminal else f"password: see auth in {server.secrets_file}"
+    def tell(self) -> None:
+        """Tell it where it is known, and was not told."""
+        if self._server is not None and self._server.url not in ("", self._told):
+            self._told = self._server.url
+            self._say(f"Prefect UI while it runs: {self._told} ({self._password()}), once its server has started")
+
+    def look_and_tell(self) -> None:
+        """The same of the server that runs now: the process that shows the study may have started another one."""
+        if self._server is not None:
+            self._server.read_address()
+        self.tell()
+
+    def _password(self) -> str:
+        """The password itself to a person only: what is no terminal may be a log that others read."""
+        assert self._server is not None
+        named = f"password: see auth in {self._server.secrets_file}"
+        return f"password {self._server.auth}" if err.is_terminal else named
 
 
 def _show_in_terminal(session: Session, board: bool, as_json: bool) -> None:
