@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Iterator, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
-from typing import Any
 
-from hpo_core.spec.code_files import MAX_FILE_BYTES
+from hpo_core.spec.module_source import ModuleSource, find_module, read_module
 
 _LOOKED_UP = frozenset({"getattr", "eval", "vars", "globals", "locals", "__import__", "import_module", "attrgetter"})
 """What a call of these returns may be anybody's."""
@@ -31,55 +28,50 @@ def origins(function: str, folders: Sequence[str] = ()) -> list[str]:
         UnknownOriginError: there is no such name, or the source does not tell.
     """
     module, _, name = function.partition(":")
-    return _Source(module, folders).origins(name)
+    return _Names(_read(module, folders), folders).origins(name)
 
 
-class _Source:
-    """The top level of a module's source."""
+def _read(module: str, folders: Sequence[str]) -> ModuleSource:
+    try:
+        source = read_module(module, folders)
+    except ModuleNotFoundError:
+        raise UnknownOriginError(f"there is no module {module!r} here") from None
+    except SyntaxError as error:
+        raise UnknownOriginError(f"the source of module {module!r} cannot be read ({error})") from None
+    if source is None:
+        raise UnknownOriginError(f"module {module!r} has no source that can be read")
+    return source
 
-    def __init__(self, module: str, folders: Sequence[str]) -> None:
+
+class _Names:
+    """The names of a module, and where it has them from."""
+
+    def __init__(self, source: ModuleSource, folders: Sequence[str]) -> None:
+        self._source = source
+        self._module = source.module
         self._folders = folders
-        spec = _spec_of(module, folders)
-        if spec is None:
-            raise UnknownOriginError(f"there is no module {module!r} here")
-        self._module = module
-        self._package = module if spec.submodule_search_locations is not None else module.rpartition(".")[0]
-        self._bindings: dict[str, list[ast.AST]] = {}
-        self._stars: list[str] = []
-        self._listed: set[str] = set()
-        try:
-            text = spec.loader.get_source(module)  # type: ignore[union-attr]
-            if text is None or len(text) > MAX_FILE_BYTES:
-                raise UnknownOriginError(f"module {module!r} has no source that can be read")
-            self._tree = ast.parse(text)
-        except (OSError, ImportError, AttributeError, ValueError, SyntaxError, RecursionError) as error:
-            raise UnknownOriginError(f"the source of module {module!r} cannot be read ({error})") from None
-        self._read(self._tree.body)
 
     def origins(self, name: str, above: tuple[str, ...] = ()) -> list[str]:
         """See the function of this name; ``above`` are names that this one is an alias of."""
-        if name in self._listed:
+        if name in self._source.listed:
             return []
-        if name in above or any(isinstance(node, ast.Global) and name in node.names for node in ast.walk(self._tree)):
+        if name in above or self._source.is_global(name):
             raise self._unreadable(name)
-        if name not in self._bindings:
+        if name not in self._source.bindings:
             return [self._of_stars(name)]
-        return [found for node in self._bindings[name] for found in self._of_binding(node, name, (*above, name))]
+        return [found for node in self._source.bindings[name] for found in self._of_binding(node, name, (*above, name))]
 
     def _of_stars(self, name: str) -> str:
-        for module in reversed(self._stars):
-            if _Source(module, self._folders).has(name):
+        for module in reversed(self._source.stars):
+            other = _read(module, self._folders)
+            if name in other.listed or name in other.bindings or other.stars:
                 return f"{module}:{name}"
         raise UnknownOriginError(f"module {self._module!r} does not define {name!r}")
-
-    def has(self, name: str) -> bool:
-        """Whether ``from module import *`` brings this name, as far as one can see."""
-        return name in self._listed or name in self._bindings or bool(self._stars)
 
     def _of_binding(self, node: ast.AST, name: str, above: tuple[str, ...]) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom):
             original = next(alias.name for alias in node.names if (alias.asname or alias.name) == name)
-            yield f"{self._from(node)}:{original}"
+            yield f"{self._source.imported_from(node)}:{original}"
         elif isinstance(node, ast.Import):
             raise UnknownOriginError(f"{name!r} is a module that {self._module!r} imports")
         elif isinstance(node, ast.expr):
@@ -104,122 +96,30 @@ class _Source:
     def _of_attribute(self, value: ast.Attribute, above: tuple[str, ...]) -> Iterator[str]:
         """``a.b.c``: a function of a module that is imported, or part of something the module has."""
         *root, name = ast.unparse(value).split(".")
-        for node in self._bindings.get(root[0], []):
+        for node in self._source.bindings.get(root[0], []):
             if isinstance(node, ast.Import):
                 alias = next(alias for alias in node.names if (alias.asname or alias.name.partition(".")[0]) == root[0])
                 yield f"{'.'.join([alias.name if alias.asname else root[0], *root[1:]])}:{name}"
             elif isinstance(node, ast.ImportFrom):
                 original = next(alias.name for alias in node.names if (alias.asname or alias.name) == root[0])
-                whole = ".".join([self._from(node), original, *root[1:]])
-                is_module = _spec_of(whole, self._folders) is not None
-                yield f"{whole}:{name}" if is_module else f"{self._from(node)}:{original}"
+                whole = ".".join([self._source.imported_from(node), original, *root[1:]])
+                is_module = _is_module(whole, self._folders)
+                yield f"{whole}:{name}" if is_module else f"{self._source.imported_from(node)}:{original}"
             elif root[0] not in above:
                 yield from self._of_binding(node, root[0], (*above, root[0]))
-        if root[0] not in self._bindings:
+        if root[0] not in self._source.bindings:
             raise UnknownOriginError(f"module {self._module!r} does not define {root[0]!r}")
 
-    def _from(self, node: ast.ImportFrom) -> str:
-        if not node.level:
-            return node.module or ""
-        above = self._package.split(".")
-        base = above[: len(above) - node.level + 1]
-        return ".".join([*base, *([node.module] if node.module else [])])
 
-    # What the top level binds.
-
-    def _bind(self, name: str, node: ast.AST) -> None:
-        self._bindings.setdefault(name, []).append(node)
-
-    def _read(self, body: Sequence[ast.AST]) -> None:
-        for node in body:
-            match node:
-                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                    self._bind(name, node)
-                case ast.ImportFrom(names=[ast.alias(name="*")]):
-                    self._stars.append(self._from(node))
-                case ast.Import(names=names):
-                    for alias in names:
-                        self._bind(alias.asname or alias.name.partition(".")[0], node)
-                case ast.ImportFrom(names=names):
-                    for alias in names:
-                        self._bind(alias.asname or alias.name, node)
-                case ast.Assign(targets=targets, value=value):
-                    for target in targets:
-                        self._assign(target, value)
-                    self._read([value])
-                case ast.AnnAssign(target=target, value=ast.expr() as value):
-                    self._assign(target, value)
-                    self._read([value])
-                case ast.AnnAssign():
-                    pass  # a type alone
-                case ast.AugAssign(target=target, value=value):
-                    self._assign(target, value, whole=False)
-                    self._read([value])
-                case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="__all__")), args=args)):
-                    self._list(args)
-                case _:
-                    self._read_inside(node)
-
-    def _read_inside(self, node: ast.AST) -> None:
-        """Bodies of ``if``, ``try``, ``with`` and loops, and what else binds a name."""
-        for target in (getattr(node, "target", None), getattr(node, "optional_vars", None)):
-            if isinstance(target, ast.expr):
-                self._assign(target, getattr(node, "value", None), whole=isinstance(node, ast.NamedExpr))
-        if isinstance(name := getattr(node, "name", getattr(node, "rest", None)), str):
-            self._bind(name, node)  # an exception, or part of a pattern
-        if not isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
-            self._read(list(ast.iter_child_nodes(node)))
-
-    def _assign(self, target: ast.expr, value: ast.expr | None, *, whole: bool = True) -> None:
-        """Args: whole: whether the target gets this value, and not a part of it or more."""
-        if isinstance(target, ast.Name) and target.id == "__all__":
-            self._list([value])
-        elif isinstance(target, ast.Name):
-            self._bind(target.id, value if whole and value is not None else _UNKNOWN)
-        elif isinstance(target, ast.Starred):
-            self._assign(target.value, None, whole=False)
-        elif isinstance(target, ast.Tuple | ast.List):
-            pairs: list[Any] = [None] * len(target.elts)
-            if whole and isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts):
-                pairs = value.elts
-            for one, given in zip(target.elts, pairs, strict=True):
-                self._assign(one, given, whole=given is not None)
-
-    def _list(self, values: Sequence[ast.AST | None]) -> None:
-        for value in values:
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                self._listed.add(value.value)
-            elif isinstance(value, ast.List | ast.Tuple):
-                self._list(value.elts)
-            elif isinstance(value, ast.BinOp):
-                self._list([value.left, value.right])
-
-
-_UNKNOWN = ast.Pass()
-"""Stands for a value that the source does not say."""
+def _is_module(name: str, folders: Sequence[str]) -> bool:
+    try:
+        find_module(name, folders)
+    except (ImportError, OSError, ValueError, AttributeError):
+        return False
+    return True
 
 
 def _looks_up(value: ast.expr) -> bool:
     called = value.func if isinstance(value, ast.Call) else None
     name = called.id if isinstance(called, ast.Name) else called.attr if isinstance(called, ast.Attribute) else ""
     return name in _LOOKED_UP
-
-
-def _spec_of(module: str, folders: Sequence[str]) -> ModuleSpec | None:
-    """How a module would be imported; the packages above it are not."""
-    spec: ModuleSpec | None = None
-    parts = module.split(".")
-    for depth in range(1, len(parts) + 1):
-        name, path = ".".join(parts[:depth]), None
-        if depth > 1:
-            if spec is None or spec.submodule_search_locations is None:
-                return None
-            path = list(spec.submodule_search_locations)
-        try:
-            spec = PathFinder.find_spec(name, list(folders)) if path is None and folders else None
-            if spec is None:
-                found = (finder.find_spec(name, path) for finder in sys.meta_path)
-                spec = next((one for one in found if one is not None), None)
-        except (OSError, ImportError, ValueError, AttributeError):
-            return None
-    return spec

@@ -30,7 +30,11 @@ def allowed_share(environment: Mapping[str, str]) -> ShareSpec | None:
         given, _ = read_yaml(text)
         return ShareSpec.model_validate(read_packing(given))
     except (yaml.YAMLError, ValidationError) as error:
-        why = explain(error, ALLOWED_SHARE, given, {}, whole=ShareSpec) if isinstance(error, ValidationError) else str(error)
+        why = (
+            explain(error, ALLOWED_SHARE, given, {}, whole=ShareSpec)
+            if isinstance(error, ValidationError)
+            else str(error)
+        )
         raise SpecError(
             f"{ALLOWED_SHARE} = {text!r}: write it as share of a study file, such as {{weight: 2, priority: 1}}. {why}"
         ) from None

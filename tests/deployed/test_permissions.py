@@ -534,7 +534,9 @@ def test_every_tab_as_it_opens_is_a_search_of_a_like_size(permissions: Permissio
     for tab in tabs:
         row = {"name": "x", "low": 0.0, "high": 1.0} | ({"grid_points": 30} if tab["title"] == "Grid" else {})
         world = World(1, workers=2)
-        study = fresh(made(permissions, method=as_it_opens(tab), numbers=[row], choices=[]), None, world)
+        study = fresh(
+            made(permissions, method=as_it_opens(tab), numbers=[row], choices=[], metric={"name": "loss"}), None, world
+        )
         assert not world.play(study, steps=5_000) and study.finished
         sizes[tab["title"]] = len(study.state.trials)
         tops[tab["title"]] = study.spec.search.outline().max_resource

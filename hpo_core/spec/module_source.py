@@ -1,0 +1,173 @@
+"""Reads which names a module binds, and by what, from its source; nothing is imported or run."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import Any
+
+from hpo_core.spec.code_files import MAX_FILE_BYTES
+
+UNKNOWN = ast.Pass()
+"""Stands for a value that the source does not say."""
+_DYNAMIC = frozenset({"globals", "locals", "vars", "exec", "__path__"})
+"""Names in modules that may have what is nowhere in their text; the attribute ``modules`` (of ``sys``) is another."""
+
+
+class ModuleSource:
+    """The top level of a module: what its own statements bind, also below ``if``, ``try`` and the like."""
+
+    def __init__(self, spec: ModuleSpec, text: str) -> None:
+        self.module = spec.name
+        self.file = spec.origin or spec.name
+        self.package = spec.name if spec.submodule_search_locations is not None else spec.name.rpartition(".")[0]
+        self.bindings: dict[str, list[ast.AST]] = {}
+        """By name: the statements, or the values, that it is bound by."""
+        self.stars: list[str] = []
+        """Modules of ``from module import *``."""
+        self.listed: set[str] = set()
+        """The names in ``__all__``."""
+        self._tree = ast.parse(text, self.file)
+        self._read(self._tree.body)
+
+    def may_have(self, name: str) -> bool:
+        """Whether the module may have this name without a statement of its own that binds it."""
+        return bool(self.stars) or "__getattr__" in self.bindings or self.is_global(name) or self.is_dynamic()
+
+    def is_global(self, name: str) -> bool:
+        """Whether a function of the module declares the name ``global``."""
+        return any(isinstance(node, ast.Global) and name in node.names for node in ast.walk(self._tree))
+
+    def is_dynamic(self) -> bool:
+        """Whether it may make names, or find modules below it, that its text does not show."""
+        return any(
+            (isinstance(node, ast.Name) and node.id in _DYNAMIC)
+            or (isinstance(node, ast.Attribute) and node.attr == "modules")
+            for node in ast.walk(self._tree)
+        )
+
+    def imported_from(self, node: ast.ImportFrom) -> str:
+        """The module that a ``from`` statement names, in full."""
+        if not node.level:
+            return node.module or ""
+        above = self.package.split(".")
+        base = above[: len(above) - node.level + 1]
+        return ".".join([*base, *([node.module] if node.module else [])])
+
+    def _bind(self, name: str, node: ast.AST) -> None:
+        self.bindings.setdefault(name, []).append(node)
+
+    def _read(self, body: Sequence[ast.AST]) -> None:
+        for node in body:
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    self._bind(name, node)
+                case ast.ImportFrom(names=[ast.alias(name="*")]):
+                    self.stars.append(self.imported_from(node))
+                case ast.Import(names=names):
+                    for alias in names:
+                        self._bind(alias.asname or alias.name.partition(".")[0], node)
+                case ast.ImportFrom(names=names):
+                    for alias in names:
+                        self._bind(alias.asname or alias.name, node)
+                case ast.Assign(targets=targets, value=value):
+                    for target in targets:
+                        self._assign(target, value)
+                    self._read([value])
+                case ast.AnnAssign(target=target, value=ast.expr() as value):
+                    self._assign(target, value)
+                    self._read([value])
+                case ast.AnnAssign():
+                    pass  # a type alone
+                case ast.AugAssign(target=target, value=value):
+                    self._assign(target, value, whole=False)
+                    self._read([value])
+                case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id="__all__")), args=args)):
+                    self._list(args)
+                case _:
+                    self._read_inside(node)
+
+    def _read_inside(self, node: ast.AST) -> None:
+        """Bodies of ``if``, ``try``, ``with`` and loops, and what else binds a name."""
+        for target in (getattr(node, "target", None), getattr(node, "optional_vars", None)):
+            if isinstance(target, ast.expr):
+                self._assign(target, getattr(node, "value", None), whole=isinstance(node, ast.NamedExpr))
+        if isinstance(name := getattr(node, "name", getattr(node, "rest", None)), str):
+            self._bind(name, node)  # an exception, or part of a pattern
+        if not isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            self._read(list(ast.iter_child_nodes(node)))
+
+    def _assign(self, target: ast.expr, value: ast.expr | None, *, whole: bool = True) -> None:
+        """Bind a target; ``whole``: to this value, and not to a part of it or more."""
+        if isinstance(target, ast.Name) and target.id == "__all__":
+            self._list([value])
+        elif isinstance(target, ast.Name):
+            self._bind(target.id, value if whole and value is not None else UNKNOWN)
+        elif isinstance(target, ast.Starred):
+            self._assign(target.value, None, whole=False)
+        elif isinstance(target, ast.Tuple | ast.List):
+            pairs: list[Any] = [None] * len(target.elts)
+            if whole and isinstance(value, ast.Tuple | ast.List) and len(value.elts) == len(target.elts):
+                pairs = value.elts
+            for one, given in zip(target.elts, pairs, strict=True):
+                self._assign(one, given, whole=given is not None)
+
+    def _list(self, values: Sequence[ast.AST | None]) -> None:
+        for value in values:
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                self.listed.add(value.value)
+            elif isinstance(value, ast.List | ast.Tuple):
+                self._list(value.elts)
+            elif isinstance(value, ast.BinOp):
+                self._list([value.left, value.right])
+
+
+def read_module(module: str, folders: Sequence[str] = ()) -> ModuleSource | None:
+    """The source of a module; None where it has none that can be read here.
+
+    Args:
+        folders: where modules are looked for before ``sys.path``.
+
+    Raises:
+        ModuleNotFoundError: there is no such module; ``name`` says what is missing, it or a package above.
+        SyntaxError: its source is no Python.
+    """
+    try:
+        spec = find_module(module, folders)
+        text = spec.loader.get_source(module)  # type: ignore[union-attr]
+        return None if text is None or len(text) > MAX_FILE_BYTES else ModuleSource(spec, text)
+    except (ModuleNotFoundError, SyntaxError):
+        raise
+    except (OSError, ImportError, AttributeError, ValueError, RecursionError):
+        return None
+
+
+def find_module(module: str, folders: Sequence[str] = ()) -> ModuleSpec:
+    """How a module would be imported; the packages above it are not.
+
+    Raises:
+        ModuleNotFoundError: there is no such module.
+    """
+    path: list[str] | None = None
+    spec: ModuleSpec | None = None
+    parts = module.split(".")
+    for depth in range(1, len(parts) + 1):
+        name = ".".join(parts[:depth])
+        spec = _find(name, path, folders)
+        if spec is None:
+            raise ModuleNotFoundError(f"there is no module {name!r}", name=name)
+        path = list(spec.submodule_search_locations or ())
+    assert spec is not None
+    return spec
+
+
+def _find(name: str, path: list[str] | None, folders: Sequence[str]) -> ModuleSpec | None:
+    places = [*folders, *sys.path] if path is None else path
+    for finder in sys.meta_path:
+        find = getattr(finder, "find_spec", None)
+        found = find and find(name, places if finder is PathFinder else path)
+        if found is not None:
+            return found  # type: ignore[no-any-return]
+    return None
