@@ -135,7 +135,7 @@ class SharedDevices:
     def learned_ratios(self) -> dict[str, float]:
         """The same of the devices that are there, where attempts decide."""
         names = {capacity.architecture for capacity in self._devices.capacities.values()}
-        return {name: self._devices.ratio(name) for name in sorted(names) if self._packing.ratio(name) is None}
+        return {name: self._devices.ratio(name) for name in sorted(names) if self._packing.finds_ratio(name)}
 
     def capacity(self) -> Inventory:
         self._granted = max(self._granted, self._wanted())

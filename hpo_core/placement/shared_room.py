@@ -34,8 +34,8 @@ class SharedRoom:
 
     def ratio(self, architecture: str) -> float:
         """How many times the compute of a device jobs may claim."""
-        stated = self._packing.ratio(architecture)
-        return self.learned.get(architecture, 1.0) if stated is None else stated
+        first = self._packing.ratio(architecture)
+        return self.learned.get(architecture, first) if self._packing.finds_ratio(architecture) else first
 
     def update(self, inventory: Inventory, learned: Mapping[str, float] = {}) -> bool:
         """These devices are there now; returns whether anything changed.

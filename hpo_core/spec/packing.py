@@ -200,9 +200,13 @@ class PackingSpec(Part):
                 raise ValueError(f"memory.{name} = {amount!r} must be 1MB or more; write an amount such as 8GB")
         return memory
 
-    def ratio(self, architecture: str) -> float | None:
-        """The oversubscription ratio of an architecture; None: the study finds it by itself."""
-        return self.oversubscribe.get(architecture, self.oversubscribe.get(DEFAULT))
+    def ratio(self, architecture: str) -> float:
+        """The oversubscription ratio of an architecture, at first where it is not stated."""
+        return self.oversubscribe.get(architecture, self.oversubscribe.get(DEFAULT, 1.0))
+
+    def finds_ratio(self, architecture: str) -> bool:
+        """Whether the study finds the ratio by itself."""
+        return not {architecture, DEFAULT} & self.oversubscribe.keys()
 
     def with_found(self, ratios: Mapping[str, float]) -> PackingSpec:
         """The same with ratios that were measured (``hpo tune-packing``), by architecture.

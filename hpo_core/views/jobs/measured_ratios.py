@@ -31,7 +31,7 @@ def measured_ratios(study: Study) -> dict[str, list[RatioSeen]]:
     if packing is None:
         return {}
     learned = learned_of(study).ratios
-    names = [name for name in learned.ratios() if packing.ratio(name) is None]
+    names = [name for name in learned.ratios() if packing.finds_ratio(name)]
     return {name: seen for name in names if (seen := learned.seen(name))}
 
 
