@@ -18,6 +18,8 @@ from tests.gangs.lab import plain_net
 
 BATCH = 16
 WIDTH = 12
+SECONDS = 0.06
+"""Of an example in :func:`train_as_on_devices`."""
 
 
 def write_partitions(folder: Path, sizes: Sequence[int]) -> list[str]:
@@ -40,8 +42,12 @@ def _loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(model(x), y)
 
 
-def train(trial: Any) -> None:
-    """A pass over the partition of this rank; alone over that of the process."""
+def train(trial: Any, seconds: float = 0.0) -> None:
+    """A pass over the partition of this rank; alone over that of the process.
+
+    Args:
+        seconds: of an example, where each rank has a device of its own.
+    """
     model: nn.Module = plain_net(8)
     optimizer = torch.optim.SGD(model.parameters(), lr=trial.params["lr"], momentum=0.9)
     trial.track(model=model, optimizer=optimizer)
@@ -50,11 +56,17 @@ def train(trial: Any) -> None:
     for _ in trial.steps():
         x, y = load(trial.partition)
         for batch in trial.batches(torch.randperm(len(x)), BATCH):
+            time.sleep(seconds * len(batch))
             optimizer.zero_grad()
             _loss(wrapped, x[batch], y[batch]).backward()
             optimizer.step()
         with torch.no_grad():
             trial.report(seen=float(_loss(model, x, y)))
+
+
+def train_as_on_devices(trial: Any) -> None:
+    """As :func:`train`, and g ranks see g partitions in the time of one: two cores cannot compute for four at once."""
+    train(trial, SECONDS)
 
 
 def train_wrongly(trial: Any) -> None:

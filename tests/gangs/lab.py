@@ -45,6 +45,27 @@ def train(trial: Any) -> None:
             trial.report(loss=float(nn.functional.cross_entropy(model(X), Y)))
 
 
+SECONDS = 0.01
+"""Of an example, where each rank has a device of its own: two cores cannot compute for four ranks at once."""
+
+
+def train_as_on_devices(trial: Any) -> None:
+    """As :func:`train`, and an example takes its time wherever it is computed: two ranks need half of one's."""
+    model = plain_net(24)
+    optimizer = torch.optim.Adam(model.parameters(), lr=trial.params["lr"])
+    trial.track(model=model, optimizer=optimizer)
+    model = trial.data_parallel(model)
+    for _ in trial.steps():
+        for batch in torch.randperm(len(X)).split(2 * BATCH):
+            x, y = trial.shard(X[batch], Y[batch])
+            time.sleep(SECONDS * len(x))
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        with torch.no_grad():
+            trial.report(loss=float(nn.functional.cross_entropy(model(X), Y)))
+
+
 def train_unchanged(trial: Any) -> None:
     """As for one process, without any line for gangs."""
     model = plain_net(16)

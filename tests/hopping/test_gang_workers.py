@@ -103,6 +103,19 @@ def test_what_is_left_of_a_study_trains_in_gangs_and_a_rerun_gives_the_same_bits
     assert digests(runs, "again") == digests(runs, "hops")
 
 
+def test_units_grow_from_one_rank_to_two_and_to_four_as_they_are_measured(runs: HoppingRuns) -> None:
+    """No speed-up is given: the last model trains on one worker, then on two, and then on all four; gloo on the CPU."""
+    runs.run("tune", runs.hopping("grows", "train_as_on_devices"))
+    runs.judge("grows")  # its audit is clean, each partition once an epoch, ranks on workers of their own, exact
+    groups = runs.groups("grows")
+    (last,) = {trial for trial, epoch in groups if epoch}
+    sizes = [[len(group) for group in groups[last, epoch]] for epoch in range(4)]
+    assert sizes == [[1, 1, 1, 1], [2, 2], [4], [4]]
+    (event,) = [one for one in runs.events("grows", JobCompleted) if one.resource == 4]
+    assert [together for together in event.together if together > 1] == [2, 2, 4, 4]
+    assert runs.whole("grows").state.failed_attempts == 0
+
+
 def test_a_function_that_knows_nothing_of_gangs_is_trained_without_them(runs: HoppingRuns) -> None:
     metric, constants = {"name": "seen", "mode": "min"}, {"how": "alone"}
     data = {"partitions": runs.names[:4], "folder": str(runs.folder)}
