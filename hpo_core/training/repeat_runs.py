@@ -18,6 +18,7 @@ from hpo_core.model.errors import CheckpointError, StorageError
 from hpo_core.model.seed_repeats import best_repeat, mean_curve, mean_metrics, seed_of_repeat
 from hpo_core.model.trial import UNRESTORED_LINES, Checkpoint, Outcome, Report
 from hpo_core.training.child.shared_progress import SharedProgress
+from hpo_core.training.exactness.untracked_state import merged_warnings
 from hpo_core.training.request import JobRequest
 from hpo_core.training.resources.merging import usage_of_repeats
 
@@ -58,7 +59,7 @@ def run_repeats(run: Callable[[JobRequest], Report], request: JobRequest) -> Rep
         if merged.outcome is not Outcome.COMPLETED:
             return msgspec.structs.replace(merged, started=reports[0].started, usage=usage_of_repeats(reports))
         checkpoint = merged.checkpoint
-    warnings = tuple(dict.fromkeys(line for report in reports for line in report.warnings or ()))
+    warnings = merged_warnings(report.warnings or () for report in reports)
     if all((report.metrics, report.curve) == (reports[0].metrics, reports[0].curve) for report in reports):
         warnings += (_UNUSED_SEED.format(repeats=request.repeats),)
     unrestored = tuple(dict.fromkeys(line for report in reports for line in report.unrestored))

@@ -125,7 +125,7 @@ def _print(value: Any, saved: Saved, depth: int, left: list[int]) -> Hashable:
             return value.shape, str(value.dtype)
         return value.shape, str(value.dtype), zlib.crc32(np.ascontiguousarray(value).tobytes())
     if is_generator(value):
-        return _generator_state(value)
+        return None if depth else _generator_state(value)  # inside of others it is watched by itself
     if isinstance(value, Mapping | list | tuple | set):
         return _of_container(value, saved, depth, left)
     if depth < 2 and is_known_object(value):

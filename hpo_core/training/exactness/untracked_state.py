@@ -7,6 +7,7 @@ proves that a resume is exact. Names with a leading underscore are left out.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from types import ModuleType
@@ -26,7 +27,12 @@ from hpo_core.training.exactness.fingerprints import (
     is_torch_module,
     tensors_of,
 )
+from hpo_core.training.exactness.held_generators import held_generators, unsaved_by_its_owner
 
+_WRAPPED = re.compile(r"(\.env)+\._np_random$")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_PLAIN_LINE = re.compile(r"(?P<names>[\w., ]+?) changes? in the loop and (is|are) not tracked\. If later steps or rep")
+_ABOUT_ONE = re.compile(r"(?P<name>\S+) \(")
 WARNINGS_MOST = 20
 """An attempt warns of so many things at most."""
 _OURS = "hpo_core"
@@ -47,9 +53,11 @@ class LoopWatch:
 
     def __init__(self, variables: Callable[[], Iterable[tuple[str, Any]]], tracked: Mapping[str, Any]) -> None:
         self._found: Callable[[], Iterable[tuple[str, Any]]] | None = variables
+        self._names: frozenset[str] | None = None
         tensors = frozenset(address_of(tensor) for item in tracked.values() for tensor in tensors_of(item))
         self._saved = Saved(_parts_of(tracked), tensors)
         self._before = {name: _Seen(is_plain(value), self._print(value)) for name, value in self._variables()}
+        self._held = {path: (held, self._print(held)) for path, held in self._held_generators()}
 
     def warnings(self) -> tuple[str, ...]:
         """What changed since and is not tracked, one line each with its cure; call it once, at the loop's end."""
@@ -71,6 +79,11 @@ class LoopWatch:
             if line is not None:
                 told.add(id(value))
                 lines.append(line)
+                if _is_loader(value):
+                    told |= {id(value.generator), id(getattr(value.sampler, "generator", None))}
+        for path, held in self._held_generators():
+            if id(held) not in told and (line := self._held_line(path, held)) is not None:
+                lines.append(line)
         self.close()
         if plain:
             lines.append(_plain_line(plain))
@@ -79,7 +92,31 @@ class LoopWatch:
     def close(self) -> None:
         """Let go of the variables."""
         self._found = None
-        self._before = {}
+        self._before, self._held = {}, {}
+
+    def _held_generators(self) -> list[tuple[str, Any]]:
+        """Generators inside of variables that were there when the loop began."""
+        every = self._found() if self._found is not None else ()
+        lasting = [each for each in every if not each[0].rpartition(".")[2].startswith("_") and each[0] != "self"]
+        if self._names is None:
+            self._names = frozenset(name for name, _ in lasting)
+        return list(held_generators([each for each in lasting if each[0] in self._names], self._is_saved))
+
+    def _is_saved(self, value: Any) -> bool:
+        return id(value) in self._saved.objects
+
+    def _held_line(self, path: str, held: Any) -> str | None:
+        before, state = self._held.get(path, (None, None))
+        if before is held and state == self._print(held):
+            return None
+        place, kind = _expression(path), _kind(held)
+        cure = f"trial.track({_key(path)}={place})"
+        if before is held:
+            return f"{place} ({kind}) draws in the loop and is not tracked: {cure}."
+        return (
+            f"{place} ({kind}) is made in the loop and is not tracked, so a resumed job makes another one. Make it "
+            f"before the loop (of an environment: reset(seed=trial.seed)), then {cure}."
+        )
 
     def _print(self, value: Any) -> Hashable:
         try:
@@ -91,10 +128,6 @@ class LoopWatch:
         for name, value in self._found() if self._found is not None else ():
             if self._is_watched(name.rpartition(".")[2], value):
                 yield name, value
-                dataset = getattr(value, "dataset", None) if _is_loader(value) else None
-                for inner, item in vars(dataset).items() if hasattr(dataset, "__dict__") else ():
-                    if is_generator(item) and id(item) not in self._saved.objects:
-                        yield f"{name}.dataset.{inner}", item
 
     def _is_watched(self, name: str, value: Any) -> bool:
         try:
@@ -128,7 +161,8 @@ def _parts_of(tracked: Mapping[str, Any]) -> frozenset[int]:
         found.add(id(item))
         if is_torch_module(item):
             found.update(id(module) for module in item.modules())
-        found.update(id(value) for value in getattr(item, "__dict__", {}).values() if is_generator(value))
+        if not unsaved_by_its_owner(item):
+            found.update(id(held) for _, held in held_generators([("", item)]))
     return frozenset(found)
 
 
@@ -184,13 +218,42 @@ def _plain_line(names: list[str]) -> str:
 
 def _kind(value: Any) -> str:
     kind = type(value)
-    if isinstance(value, Mapping | list | set):
-        return f"{kind.__name__} of {len(value):,}"
-    return (
-        kind.__qualname__
-        if kind.__module__ == "builtins"
-        else f"{kind.__module__.partition('.')[0]} {kind.__qualname__}"
-    )
+    if kind.__module__ in ("builtins", "collections"):
+        return kind.__qualname__
+    return f"{kind.__module__.partition('.')[0]} {kind.__qualname__}"
+
+
+def _expression(path: str) -> str:
+    """The expression for a generator; of a wrapped environment of gymnasium the one that its users know.
+
+    >>> _expression("env.env.env._np_random"), _expression("pair[0].rng")
+    ('env.unwrapped.np_random', 'pair[0].rng')
+    """
+    return _WRAPPED.sub(".unwrapped.np_random", path)
+
+
+def _key(path: str) -> str:
+    """A name to track it under: the last one of its path."""
+    names = [name for name in _NAME.findall(path) if name != "cell_contents" and not name.startswith("__")]
+    return (names[-1] if names else "generator").strip("_") or "generator"
+
+
+def merged_warnings(jobs: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """The warnings of several jobs, each variable named once.
+
+    A job sees more change than one that is shorter, so their lines differ where they name several variables.
+    """
+    plain: dict[str, None] = {}
+    lines: dict[str, str] = {}
+    for line in (line for job in jobs for line in job):
+        if (found := _PLAIN_LINE.match(line)) is not None:
+            plain |= dict.fromkeys(name for name in found["names"].split(", ") if name not in lines)
+        elif (about := _ABOUT_ONE.match(line)) is not None:
+            plain.pop(about["name"], None)
+            lines.setdefault(about["name"], line)
+        else:
+            lines.setdefault(line, line)
+    return (*lines.values(), *([_plain_line(list(plain))] if plain else []))
 
 
 def untrackable(name: str, item: Any) -> str:
