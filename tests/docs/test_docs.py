@@ -73,13 +73,6 @@ def test_several_objectives_by_hand_run(capsys: pytest.CaptureFixture[str]) -> N
     assert len(lines) > 2 and all("'error'" in line and "'speed'" in line for line in lines)
 
 
-def test_example_runs_as_written(tmp_path: Path, prefect_api: dict[str, str]) -> None:
-    write_files(tmp_path)
-    facts = Runner(tmp_path, prefect_api).json("tune", tmp_path / "study.yaml")
-    assert facts["status"] == "finished" and facts["trials"] == 30
-    assert facts["best"]["value"] < 0.3
-
-
 @pytest.mark.slow
 def test_packed_example_runs_as_written(tmp_path: Path, prefect_api: dict[str, str]) -> None:
     write_files(tmp_path, "sized.py", "packed.yaml")
@@ -124,22 +117,6 @@ def test_study_runs_in_process_as_written(
     (snippet,) = re.findall(r"<!-- runs in a folder with study.yaml -->\n +```python\n(.*?)```", page, re.DOTALL)
     exec(textwrap.dedent(snippet), {})
     assert "Incumbent(trial=" in capsys.readouterr().out
-
-
-def test_simulation_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-    write_files(tmp_path, "study.yaml")
-    page = (ROOT / "docs" / "simulate.md").read_text()
-    commands = re.findall(r"\$ hpo (simulate .*)", page)
-    shown = re.findall(r"```\n( +(?:2 workers|time to the end) .*?)```", page, re.DOTALL)
-    assert len(commands) == len(shown) == 3
-    for command, lines in zip(commands, shown, strict=True):
-        words = [sys.executable, "-m", "hpo_flows.command", *command.split()]
-        done = subprocess.run(words, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        for line in lines.splitlines():
-            assert line.strip() in done.stdout
 
 
 def test_commands_named_exist() -> None:

@@ -60,7 +60,7 @@ def _words(unit: str, pool: str) -> str:
     if unit == "worker":
         return (
             f"Workers of pool {pool} on which a unit of this study ran. Which ones it held is not in its journal: "
-            "above the area, workers were other studies', or idle. Units of jobs that run or failed are not in it, either."
+            "above the area, workers were other studies', or idle. Units of jobs that run or failed are not in it."
         )
     return (
         f"The line is what this study might use of pool {pool}: it falls where other studies take their part, and "
