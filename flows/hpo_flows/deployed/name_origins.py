@@ -52,9 +52,9 @@ class _Source:
             if text is None or len(text) > MAX_FILE_BYTES:
                 raise UnknownOriginError(f"module {module!r} has no source that can be read")
             self._tree = ast.parse(text)
+            self._read(self._tree.body)
         except (OSError, ImportError, AttributeError, ValueError, SyntaxError, RecursionError) as error:
             raise UnknownOriginError(f"the source of module {module!r} cannot be read ({error})") from None
-        self._read(self._tree.body)
 
     def origins(self, name: str, above: tuple[str, ...] = ()) -> list[str]:
         """See the function of this name; ``above`` are names that this one is an alias of."""
