@@ -13,7 +13,7 @@ from operator import add
 
 import msgspec
 
-from hpo_core.model.as_written import Number
+from hpo_core.model.arithmetic import Number
 from hpo_core.model.rng import Stream
 
 
@@ -84,7 +84,7 @@ def _exact(reduction_factor: Number) -> Number:
 
 
 def _sum(values: Iterable[Number]) -> Number:
-    """From left to right, as :func:`~hpo_core.model.float_sum.float_sum`; exact for fractions."""
+    """From left to right, as :func:`~hpo_core.model.arithmetic.float_sum`; exact for fractions."""
     return reduce(add, values)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from hpo_core.model.as_written import Number, as_written
+from hpo_core.model.arithmetic import Number, as_written
 from hpo_core.search.search_settings import SearchSettings
 
 
