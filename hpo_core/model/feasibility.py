@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from hpo_core.model.float_sum import float_sum
+from hpo_core.model.arithmetic import float_sum
 
 
 def total_violation(values: Iterable[float]) -> float | None:

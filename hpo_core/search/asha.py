@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from hpo_core.model.as_written import as_written
+from hpo_core.model.arithmetic import as_written
 from hpo_core.model.events import Event, JobCompleted, TrialAbandoned
 from hpo_core.model.space import ParameterType
 from hpo_core.search.asha_stopping import AshaStopping

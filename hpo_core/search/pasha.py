@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from hpo_core.model.as_written import as_written
+from hpo_core.model.arithmetic import as_written
 from hpo_core.model.events import CeilingRaised, Event, JobCompleted, TrialCreated
 from hpo_core.model.space import ParameterType
 from hpo_core.search.asha import Asha, AshaSearch

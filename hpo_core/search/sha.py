@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from hpo_core.model import limits
-from hpo_core.model.as_written import Number
+from hpo_core.model.arithmetic import Number
 from hpo_core.model.events import (
     Event,
     JobCompleted,

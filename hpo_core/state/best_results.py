@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from hpo_core.model.events import JobCompleted
-from hpo_core.model.pareto_front import add_to_front
 from hpo_core.model.trial import Metrics
+from hpo_core.state.pareto_front import add_to_front
 from hpo_core.state.trial_record import is_complete
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core import MemoryJournal, Outcome, Study
-from hpo_core.model.as_written import as_written
+from hpo_core.model.arithmetic import as_written
 from hpo_core.model.events import JobCompleted, JobGranted
 from hpo_core.replay.audit import audit
 from hpo_core.search.halving.rungs import Rung, rung_levels

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core import Job, MemoryJournal, Outcome, Report, Study
+from hpo_core.model.arithmetic import float_sum
 from hpo_core.model.events import JobCompleted, JobGranted, TrialCreated
-from hpo_core.model.float_sum import float_sum
-from hpo_core.model.pareto_front import add_to_front, dominates
 from hpo_core.model.stage import Rung as Stage
 from hpo_core.replay.audit import audit
 from hpo_core.search.halving.pareto_rungs import ParetoRung
 from hpo_core.search.halving.rungs import Rung, make_rung
 from hpo_core.state import Incumbent, StudyState
+from hpo_core.state.pareto_front import add_to_front, dominates
 from tests.conftest import World, fresh, make_spec
 from tests.laws.test_laws import snapshot
 

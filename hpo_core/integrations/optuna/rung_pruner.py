@@ -12,7 +12,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial
 
 from hpo_core.integrations.optuna.rung_results import RungResults
-from hpo_core.model.as_written import as_written
+from hpo_core.model.arithmetic import as_written
 
 
 class RungPruner(BasePruner):

@@ -8,7 +8,7 @@ import optuna
 from optuna.trial import FrozenTrial
 
 from hpo_core.integrations.optuna.rung_results import RungResults
-from hpo_core.model.as_written import as_written
+from hpo_core.model.arithmetic import as_written
 from hpo_core.search.halving.soft_ranking import SoftRanking, Tolerance
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 import msgspec
 import numpy as np
 
-from hpo_core.model.as_written import as_written
+from hpo_core.model.arithmetic import as_written
 
 FEWEST = 8
 """Measurements below which nothing is predicted: a quantile of fewer residuals says little."""

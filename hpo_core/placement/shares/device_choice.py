@@ -25,7 +25,7 @@ from fractions import Fraction
 
 import msgspec
 
-from hpo_core.model.as_written import Number, as_written
+from hpo_core.model.arithmetic import Number, as_written
 from hpo_core.model.devices.pool_member import Member
 from hpo_core.placement.shares.device_matching import match_free
 

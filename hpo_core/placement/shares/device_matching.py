@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 
-from hpo_core.model.as_written import as_written
+from hpo_core.model.arithmetic import as_written
 from hpo_core.model.devices.pool_member import Member
 
 

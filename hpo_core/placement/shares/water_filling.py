@@ -14,7 +14,7 @@ from fractions import Fraction
 
 import msgspec
 
-from hpo_core.model.as_written import as_written
+from hpo_core.model.arithmetic import as_written
 from hpo_core.model.devices.pool_limits import LEAST_PRIORITY, LEAST_WEIGHT, MOST_PRIORITY, MOST_WEIGHT
 
 JUST_BEGUN = 1_000_000

@@ -12,7 +12,7 @@ from optuna.distributions import BaseDistribution
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from hpo_core.model.float_sum import float_sum
+from hpo_core.model.arithmetic import float_sum
 
 Array = NDArray[np.float64]
 

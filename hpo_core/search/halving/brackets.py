@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import msgspec
 
-from hpo_core.model.as_written import Number
+from hpo_core.model.arithmetic import Number
 from hpo_core.model.rng import Stream
 
 

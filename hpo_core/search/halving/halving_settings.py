@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hpo_core.model.as_written import Number, as_written
+from hpo_core.model.arithmetic import Number, as_written
 from hpo_core.search.search_settings import SearchSettings
 
 

@@ -14,7 +14,7 @@ from collections.abc import Container
 import numpy as np
 import numpy.typing as npt
 
-from hpo_core.model.as_written import Number
+from hpo_core.model.arithmetic import Number
 from hpo_core.model.feasibility import Infeasible
 
 Losses = npt.NDArray[np.float64]

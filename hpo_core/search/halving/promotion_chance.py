@@ -30,7 +30,7 @@ from functools import lru_cache
 
 import msgspec
 
-from hpo_core.model.as_written import Number
+from hpo_core.model.arithmetic import Number
 from hpo_core.search.halving.rungs import AnyRung
 
 EXACT_UP_TO = 20.0

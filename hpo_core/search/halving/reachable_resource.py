@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from hpo_core.model.as_written import Number
+from hpo_core.model.arithmetic import Number
 
 MOST = 2**40
 """No advice to use more configurations than that."""

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from hpo_core.model.as_written import Number
+from hpo_core.model.arithmetic import Number
 from hpo_core.model.feasibility import Rankable
 
 INFINITY = math.inf

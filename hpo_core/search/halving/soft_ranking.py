@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from hpo_core.model.as_written import Number
+from hpo_core.model.arithmetic import Number
 
 LEARN = 300
 """The tolerance of a rung is learnt from its first so many results; their 44,850 pairs fix a percentile well, and

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from hpo_core.model.as_written import as_written
+from hpo_core.model.arithmetic import as_written
 from hpo_core.model.rng import Stream
 from hpo_core.model.trial import Params
 from hpo_core.search.population.fitness import Fitness, by_dominance, by_priority, has_gaps, ranked
