@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from fractions import Fraction
 from functools import lru_cache
 
-Number = Fraction | float
-"""Exact (a fraction or a whole number), or a float in studies recorded before numbers were exact."""
+Number = Fraction | int
+"""An exact number."""
 
 
 @lru_cache(maxsize=1024)

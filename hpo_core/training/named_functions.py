@@ -73,10 +73,11 @@ def no_function(setting: str, name: str, functions: Sequence[str]) -> str:
 def no_module(setting: str, name: str, missing: str, folders: Sequence[Path | str]) -> str:
     """The message for a module that is not there."""
     places = [str(Path(folder).resolve()) for folder in folders]
-    hint = "" if "." in missing else did_you_mean(missing, _modules_in(places))
+    near = "" if "." in missing else did_you_mean(missing, _modules_in(places))
+    hint = f" D{near[1:]}" if near else ""
     return (
         f"{setting} = {name!r}: there is no module {missing!r} in {some(dict.fromkeys(places))}, nor is it installed."
-        f"{' D' + hint[1:] if hint else ''} Correct the name, or add the folder that holds it to `pythonpath` of the study."
+        f"{hint} Correct the name, or add the folder that holds it to `pythonpath` of the study."
     )
 
 

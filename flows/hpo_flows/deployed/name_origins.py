@@ -50,25 +50,6 @@ class _Names:
         self._source = source
         self._module = source.module
         self._folders = folders
-<<<<<<< HEAD:hpo_core/spec/name_origins.py
-=======
-        spec = _spec_of(module, folders)
-        if spec is None:
-            raise UnknownOriginError(f"there is no module {module!r} here")
-        self._module = module
-        self._package = module if spec.submodule_search_locations is not None else module.rpartition(".")[0]
-        self._bindings: dict[str, list[ast.AST]] = {}
-        self._stars: list[str] = []
-        self._listed: set[str] = set()
-        try:
-            text = spec.loader.get_source(module)  # type: ignore[union-attr]
-            if text is None or len(text) > MAX_FILE_BYTES:
-                raise UnknownOriginError(f"module {module!r} has no source that can be read")
-            self._tree = ast.parse(text)
-            self._read(self._tree.body)
-        except (OSError, ImportError, AttributeError, ValueError, SyntaxError, RecursionError) as error:
-            raise UnknownOriginError(f"the source of module {module!r} cannot be read ({error})") from None
->>>>>>> w-a:flows/hpo_flows/deployed/name_origins.py
 
     def origins(self, name: str, above: tuple[str, ...] = ()) -> list[str]:
         """See the function of this name; ``above`` are names that this one is an alias of."""
