@@ -85,8 +85,8 @@ class PackingSpec(Part):
 
     policy: Policy = Field(
         default="fill",
-        description="Which waiting jobs begin, and where. fill: the subset that leaves least of a device idle; the "
-        "four of HyperSack; best_fit; exact: the best solution of each decision, for small cases.",
+        description="Which waiting jobs begin, and where. fill: jobs that leave least idle of what runs out first; "
+        "the four of HyperSack; best_fit; exact: the best solution of each decision, for small cases.",
     )
     devices: Literal["auto", "gpu", "cpu"] = Field(
         default="auto",
