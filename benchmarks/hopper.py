@@ -8,6 +8,7 @@ paper's Figure 6 B. One epoch. A unit's time is the cost of the configuration, d
 ``known``: unit times are known. ``off``: each unit takes up to 20 % more or less than expected. ``unknown``: no unit
 time is known; they are estimated from the units that end. ``history``: what each of the 35 CNNs takes is known from
 earlier trials, up to 20 % off, and nothing of the workers. ``bound``: the busiest worker or the longest configuration.
+``at_once``: all configurations of a one-shot search at once, or two for each worker, and a next one as one ends.
 
     python benchmarks/hopper.py [--data FOLDER] [--seeds 20]
 """
@@ -226,6 +227,34 @@ def replicas(costs: list[float], seeds: int) -> list[dict[str, Any]]:
     return found
 
 
+def at_once(costs: list[float], seeds: int) -> list[dict[str, Any]]:
+    """Makespan over the bound where all configurations train at once, and where two for each worker do."""
+    found = []
+    for kind in KINDS:
+        for configurations, workers in ((17, 8), (24, 8), (48, 16), (80, 16)):
+            ratios: dict[str, list[float]] = {"two for each worker": [], "all at once": []}
+            for seed in range(seeds):
+                one = Problem(kind, (configurations, workers), seed, costs)
+                bound = lower_bound(one.seconds)
+                for name, values in ratios.items():
+                    schedule, waiting = one.schedule("remaining", known=False), list[int]()
+                    if name != "all at once":
+                        waiting = list(range(2 * workers, configurations))
+                        for configuration in waiting:
+                            schedule.remove(configuration)
+
+                    def begin_next(
+                        schedule: HopSchedule, unit: Unit, end: UnitEnd, *, left: list[int] = waiting
+                    ) -> None:
+                        if end.job_ended and left:
+                            schedule.add(left.pop(0), to=1)
+
+                    values.append(play(schedule, one.unit, on_end=begin_next).makespan / bound)
+            row: dict[str, Any] = {"kind": kind, "configurations": configurations, "workers": workers}
+            found.append(row | {name: round(statistics.mean(values), 4) for name, values in ratios.items()})
+    return found
+
+
 def exact(costs: list[float], seeds: int) -> list[dict[str, Any]]:
     """Small cases against the shortest schedule there is."""
     found = []
@@ -310,6 +339,7 @@ def main() -> None:
         "processor_time": lambda: processor_time(costs, 5),
         "barriers": lambda: barriers(costs, few, given.epochs),
         "replicas": lambda: replicas(costs, few),
+        "at_once": lambda: at_once(costs, given.seeds),
         "exact": lambda: exact(costs, max(few // 2, 1)),
     }
     figures: dict[str, list[dict[str, Any]]] = {}

@@ -6,7 +6,7 @@ import itertools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from objective import Chain
 
 from hpo_core.home import Home
 from hpo_core.model.events import AttemptFailed, ControllerChanged, Entry, JobCompleted, TrialCreated
+from hpo_core.model.trial import Outcome
 from hpo_core.replay.audit import audit
 from hpo_core.study import Study
 from hpo_core.tracking.run_location import read_place
-from hpo_core.views.lineage import read_lineage
+from hpo_core.views.lineage import Lineage, read_lineage
 
 
 def problems_of(home: Home, name: str) -> list[str]:
@@ -37,6 +38,9 @@ def problems_of(home: Home, name: str) -> list[str]:
     twice = [key for key, count in Counter((e.trial, e.resource) for e in done).items() if count > 1]
     found += [f"trial {trial} reached {resource} twice" for trial, resource in twice]
     found += _wrong_losses(entries, done)
+    # no training function of the soak raises anything: where one did, its trial was blamed for what was done to it
+    failed = [event for entry in entries for event in entry.events if isinstance(event, AttemptFailed)]
+    found += [f"trial {e.trial} is blamed: {e.message}" for e in failed if e.outcome is Outcome.ERROR]
     folder = home.study_folder(name)
     on_disk = {path.relative_to(folder).as_posix() for path in (folder / "checkpoints").rglob("*.safetensors*")}
     live = set(study.checkpoints.uris)
@@ -44,6 +48,8 @@ def problems_of(home: Home, name: str) -> list[str]:
     found += [f"checkpoint {uri} is needed by nothing" for uri in on_disk - live]
     abandoned = [trial for trial, record in enumerate(study.state.trials) if record.abandoned is not None]
     found += [f"trial {trial} was abandoned" for trial in abandoned]
+    hops = folder / "hops"
+    found += [f"{path.relative_to(folder)} is left" for path in hops.rglob("*") if path.is_file()]
     return found
 
 
@@ -52,16 +58,36 @@ def _wrong_losses(entries: Sequence[Entry], done: Sequence[JobCompleted]) -> lis
     lineage = read_lineage(iter(entries))
     params = {e.trial: e.params for entry in entries for e in entry.events if isinstance(e, TrialCreated)}
     found = []
+    by_result = {(event.trial, event.resource): event for event in done}
     for event in done:
         schedule = lineage.schedule(event.trial, event.resource)
         chain = Chain(0.0)
+        orders = _orders(by_result, lineage, event)
         for step in range(event.resource):
             chain.x = schedule.at(step)["x"]
-            chain.advance(step)
+            for partition in orders[step] if orders else [0]:
+                chain.advance(step, partition)
+        wrong = [step for step, order in orders.items() if sorted(order) != [1, 2, 3, 4]]
+        found += [f"trial {event.trial}, epoch {step}: partitions {orders[step]}" for step in wrong]
         chain.x = params[event.trial]["x"]
         if event.metrics["loss"] != chain.loss(event.resource):
             found.append(f"trial {event.trial} at {event.resource}: loss {event.metrics['loss']!r}, not what it takes")
     return found
+
+
+def _orders(by_result: Mapping[tuple[int, int], JobCompleted], lineage: Lineage, event: JobCompleted) -> dict[int, Any]:
+    """By epoch, from 0: numbers of the partitions that a model saw, in that order; empty where models do not hop."""
+    orders: dict[int, list[int]] = {}
+    while event.visits:
+        own: dict[int, list[int]] = {}
+        for visit in event.visits:
+            own.setdefault(visit.epoch, []).append(visit.partition + 1)
+        orders |= own
+        if not (start := min(own)):
+            break
+        trial = event.trial if (event.trial, start) in by_result else lineage.births[event.trial].parent
+        event = by_result[trial, start]
+    return orders
 
 
 def problems_in_mlflow(home: Home, name: str) -> list[str]:

@@ -20,6 +20,9 @@ DOWN_SECONDS = (2.0, 25.0)
 """How long a server that was killed stays away."""
 REST_SECONDS = 45.0
 """For so long a kind of process is left alone after it was broken: else nothing would ever get up again."""
+PARTITION = "partition"
+PARTITION_REST_SECONDS = 10.0
+"""The same of partitions, which are there again at once."""
 IN_START = 0.15
 """How often a fault that falls into a controller's start is carried out."""
 
@@ -86,6 +89,12 @@ class Saboteur:
     started: bool = False
     """Whether the present controller has recorded anything yet."""
     faults: list[Fault] = field(default_factory=list)
+    partitions: dict[str, Callable[[float], Any]] = field(default_factory=dict)
+    """By action, what is done to a partition for so many seconds; only while models hop."""
+    until: float = float("inf")
+    """Monotonic time after which nothing is broken any more: what runs then ends in peace, and soon."""
+    hopping: bool = False
+    """Whether models of the present study hop."""
     _stopped: dict[int, float] = field(default_factory=dict)
     _rested: dict[str, float] = field(default_factory=dict)
     _end: threading.Event = field(default_factory=threading.Event)
@@ -94,7 +103,7 @@ class Saboteur:
         due = time.monotonic() + self.random.uniform(*self.every)
         while not self._end.wait(0.5):
             self._wake(time.monotonic())
-            if time.monotonic() >= due:
+            if due <= time.monotonic() < self.until:
                 self._break_something()
                 due = time.monotonic() + self.random.uniform(*self.every)
         self._wake(float("inf"))
@@ -112,6 +121,7 @@ class Saboteur:
         if not self.study or (not self.started and self.random.random() > IN_START):
             return
         choices: list[tuple[str, str, int]] = [(*name, 0) for name in self.servers]
+        choices += [(PARTITION, action, 0) for action in self.partitions] if self.hopping else []
         for process in marked(self.marker):
             with contextlib.suppress(psutil.Error):
                 found = role(process, self.controller)
@@ -128,14 +138,14 @@ class Saboteur:
         kind = self.random.choice(kinds)
         target, action, pid = self.random.choice([choice for choice in choices if choice[:2] == kind])
         self._do(target, action, pid)
-        self._rested[target] = time.monotonic() + REST_SECONDS
+        self._rested[target] = time.monotonic() + (PARTITION_REST_SECONDS if target == PARTITION else REST_SECONDS)
 
     def _do(self, target: str, action: str, pid: int) -> None:
         fault = Fault(time.time(), self.lane, self.study, target, action)
         if not pid:
             fault.seconds = self.random.uniform(*(STOPPED_SECONDS if action == "stopped" else DOWN_SECONDS))
             self.faults.append(fault)
-            self.servers[target, action](fault.seconds)
+            (self.partitions[action] if target == PARTITION else self.servers[target, action])(fault.seconds)
             return
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)

@@ -1,16 +1,21 @@
 """Soak: real studies while a script kills, stops and restarts everything they consist of, at random.
 
 Two lanes run at once on one PostgreSQL journal, each one study after the other: ASHA, Hyperband, PASHA, PBT, ASHA
-with TPESampler. One lane has a Prefect API configured, the other the server that studies start by themselves. Every
-few seconds one of these is done to each lane: SIGKILL, SIGTERM, or SIGSTOP for 20 to 90 seconds, to the controller;
-SIGKILL or SIGSTOP to a Dask worker, a zygote, a training child, the MLflow follower, the Prefect server, PostgreSQL
-(which, killed, is away for 2 to 25 seconds). A controller that ended is started again (`hpo resume`).
+with TPESampler, and ASHA, random search and PBT whose models hop over four partitions. One lane has a Prefect API
+configured, the other the server that studies start by themselves. Every few seconds one of these is done to each
+lane: SIGKILL, SIGTERM, or SIGSTOP for 20 to 90 seconds, to the controller; SIGKILL or SIGSTOP to a Dask worker, a
+zygote, a training child, the MLflow follower, the Prefect server, PostgreSQL (which, killed, is away for 2 to 25
+seconds). While models hop, a partition is deleted and copied back, replaced by another one of the same size, written
+to, or the folder of all is moved away for 2 to 25 seconds or a moment. A controller that ended is started again (`hpo
+resume`). After ``--minutes`` nothing is broken any more, no study begins, and those that run end.
 
 In the end each study must be finished and its audit clean; every result must be, to the bit, what an uninterrupted
-training gives, and recorded once; checkpoints on disk are those that are needed; MLflow has every trial once and no
-step twice; and no process is left. Exit code 1 where one of these does not hold.
+training gives, and recorded once; no trial is blamed for a partition; each model saw each partition once an epoch;
+checkpoints on disk are those that are needed; MLflow has every trial once and no step twice; and no process is left.
+Exit code 1 where one of these does not hold.
 
     python benchmarks/soak/soak.py --minutes 40
+    python benchmarks/soak/soak.py --minutes 20 --studies hop-asha hop-random hop-pbt
     python benchmarks/soak/soak.py --minutes 20 --load 24      # beside 24 processes that compute
 """
 
@@ -36,6 +41,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import result_file  # noqa: E402
 from checks import figures_of, log_tail, problems_in_mlflow, problems_of  # noqa: E402
 from faults import MARKER, Fault, Saboteur, marked  # noqa: E402
+from partitions import Partitions  # noqa: E402
 from services import PostgreSQL, PrefectApi, with_group  # noqa: E402
 
 from hpo_core.home import Home  # noqa: E402
@@ -54,7 +60,14 @@ STUDIES: dict[str, dict[str, Any]] = {
         "search": {"method": "asha", "configs": 90, "min_resource": 1, "max_resource": 27, "reduction_factor": 3},
         "sampler": {"name": "TPESampler", "n_startup_trials": 10},
     },
+    "hop-asha": {"search": {"method": "asha", "configs": 60, "max_resource": 9, "reduction_factor": 3}},
+    "hop-random": {"search": {"method": "random", "configs": 16, "max_resource": 6}},
+    "hop-pbt": {"search": {"method": "pbt", "population": 6, "generations": 6, "steps_per_generation": 2}},
 }
+HOPPING = "hop-"
+"""Models of these hop over partitions, which are broken as well."""
+LOADED = "hop-asha"
+"""Of these ``data.load`` reads the partitions; the others' training function does."""
 QUIET_SECONDS = 240.0
 """How long what a study started may take to end after it."""
 SILENT_SECONDS = 900.0
@@ -80,14 +93,16 @@ class Lane:
         for setting in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI"):
             self.environment.pop(setting, None)
         self.api: PrefectApi | None = None
-        self.saboteur = Saboteur(name, self.marker, random.Random(seed), faults, {})
+        self.partitions = Partitions(folder / "partitions", random.Random(seed))
+        self.saboteur = Saboteur(
+            name, self.marker, random.Random(seed), faults, {}, partitions=self.partitions.faults()
+        )
         self.results: list[dict[str, Any]] = []
         self.runs = 0
         self._known = 0
         self._news = 0.0
 
     def start(self) -> None:
-        self.folder.mkdir(parents=True)
         if self.prefect:
             plain = {key: value for key, value in self.environment.items() if key != MARKER}
             self.api = PrefectApi(self.folder / "prefect", plain)
@@ -127,6 +142,11 @@ class Lane:
             "training": {"stall_timeout": 60.0},
             **STUDIES[kind],
         }
+        self.saboteur.hopping = kind.startswith(HOPPING)
+        if self.saboteur.hopping:
+            load = {"load": "objective:read"} if kind == LOADED else {}
+            data = {"partitions": self.partitions.listed(), "folder": str(self.partitions.folder), **load}
+            study |= {"objective": "objective:hop", "data": data}
         file = self.folder / f"{name}.json"
         file.write_text(json.dumps(study))
         before = len(self.saboteur.faults)
@@ -250,7 +270,7 @@ def by_kind(results: list[dict[str, Any]]) -> list[list[Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=40.0, help="no study is begun after that")
+    parser.add_argument("--minutes", type=float, default=40.0, help="nothing is broken, no study is begun after that")
     parser.add_argument("--load", type=int, default=0, help="so many processes compute meanwhile")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
@@ -258,7 +278,7 @@ def main() -> None:
     )
     parser.add_argument("--studies", nargs="*", choices=STUDIES, default=list(STUDIES))
     parser.add_argument("--keep", action="store_true", help="leave logs and homes behind")
-    parser.add_argument("--out", help="default: results/soak.json")
+    parser.add_argument("--out", help="default: results/soak.json, or soak_hopping.json of such studies alone")
     args = parser.parse_args()
     facts = result_file.machine()
     folder = Path(tempfile.mkdtemp(prefix="hpo-soak-"))
@@ -285,6 +305,8 @@ def main() -> None:
     lanes[0].saboteur.servers["postgresql", "killed"] = database_away
     lanes[0].saboteur.servers["postgresql", "stopped"] = database_stopped
     began = time.monotonic()
+    for lane in lanes:
+        lane.saboteur.until = began + args.minutes * 60
     queue = itertools.cycle(enumerate_forever(args.studies))
     lock = threading.Lock()
     results: list[dict[str, Any]] = []
@@ -358,7 +380,8 @@ def report(
         "studies": [{k: v for k, v in result.items() if k not in ("held_up", "log_tail")} for result in results],
         "held_up_by_kind": by_kind(results),
     }
-    result_file.write("soak" if not args.load else "soak_loaded", facts, figures, args.out)
+    name = "soak_hopping" if all(kind.startswith(HOPPING) for kind in args.studies) else "soak"
+    result_file.write(f"{name}_loaded" if args.load else name, facts, figures, args.out)
 
 
 if __name__ == "__main__":

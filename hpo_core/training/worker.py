@@ -43,7 +43,8 @@ def _train_unit(request: JobRequest, unit: Unit) -> bytes:
     name, signature = unit.partition, seen_signature(request.folder, unit.partition)
     before = signature or signature_here(request, name)
     report = _pool.run(msgspec.structs.replace(request, signature=signature))
-    if report.outcome not in _OF_NO_PARTITION and signature_here(request, name) != before:
+    unexplained = report.outcome not in _OF_NO_PARTITION and report.doubt is msgspec.UNSET
+    if unexplained and signature_here(request, name) != before:
         message = f"Partition {name} changed, or went, while it was trained on: {report.message}"
         report = msgspec.structs.replace(report, outcome=Outcome.LOST, message=message, doubt=Doubt(name))
     if report.doubt is not msgspec.UNSET:
