@@ -196,7 +196,8 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
     with damage_named(source, name):
         study = Study.open(name, source, reading=True)
         summary = summarize(study)
-        _print_counts(study, status_word(study, source.info(name)), summary)
+        status = status_word(study, source.info(name))
+        _print_counts(study, status, summary)
         _print_halt(study)
         _print_grid(study)
         out.print(Text(f"best: {best_line(study)}"), soft_wrap=True)
@@ -204,7 +205,7 @@ def print_status(home: Home, name: str, as_json: bool) -> None:
             out.print(Text(terminal_text(f"data: {line}")), soft_wrap=True)
         if study.spec.share is not None and (standing := standings(live_rows(source, is_alive)).get(name)) is not None:
             out.print(Text(terminal_text(standing.words)), soft_wrap=True)
-        if rules := study.rules.progress(study.state, time.time()):
+        if rules := study.rules.progress(study.state, _now_of(status)):
             out.print(Text(terminal_text(f"stops at: {', '.join(rules)}")), soft_wrap=True)
         if study.spec.packing is not None:
             for line in running_lines(study):
@@ -267,7 +268,12 @@ def _print_failures(failures: Failures, folder: Path) -> None:
         out.print(Text(terminal_text(line), style="yellow"), soft_wrap=True)
 
 
-def _print_settings(study: Study, summary: StudySummary, created: float) -> None:
+def _now_of(status: str) -> float:
+    """No seconds pass in a study that nobody drives."""
+    return time.time() if status == "running" else 0.0
+
+
+def _print_settings(study: Study, summary: StudySummary, created: float, now: float) -> None:
     """What was asked for, and the best trial's parameters."""
     spec = study.spec
     wanted = ", ".join(f"{metric.mode}imize {metric.name}" for metric in spec.objectives)
@@ -283,7 +289,7 @@ def _print_settings(study: Study, summary: StudySummary, created: float) -> None
         "data": hopping_line(study),
         "created": time.strftime("%Y-%m-%d %H:%M", time.localtime(created)),
         "resource": f"{summary.resource:,} units of training used",
-        "stops at": ", ".join(study.rules.progress(study.state, time.time())),
+        "stops at": ", ".join(study.rules.progress(study.state, now)),
         "checkpoint": summary.checkpoint or "",
     }
     for title, words in facts.items():
@@ -331,7 +337,7 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, *, h
     _print_counts(study, status, summary, as_of)
     _print_halt(study)
     _print_grid(study)
-    _print_settings(study, summary, info.created)
+    _print_settings(study, summary, info.created, _now_of(status) if at is None else 0.0)
     for line in device_lines(study):
         out.print(Text.assemble(("device: ", "dim"), terminal_text(line)), soft_wrap=True)
     for line in [*measured_ratio_lines(measured_ratios(study)), *kept_apart_lines(kept_apart_in(study))]:

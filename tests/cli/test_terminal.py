@@ -72,6 +72,15 @@ def test_status_is_short_and_show_is_long(tmp_path: Path) -> None:
         assert f"{name} = {value}" in shown, "parameters are written in full: people copy them"
 
 
+@pytest.mark.parametrize("arguments", [["status"], ["show"], ["show", "--at", "5"]])
+def test_no_seconds_pass_in_a_study_that_nobody_drives(tmp_path: Path, arguments: list[str]) -> None:
+    """It was played in virtual seconds, which ended decades ago."""
+    study = played(tmp_path, spec_of("asha", stop={"seconds": 1000.0}), 14)
+    text = hpo(tmp_path, arguments[0], "world", *arguments[1:])
+    (seconds,) = re.findall(r"stops at: (\d+) of 1000 seconds", text)
+    assert int(seconds) <= round(study.rules.seconds)
+
+
 @pytest.mark.parametrize("width", [80, 60, 40])
 def test_the_live_board_cuts_nothing(width: int, tmp_path: Path) -> None:
     study = played(tmp_path, spec_of("hyperband"), 20)
