@@ -172,10 +172,18 @@ def test_failed_attempts_show_as_failed(hpo: Runner) -> None:
     ],
 )
 def test_an_objective_that_fails_from_the_start_halts(hpo: Runner, function: str, says: str) -> None:
-    facts = hpo.json("tune", hpo.study(function), code=7)
+    facts = hpo.json("tune", hpo.study(function, study=f"fails-{function}"), code=7)
     assert facts["status"] == "halted"
     assert "5 trials failed before any succeeded" in facts["reason"]
     assert re.search(says, facts["reason"]), facts["reason"]
+    hpo.settle()
+    named = {"flow_runs": {"name": {"any_": [f"tune-fails-{function}"]}}}
+    (run,) = ask(hpo.environment, "flow_runs/filter", named)
+    assert run["state_type"] == "FAILED" and facts["reason"].rstrip(".") in run["state"]["message"]
+    wanted = {"logs": {"flow_run_id": {"any_": [run["id"]]}}, "sort": "TIMESTAMP_ASC", "limit": 200}
+    first, *others = [line["message"] for line in ask(hpo.environment, "logs/filter", wanted)]
+    assert first.startswith("Failed, at ") and run["state"]["message"] in first, "a page opens with the oldest line"
+    assert others and not any(line.startswith("Failed, at ") for line in others)
 
 
 @pytest.mark.parametrize(

@@ -107,13 +107,15 @@ def tell_first(reason: str) -> None:
     A run's page opens with its log, the oldest line first; the reason stood below all others, and in the state's
     message, which is a tab away. The line has the time at which this process began, and says when it was written.
     """
-    began = datetime.fromtimestamp(psutil.Process().create_time(), UTC)
+    if flow_run.id is None:
+        return
+    began: Any = datetime.fromtimestamp(psutil.Process().create_time(), UTC)
     line = LogCreate(
         name="hpo",
         level=logging.ERROR,
         message=masked(f"Failed, at {datetime.now(UTC):%H:%M:%S} UTC: {reason}"),
         timestamp=began,
-        flow_run_id=UUID(str(flow_run.id)),
+        flow_run_id=UUID(flow_run.id),
     )
     try:
         with get_client(sync_client=True) as client:

@@ -191,7 +191,7 @@ class StudyArtifacts:
             words += f"\n\n{markdown_text(pool)}"
         page = study_markdown(study, words, links or {})
         shown: dict[str, tuple[str, Any, str]] = {"study": ("markdown", page, described)}
-        share = self._share()
+        share: Any = self._share()
         if share is None and (before := self._made.get("progress")) is not None:
             share = before[1].data  # nothing says how far a halted study is, and 2 jobs are not running any more
         if share is not None:
