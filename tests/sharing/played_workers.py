@@ -117,6 +117,8 @@ class Hopper(_Player):
             objective="lab:train",
             search=search or {"method": "random", "configs": 8, "max_resource": 2},
             data={"partitions": [{"name": each, "count": 1} for each in self.names], **(data or {})},
+            cluster={"kind": "address", "address": "tcp://10.0.0.5:8786"},
+            share={"weight": terms.get("weight", 1.0)},
         )
         self.study = Study.create(spec, MemoryJournal(), clock=self.clock)
         self.units = VirtualUnits(
