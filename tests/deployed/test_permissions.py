@@ -613,6 +613,11 @@ def test_the_form_shows_what_everybody_sets_and_folds_the_rest() -> None:
 def test_what_a_study_needs_is_not_called_optional() -> None:
     schema = parameter_schema(tune).model_dump()
     assert schema["required"] == ["objective", "metric", "numbers", "choices"]
+    begins = {name: schema["properties"][name].get("default") for name in schema["required"]}
+    wanted = {"objective": None, "metric": {"name": "val_loss", "mode": "min"}, "numbers": [], "choices": []}
+    assert begins == wanted
+    for name in ("numbers", "choices"):
+        assert schema["properties"][name]["minItems"] == 0, "or the newer UI takes an empty list for a missing one"
     assert schema["definitions"]["Metric"]["required"] == ["name"]
     assert "one row at least" in schema["properties"]["numbers"]["description"]
 

@@ -120,6 +120,8 @@ class Hopper(_Player):
             # with a stop rule models train a few at a time: what ran is read from the journal, which knows of units
             # once their job has ended
             stop={"total_resource": 1_000_000},
+            cluster={"kind": "address", "address": "tcp://10.0.0.5:8786"},
+            share={"weight": terms.get("weight", 1.0)},
         )
         self.study = Study.create(spec, MemoryJournal(), clock=self.clock)
         self.units = VirtualUnits(

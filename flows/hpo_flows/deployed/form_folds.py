@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
@@ -81,18 +82,35 @@ class Folding(BaseModel):
         return schema
 
 
+@dataclass(frozen=True)
+class _Begins:
+    """What a field begins with that is not called optional."""
+
+    value: Any
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        # without a least number of its own, the newer UI takes an empty list for one that is missing
+        least = {"minItems": 0} if isinstance(self.value, list) else {}
+        return handler(core) | {"default": self.value} | least
+
+
 def drawn_signature(function: Any, shown: Sequence[str], needed: Collection[str]) -> inspect.Signature:
     """What Prefect makes a form of, where a function takes more than the form shows at once.
 
     Args:
         shown: parameters on the form, in their order.
-        needed: those of them that are not called optional, though the function has a default.
+        needed: those of them that are not called optional, though the function has a default. The form begins with it.
     """
     parameters = inspect.signature(function).parameters
-    nothing = inspect.Parameter.empty
     return inspect.Signature([
-        parameters[name].replace(
-            kind=inspect.Parameter.KEYWORD_ONLY, default=nothing if name in needed else parameters[name].default
-        )
+        (_needed(parameters[name]) if name in needed else parameters[name]).replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for name in shown
     ])  # fmt: skip
+
+
+def _needed(parameter: inspect.Parameter) -> inspect.Parameter:
+    default = parameter.default
+    plain = default.model_dump(mode="json") if isinstance(default, BaseModel) else default
+    return parameter.replace(
+        default=inspect.Parameter.empty, annotation=Annotated[parameter.annotation, _Begins(plain)]
+    )
