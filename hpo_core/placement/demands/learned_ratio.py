@@ -111,7 +111,7 @@ def _rows(attempts: list[_Attempt]) -> list[RatioSeen]:
         return []
     levels, keys = sorted(kept), sorted(known)
     equations = np.zeros((sum(map(len, kept.values())), len(keys) + len(levels)))
-    seconds = []
+    seconds: list[float] = []
     for one in (one for level in levels for one in kept[level]):
         equations[len(seconds), keys.index(one.key)] = 1.0
         equations[len(seconds), len(keys) + levels.index(_level(one.load))] = 1.0
