@@ -51,8 +51,8 @@ def check_state(state: StudyState) -> None:
         trial = state.trials[number]
         assert wish.target > trial.resource and trial.abandoned is None and trial.all_results
     assert state.completed_jobs == sum(len(t.results) + len(t.further) for t in state.trials)
-    results = [result for trial in state.trials for result in trial.all_results]
-    assert state.finite_results == sum(result.loss is not None or bool(result.losses) for result in results)
+    every = [result for trial in state.trials for result in trial.all_results]
+    assert state.finite_results == sum(result.loss is not None or bool(result.losses) for result in every)
     assert state.reopened_at <= len(state.trials)
     assert state.infeasible_results == sum(r.infeasible for t in state.trials for r in t.all_results)
     assert state.abandoned_trials == sum(t.abandoned is not None for t in state.trials)
