@@ -31,27 +31,38 @@ def check(
     what: Annotated[str, typer.Argument(help="MODULE:FUNCTION, or the study's YAML file.", metavar="WHAT")],
     more_params: MoreParams = None,
     params: ParamsOption = None,
-    steps: Annotated[int, typer.Option("--steps", min=2, max=1000, help="Train so far.")] = 3,
-    at: Annotated[int, typer.Option("--at", min=1, help="Resume there.")] = 1,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", min=2, max=1000, help="Train so far; default: 3, then up to 27 in a minute."),
+    ] = None,
+    at: Annotated[
+        int | None, typer.Option("--at", min=1, help="Resume there and nowhere else; default: at 1, 3 and 9.")
+    ] = None,
     style: Annotated[
         str, typer.Option("--style", help="Of MODULE:FUNCTION: handle, train(trial); optuna, an Optuna objective.")
     ] = "handle",
     home: HomeOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train at once and with a resume, compare the bits, and name what differs and why."""
-    from hpo_core.training.exactness.resume_check import check_resume
+    """Train at once and with resumes, compare the bits, and name what differs and what nobody saves."""
+    from hpo_core.training.exactness.resume_check import LENGTHS, check_resume
 
     given = [*(params or ()), *(more_params or ())]
     try:
-        if at >= steps:
+        if at is not None and steps is None:
+            steps = at + 2
+        if at is not None and steps is not None and at >= steps:
             raise SpecError(f"--at {at} must lie before --steps {steps}: a resume trains further.")
         is_file = ":" not in what or Path(what).exists()
-        request = _of_study(what, given, home) if is_file else _of_function(what, given, style)
-        shown = ", ".join(f"{name} = {value!r}" for name, value in request.job.params.items())
-        _say(f"{request.objective}: 0 to {steps}, again, and 0 to {at} to {steps}, with {shown or 'no parameter'}")
+        request, longest = _of_study(what, given, home) if is_file else (_of_function(what, given, style), None)
+        shown = ", ".join(f"{name} = {value!r}" for name, value in request.job.params.items()) or "no parameter"
+
+        def say(what: str) -> None:
+            _say(f"{request.objective}: {what}, with {shown}")
+
         with tempfile.TemporaryDirectory(prefix="hpo-check-", ignore_cleanup_errors=True) as folder:
-            found = check_resume(request, Path(folder), at=at, last=steps)
+            most = LENGTHS[0] if longest is None else longest
+            found = check_resume(request, Path(folder), steps=steps, at=at, longest=most, say=say)
     except HpoError as error:  # whatever its own exit code: 1 says that something differs
         error.exit_code = NOT_RUN
         raise
@@ -63,7 +74,8 @@ def check(
         raise typer.Exit(DIFFERS)
 
 
-def _of_study(file: str, given: list[str], home: str | None) -> JobRequest:
+def _of_study(file: str, given: list[str], home: str | None) -> tuple[JobRequest, int | None]:
+    """The first job of a study, and how far its longest training goes."""
     from hpo_core.execution.requests import JobRequests
     from hpo_core.execution.single_trial import first_job, parse_params
     from hpo_core.partitioning import with_partitions
@@ -73,7 +85,7 @@ def _of_study(file: str, given: list[str], home: str | None) -> JobRequest:
     if spec.objective is None:
         raise SpecError(f"{file}: objective: is required to train; write package.module:function.")
     spec = spec.model_copy(update={"pythonpath": Home(home).import_folders(spec)})
-    return JobRequests(spec, "").of(first_job(spec, parse_params(given)))
+    return JobRequests(spec, "").of(first_job(spec, parse_params(given))), spec.search.outline().max_resource
 
 
 def _of_function(objective: str, given: list[str], style: str) -> JobRequest:
@@ -128,24 +140,39 @@ def _optuna_space(
 
 def _print(found: ResumeCheck) -> None:
     _print_part("twice from scratch", found.repeated)
+    resumed = f"with {'a resume' if len(found.at) == 1 else 'resumes'} at {', '.join(map(str, found.at))}"
     if found.tracked:
-        _print_part("with a resume", found.resumed)
-    else:
-        out.print(Text("with a resume: nothing is tracked, so each job trains from the start again", style="yellow"))
+        _print_part(resumed, found.resumed)
     causes = found.causes
     for line in ["likely causes, and their cures:", *(f"  - {cause}" for cause in causes)] if causes else ():
-        out.print(Text(terminal_text(line)), soft_wrap=True)
-    if found.exact:
-        tracked = ", ".join(found.tracked) or "nothing"
-        out.print(Text(terminal_text(f"exact (tracked: {tracked})"), style="green"), soft_wrap=True)
+        _print_line(line)
+    if not found.same_bits:
+        return
+    if not found.tracked:
+        _print_line(
+            "not resumed: nothing is tracked, so each job trains from the start again. What training changes belongs "
+            "into trial.track(...), before the loop.",
+            "yellow",
+        )
+    elif found.warnings:
+        _print_line(f"not proven: the same bits over {found.steps} steps, but not all that changed is saved:", "yellow")
         for line in found.warnings:
-            out.print(Text(terminal_text(f"told all the same: {line}"), style="yellow"), soft_wrap=True)
+            _print_line(f"  - {line}", "yellow")
+        _print_line("A variable that no later step needs may have a name that begins with an underscore.")
+    else:
+        _print_line(f"exact over {found.steps} steps, {resumed} (tracked: {', '.join(found.tracked)})", "green")
+        if found.no_longer:
+            _print_line(f"what changes later than that was not seen: {found.no_longer}", "yellow")
+
+
+def _print_line(line: str, style: str = "") -> None:
+    out.print(Text(terminal_text(line), style=style), soft_wrap=True)
 
 
 def _print_part(title: str, differences: tuple[Difference, ...]) -> None:
     out.print(Text(f"{title}: {'differs in' if differences else 'the same bits'}"))
     for difference in differences:
-        out.print(Text(terminal_text(f"  {difference.name}: {difference.what}"), style="yellow"), soft_wrap=True)
+        _print_line(f"  {difference.name}: {difference.what}", "yellow")
 
 
 def _say(line: str) -> None:

@@ -60,7 +60,7 @@ def test_hopping_linear_classifier(hpo: Runner) -> None:
     plain = split_and_read(hpo, "linear")
     plain["search"] |= {"configs": 3, "max_resource": 2}
     file = hpo.study(**plain)
-    assert "exact (tracked: model)" in hpo("check", file)
+    assert "exact over 3 steps, with a resume at 1 (tracked: model)" in hpo("check", file)
     first = hpo.json("tune", file)
     assert first["status"] == "finished" and first["best"]["value"] < 1.0
     assert all(values["val_accuracy"] > 0.5 for values in metrics(hpo, "hopping-linear").values())

@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 import torch
 
+from hpo_core.model.stage import Rung
+from hpo_core.model.trial import Job
 from hpo_core.training.exactness.comparison import differences, different_metrics, different_parts
-from hpo_core.training.exactness.resume_check import ResumeCheck
+from hpo_core.training.exactness.resume_check import ResumeCheck, check_resume
+from hpo_core.training.request import JobRequest
 from tests.conftest import make_spec
 
 FUNCTIONS = """
@@ -52,6 +55,52 @@ def unseeded(trial):
     trial.track(walk=walk)
     for _ in trial.steps():
         trial.report(loss=walk.step(np.random.default_rng().random()))
+
+def late(trial):
+    walk, rate = Walk(), 1.0
+    trial.track(walk=walk)
+    for step in trial.steps():
+        if step == 4:
+            rate /= 2
+        trial.report(loss=walk.step(rate))
+
+def unused(trial):
+    walk, best = Walk(), 1e9
+    trial.track(walk=walk)
+    for _ in trial.steps():
+        loss = walk.step()
+        best = min(best, loss)
+        trial.report(loss=loss)
+
+def nothing(trial):
+    for step in trial.steps():
+        trial.report(loss=1.0 / (step + 1))
+
+def limited(trial):
+    walk = Walk()
+    trial.track(walk=walk)
+    if trial.target > 5:
+        raise ValueError("no more than 5 epochs")
+    for _ in trial.steps():
+        trial.report(loss=walk.step())
+
+class Environment:
+    def __init__(self, seed):
+        self._np_random = np.random.default_rng(seed)
+
+def environment(trial):
+    walk, env = Walk(), [Environment(trial.seed)]
+    trial.track(walk=walk)
+    for _ in trial.steps():
+        trial.report(loss=walk.step(env[0]._np_random.random()))
+
+def grows(trial):
+    walk, seen, best = Walk(), [], 1.0
+    trial.track(walk=walk)
+    for step in trial.steps():
+        seen.append(step)
+        best = min(best, 1 / step) if step > 1 else best
+        trial.report(loss=walk.step(len(seen)))
 
 def fails(trial):
     raise ValueError("no \\x1b[2J data")
@@ -109,7 +158,8 @@ def run_check(folder: Path, *arguments: str, code: int, text: str = FUNCTIONS) -
 
 def test_exact_function(tmp_path: Path) -> None:
     said = run_check(tmp_path, "checked:exact", "--params", "lr=0.5", code=0)
-    assert "exact (tracked: walk, state)" in said and "lr = 0.5" in said and "causes" not in said
+    assert "exact over 27 steps, with resumes at 1, 3, 9 (tracked: walk, state)" in said
+    assert "lr = 0.5" in said and "causes" not in said and "not seen" not in said
     assert not (tmp_path / "home").exists()
 
 
@@ -121,13 +171,80 @@ def test_iterator_across_steps_is_named(tmp_path: Path) -> None:
     assert facts["causes"][0].startswith("numbers (itertools cycle) goes on from step to step")
 
 
+def check(folder: Path, function: str, **how: Any) -> ResumeCheck:
+    (folder / "own_checked.py").write_text(FUNCTIONS)
+    request = JobRequest(
+        study="check",
+        job=Job(0, 0, Rung(0, 0), 1, {}),
+        objective=f"own_checked:{function}",
+        metric="",
+        required="none",
+        seed=3,
+        folder="",
+        pythonpath=(str(folder),),
+    )
+    return check_resume(request, folder / "check", **how)
+
+
+def test_state_that_changes_late_is_found(tmp_path: Path) -> None:
+    found = check(tmp_path, "late")
+    assert (found.steps, found.at) == (27, (1, 3, 9)) and not found.same_bits
+    assert found.causes[0].startswith("rate changes in the loop and is not tracked")
+
+
+def test_state_that_changed_and_is_not_saved_is_no_proof(tmp_path: Path) -> None:
+    """Its value was needed in none of these steps; nobody knows of the next."""
+    said = run_check(tmp_path, "checked:unused", "--steps", "3", code=1)
+    assert "not proven: the same bits over 3 steps, but not all that changed is saved:\n  - best changes" in said
+    assert "exact over" not in said and "begins with an underscore" in said
+
+
+@pytest.mark.slow
+def test_nothing_tracked_is_not_exact(tmp_path: Path) -> None:
+    said = run_check(tmp_path, "checked:nothing", code=1)
+    assert "not resumed: nothing is tracked, so each job trains from the start again" in said and "exact" not in said
+
+
+@pytest.mark.slow
+def test_a_function_with_a_limit_of_its_own_is_checked_below_it(tmp_path: Path) -> None:
+    found = check(tmp_path, "limited")
+    assert found.exact and found.steps == 3 and "no more than 5 epochs" in found.no_longer
+
+
+@pytest.mark.slow
+def test_a_study_is_checked_no_further_than_it_trains(tmp_path: Path) -> None:
+    found = check(tmp_path, "late", longest=4)
+    assert (found.steps, found.at, found.exact) == (4, (1, 3), True) and not found.no_longer
+
+
+@pytest.mark.slow
+def test_slow_steps_are_checked_in_a_shorter_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpo_core.training.exactness.resume_check.SECONDS", 0.0)
+    found = check(tmp_path, "late")
+    assert found.exact and found.steps == 3 and "a step takes" in found.no_longer
+
+
+def test_the_generator_of_an_environment_is_named(tmp_path: Path) -> None:
+    found = check(tmp_path, "environment")
+    path = "env[0]._np_random"
+    cure = f"{path} (numpy Generator) draws in the loop and is not tracked: trial.track(np_random={path})."
+    assert found.causes == (cure,)
+
+
+@pytest.mark.slow
+def test_each_variable_is_named_once(tmp_path: Path) -> None:
+    """A job that is shorter sees less change."""
+    (line,) = check(tmp_path, "grows", steps=3, at=1).warnings
+    assert line.startswith("seen, best change in the loop")
+
+
 @pytest.mark.slow
 def test_other_reasons_are_told_apart(tmp_path: Path) -> None:
     assert "depends on the job's target" in run_check(tmp_path, "checked:by_target", code=1)
     said = run_check(tmp_path, "checked:unseeded", code=1)
     assert "twice from scratch: differs in" in said and "A random generator without a seed" in said
     said = run_check(tmp_path, "checked:optuna", "--style", "optuna", code=0)
-    assert "exact (tracked: optuna)" in said
+    assert "exact over 27 steps, with resumes at 1, 3, 9 (tracked: optuna)" in said
 
 
 @pytest.mark.slow
@@ -149,7 +266,8 @@ def test_what_cannot_run_has_its_own_exit_code(function: str, words: str, tmp_pa
 def test_study_file_and_torch(tmp_path: Path) -> None:
     plain = make_spec().plain() | {"objective": "checked:exact", "pythonpath": ["."]}
     (tmp_path / "study.yaml").write_text(json.dumps(plain))
-    assert "exact (tracked: model, optimizer, averaged)" in run_check(tmp_path, "study.yaml", code=0, text=TORCH)
+    words = "steps, with resumes at 1, 3, 9 (tracked: model, optimizer, averaged)"
+    assert words in run_check(tmp_path, "study.yaml", code=0, text=TORCH)
     (tmp_path / "study.yaml").write_text(json.dumps(plain | {"objective": "checked:forgets"}))
     said = run_check(tmp_path, "study.yaml", code=1, text=TORCH)
     assert "optimizer (torch Adam) changes in the loop and is not tracked" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from collections.abc import Callable
@@ -21,6 +22,8 @@ from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.training.child.attempt import run_attempt
 from hpo_core.training.exactness.fingerprints import MOST_NESTED, Saved, fingerprint
+from hpo_core.training.exactness.held_generators import held_generators
+from hpo_core.training.exactness.untracked_state import merged_warnings
 from hpo_core.training.request import JobRequest, decode_report, encode_report
 
 DATA = TensorDataset(torch.arange(8.0).reshape(8, 1))
@@ -311,3 +314,144 @@ def test_nested_data_is_looked_at_in_part() -> None:
     assert Counted.looked <= MOST_NESTED
     data[0][0] = 1.0
     assert fingerprint({"data": data, "count": [1]}, Saved()) != before, "the first ones are looked at"
+
+
+class Holder:
+    """An object of the user, with a generator somewhere inside."""
+
+    def __init__(self, **held: Any) -> None:
+        vars(self).update(held)
+
+
+class Slotted:
+    __slots__ = ("rng",)
+
+    def __init__(self) -> None:
+        self.rng = random.Random(1)
+
+
+def closed_over() -> Callable[[], float]:
+    rng = random.Random(2)
+    return lambda: rng.random()
+
+
+@pytest.mark.parametrize(
+    ("held", "path", "kind"),
+    [
+        (lambda: Holder(rng=np.random.default_rng(1)), "thing.rng", "numpy Generator"),
+        (lambda: Holder(inner=Holder(_np_random=np.random.default_rng(1))), "thing.inner._np_random", "numpy"),
+        (lambda: {"a": [random.Random(1)]}, "thing['a'][0]", "random Random"),
+        (lambda: Holder(order=torch.Generator()), "thing.order", "torch Generator"),
+        (lambda: (1, Slotted()), "thing[1].rng", "random Random"),
+        (closed_over, "thing.__closure__[0].cell_contents", "random Random"),
+        (lambda: random.Random(3).random, None, None),  # a builtin method: nothing leads to its owner
+        (lambda: functools.partial(max, np.random.RandomState(1)), "thing.args[0]", "numpy RandomState"),
+        (lambda: Holder(rng=np.random.default_rng(1)).__dict__.copy, None, None),
+        (lambda: torch.nn.Sequential(Drawing()), "thing._modules['0'].noise", "torch Generator"),
+    ],
+)
+def test_generators_inside_objects_are_named(run: Run, held: Any, path: str | None, kind: str | None) -> None:
+    def train(trial: Any) -> None:
+        thing, state = held(), State()
+        trial.track(state=state)
+        for _ in trial.steps():
+            for _, generator in held_generators([("thing", thing)]):
+                generator.manual_seed(3) if isinstance(generator, torch.Generator) else draw(generator)
+            trial.report(loss=1.0)
+
+    found = warnings(run(train))
+    if path is None:
+        assert found == ()
+    else:
+        (line,) = found
+        assert line.startswith(f"{path} ({kind}") and "draws in the loop and is not tracked: trial.track(" in line
+        assert line.endswith(f"={path}).")
+
+
+class Drawing(torch.nn.Module):
+    """Dropout with a generator of its own, which no state_dict() holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.noise = torch.Generator()
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        return batch * torch.rand(batch.shape, generator=self.noise)
+
+
+def draw(generator: Any) -> None:
+    generator.random() if hasattr(generator, "random") else generator.random_sample()
+
+
+def test_generators_that_are_saved_or_everybodys_are_not_named(run: Run) -> None:
+    class Agent:
+        def __init__(self) -> None:
+            self.rng = np.random.default_rng(1)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"rng": self.rng.bit_generator.state}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.rng.bit_generator.state = state["rng"]
+
+    def train(trial: Any) -> None:
+        agent, stream = Agent(), random.Random(1)
+        other = Holder(agent=agent, stream=stream, mine=np.random.mtrand._rand, ours=random._inst)  # type: ignore[attr-defined]
+        unused = Holder(rng=np.random.default_rng(2))
+        trial.track(agent=agent, stream=stream)
+        for _ in trial.steps():
+            agent.rng.random()
+            stream.random()
+            np.random.random()
+            trial.report(loss=random.random())
+        assert other and unused
+
+    assert warnings(run(train)) == ()
+
+
+def test_the_generator_of_a_tracked_module_is_named(run: Run) -> None:
+    """state_dict() of a torch module holds no generator."""
+
+    def train(trial: Any) -> None:
+        model = Drawing()
+        trial.track(model=model)
+        for _ in trial.steps():
+            trial.report(loss=model(torch.ones(2)).sum())
+
+    (line,) = warnings(run(train))
+    assert line.startswith("model.noise (torch Generator) draws in the loop")
+
+
+def test_a_generator_that_is_made_in_the_loop_is_named(run: Run) -> None:
+    def train(trial: Any) -> None:
+        env, state = Holder(_np_random=None), State()
+        trial.track(state=state)
+        for _ in trial.steps():
+            env._np_random = env._np_random or np.random.default_rng(1)
+            trial.report(loss=1.0)
+
+    (line,) = warnings(run(train))
+    assert line.startswith("env._np_random (numpy Generator) is made in the loop") and "reset(seed=trial.seed)" in line
+
+
+def test_an_object_with_a_generator_and_state_is_named_by_both(run: Run) -> None:
+    def train(trial: Any) -> None:
+        env, state = Holder(rng=random.Random(1), position=0.0), State()
+        trial.track(state=state)
+        for _ in trial.steps():
+            env.position += env.rng.random()
+            trial.report(loss=env.position)
+
+    assert [line.partition(" (")[0] for line in warnings(run(train))] == ["env", "env.rng"]
+
+
+def test_warnings_of_several_jobs_name_each_variable_once() -> None:
+    jobs = [
+        ("a, b change in the loop and are not tracked. If later steps or reports need them: ...",),
+        (
+            "env (lab Env) changes in the loop and is not tracked.",
+            "a changes in the loop and is not tracked. If later steps or reports need it: ...",
+        ),
+        ("env (lab Env) changes in the loop and is not tracked. Now.", "All ranks are alike.", "All is lost."),
+    ]
+    assert [line[:9] for line in merged_warnings(jobs)] == ["env (lab ", "All ranks", "All is lo", "a, b chan"]

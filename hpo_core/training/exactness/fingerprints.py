@@ -125,7 +125,8 @@ def _print(value: Any, saved: Saved, depth: int, left: list[int]) -> Hashable:
             return value.shape, str(value.dtype)
         return value.shape, str(value.dtype), zlib.crc32(np.ascontiguousarray(value).tobytes())
     if is_generator(value):
-        return None if depth else _generator_state(value)  # inside of others it is watched by itself
+        # inside of others it is watched by itself, also where it is made there in the loop
+        return _print(None, saved, depth, left) if depth else _generator_state(value)
     if isinstance(value, Mapping | list | tuple | set):
         return _of_container(value, saved, depth, left)
     if depth < 2 and is_known_object(value):

@@ -1,13 +1,16 @@
 """Proves that a training function resumes to the bit, or names what differs.
 
-It trains to the last step at once, twice, and once more with a resume on the way: each in fresh child processes,
+It trains to the last step at once, twice, and once more with resumes on the way: each in fresh child processes,
 through checkpoint files, with the code that a study uses. Two processes import the module, so what its import draws
 counts too.
+
+State that changes late (a patience that runs out, a schedule with a warm-up) is lost unseen in a short training. So
+where nobody says how far to train, three steps are followed by as many as take a minute, at most 27.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,15 @@ from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Metrics, Outcome, Report
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.exactness.comparison import Difference, differences, different_metrics
+from hpo_core.training.exactness.untracked_state import merged_warnings
 from hpo_core.training.request import JobRequest
 
+LENGTHS = (27, 9, 3)
+"""Steps that are trained, the most first."""
+RESUMES = (1, 3, 9)
+"""Where a training to so many steps is resumed, as in successive halving."""
+SECONDS = 60.0
+"""What all trainings of a longer check may be expected to take."""
 GENERATORS = "random generators"
 """The name of the global generators among the differences."""
 
@@ -38,10 +48,22 @@ class ResumeCheck(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it differs by the job's target: before anything was resumed, or in a number that is the target."""
     warnings: tuple[str, ...]
     """What the training loop changes that is not tracked."""
+    steps: int = 3
+    """To which it was trained."""
+    at: tuple[int, ...] = (1,)
+    """Where it was resumed."""
+    step_seconds: float = 0.0
+    no_longer: str = ""
+    """Why it was not trained further, where it would have been."""
+
+    @property
+    def same_bits(self) -> bool:
+        return not self.repeated and not self.resumed
 
     @property
     def exact(self) -> bool:
-        return not self.repeated and not self.resumed
+        """The same bits, from objects that are tracked, and nothing else changed that a later step could need."""
+        return self.same_bits and bool(self.tracked) and not self.warnings
 
     @property
     def causes(self) -> tuple[str, ...]:
@@ -69,39 +91,85 @@ class _Training(msgspec.Struct):
     curve: dict[int, Metrics]
     tracked: dict[str, Any]
     random: dict[str, Any]
-    warnings: Sequence[str]
+    warnings: Sequence[Sequence[str]]
+    seconds: float = 0.0
 
 
-def check_resume(request: JobRequest, folder: Path, *, at: int = 1, last: int = 3) -> ResumeCheck:
-    """Train 0 to ``last`` at once, twice, and 0 to ``at`` to ``last``; compare all that was tracked and reported.
+def check_resume(
+    request: JobRequest,
+    folder: Path,
+    *,
+    steps: int | None = None,
+    at: int | None = None,
+    longest: int = LENGTHS[0],
+    say: Callable[[str], None] = lambda _: None,
+) -> ResumeCheck:
+    """Train to ``steps`` at once, twice, and with resumes; compare all that was tracked and reported.
 
     Args:
         request: a first job of the trial; its target and folder are replaced.
         folder: an empty folder for checkpoints and logs.
+        steps: how far; None: 3, then up to 27 where that is expected to take less than a minute.
+        at: the only place of a resume; None: 1, 3 and 9, as far as these lie before the last step.
+        longest: of a training in the study; no more is trained than that, and than 3.
+        say: told what is trained.
 
     Raises:
-        SpecError: there is no such training function.
+        SpecError: there is no such training function, or it cannot be called with the trial alone.
         ObjectiveError: it cannot be imported, or a training failed or diverged.
     """
     trainers = [Trainer(request.objective, request.pythonpath, threads=request.threads) for _ in range(2)]
     try:
         for trainer in trainers:
             trainer.prepare()
-        once = _train(trainers[:1], request, folder / "once", (last,))
-        again = _train(trainers[1:], request, folder / "again", (last,))
-        resumed = _train(trainers, request, folder / "resumed", (at, last))
+        first = LENGTHS[-1] if steps is None else steps
+        found = _check(trainers, request, folder / str(first), first, at, say)
+        if steps is not None or not found.same_bits or not found.tracked:
+            return found
+        for length in (min(length, longest) for length in LENGTHS):
+            if length <= first:
+                break
+            if 3 * length * found.step_seconds > SECONDS:
+                why = f"a step takes {found.step_seconds:.1f} s; --steps {length} looks further"
+            else:
+                try:
+                    longer = _check(trainers, request, folder / str(length), length, at, say)
+                    return msgspec.structs.replace(longer, no_longer=found.no_longer)
+                except ObjectiveError as error:  # the function may have a limit of its own
+                    why = str(error).partition("\n")[0]
+            found = msgspec.structs.replace(found, no_longer=why)
+        return found
     finally:
         for trainer in trainers:
             trainer.close()
-    early = {step: metrics for step, metrics in once.curve.items() if step <= at}
+
+
+def _check(
+    trainers: Sequence[Trainer],
+    request: JobRequest,
+    folder: Path,
+    last: int,
+    at: int | None,
+    say: Callable[[str], None],
+) -> ResumeCheck:
+    places = tuple(place for place in RESUMES if place < last) if at is None else (at,)
+    say(f"0 to {last}, again, and {' to '.join(map(str, (0, *places, last)))}")
+    once = _train(trainers[:1], request, folder / "once", (last,))
+    again = _train(trainers[1:], request, folder / "again", (last,))
+    resumed = _train(trainers, request, folder / "resumed", (*places, last))
+    early = {step: metrics for step, metrics in once.curve.items() if step <= places[0]}
     by_resume = _between(once, resumed)
+    targets = tuple(f": {last} and {place}" for place in places)
     return ResumeCheck(
         tracked=tuple(once.tracked),
         repeated=_between(once, again),
         resumed=by_resume,
         by_target=bool(different_metrics(early, {step: resumed.curve.get(step, {}) for step in early}))
-        or any(f": {last} and {at}" in difference.what for difference in by_resume),
-        warnings=tuple(dict.fromkeys([*once.warnings, *resumed.warnings])),
+        or any(target in difference.what for difference in by_resume for target in targets),
+        warnings=merged_warnings([*once.warnings, *resumed.warnings]),
+        steps=last,
+        at=places,
+        step_seconds=once.seconds / last,
     )
 
 
@@ -124,7 +192,8 @@ def _train(trainers: Sequence[Trainer], request: JobRequest, folder: Path, targe
             )
         checkpoint = report.checkpoint
         found.curve |= {point.resource: point.metrics for point in report.curve} | {target: report.metrics}
-        found.warnings = [*found.warnings, *(report.warnings or ())]
+        found.warnings = [*found.warnings, report.warnings or ()]
+        found.seconds += report.ended - report.started
     if checkpoint is not None:
         tree = files.load(folder, checkpoint, "checkpoints")
         found.tracked, found.random = tree["tracked"], tree["random"]

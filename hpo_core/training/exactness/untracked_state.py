@@ -55,7 +55,10 @@ class LoopWatch:
         self._found: Callable[[], Iterable[tuple[str, Any]]] | None = variables
         self._names: frozenset[str] | None = None
         tensors = frozenset(address_of(tensor) for item in tracked.values() for tensor in tensors_of(item))
-        self._saved = Saved(_parts_of(tracked), tensors)
+        generators = _saved_generators(tracked)
+        self._saved = Saved(_parts_of(tracked) | generators, tensors)
+        self._whole = generators | {id(item) for item in tracked.values() if not unsaved_by_its_owner(item)}
+        """Ids of what is saved with all generators inside it."""
         self._before = {name: _Seen(is_plain(value), self._print(value)) for name, value in self._variables()}
         self._held = {path: (held, self._print(held)) for path, held in self._held_generators()}
 
@@ -103,7 +106,7 @@ class LoopWatch:
         return list(held_generators([each for each in lasting if each[0] in self._names], self._is_saved))
 
     def _is_saved(self, value: Any) -> bool:
-        return id(value) in self._saved.objects
+        return id(value) in self._whole
 
     def _held_line(self, path: str, held: Any) -> str | None:
         before, state = self._held.get(path, (None, None))
@@ -155,15 +158,19 @@ class LoopWatch:
 
 
 def _parts_of(tracked: Mapping[str, Any]) -> frozenset[int]:
-    """Ids of tracked objects, of their modules, and of generators that they hold."""
+    """Ids of tracked objects and of their modules."""
     found: set[int] = set()
     for item in tracked.values():
         found.add(id(item))
         if is_torch_module(item):
             found.update(id(module) for module in item.modules())
-        if not unsaved_by_its_owner(item):
-            found.update(id(held) for _, held in held_generators([("", item)]))
     return frozenset(found)
+
+
+def _saved_generators(tracked: Mapping[str, Any]) -> frozenset[int]:
+    """Ids of tracked generators, and of those inside tracked objects that save more than their tensors."""
+    owners = [("", item) for item in tracked.values() if not unsaved_by_its_owner(item)]
+    return frozenset(id(item) for _, item in (*owners, *held_generators(owners)) if is_generator(item))
 
 
 def _is_loader(value: Any) -> bool:
