@@ -9,6 +9,7 @@ import pytest
 
 from hpo_core.journal.pools import MemoryPools
 from hpo_core.model.rng import Stream
+from hpo_core.report.hopping.hop_lanes import units_of
 from hpo_core.report.jobs.pool_slots import Busy, idle, in_use, mean_of, pool_slots
 from hpo_core.report.study.job_timeline import jobs_over_time, short_names
 from hpo_core.report.study.series import Series, read_series
@@ -18,6 +19,7 @@ from tests.report.packed_study import packed_study
 from tests.report.test_report import World
 from tests.sharing.played_packing import PackedPlayer, PlayedDevices, gpus
 from tests.sharing.played_pool import PlayedPool, Player
+from tests.sharing.played_workers import Hopper, PlayedCluster
 
 ENDLESS = {"method": "random", "configs": 100_000, "max_resource": 1}
 LADDER = {"method": "asha", "configs": 60, "min_resource": 1, "max_resource": 9, "reduction_factor": 3}
@@ -86,6 +88,20 @@ def test_whole_devices_of_a_pool_are_counted_once_each() -> None:
     assert at(held, 25.0) == 1 == at(used, 25.0)
     beside = dict(held)
     assert all(value <= at(held, time) for time, value in used if time in beside)
+
+
+def test_workers_of_models_that_hop_are_drawn_as_far_as_the_journal_knows() -> None:
+    pools = MemoryPools()
+    holdings = {f"worker-{number}": [number] for number in range(4)}
+    players = [Hopper(name, pools, holdings) for name in ("one", "two")]
+    PlayedCluster(dict.fromkeys(holdings, 1), *players).play(200.0)
+    series = read_series(players[0].study.journal.entries("one"))
+    figure = drawn(series)
+    (used,) = figure.data
+    units = sum(one.ended - one.started for one in units_of(series))
+    assert figure.title == f"Workers of the pool over time: {units / series.wall:.2f} in use in the mean"
+    assert used["name"] == "workers in use" and max(used["y"]) <= 4
+    assert "is not in its journal" in figure.caption and "tcp://10.0.0.5:8786" in figure.caption
 
 
 def test_what_has_a_name_counts_once_and_what_has_none_by_its_slots() -> None:
