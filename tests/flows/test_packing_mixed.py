@@ -35,6 +35,7 @@ PACKING: dict[str, Any] = {
     "memory": {"CPU": PROCESSORS},
     "by": ["gb"],
     "demand": {"compute": 33, "cores": 0.05},  # three at once on a device; how much memory is measured
+    "oversubscribe": 1,
 }
 SEARCHES: dict[str, dict[str, Any]] = {
     "grid": {"method": "grid", "max_resource": 2, "points": {"x": 16}},

@@ -128,6 +128,12 @@ def test_memory_is_never_oversubscribed() -> None:
     assert len(placer.place(jobs_of(20))) == 4, "compute has room for ten"
 
 
+def test_where_memory_is_what_is_short_no_ratio_is_tried() -> None:
+    placer = packed(memory="2GB")
+    _, ratios = play(placer, jobs_of(60), waits, kinds=KINDS)
+    assert set(ratios) == {1.0} and placer.estimates.ratios.seen("A100")
+
+
 def test_what_a_study_states_wins_and_nothing_is_tried() -> None:
     placer = packed(1)
     _, ratios = play(placer, jobs_of(90), waits, kinds=KINDS)

@@ -132,4 +132,6 @@ def _next(rows: list[RatioSeen], attempts: list[_Attempt]) -> float:
     if best is not rows[-1]:
         return best.ratio
     room = best.load + sorted(one.of_each for one in attempts)[len(attempts) // 2]
-    return next((ratio for ratio in LADDER if ratio > best.ratio and ratio >= room - 1e-9), best.ratio)
+    if room <= best.ratio:  # something else is short: more compute would change nothing
+        return best.ratio
+    return next((ratio for ratio in LADDER if ratio >= room - 1e-9), best.ratio)
