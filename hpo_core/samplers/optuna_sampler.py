@@ -100,7 +100,11 @@ def check_sampler(name: str, arguments: Mapping[str, Any]) -> None:
     known = optuna_samplers()
     if name not in known and name not in _OWN:
         if name in _NOT_OFFERED:
-            raise ValueError(f"sampler {name!r} is not offered: {_NOT_OFFERED[name]}")
+            offered = ", ".join(_OWN), ", ".join(known)
+            raise ValueError(
+                f"sampler {name!r} is not offered: {_NOT_OFFERED[name]}; use random, {offered[0]}, or one of Optuna's: "
+                f"{offered[1]}"
+            )
         raise ValueError(f"sampler {name!r} is unknown: {listed_and_meant(name, ['random', *_OWN, *known])}")
     takes = list(inspect.signature(_class_of(name)).parameters)
     for argument in arguments:

@@ -58,12 +58,14 @@ class World:
         start: float = 1_760_000_000.0,
         metric: str = "val_loss",
         name: str = "digits-mlp",
+        training: dict[str, Any] | None = None,
     ) -> None:
         self.now = start
         self.slots, self.mode, self.metric = slots, mode, metric
         self.failing, self.diverging = failing, diverging
         self.journal = MemoryJournal()
         plain = {"study": name, "metric": {"name": metric, "mode": mode}, "space": space, "search": search}
+        plain["training"] = training or {}
         self.study = Study.create(plain, self.journal, clock=lambda: self.now)
 
     def entries(self) -> list[Entry]:
@@ -149,7 +151,7 @@ def test_one_trial(tmp_path: Path) -> None:
 
 def test_everything_diverged(tmp_path: Path) -> None:
     space = {**SPACE, "learning_rate": {"type": "float", "low": 0.8, "high": 1.0}}
-    world = World(search={**ASHA, "configs": 25}, space=space, failing=False).play()
+    world = World(search={**ASHA, "configs": 25}, space=space, failing=False, training={"fail_fast": None}).play()
     page = written(world, tmp_path)
     keys = {figure.key for figure in figures(read_series(world.entries()))}
     assert keys == {"ladder", "rungs", "jobs"}
