@@ -15,6 +15,8 @@ from hpo_core.model.partition_file import PartitionFile, Signature, signature_of
 READ_SPEED = 50e6
 """Bytes a second that a worker is taken to read at least when it computes digests (a busy network file system)."""
 
+_READING = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+
 SETTLED_SECONDS = 2.0
 """How long ago a file must have changed for its digest to be remembered: one that is written twice between two ticks of
 the file system's clock (milliseconds; up to 2 s on some) has the same times before and after. Git has the same rule for
@@ -58,6 +60,8 @@ class Holdings:
         self.folder = Path(folder)
         self._files = tuple(files)
         self._digests: dict[str, tuple[Signature, str]] = {}
+        self.reading = False
+        """Whether a file is being read, which may take minutes: its digest is computed."""
         self._once_held: set[str] = set()
         self._doubted: set[str] = set()
         """Are to be read again as a whole."""
@@ -124,10 +128,14 @@ class Holdings:
         known = self._digests.get(file.name)
         if read or known is None or known[0] != signature_of(status):
             settled = abs(time.time_ns() - status.st_ctime_ns) >= SETTLED_SECONDS * 1e9
-            with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as opened:
-                digest = hashlib.file_digest(opened, "sha256").hexdigest()
-                if signature_of(os.fstat(opened.fileno())) != signature_of(status):
-                    return "changed while it was read; it is looked at again"
+            self.reading = True
+            try:
+                with os.fdopen(os.open(path, _READING), "rb") as opened:
+                    digest = hashlib.file_digest(opened, "sha256").hexdigest()
+                    if signature_of(os.fstat(opened.fileno())) != signature_of(status):
+                        return "changed while it was read; it is looked at again"
+            finally:
+                self.reading = False
             known = signature_of(status), digest
             if settled:
                 self._digests[file.name] = known

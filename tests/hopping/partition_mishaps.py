@@ -40,6 +40,11 @@ def _blink(path: Path) -> None:
         away.rename(path.parent)
 
 
+def _break_the_disk(path: Path) -> None:
+    """What reading an open file on a broken disk, or a mount that went, raises: it names no file."""
+    raise OSError(5, "Input/output error")
+
+
 def _forbid(path: Path) -> None:
     path.chmod(0)
     raise PermissionError(13, "Permission denied", str(path))
@@ -48,6 +53,11 @@ def _forbid(path: Path) -> None:
 def _nothing(path: Path) -> None:
     """The partition is intact: the function itself is wrong."""
     raise ValueError("a bug of the user")
+
+
+def _asks_nobody(path: Path) -> None:
+    """The network, not the partition."""
+    raise ConnectionError(110, "Connection timed out")
 
 
 def _misses_another_file(path: Path) -> None:
@@ -59,8 +69,10 @@ MISHAPS: dict[str, Callable[[Path], None]] = {
     "truncate": _truncate,
     "replace": _replace_with_a_copy,
     "blink": _blink,
+    "broken": _break_the_disk,
     "forbid": _forbid,
     "bug": _nothing,
+    "network": _asks_nobody,
     "other": _misses_another_file,
 }
 
@@ -69,7 +81,7 @@ def _happens(path: Path) -> None:
     note = path.with_name("mishap")
     if note.exists():
         what = note.read_text()
-        if what not in ("bug", "other"):
+        if what not in ("bug", "network", "other"):
             note.unlink()
         MISHAPS[what](path)
 

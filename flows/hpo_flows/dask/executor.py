@@ -245,8 +245,11 @@ class DaskExecutor:
         }
 
     def announcing(self) -> bool:
-        """Where models hop: whether a worker is there that has not said yet which partitions it holds."""
-        return self._watch is not None and not self._watch.holdings().keys() >= set(self._watch.well())
+        """Where models hop: whether a worker has not said yet which partitions it holds, or reads one now."""
+        if self._watch is None:
+            return False
+        held = self._watch.holdings()
+        return any(one.reading for one in held.values()) or not held.keys() >= set(self._watch.well())
 
     def problems(self) -> Mapping[str, str]:
         """Where models hop: by name of a partition that is on a worker and cannot be used, why."""

@@ -58,6 +58,8 @@ class Held(NamedTuple):
     """By name of one that is there and cannot be used: why."""
     looked: int = 0
     """The larger, the later it was said."""
+    reading: bool = False
+    """Whether one is being read there, which may then count."""
 
 
 class WorkerFacts(NamedTuple):
@@ -364,7 +366,7 @@ def _decoded(sent: tuple[Any, ...], kind: str | None, folder: str) -> WorkerFact
 
 def _held(sent: Any, folder: str) -> Held | None:
     try:
-        return Held(*msgspec.convert(sent[folder], tuple[frozenset[int], dict[str, str], int]))
+        return Held(*msgspec.convert(sent[folder], tuple[frozenset[int], dict[str, str], int, bool]))
     except (KeyError, TypeError, ValueError, msgspec.ValidationError):
         return None
 

@@ -11,7 +11,7 @@ from hpo_core.model.errors import HpoError
 MISSING_SECONDS = 60.0
 """How long a partition that some model needs may lie on no worker before the study stops.
 
-Not counted while some worker has not said what it holds, for as long as reading all partitions may take.
+Not counted while some worker has not said what it holds, or reads one again, for as long as reading all may take.
 """
 REASONS = 3
 """Of so many such partitions it is said why they do not count."""
@@ -45,7 +45,7 @@ class MissingPartitions:
         self._useless = (
             f"Partition {name} of study {self._study!r} failed again and again while models trained on it, and was in "
             f"its place each time that it was looked at: {why} Nothing recorded is lost: look at the disk or the mount "
-            f"that it lies on, then `hpo resume {self._study}`."
+            f"that it lies on, and that the training function does not write to it, then `hpo resume {self._study}`."
         )
 
     def check(self, halted: Sequence[Halted], units: UnitExecutor) -> None:

@@ -20,7 +20,8 @@ class UnitExecutor(Executor, Protocol):
         ...
 
     def announcing(self) -> bool:
-        """Whether a worker is there that has not said yet what it holds: it may have to compute digests first."""
+        """Whether a worker is there that has not said yet what it holds, or reads a partition again: it may have to
+        compute digests first."""
         ...
 
     def problems(self) -> Mapping[str, str]:

@@ -15,9 +15,10 @@ LOOK_SECONDS = 2.0
 FIRST_SECONDS = 2.0
 """How long the first look may take for its answer to be waited for."""
 
-Held = tuple[list[int], dict[str, str], int]
-"""Places of the partitions that lie here; by name, why others that are here cannot be used; and a number that is larger
-for each look, and each doubt, than for those before, also where this process is started again."""
+Held = tuple[list[int], dict[str, str], int, bool]
+"""Places of the partitions that lie here; by name, why others that are here cannot be used; a number that is larger for
+each look, and each doubt, than for those before, also where this process is started again; and whether a partition is
+being read now, which may then count."""
 
 
 class _Watched:
@@ -32,7 +33,7 @@ class _Watched:
         """Held while ``held`` is changed: a doubt must not be forgotten for a look that ends at the same moment."""
         self._doubts = 0
         self._looked = -float("inf")
-        self.held: Held = ([], {}, 0)
+        self.held: tuple[list[int], dict[str, str], int] = ([], {}, 0)
         self.known = threading.Event()
         """Set once the first look has ended."""
 
@@ -113,7 +114,11 @@ def held_partitions() -> dict[str, Held]:
     studies = dict(_watched)
     for watched in studies.values():
         watched.look_soon()
-    return {folder: watched.held for folder, watched in studies.items() if watched.known.is_set()}
+    return {
+        folder: (*watched.held, watched.holdings.reading)
+        for folder, watched in studies.items()
+        if watched.known.is_set()
+    }
 
 
 def seen_signature(study_folder: str, name: str) -> Signature | None:

@@ -24,6 +24,8 @@ _loaded: OrderedDict[tuple[str, str], tuple[Signature | None, Any]] = OrderedDic
 _AWAY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO, errno.ESTALE, errno.EIO, errno.EREMOTEIO,
                    errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ETIMEDOUT})  # fmt: skip
 """Errors of a file that is not there, or whose file system is not."""
+_OF_STORAGE = frozenset({errno.EIO, errno.ESTALE, errno.EREMOTEIO})
+"""Those of them that nothing but files can have: reading an open one names none."""
 
 
 class PartitionGoneError(ObjectiveError):
@@ -59,13 +61,10 @@ def signature_here(request: JobRequest, name: str) -> Signature | None:
         return None
 
 
-def is_away(error: BaseException, request: JobRequest, *, loading: bool = False) -> bool:
+def is_away(error: BaseException, request: JobRequest) -> bool:
     """Whether an exception came of a partition of the request: it, or its file system, was not there.
 
     That may be over when it is looked at: a mount that blinks brings back the very same file.
-
-    Args:
-        loading: nothing but a partition was being read: an error that names no file is of it, too.
     """
     top = Path(folder_here(request.partition_folder, os.environ))
     paths = {top / name for name in (*request.partitions, *request.validation)}
@@ -74,7 +73,7 @@ def is_away(error: BaseException, request: JobRequest, *, loading: bool = False)
             return True
         if isinstance(one, OSError) and one.errno in _AWAY:
             of = one.filename.decode(errors="replace") if isinstance(one.filename, bytes) else one.filename
-            if (of is None and loading and one.errno != errno.ENOENT) or (of is not None and Path(str(of)) in paths):
+            if one.errno in _OF_STORAGE if of is None else Path(str(of)) in paths:
                 return True
     return False
 
@@ -115,7 +114,7 @@ def partition_data(request: JobRequest, name: str) -> Any:
             known = signature, load(path)
         except Exception as error:
             what = f"could not load partition {path}: {type(error).__name__}: {error}"
-            gone = signature_here(request, name) != signature or is_away(error, request, loading=True)
+            gone = signature_here(request, name) != signature or is_away(error, request)
             raise (PartitionGoneError if gone else ObjectiveError)(f"data.load = {request.load!r} {what}") from error
         partition_path(request, name)  # still the one that was looked at
         _loaded[key] = known
