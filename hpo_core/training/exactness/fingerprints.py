@@ -71,6 +71,12 @@ def is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def is_loader(value: Any) -> bool:
+    """Whether it is a data loader of torch."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and isinstance(value, data.DataLoader)
+
+
 def is_torch_module(value: Any) -> bool:
     """Whether it is a torch module (and not its class)."""
     torch = sys.modules.get("torch")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hpo_core.training.exactness.fingerprints import MOST_ITEMS, is_generator, is_tensor, is_torch_module
+from hpo_core.training.exactness.fingerprints import MOST_ITEMS, is_generator, is_loader, is_tensor, is_torch_module
 
 MOST_OBJECTS = 5000
 """So many objects are looked into; it takes some milliseconds."""
@@ -76,6 +76,9 @@ def _is_leaf(value: Any) -> bool:
 
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:
     """What an object holds: how an expression goes on from it, and the inner object."""
+    if is_loader(value):  # its samplers are seeded anew by libraries, and its own generator is asked for apart
+        yield from ((".dataset", value.dataset), (".collate_fn", value.collate_fn))
+        return
     if isinstance(value, Mapping):
         if type(value).__module__ in ("builtins", "collections") and len(value) <= MOST_ITEMS:
             yield from ((f"[{key!r}]", item) for key, item in list(value.items()) if isinstance(key, str | int))

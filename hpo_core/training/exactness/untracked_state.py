@@ -8,7 +8,6 @@ proves that a resume is exact. Names with a leading underscore are left out.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
@@ -23,6 +22,7 @@ from hpo_core.training.exactness.fingerprints import (
     is_generator,
     is_iterator,
     is_known_object,
+    is_loader,
     is_plain,
     is_torch_module,
     tensors_of,
@@ -82,7 +82,7 @@ class LoopWatch:
             if line is not None:
                 told.add(id(value))
                 lines.append(line)
-                if _is_loader(value):
+                if is_loader(value):
                     told |= {id(value.generator), id(getattr(value.sampler, "generator", None))}
         for path, held in self._held_generators():
             if id(held) not in told and (line := self._held_line(path, held)) is not None:
@@ -147,7 +147,7 @@ class LoopWatch:
             is_plain(value)
             or is_iterator(value)
             or is_generator(value)
-            or _is_loader(value)
+            or is_loader(value)
             or isinstance(value, Mapping | list | set)
             or hasattr(type(value), "__array__")
         ):
@@ -173,13 +173,8 @@ def _saved_generators(tracked: Mapping[str, Any]) -> frozenset[int]:
     return frozenset(id(item) for _, item in (*owners, *held_generators(owners)) if is_generator(item))
 
 
-def _is_loader(value: Any) -> bool:
-    data = sys.modules.get("torch.utils.data")
-    return data is not None and isinstance(value, data.DataLoader)
-
-
 def _loader_line(name: str, value: Any, saved: frozenset[int]) -> str | None:
-    if not _is_loader(value):
+    if not is_loader(value):
         return None
     if value.num_workers and value.persistent_workers and not hasattr(value, "load_state_dict"):
         return (
@@ -278,7 +273,7 @@ def untrackable(name: str, item: Any) -> str:
             f"{start}, an iterator whose position cannot be saved. Make a new one in each step, or choose the data by "
             "a random generator and track that."
         )
-    if _is_loader(item):
+    if is_loader(item):
         return (
             f"{start}, which has no state between epochs. Track nothing for it (the global generators are saved), or "
             f"its own generator: trial.track({name}={name}.generator)."
