@@ -1,4 +1,4 @@
-"""Figures of the code: lines, files, questions about modes, names, docstrings. `python -m tests.shape.figures` prints them."""
+"""Figures of the code: lines, files, questions about modes, names, docstrings (printed by `tests.shape.figures`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.shape.imports import ROOT, graph, modules, tree
+from tests.shape.imports import graph, modules, tree
 
 SMALL = 40
 """A file with fewer code lines is small."""
@@ -37,10 +37,8 @@ def code_lines(path: Path) -> int:
 def _documented(top: ast.AST) -> Iterator[ast.Constant]:
     """Docstrings of a module and of what is defined in it, and the strings below attributes."""
     for node in ast.walk(top):
-        for statement in getattr(node, "body", None) or [] if not isinstance(node, ast.Lambda | ast.IfExp) else []:
-            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-                if isinstance(statement.value.value, str):
-                    yield statement.value
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value
 
 
 def all_code_lines() -> int:
@@ -62,8 +60,8 @@ def single_importers() -> list[str]:
 def mode_questions() -> list[tuple[str, int]]:
     """Lines (module, line) that ask which mode a study is in, outside the spec and where a run is assembled.
 
-    A question compares ``spec.packing``, ``spec.data``, ``spec.share``, ``training.gang`` or ``spec.scaling`` with None,
-    1 or ``"auto"``, or takes it as a condition.
+    A question compares ``spec.packing``, ``spec.data``, ``spec.share``, ``training.gang`` or ``spec.scaling``, or takes
+    it as a condition.
     """
     found = set()
     for name, path in modules().items():

@@ -41,7 +41,7 @@ LAYERS = [
 MOST_FILES = 25
 """Modules of one folder, ``__init__`` aside."""
 
-SAME_NAME = {"__main__", "registry", "rungs", "worker", "connection", "executor", "exactness"}
+SAME_NAME = {"__main__", "registry", "rungs", "worker", "connection", "executor"}
 """Base names that two folders may share: each room has its registry; these words mean one thing in each place."""
 
 
