@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hpo_core.model.errors import SpecError
 from hpo_core.model.short_text import shown
-from hpo_core.partitioning.tables import (
+from hpo_core.partitioning.example_tables import (
     CsvLines,
     Examples,
     FileFormat,
