@@ -11,7 +11,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.spec import AddressClusterSpec
 from hpo_flows.dask.clusters.kind import ClusterError, ClusterKind
 
-_NAMES = {"tls_ca_file": "tls_ca_file", "tls_cert": "tls_client_cert", "tls_key": "tls_client_key"}
+CONNECT_SECONDS = 30.0
 
 
 def security_of(cluster: AddressClusterSpec) -> Security | None:
