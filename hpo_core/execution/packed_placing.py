@@ -36,8 +36,6 @@ def placer_of(study: Study) -> Placer:
         study=spec.study,
         by=deciding_parameters(spec.search_space(), spec.constants, packing.by),
         stated=StatedDemand.read(packing.demand.stated()),
-        quantile=packing.safety,
-        profiles=packing.profiles,
         past=past,
     )
     placer = SharedDevices(

@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 
 from hpo_core.hopper.board import Board, HopWorker, Waiting
+from hpo_core.hopper.hop_policies import Remaining
 from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.played_hops import play
-from hpo_core.hopper.remaining import Remaining
 from hpo_core.model.errors import HpoError
 
 Place = tuple[int, int]
