@@ -123,11 +123,6 @@ class CheckpointSpec(Part):
         ge=1,
         description="Number of all checkpoints together; 2 is the least that can work: the best and one being written.",
     )
-    removal: Literal["expected_loss", "final_place"] = Field(
-        default="expected_loss",
-        description="What goes first within a limit. expected_loss: the least chance of promotion times units of "
-        "training; final_place: the least chance to be among the best in the end, as older studies decided.",
-    )
     folder: str | None = Field(
         default=None,
         pattern=r"^[a-z][a-z0-9+.-]*://[^@?#*\[\]]+$",
