@@ -16,8 +16,8 @@ from hpo_core.model.errors import SpecError
 from hpo_core.model.limit_checks import at_most
 from hpo_core.model.rng import Stream
 from hpo_core.model.short_text import some
-from hpo_core.model.space.conditions import Scalar, Test, Value, optuna_choice, said, same_scalar, scalar_key
 from hpo_core.model.space.parameter import Change, ParameterType
+from hpo_core.model.space.value_tests import Scalar, Test, Value, optuna_choice, said, same_scalar, scalar_key
 
 if TYPE_CHECKING:
     from optuna import Trial

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from hpo_core.model.rng import Stream
-from hpo_core.model.space.conditions import Test
 from hpo_core.model.space.number import NumberParameter
 from hpo_core.model.space.parameter import Change
+from hpo_core.model.space.value_tests import Test
 
 if TYPE_CHECKING:
     from optuna import Trial

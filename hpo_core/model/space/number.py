@@ -19,8 +19,8 @@ from pydantic import (
 from hpo_core.model import limits
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
-from hpo_core.model.space.conditions import Test, same_scalar, scalar_key
 from hpo_core.model.space.parameter import Change, ParameterType
+from hpo_core.model.space.value_tests import Test, same_scalar, scalar_key
 
 if TYPE_CHECKING:
     from optuna import Trial

@@ -20,7 +20,7 @@ from hpo_core.model.limit_checks import at_most
 from hpo_core.model.rng import Stream
 from hpo_core.model.settings import check_numbers
 from hpo_core.model.short_text import shortened, shown
-from hpo_core.model.space.conditions import Test, When, alternatives, said
+from hpo_core.model.space.value_tests import Test, When, alternatives, said
 
 if TYPE_CHECKING:
     from optuna import Trial

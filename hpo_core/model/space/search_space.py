@@ -9,9 +9,9 @@ from typing import Any
 from hpo_core.model.errors import SpecError
 from hpo_core.model.rng import Stream
 from hpo_core.model.short_text import meant_or_known
-from hpo_core.model.space.conditions import Condition, alternatives, holds, in_words, said
 from hpo_core.model.space.number import NumberParameter, check_range
 from hpo_core.model.space.parameter import ParameterType
+from hpo_core.model.space.value_tests import Condition, alternatives, holds, in_words, said
 from hpo_core.model.trial import Params
 
 
