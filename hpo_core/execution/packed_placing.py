@@ -41,8 +41,6 @@ def placer_of(study: Study, meter: Meter | None = None) -> Placer:
         study=spec.study,
         by=deciding_parameters(spec.search_space(), spec.constants, packing.by),
         stated=StatedDemand.read(packing.demand.stated()),
-        quantile=packing.safety,
-        profiles=packing.profiles,
         past=past,
     )
     placer = SharedDevices(

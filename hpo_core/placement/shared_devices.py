@@ -54,6 +54,7 @@ class SharedDevices:
         free_choice: whether the search grants jobs without waiting for results, so that many may wait.
         alone: trials whose last attempt ran out of memory, as the journal says.
         meter: measures running jobs; None: nobody does.
+        patience: how often a waiting job may be overtaken by younger ones before a device is kept free for it.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class SharedDevices:
         free_choice: bool = False,
         alone: Iterable[int] = (),
         meter: Meter | None = None,
+        patience: int = 32,
     ) -> None:
         self.estimates = estimates
         self._meter = meter
@@ -78,7 +80,7 @@ class SharedDevices:
         self._judge = AttemptJudge(self._needs, self._running, self._devices)
         self._room = self._devices.empty.copy()
         """What the running jobs leave."""
-        self._policy = WithReservations(policy, self._devices.empty, patience=packing.patience)
+        self._policy = WithReservations(policy, self._devices.empty, patience=patience)
         self._fitting: set[JobKey] = set()
         """Waiting jobs that were asked about since the last :meth:`update`: some device can hold them."""
         self._waiting: list[Job] = []

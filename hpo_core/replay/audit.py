@@ -105,8 +105,6 @@ def audit(entries: Iterable[Entry], *, check_invariants: bool = True, limit: int
             for event in study.decide(entry.stimulus):
                 decided.append(event)
                 fact = next(recorded, None)
-                if fact is not None:
-                    fact = study.state.present_shape(fact)
                 if fact is None or not _same(event, fact):
                     differs = True
                     if fact is not None:

@@ -20,7 +20,6 @@ from hpo_core.search.registry import Search
 from hpo_core.spec.beginning import check_given
 from hpo_core.spec.clusters import Cluster, LocalClusterSpec
 from hpo_core.spec.data import DataSpec, check_data
-from hpo_core.spec.older_settings import with_later_settings
 from hpo_core.spec.packing import PackingSpec, check_packing, read_packing
 from hpo_core.spec.plain_data import check_plain
 from hpo_core.spec.refusals.gangs import check_gang
@@ -247,13 +246,12 @@ class StudySpec(Part):
     def from_journal(cls, data: Any, where: str = "journal") -> StudySpec:
         """Validate what a journal holds, or what was made from it.
 
-        The limits of size and the refusals that came after a journal was written do not apply, and settings that it
-        does not name mean what they meant then.
+        The limits of size and the refusals of new studies do not apply.
 
         Raises:
             SpecError: see :meth:`from_plain`.
         """
-        return cls._validated(with_later_settings(data), where, {}, RECORDED)
+        return cls._validated(data, where, {}, RECORDED)
 
     @classmethod
     def _validated(

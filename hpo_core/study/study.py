@@ -104,7 +104,7 @@ class Study(PersonRequests, SlotClaims, BestTrials):
         """Whether a stop rule depends on time."""
         limits = spec.checkpoints.max_bytes is not None or spec.checkpoints.max_count is not None
         self._checkpoints = LiveCheckpoints(self.state, self.method) if limits else None
-        self._budget = Budget(spec.checkpoints, self._checkpoints) if self._checkpoints is not None else None
+        self._budget = Budget(spec, self._checkpoints) if self._checkpoints is not None else None
 
         def checkpoints() -> LiveCheckpoints:
             return self.checkpoints

@@ -345,7 +345,7 @@ def test_one_of_each_kind_is_measured_alone_where_that_is_asked_for() -> None:
     assert not any(usage.alone == 1000 for usage in played(never, jobs, SPEEDS)[:-1])
     assert never.estimates.pairs.kept_apart() == []
     placer = devices_for(
-        gpu(), packing={"most": 2, "learn_pairs": True, "measure_alone": True, "patience": 4}, stated=dict(STATED)
+        gpu(), packing={"most": 2, "learn_pairs": True, "measure_alone": True}, patience=4, stated=dict(STATED)
     )
     usages = played(placer, jobs, SPEEDS)
     whole = [usage for usage in usages if usage.share and usage.share[0] == 1000]

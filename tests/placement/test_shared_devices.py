@@ -64,8 +64,6 @@ def devices_for(
         study="s",
         by=("width",),
         stated=StatedDemand.read(stated or {}),
-        quantile=spec.safety,
-        profiles=spec.profiles,
         past=past,
     )
     placer = SharedDevices(spec, POLICIES[spec.policy](), estimates, **more)
@@ -346,7 +344,7 @@ def test_what_was_measured_above_the_limit_ran_there_and_may_do_so_again() -> No
 
 
 def test_a_job_that_is_alone_starves_neither_by_younger_ones_nor_by_profiles() -> None:
-    placer = devices_for(gpu(), packing={"patience": 2}, stated={"memory": "1GB * width", "compute": 10})
+    placer = devices_for(gpu(), patience=2, stated={"memory": "1GB * width", "compute": 10})
     running = placer.place([job(1, width=18), job(2, width=18)]).begun
     waiting, number = [job(0, width=36)], 3
     for _ in range(12):
@@ -363,7 +361,7 @@ def test_a_job_that_is_alone_starves_neither_by_younger_ones_nor_by_profiles() -
 
 
 def test_a_reservation_ends_where_others_take_the_room_it_was_for() -> None:
-    placer = devices_for(gpu(memory=80), packing={"patience": 1}, stated={"memory": "1GB * width", "compute": 10})
+    placer = devices_for(gpu(memory=80), patience=1, stated={"memory": "1GB * width", "compute": 10})
     running = placer.place([job(1, width=40)]).begun
     placer.place([job(0, width=60), job(2, width=30)])
     placer.place([job(0, width=60), job(3, width=30)])

@@ -28,11 +28,10 @@ from hpo_core.spec import StudySpec
 from hpo_flows.dask.cancellation import Cancellation
 from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, ClusterError
-from hpo_flows.dask.connection import CALL_SECONDS, Connection
 from hpo_flows.dask.device_inventory import DeviceNames, shared_inventory, workers_of
 from hpo_flows.dask.gang_tasks import GangTasks
 from hpo_flows.dask.job_tasks import JobTasks
-from hpo_flows.dask.monitor import ClusterWatch, facts_of_workers
+from hpo_flows.dask.lost_workers import ClusterWatch, facts_of_workers
 from hpo_flows.dask.on_worker import (
     cancel_attempts_of,
     close_all_children,
@@ -43,7 +42,7 @@ from hpo_flows.dask.on_worker import (
     share_devices_of_worker,
     watch_partitions_of_worker,
 )
-from hpo_flows.dask.start_up import IMPORT_SECONDS, StartUp
+from hpo_flows.dask.start_up import CALL_SECONDS, IMPORT_SECONDS, Connection, StartUp
 
 _DASK_SETTINGS = {
     "distributed.scheduler.allowed-failures": 0,
@@ -112,7 +111,7 @@ class DaskExecutor:
         self._restore = dask.config.set(_DASK_SETTINGS | self._kind.dask_settings)
         connection = self._connection = Connection(self._kind.connect(), self._spec.study)
         watch = self._watch = self._new_watch(connection)
-        timeout = self._spec.cluster.worker_timeout
+        timeout = self._spec.training.worker_timeout
         self._cancellation = Cancellation(connection, watch, folder=self._folder, timeout=timeout)
         self._tasks = JobTasks(connection, watch, requests=requests, study=self._spec.study, timeout=timeout)
         if self._spec.training.gang != 1:
@@ -130,7 +129,7 @@ class DaskExecutor:
         start_up.prepare_workers(requests.objective, tuple(self._spec.pythonpath), requests.threads, load=load)
 
     def _new_watch(self, connection: Connection) -> ClusterWatch:
-        training, timeout = self._spec.training, self._spec.cluster.worker_timeout
+        training, timeout = self._spec.training, self._spec.training.worker_timeout
         limit = None if training.timeout is None else IMPORT_SECONDS + training.timeout + training.grace + 2 * timeout
         return ClusterWatch(
             connection.client,
@@ -159,7 +158,7 @@ class DaskExecutor:
     def take_over(self) -> None:
         """End attempts that an earlier controller of the study left on the cluster: they train in vain."""
         if self._kind.may_hold_attempts:
-            self._run_on_each(cancel_attempts_of, self._folder, seconds=self._spec.cluster.worker_timeout)
+            self._run_on_each(cancel_attempts_of, self._folder, seconds=self._spec.training.worker_timeout)
 
     @property
     def dashboard(self) -> str:
@@ -215,7 +214,7 @@ class DaskExecutor:
         if self._watch.scheduler_is_unresponsive():
             raise ClusterError(
                 f"The Dask scheduler at {self._connected.address} has not answered for "
-                f"{self._spec.cluster.worker_timeout:g} s (cluster.worker_timeout). Nothing recorded is lost: look "
+                f"{self._spec.training.worker_timeout:g} s (training.worker_timeout). Nothing recorded is lost: look "
                 f"whether it runs, then `hpo resume {self._spec.study}`."
             )
         count = self._watch.slots()

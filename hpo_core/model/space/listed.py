@@ -88,7 +88,7 @@ class ListedParameter(ParameterType):
             return len(points) if isinstance(points, list) else points
         return len(self.listed())
 
-    def _grid_values(self, name: str, points: int | None, on_steps: bool) -> list[Any]:
+    def _grid_values(self, name: str, points: int | None) -> list[Any]:
         count = len(self.listed())
         if points is not None and points != count:
             raise SpecError(

@@ -144,7 +144,7 @@ class NormalParameter(NumberParameter):
         factor = stream.choice(change.factors)
         return self._clip(value * factor if value else (factor - 1) * self.std, change)
 
-    def _spread(self, points: int, on_steps: bool) -> list[Any]:
+    def _spread(self, points: int) -> list[Any]:
         """Values between which there are equal shares of the distribution."""
         return list(dict.fromkeys(self.at_share((i + 0.5) / points) for i in range(points)))
 

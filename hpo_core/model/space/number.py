@@ -119,8 +119,6 @@ class NumberParameter(ParameterType):
         wanted = value * factor if value else value + (factor - 1) * width
         changed = self._clip(wanted, change)
         step = self.step
-        if change.rules == 1 and not self.whole:
-            step = None
         if step is not None and abs(changed - value) < step / 2 and factor != 1:
             up = (wanted > value) if value else factor > 1
             changed = self._clip(value + (step if up else -step), change)
@@ -130,7 +128,7 @@ class NumberParameter(ParameterType):
         low, high = change.bounds or (self.low, self.high)
         value = min(max(value, low), high)
         if self.rounds_to_steps:
-            value = self._on_step(value, low, high) if change.rules > 2 else self._stepped_back(value, low, high)
+            value = self._on_step(value, low, high)
         if self.whole:
             return round(value)
         return float(min(max(value, self.low), self.high))
@@ -144,16 +142,6 @@ class NumberParameter(ParameterType):
             first = math.ceil((low - self.low) / self.step - 1e-9)
             last = math.floor((high - self.low) / self.step + 1e-9)
         return self.low + max(first, min(last, round((value - self.low) / self.step))) * self.step
-
-    def _stepped_back(self, value: float, low: float, high: float) -> float:
-        """The same by older rules: 0.1 * 3 > 0.3 is too large, so 0.2."""
-        assert self.step is not None
-        value = self.low + round((value - self.low) / self.step) * self.step
-        while value > high:
-            value -= self.step
-        while value < low:
-            value += self.step
-        return value
 
     def share(self, value: Any) -> float:
         low, high, at = self.low, self.high, value
@@ -178,10 +166,10 @@ class NumberParameter(ParameterType):
         assert self.step is not None
         return (self.high - self.low) / self.step + 1
 
-    def _grid_values(self, name: str, points: int | None, on_steps: bool) -> list[Any]:
-        return self._all_values(name, on_steps) if points is None else self._spread(points, on_steps)
+    def _grid_values(self, name: str, points: int | None) -> list[Any]:
+        return self._all_values(name) if points is None else self._spread(points)
 
-    def _all_values(self, name: str, on_steps: bool) -> list[Any]:
+    def _all_values(self, name: str) -> list[Any]:
         if not self.rounds_to_steps or self.step is None:
             raise SpecError(
                 f"search.grid: parameter {name!r} is continuous{' on a log scale' if self.log else ''}; "
@@ -196,9 +184,9 @@ class NumberParameter(ParameterType):
         values = [self.low + i * self.step for i in range(int(steps) + 1)]
         if self.whole:
             return [round(v) for v in values]
-        return [min(float(v), self.high) if on_steps else float(v) for v in values]
+        return [min(float(v), self.high) for v in values]
 
-    def _spread(self, points: int, on_steps: bool) -> list[Any]:
+    def _spread(self, points: int) -> list[Any]:
         """Evenly spaced values, on a log scale where the parameter is."""
         low, high = float(self.low), float(self.high)
         ratio = 0.0
@@ -208,10 +196,8 @@ class NumberParameter(ParameterType):
         for i in range(points):
             share = i / (points - 1) if points > 1 else 0.5
             value = math.exp(math.log(low) + share * ratio) if self.log else low + share * (high - low)
-            if self.rounds_to_steps and on_steps:
+            if self.rounds_to_steps:
                 value = self._on_step(value, self.low, self.high)
-            elif self.step:
-                value = low + round((value - low) / self.step) * self.step
             value = min(max(value, low), high)
             found.append(min(max(round(value), self.low), self.high) if self.whole else value)
         return list(dict.fromkeys(found))
