@@ -296,13 +296,8 @@ class DaskExecutor:
             message = f"no Dask worker sees {slot.name} any more"
             on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message=message))
 
-    def cancel_all(self) -> None:
-        """End every running attempt: SIGTERM, grace, SIGKILL in its worker."""
-        if self._tasks is not None:
-            self.cancel(self._tasks.attempts())
-
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
-        """End these attempts (trial, attempt) likewise, wherever they run; returns at once."""
+        """End these attempts, wherever they run: SIGTERM, grace, SIGKILL in their worker; returns at once."""
         if self._cancellation is not None:
             self._cancellation.request(list(attempts))
 
