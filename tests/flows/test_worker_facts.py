@@ -141,9 +141,7 @@ def test_a_worker_that_started_anew_under_its_address_is_asked_again(monkeypatch
 def test_thousands_of_workers_have_time_for_the_few_heartbeats_that_dask_asks_of_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        lost_workers.ClusterWatch, "_stopwatch", lambda watch: Stopwatch(watch._longest, lambda: 0.0)
-    )
+    monkeypatch.setattr(lost_workers.ClusterWatch, "_stopwatch", lambda watch: Stopwatch(watch._longest, lambda: 0.0))
 
     def out_after(seconds: float, workers: int) -> bool:
         found = watch({}, None)

@@ -114,7 +114,7 @@ class DaskExecutor:
             requests=requests,
             study=spec.study,
             folder=self._folder,
-            timeout=spec.cluster.worker_timeout,
+            timeout=spec.training.worker_timeout,
         )
         connection.run_on_scheduler(facts_of_workers, "/")
         watch.start()
@@ -125,7 +125,7 @@ class DaskExecutor:
         start_up.prepare_workers(requests.objective, tuple(spec.pythonpath), requests.threads, load=load)
 
     def _new_watch(self, connection: Connection) -> ClusterWatch:
-        training, timeout = self._spec.training, self._spec.cluster.worker_timeout
+        training, timeout = self._spec.training, self._spec.training.worker_timeout
         limit = None if training.timeout is None else IMPORT_SECONDS + training.timeout + training.grace + 2 * timeout
         return ClusterWatch(
             connection.client,
@@ -148,7 +148,7 @@ class DaskExecutor:
     def take_over(self) -> None:
         """End attempts that an earlier controller of the study left on the cluster: they train in vain."""
         if self._kind.may_hold_attempts:
-            self._run_on_each(cancel_attempts_of, self._folder, seconds=self._spec.cluster.worker_timeout)
+            self._run_on_each(cancel_attempts_of, self._folder, seconds=self._spec.training.worker_timeout)
 
     @property
     def dashboard(self) -> str:
@@ -201,7 +201,7 @@ class DaskExecutor:
         if self._watch.scheduler_is_unresponsive():
             raise ClusterError(
                 f"The Dask scheduler at {self._connected.address} has not answered for "
-                f"{self._spec.cluster.worker_timeout:g} s (cluster.worker_timeout). Nothing recorded is lost: look "
+                f"{self._spec.training.worker_timeout:g} s (training.worker_timeout). Nothing recorded is lost: look "
                 f"whether it runs, then `hpo resume {self._spec.study}`."
             )
         self._kind.keep_size(self._watch.slots())
@@ -248,11 +248,6 @@ class DaskExecutor:
         self._connected.check()
         assert self._tasks is not None
         self._tasks.submit(job, slot, on_report)
-
-    def cancel_all(self) -> None:
-        """End every running attempt: SIGTERM, grace, SIGKILL in its worker."""
-        if self._tasks is not None:
-            self.cancel(self._tasks.attempts())
 
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
         """End these attempts (trial, attempt) likewise, wherever they run; returns at once."""

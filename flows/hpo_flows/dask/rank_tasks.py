@@ -181,11 +181,6 @@ class RankTasks:
             ]
         self._cancellation.request(gangs)
 
-    def attempts(self) -> list[tuple[int, int]]:
-        """(trial, attempt) of the jobs that are not reported."""
-        with self._lock:
-            return [each.job.key for each in self._submitted.values()]
-
     def end(self, key: str, outcome: Outcome, message: str, worker: str) -> None:
         """Report this for the rank of a task, and ignore whatever may come from it later."""
         with self._lock:

@@ -210,7 +210,7 @@ class RunningChild:
         elif is_over and storing:
             self.stop(
                 Outcome.STORAGE,
-                f"A checkpoint took longer to write or read than training.storage_timeout = "
+                f"A checkpoint took longer to write or read than "
                 f"{self.request.storage_timeout:g} s; {where}. See to that disk or object store, then "
                 "resume the study.",
             )
