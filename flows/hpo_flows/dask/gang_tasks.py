@@ -18,8 +18,8 @@ from hpo_core.execution.executor import OnReport
 from hpo_core.model.devices.inventory import Device, Inventory, Slot
 from hpo_core.model.trial import RESULTS, Job, Outcome, Report
 from hpo_core.security.private_files import private_folder
-from hpo_core.training.gang.rank_place import RankPlace
-from hpo_core.training.gang.rank_reports import LOST_PEER, gang_report
+from hpo_core.training.process_group import LOST_PEER, gang_report
+from hpo_core.training.request import RankPlace
 from hpo_flows.dask.cancellation import Cancellation
 from hpo_flows.dask.job_tasks import JobTasks
 from hpo_flows.dask.monitor import ClusterWatch

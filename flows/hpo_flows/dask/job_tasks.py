@@ -24,8 +24,7 @@ from hpo_core.execution.requests import JobRequests
 from hpo_core.model.devices.share import Share
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.security.masking import masked_report
-from hpo_core.training.gang.rank_place import RankPlace
-from hpo_core.training.request import decode_report, encode_request
+from hpo_core.training.request import RankPlace, decode_report, encode_request
 from hpo_flows.dask.connection import Connection
 from hpo_flows.dask.monitor import ClusterWatch
 from hpo_flows.dask.on_worker import train

@@ -44,7 +44,7 @@ By kind (``packing.devices``): studies with different ones may share a worker.""
 USAGES = "hpo_usages"
 """Name under which they then send :func:`hpo_core.training.worker.usages`."""
 PARTITIONS = "hpo_partitions"
-"""Name under which they send :func:`hpo_core.training.partitions.held_partitions.held_partitions`, where models hop.
+"""Name under which they send :func:`hpo_core.training.held_partitions.held_partitions`, where models hop.
 
 By folder of the study."""
 

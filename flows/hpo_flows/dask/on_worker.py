@@ -11,7 +11,7 @@ from typing import Any
 import distributed
 
 from hpo_core.model.partition_file import PartitionFile
-from hpo_core.training.partitions.held_partitions import forget_partitions, held_partitions, watch_partitions
+from hpo_core.training.held_partitions import forget_partitions, held_partitions, watch_partitions
 from hpo_core.training.visible_devices import seen_devices
 from hpo_core.training.worker import (
     cancel_job,

@@ -14,8 +14,7 @@ from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.hops import Unit, Visit
 from hpo_core.model.trial import UNRESTORED_LINES, Checkpoint, Job, Metrics, Outcome, Point, Report
-from hpo_core.training.curve import Curve
-from hpo_core.training.reported_metrics import check_required
+from hpo_core.training.reported_metrics import Curve, check_required
 from hpo_core.training.request import JobRequest
 
 
