@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpo_core.cli.output import epochs_that_ended
-from hpo_core.execution.hopping.progress_files import Progress, ProgressFiles
+from hpo_core.execution.hopping.hopped_job import Progress, ProgressFiles
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.journal.codec import decode_entry
 from hpo_core.model.devices.usage import Usage
@@ -35,12 +35,19 @@ from hpo_core.report.trials.embedded_trials import embedded_trials
 from hpo_core.study import Study
 from hpo_core.tracking.run_artifacts import visits_csv
 from hpo_core.tracking.tracked_study import TrackedStudy
-from hpo_core.views.hopping.hop_units import hop_units
-from hpo_core.views.hopping.hop_uses import mean_utilization, partition_uses, worker_uses
-from hpo_core.views.hopping.hop_words import hopping_line, plain_hops, visit_lines
-from hpo_core.views.hopping.moved_bytes import moved_bytes
-from hpo_core.views.hopping.partition_names import PartitionNames, short_names
-from hpo_core.views.hopping.visit_order import epoch_lines
+from hpo_core.views.hop_views import (
+    PartitionNames,
+    epoch_lines,
+    hop_units,
+    hopping_line,
+    mean_utilization,
+    moved_bytes,
+    partition_uses,
+    plain_hops,
+    short_names,
+    visit_lines,
+    worker_uses,
+)
 from hpo_core.views.trial_story import trial_story
 from tests.golden.make import FOLDER as GOLDEN
 from tests.hopping.hopping_studies import METHODS, VirtualHopping
@@ -277,7 +284,7 @@ def test_studies_that_do_not_hop_have_none_of_it() -> None:
 
 
 def test_the_golden_journal_draws() -> None:
-    lines = (GOLDEN / "hopped-format-3.jsonl").read_text().splitlines()
+    lines = (GOLDEN / "hopped-format-1.jsonl").read_text().splitlines()
     found = read_series(decode_entry(line) for line in lines)
     page = render(found)
     assert "Units on workers: busy " in page and "part-3" in page

@@ -28,11 +28,10 @@ from hpo_core.spec import StudySpec
 from hpo_flows.dask.cancellation import Cancellation
 from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, ClusterError
-from hpo_flows.dask.connection import CALL_SECONDS, Connection
 from hpo_flows.dask.device_inventory import DeviceNames, shared_inventory, workers_of
 from hpo_flows.dask.gang_tasks import GangTasks
 from hpo_flows.dask.job_tasks import JobTasks
-from hpo_flows.dask.monitor import ClusterWatch, facts_of_workers
+from hpo_flows.dask.lost_workers import ClusterWatch, facts_of_workers
 from hpo_flows.dask.on_worker import (
     cancel_attempts_of,
     close_all_children,
@@ -43,7 +42,7 @@ from hpo_flows.dask.on_worker import (
     share_devices_of_worker,
     watch_partitions_of_worker,
 )
-from hpo_flows.dask.start_up import IMPORT_SECONDS, StartUp
+from hpo_flows.dask.start_up import CALL_SECONDS, IMPORT_SECONDS, Connection, StartUp
 
 _DASK_SETTINGS = {
     "distributed.scheduler.allowed-failures": 0,
@@ -112,7 +111,7 @@ class DaskExecutor:
         self._restore = dask.config.set(_DASK_SETTINGS | self._kind.dask_settings)
         connection = self._connection = Connection(self._kind.connect(), self._spec.study)
         watch = self._watch = self._new_watch(connection)
-        timeout = self._spec.cluster.worker_timeout
+        timeout = self._spec.training.worker_timeout
         self._cancellation = Cancellation(connection, watch, folder=self._folder, timeout=timeout)
         self._tasks = JobTasks(connection, watch, requests=requests, study=self._spec.study, timeout=timeout)
         if self._spec.training.gang != 1:
@@ -130,7 +129,7 @@ class DaskExecutor:
         start_up.prepare_workers(requests.objective, tuple(self._spec.pythonpath), requests.threads, load=load)
 
     def _new_watch(self, connection: Connection) -> ClusterWatch:
-        training, timeout = self._spec.training, self._spec.cluster.worker_timeout
+        training, timeout = self._spec.training, self._spec.training.worker_timeout
         limit = None if training.timeout is None else IMPORT_SECONDS + training.timeout + training.grace + 2 * timeout
         return ClusterWatch(
             connection.client,
@@ -159,7 +158,7 @@ class DaskExecutor:
     def take_over(self) -> None:
         """End attempts that an earlier controller of the study left on the cluster: they train in vain."""
         if self._kind.may_hold_attempts:
-            self._run_on_each(cancel_attempts_of, self._folder, seconds=self._spec.cluster.worker_timeout)
+            self._run_on_each(cancel_attempts_of, self._folder, seconds=self._spec.training.worker_timeout)
 
     @property
     def dashboard(self) -> str:
@@ -215,7 +214,7 @@ class DaskExecutor:
         if self._watch.scheduler_is_unresponsive():
             raise ClusterError(
                 f"The Dask scheduler at {self._connected.address} has not answered for "
-                f"{self._spec.cluster.worker_timeout:g} s (cluster.worker_timeout). Nothing recorded is lost: look "
+                f"{self._spec.training.worker_timeout:g} s (training.worker_timeout). Nothing recorded is lost: look "
                 f"whether it runs, then `hpo resume {self._spec.study}`."
             )
         count = self._watch.slots()
@@ -297,13 +296,8 @@ class DaskExecutor:
             message = f"no Dask worker sees {slot.name} any more"
             on_report(job, Report(trial=job.trial, attempt=job.attempt, outcome=Outcome.LOST, message=message))
 
-    def cancel_all(self) -> None:
-        """End every running attempt: SIGTERM, grace, SIGKILL in its worker."""
-        if self._tasks is not None:
-            self.cancel(self._tasks.attempts())
-
     def cancel(self, attempts: Iterable[tuple[int, int]]) -> None:
-        """End these attempts (trial, attempt) likewise, wherever they run; returns at once."""
+        """End these attempts, wherever they run: SIGTERM, grace, SIGKILL in their worker; returns at once."""
         if self._cancellation is not None:
             self._cancellation.request(list(attempts))
 

@@ -14,10 +14,7 @@ from hpo_core.report.study.learning_curves import LISTED
 from hpo_core.report.study.series import Series
 from hpo_core.report.style import Figure, axis, layout, rounded, text, time_axis
 from hpo_core.views.formatting import duration
-from hpo_core.views.hopping.hop_units import HopUnit, hop_units
-from hpo_core.views.hopping.hop_uses import mean_utilization, worker_uses
-from hpo_core.views.hopping.partition_names import PartitionNames
-from hpo_core.views.hopping.visit_order import worker_name
+from hpo_core.views.hop_views import HopUnit, PartitionNames, hop_units, mean_utilization, worker_name, worker_uses
 
 BARS = 2_000
 """With more units a browser draws one filled path for each trial, not one shape for each unit."""

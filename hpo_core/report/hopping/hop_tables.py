@@ -8,9 +8,7 @@ from hpo_core.report.hopping.hop_lanes import units_of
 from hpo_core.report.study.series import Series
 from hpo_core.report.study.tables import table
 from hpo_core.views.formatting import byte_count, duration, listed, plural
-from hpo_core.views.hopping.hop_uses import WorkerUse, partition_uses, worker_uses
-from hpo_core.views.hopping.moved_bytes import MovedBytes, moved_bytes
-from hpo_core.views.hopping.visit_order import worker_name
+from hpo_core.views.hop_views import MovedBytes, WorkerUse, moved_bytes, partition_uses, worker_name, worker_uses
 
 _WORKERS_NAMED = 8
 """In the row of a partition."""

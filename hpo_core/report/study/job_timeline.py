@@ -23,7 +23,7 @@ from hpo_core.report.style import (
     time_axis,
 )
 from hpo_core.views.formatting import duration, plural
-from hpo_core.views.hopping.visit_order import worker_name
+from hpo_core.views.hop_views import worker_name
 
 BARS = 5_000
 LANES_NAMED = 40

@@ -20,8 +20,7 @@ from hpo_core.report.trials.log_tails import log_tail
 from hpo_core.state import TrialRecord
 from hpo_core.views.failure_reasons import rank_named
 from hpo_core.views.formatting import duration, listed, number
-from hpo_core.views.hopping.partition_names import PartitionNames
-from hpo_core.views.hopping.visit_order import VISITS_NAMED, epochs_of
+from hpo_core.views.hop_views import VISITS_NAMED, PartitionNames, epochs_of
 from hpo_core.views.repeat_spread import repeat_spread
 from hpo_core.views.trial_state import trial_state
 from hpo_core.views.trial_story import trial_story
