@@ -238,8 +238,8 @@ class RunningChild:
         elif storing:
             self.stop(
                 Outcome.STORAGE,
-                f"A checkpoint took longer to write or read than {limit:g} s; {where}. See to that disk or object store, "
-                "then resume the study.",
+                f"A checkpoint took longer to write or read than {limit:g} s; {where}. See to that disk or object "
+                "store, then resume the study.",
             )
         else:
             # of a gang: what tells a rank that hangs from one that waits for it
