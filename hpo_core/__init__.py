@@ -44,7 +44,7 @@ _HOMES = {
     "spec": ("StudySpec", "load_spec"),
     "state": ("StudyState", "TrialRecord"),
     "study": ("Study",),
-    "training.exactness.plain_values": ("State",),
+    "training.saved_state": ("State",),
     "model.trial": ("Checkpoint", "Job", "Outcome", "Report"),
 }
 
