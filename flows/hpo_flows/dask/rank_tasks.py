@@ -30,9 +30,8 @@ from hpo_core.model.devices.inventory import Slot
 from hpo_core.model.trial import RESULTS, Job, Outcome, Report
 from hpo_core.security.masking import masked_report
 from hpo_core.security.private_files import private_folder
-from hpo_core.training.gang.rank_place import RankPlace
-from hpo_core.training.gang.rank_reports import LOST_PEER, gang_report
-from hpo_core.training.request import decode_report, encode_request
+from hpo_core.training.process_group import LOST_PEER, gang_report
+from hpo_core.training.request import RankPlace, decode_report, encode_request
 from hpo_flows.dask.cluster_room import ClusterRoom, host_of
 from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.on_worker import OPEN_SECONDS, cancel_attempts, train, train_next

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import msgspec
 
-from hpo_core.training.exactness.fingerprints import (
+from hpo_core.training.fingerprints import (
     Saved,
     address_of,
     callable_only,
     fingerprint,
+    held_generators,
     is_generator,
     is_iterator,
     is_known_object,
@@ -26,8 +27,8 @@ from hpo_core.training.exactness.fingerprints import (
     is_plain,
     is_torch_module,
     tensors_of,
+    unsaved_by_its_owner,
 )
-from hpo_core.training.exactness.held_generators import held_generators, unsaved_by_its_owner
 
 _WRAPPED = re.compile(r"(\.env)+\._np_random$")
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -282,3 +283,35 @@ def untrackable(name: str, item: Any) -> str:
         f"{start}, which has no state_dict() and load_state_dict(). Track objects that have both, or a random "
         "generator of python, numpy or torch; plain values go into hpo_core.State(...)."
     )
+
+
+Variables = Callable[[], Iterator[tuple[str, Any]]]
+_SWITCHED = "training"
+"""A torch module's attribute that evaluation switches off and on."""
+
+
+def variables_of_function(frame: FrameType) -> Variables:
+    """Local variables, attributes of ``self``, and the module's variables that the function names."""
+
+    def found() -> Iterator[tuple[str, Any]]:
+        local = dict(frame.f_locals)
+        yield from local.items()
+        if "self" in local and is_known_object(local["self"]) and not is_torch_module(local["self"]):
+            yield from ((f"self.{name}", value) for name, value in vars(local["self"]).items())
+        variables = frame.f_globals
+        yield from (
+            (name, variables[name]) for name in frame.f_code.co_names if name in variables and name not in local
+        )
+
+    return found
+
+
+def variables_of_objects(owners: Mapping[str, Any], loaders: Mapping[str, Any]) -> Variables:
+    """Attributes of these objects, named ``Owner.attribute``, and data loaders."""
+
+    def found() -> Iterator[tuple[str, Any]]:
+        yield from loaders.items()
+        for owner, item in owners.items():
+            yield from ((f"{owner}.{name}", value) for name, value in list(vars(item).items()) if name != _SWITCHED)
+
+    return found

@@ -2,17 +2,149 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
+import sys
+import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from typing import Any
 
 from hpo_core.checkpoints.tree_bytes import tree_bytes, tree_digest, tree_of
 from hpo_core.model.errors import ObjectiveError
-from hpo_core.training.gang.batches import parts_of_batches
-from hpo_core.training.gang.first_gradients import FirstGradients
-from hpo_core.training.gang.rank_place import RankPlace
-from hpo_core.training.gang.unused_parameters import hear_advice
-from hpo_core.training.random_state import capture_all, restore_all
+from hpo_core.training.request import RankPlace
+from hpo_core.training.saved_state import capture_all, restore_all
+
+
+def apportioned(count: int, sizes: Sequence[int]) -> list[int]:
+    """How many of the first ``count`` examples come from each rank, where those of all ranks are merged evenly.
+
+    Example i of a rank with n examples stands at (2 i + 1) / (2 n) of the unit; of equals the lower rank's is first.
+    That is Webster's method of apportioning seats: with each further example no rank's part becomes smaller.
+
+    Args:
+        count: at most the sum of ``sizes``.
+        sizes: examples of each rank.
+
+    >>> [apportioned(count, [6, 3, 3]) for count in (4, 8, 12)]
+    [[2, 1, 1], [4, 2, 2], [6, 3, 3]]
+    """
+    total = sum(sizes)
+    found = [(2 * count * size + total) // (2 * total) for size in sizes]  # all that stand at count / total or before
+
+    def place(rank: int, example: int) -> tuple[Fraction, int]:
+        return Fraction(2 * example + 1, 2 * sizes[rank]), rank
+
+    ranks = [rank for rank, size in enumerate(sizes) if size]
+    while sum(found) > count:
+        found[max((rank for rank in ranks if found[rank]), key=lambda rank: place(rank, found[rank] - 1))] -= 1
+    while sum(found) < count:
+        found[min(ranks, key=lambda rank: place(rank, found[rank]))] += 1
+    return found
+
+
+def parts_of_batches(sizes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+    """Of each batch of all ranks together: how many examples come from each rank. The last batch may be smaller.
+
+    >>> list(parts_of_batches([3, 2], 2))
+    [[1, 1], [1, 1], [1, 0]]
+    """
+    total, before = sum(sizes), [0] * len(sizes)
+    for first in range(0, total, batch_size):
+        now = apportioned(min(first + batch_size, total), sizes)
+        yield [end - begin for begin, end in zip(before, now, strict=True)]
+        before = now
+
+
+PASSES = 3
+"""Backward passes that are compared; where a job has fewer, those."""
+_BYTES = 1 << 20
+"""Of the gradients of a pass so many bytes are looked at: the first bucket of torch's DistributedDataParallel."""
+
+
+class FirstGradients:
+    """Checksums of this rank's first gradients, as they are before they are averaged.
+
+    Gradients of different data differ, however the ranks came to their parts: by ``trial.shard``, a sampler, or their
+    own arithmetic with ``trial.rank``. So only ranks that train on the same data have the same, to the bit, in each
+    pass. Ranks that do so and draw different dropout masks have not, and are not noticed.
+    """
+
+    def __init__(self) -> None:
+        self._checksums: list[int] = []
+        self.judged = False
+        """Whether enough was compared."""
+
+    def add(self, gradients: Any) -> None:
+        """Take up those of one backward pass, a tensor; zeros and what is not finite say nothing of the data."""
+        if self.judged or len(self._checksums) >= PASSES or gradients.is_sparse:
+            return
+        import torch
+
+        looked_at = gradients.detach().reshape(-1)[: _BYTES // gradients.element_size()].cpu()
+        if looked_at.any() and looked_at.isfinite().all():
+            self._checksums.append(zlib.crc32(memoryview(looked_at.contiguous().view(torch.uint8).numpy())))
+
+    def encoded(self) -> bytes:
+        """What this rank tells the others."""
+        return b"/".join(b"%d" % one for one in self._checksums)
+
+    def are_same(self, told: Sequence[bytes], *, last: bool) -> bool:
+        """Whether all ranks have the same ones; False until enough passes were made.
+
+        Args:
+            told: by all ranks, this one included.
+            last: whether no further pass comes.
+        """
+        passes = [len(one.split(b"/")) if one else 0 for one in told]
+        self.judged = last or min(passes) >= PASSES or len(set(told)) > 1
+        return self.judged and min(passes) > 0 and len(set(told)) == 1
+
+
+ADVICE = b"find_unused_parameters=True was specified in DDP constructor, but did not find any unused parameters"
+
+
+@functools.cache
+def hear_advice() -> None:
+    """Have torch say it now, in this process, where nobody reads it; each rank must call it.
+
+    We ask for the search because it keeps the order of the gradients, and with it the bits of a resume; torch knows of
+    its other purpose alone, and tells people to turn off what they have not turned on. Neither Python's filters nor a
+    static graph help: the text is written in C++, past Python, and a static graph orders the gradients anew, too.
+    Torch says it once a process (TORCH_WARN_ONCE), at the first forward pass that finds no unused parameter.
+    """
+    import torch
+
+    class One(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(1))  # draws nothing from the random stream of the trial
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.weight * x
+
+    with stderr_without(ADVICE), torch.enable_grad():
+        torch.nn.parallel.DistributedDataParallel(One(), find_unused_parameters=True)(torch.ones(1))
+
+
+@contextlib.contextmanager
+def stderr_without(text: bytes) -> Iterator[None]:
+    """Hold back what this process writes to standard error meanwhile; all of it follows but for lines with the text."""
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            file.seek(0)
+            os.write(2, b"".join(line for line in file if text not in line))
+
 
 OWN_DATA_CURE = (
     "Train on `for batch in trial.batches(order, batch_size)`, where `order` is of this rank's own partition, with "

@@ -21,25 +21,19 @@ from hpo_core.checkpoints import files as checkpoints
 from hpo_core.model.errors import CheckpointError, HpoError, StorageError
 from hpo_core.model.hops import Doubt
 from hpo_core.model.trial import Outcome, Report
-from hpo_core.training.child.forked_copies import exit_if_forked_copy
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.error_text import one_line_message, own_frames, traceback_tail
-from hpo_core.training.gang.process_group import GangError, is_lost_peer, join, leave
-from hpo_core.training.gang.rank_reports import LOST_PEER
-from hpo_core.training.gang.ranks import Ranks
 from hpo_core.training.handle import TrialHandle
 from hpo_core.training.optuna.trial_adapter import train_optuna_objective
-from hpo_core.training.partitions.loaded_partitions import is_away
-from hpo_core.training.random_state import seed_all
+from hpo_core.training.out_of_memory import is_out_of_memory, refused
+from hpo_core.training.partition_data import is_away
+from hpo_core.training.process_group import LOST_PEER, GangError, is_lost_peer, join, leave
+from hpo_core.training.ranks import Ranks
 from hpo_core.training.repeat_runs import merge_attempt, run_repeats
 from hpo_core.training.request import JobRequest
-from hpo_core.training.resources.share_limits import refused
+from hpo_core.training.saved_state import seed_all
+from hpo_core.training.user_process import exit_if_forked_copy
 
-_OUT_OF_MEMORY = (
-    "out of memory",
-    "can't allocate memory",
-    "_STATUS_ALLOC_FAILED",  # cuBLAS and its kin, which make their workspace on first use
-)
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 _PROBE_BYTES = 1 << 20
 """Bytes written to the study's folder to find out whether its disk is full."""
@@ -63,38 +57,22 @@ def run_attempt(
         log: gets the whole traceback of an error of ours, such as a refused callback: its report shows where in the
             user's code that was, for the frames between are of libraries.
     """
+    progress = SharedProgress() if progress is None else progress
     if request.repeats > 1 and request.repeat is None and not request.parts:
         return run_repeats(lambda one: run_attempt(function, one, progress, raised=raised, log=log), request)
     if request.parts:
         return merge_attempt(request, progress)
-    started = time.time()
-    job = request.job
-    pid = os.getpid()
-
-    def failed(outcome: Outcome, message: str, detail: str) -> Report:
-        return Report(
-            trial=job.trial,
-            attempt=job.attempt,
-            outcome=outcome,
-            message=message,
-            detail=detail,
-            started=started,
-            ended=time.time(),
-            unrestored=handle.unrestored if handle is not None else (),
-        )
-
-    handle: TrialHandle | None = None
+    started, pid, job = time.time(), os.getpid(), request.job
+    state = None
     try:
-        state = None
         if job.checkpoint:
-            with progress.storing(job.checkpoint.resource) if progress is not None else contextlib.nullcontext():
+            with progress.storing(job.checkpoint.resource):
                 state = checkpoints.load(request.folder, job.checkpoint, request.start_base, repeat=request.repeat)
         if state is not None and not {"tracked", "random", "metrics"} <= set(state):
             raise CheckpointError(f"Checkpoint {job.checkpoint} holds no training state of this package.")
-    except CheckpointError as error:
-        return failed(Outcome.CHECKPOINT_BAD, str(error), "")
-    except StorageError as error:
-        return failed(Outcome.STORAGE, str(error), "")
+    except (CheckpointError, StorageError) as error:
+        bad = Outcome.CHECKPOINT_BAD if isinstance(error, CheckpointError) else Outcome.STORAGE
+        return request.report(bad, str(error), started=started)
     handle = TrialHandle(request, state, progress)
     try:
         if request.gang is not None:
@@ -117,39 +95,49 @@ def run_attempt(
         handle.discard()
         if isinstance(error, raised):
             raise
-        if handle.save_error is not None:  # whatever the function made of it
-            return failed(Outcome.STORAGE, str(handle.save_error), traceback_tail(error))
-        if is_away(error, request):
-            # a job that is no unit trains where the study runs: all trials need what is missing there
-            report = failed(
-                Outcome.STORAGE if job.unit is None else Outcome.LOST, one_line_message(error), traceback_tail(error)
-            )
-            return msgspec.structs.replace(report, doubt=Doubt(job.unit.partition) if job.unit else msgspec.UNSET)
-        outcome, message = _outcome(error, request.folder), one_line_message(error)
-        if request.gang is not None and is_lost_peer(error):
-            outcome, message = Outcome.LOST, f"It {LOST_PEER} ({message})"
-        if outcome is Outcome.OUT_OF_MEMORY and request.share is not None:
-            message += refused(request.share)
-        if isinstance(error, HpoError):
-            if log is not None:
-                log(traceback_tail(error))
-            return failed(outcome, message, own_frames(error))
-        return failed(outcome, message, traceback_tail(error))
+        return _failure(error, handle, request, started=started, log=log)
     judged = (*request.metrics, *request.constraints)
-    bad = next((name for name in judged if name in metrics and not math.isfinite(metrics[name])), None)
-    return Report(
-        trial=job.trial,
-        attempt=job.attempt,
-        outcome=Outcome.COMPLETED if bad is None else Outcome.DIVERGED,
+    bad_metric = next((name for name in judged if name in metrics and not math.isfinite(metrics[name])), None)
+    return request.report(
+        Outcome.COMPLETED if bad_metric is None else Outcome.DIVERGED,
+        "" if bad_metric is None else f"Metric {bad_metric!r} is {metrics[bad_metric]} at step {job.target}.",
         metrics=metrics,
         curve=curve,
         checkpoint=written,
-        message="" if bad is None else f"Metric {bad!r} is {metrics[bad]} at step {job.target}.",
         started=started,
-        ended=time.time(),
         unrestored=handle.unrestored,
         warnings=handle.warnings or msgspec.UNSET,
     )
+
+
+def _failure(
+    error: BaseException,
+    handle: TrialHandle,
+    request: JobRequest,
+    *,
+    started: float,
+    log: Callable[[str], None] | None,
+) -> Report:
+    """The report of an attempt whose training function raised; see :func:`run_attempt`."""
+    unit = request.job.unit
+    outcome, message, detail = _outcome(error, request.folder), one_line_message(error), traceback_tail(error)
+    doubt: Doubt | msgspec.UnsetType = msgspec.UNSET
+    if handle.save_error is not None:  # whatever the function made of it
+        outcome, message = Outcome.STORAGE, str(handle.save_error)
+    elif is_away(error, request):
+        # a job that is no unit trains where the study runs: all trials need what is missing there
+        outcome = Outcome.STORAGE if unit is None else Outcome.LOST
+        doubt = Doubt(unit.partition) if unit is not None else msgspec.UNSET
+    else:
+        if request.gang is not None and is_lost_peer(error):
+            outcome, message = Outcome.LOST, f"It {LOST_PEER} ({message})"
+        if outcome is Outcome.OUT_OF_MEMORY:
+            message += refused(request.share)
+        if isinstance(error, HpoError):
+            if log is not None:
+                log(detail)
+            detail = own_frames(error)
+    return request.report(outcome, message, detail=detail, started=started, unrestored=handle.unrestored, doubt=doubt)
 
 
 def _outcome(error: BaseException, folder: str) -> Outcome:
@@ -182,13 +170,3 @@ def _is_full(folder: str) -> bool:
         with contextlib.suppress(OSError):
             probe.unlink()
     return False
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether host or GPU memory ran out, by whatever name the libraries call it."""
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
-        return True
-    if any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):
-        return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and any(words in text for words in _OUT_OF_MEMORY)
