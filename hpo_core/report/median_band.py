@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpo_core.report.style import rounded, whole
-from hpo_core.views.spread import quantile
+from hpo_core.views.formatting import quantile
 
 COLORS = ("#1c6dd0", "#e8590c", "#2b8a3e", "#9c36b5", "#c79100", "#0b7285", "#d6336c", "#5c677d")
 POINTS = 240

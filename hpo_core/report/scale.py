@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpo_core.report.style import axis
-from hpo_core.views.formatting import number
-from hpo_core.views.spread import quantile, spans_decades
+from hpo_core.views.formatting import number, quantile, spans_decades
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from hpo_core.report.study.series import read_series
 from hpo_core.simulation import Simulation
 from hpo_core.study import job_grants
 from hpo_core.study.gang_sizes import gang_size
-from hpo_core.views.jobs.device_words import granted_words
+from hpo_core.views.device_use import granted_words
 from hpo_core.views.summary import summarize
 from hpo_core.views.trial_story import trial_story
 from tests.conftest import World, fresh, make_spec

@@ -27,7 +27,7 @@ from hpo_core.report.study.study_page import figures, render
 from hpo_core.report.study.tables import failure_rows, key_numbers
 from hpo_core.report.study.trials_by_rung import rung_table
 from hpo_core.report.style import Figure
-from hpo_core.views.next_command import next_command
+from hpo_core.views.failure_reasons import next_command
 
 SPACE: dict[str, Any] = {
     "learning_rate": {"type": "float", "low": 1e-5, "high": 1.0, "log": True},

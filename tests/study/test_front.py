@@ -22,7 +22,7 @@ from hpo_core.report.study.series import read_series
 from hpo_core.report.study.study_page import render
 from hpo_core.tracking.run_tags import study_tags, trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy
-from hpo_core.views.front import front_members, front_rows
+from hpo_core.views.summary import front_members, front_rows
 from tests.conftest import fresh, make_spec
 from tests.laws.test_pareto import METRICS, Tradeoff
 

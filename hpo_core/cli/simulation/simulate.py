@@ -33,7 +33,7 @@ from hpo_core.spec import (
     notices,
 )
 from hpo_core.study import Study
-from hpo_core.views.spread import Spread
+from hpo_core.views.formatting import Spread
 
 GAP = 3
 OF_POLICIES = (

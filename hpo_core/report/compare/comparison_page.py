@@ -17,8 +17,7 @@ from hpo_core.report.median_band import Track, band, band_lines, color_of
 from hpo_core.report.scale import log_ticks, scale
 from hpo_core.report.study.tables import table
 from hpo_core.report.style import MUTED, Figure, axis, layout, rounded, text, time_axis, whole
-from hpo_core.views.formatting import duration, number
-from hpo_core.views.spread import Spread
+from hpo_core.views.formatting import Spread, duration, number
 
 _TITLE = 90
 """Names of searches longer than this, all together, stand below the title."""

@@ -12,8 +12,8 @@ from hpo_core.report.study.job_timeline import bars, lane_axis, lanes_of
 from hpo_core.report.study.series import Series, Span
 from hpo_core.report.study.tables import table
 from hpo_core.report.style import Figure, layout, text, time_axis
-from hpo_core.views.jobs.device_use import DeviceUse, device_job, device_uses, mean_occupancy, running_job
-from hpo_core.views.usage_words import usage_words
+from hpo_core.views.device_use import DeviceUse, device_job, device_uses, mean_occupancy, running_job
+from hpo_core.views.trial_story import usage_words
 
 
 def uses_of(series: Series) -> list[DeviceUse]:

@@ -8,8 +8,8 @@ from typing import Any
 from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.report.study.series import Series
 from hpo_core.report.style import Figure, axis, layout, rounded, text, time_axis
+from hpo_core.views.device_use import DeviceLoad, DeviceUse
 from hpo_core.views.formatting import duration
-from hpo_core.views.jobs.device_use import DeviceLoad, DeviceUse
 
 DEVICES = 12
 """Devices with a picture of their own; a table has all."""

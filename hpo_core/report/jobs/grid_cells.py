@@ -9,7 +9,7 @@ from hpo_core.model.space import Parameter, scalar_key
 from hpo_core.report.study.parameters import position
 from hpo_core.report.style import text
 from hpo_core.views.formatting import number
-from hpo_core.views.jobs.grid_states import GridPoint
+from hpo_core.views.grid_states import GridPoint
 
 PANELS = 8
 """Values of a third parameter that have a panel each; of more, its points fall together in one cell."""

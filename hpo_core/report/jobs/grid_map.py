@@ -12,7 +12,7 @@ from hpo_core.report.study.parameters import WORST_TO_BEST
 from hpo_core.report.study.series import Series
 from hpo_core.report.style import CANDIDATE, DARKER, FAILED, Figure, axis, layout, rounded, text
 from hpo_core.views.formatting import number
-from hpo_core.views.jobs.grid_states import GridPoint, JobState, grid_points, grid_states, joint_state
+from hpo_core.views.grid_states import GridPoint, JobState, grid_points, grid_states, joint_state
 
 COLORS = {
     JobState.PENDING: "#dfe5ec",

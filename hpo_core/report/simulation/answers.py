@@ -9,8 +9,7 @@ from hpo_core.model.partition_file import weights_of
 from hpo_core.simulation.repeats import Scenario
 from hpo_core.simulation.shared_cluster import ONE_PER_DEVICE
 from hpo_core.simulation.statistics import Answer
-from hpo_core.views.formatting import duration, number
-from hpo_core.views.spread import Spread
+from hpo_core.views.formatting import Spread, duration, number
 
 SPREADS = "Median of the repeats; in brackets the quartiles: half of all repeats lie between them."
 

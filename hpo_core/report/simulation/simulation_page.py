@@ -18,8 +18,7 @@ from hpo_core.report.study.tables import table as html_table
 from hpo_core.report.style import INK, MUTED, Figure, axis, layout, rounded, text, time_axis, whole
 from hpo_core.simulation.repeats import Run, Scenario
 from hpo_core.simulation.run_figures import LOAD_BINS
-from hpo_core.views.formatting import number
-from hpo_core.views.spread import Spread, quantile
+from hpo_core.views.formatting import Spread, number, quantile
 
 FEW = 5
 """So many scenarios are drawn over time; a table has them side by side."""

@@ -9,8 +9,7 @@ from hpo_core.report.study.series import Series, Turn
 from hpo_core.report.study.tables import table
 from hpo_core.state import TrialRecord
 from hpo_core.views.formatting import duration, number
-from hpo_core.views.rung_names import halt_words
-from hpo_core.views.rungs import BracketView
+from hpo_core.views.rungs import BracketView, halt_words
 
 TURNS = 50
 

@@ -13,7 +13,7 @@ from hpo_core.report.style import BEST, Figure, layout, level_color, rounded, te
 from hpo_core.spec import MetricSpec
 from hpo_core.state import Incumbent, is_complete
 from hpo_core.views.formatting import number
-from hpo_core.views.front import front_members, front_rows, values_of
+from hpo_core.views.summary import front_members, front_rows, values_of
 
 COLUMNS = 2
 DOTS = 3_000

@@ -7,8 +7,16 @@ from typing import Literal
 
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
-from hpo_core.views.rung_names import RungNames
-from hpo_core.views.rungs import FEW, BracketView, RungView, bracket_views, by_shape, entry_levels, is_unlimited
+from hpo_core.views.rungs import (
+    FEW,
+    BracketView,
+    RungNames,
+    RungView,
+    bracket_views,
+    by_shape,
+    entry_levels,
+    is_unlimited,
+)
 
 Kind = Literal["top", "ceiling", "closed", "middle"]
 

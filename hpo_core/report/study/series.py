@@ -40,7 +40,7 @@ from hpo_core.samplers.recorded_params import RecordedSampler
 from hpo_core.state import TrialRecord
 from hpo_core.study import Study
 from hpo_core.views.lineage import Lineage
-from hpo_core.views.usage_words import usage_of
+from hpo_core.views.trial_story import usage_of
 
 Turn = CeilingRaised | StudyExtended | StudyHalted | StudyReopened | TrialExtended | TrialExtensionEnded
 

@@ -12,19 +12,15 @@ from hpo_core.model.events import TrialAbandoned
 from hpo_core.report.study.series import Series
 from hpo_core.report.style import text
 from hpo_core.search.search_settings import Progress
+from hpo_core.views.device_use import granted_words
+from hpo_core.views.failure_reasons import next_command
 from hpo_core.views.formatting import duration, number, plural
-from hpo_core.views.jobs.data_words import data_words
-from hpo_core.views.jobs.device_words import granted_words
-from hpo_core.views.jobs.gang_words import gang_words
-from hpo_core.views.jobs.kept_apart import kept_apart_in, kept_apart_lines
-from hpo_core.views.jobs.measured_ratios import measured_ratio_lines, measured_ratios
-from hpo_core.views.jobs.packing_words import packing_words
-from hpo_core.views.next_command import next_command
-from hpo_core.views.repeat_spread import spread_of
-from hpo_core.views.rung_names import halt_words
+from hpo_core.views.measured_needs import kept_apart_in, kept_apart_lines, measured_ratio_lines, measured_ratios
+from hpo_core.views.rungs import halt_words
+from hpo_core.views.settings_words import data_words, gang_words, packing_words
 from hpo_core.views.sharing.standings import share_words
-from hpo_core.views.summary import exhausted_words, notices_of, other_best_words, rule_words
-from hpo_core.views.trial_state import trial_state
+from hpo_core.views.summary import exhausted_words, notices_of, other_best_words, rule_words, spread_of
+from hpo_core.views.trial_story import trial_state
 
 TOP, FAILURES, UNBROKEN = 15, 50, 16
 

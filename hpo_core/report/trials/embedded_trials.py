@@ -22,10 +22,8 @@ from hpo_core.views.failure_reasons import rank_named
 from hpo_core.views.formatting import duration, listed, number
 from hpo_core.views.hopping.partition_names import PartitionNames
 from hpo_core.views.hopping.visit_order import VISITS_NAMED, epochs_of
-from hpo_core.views.repeat_spread import repeat_spread
-from hpo_core.views.trial_state import trial_state
-from hpo_core.views.trial_story import trial_story
-from hpo_core.views.usage_words import largest_memory, usage_words
+from hpo_core.views.summary import repeat_spread
+from hpo_core.views.trial_story import largest_memory, trial_state, trial_story, usage_words
 
 CURVE_POINTS = 60
 """Of one trial."""

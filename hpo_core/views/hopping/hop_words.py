@@ -17,7 +17,7 @@ from hpo_core.views.hopping.hop_uses import mean_utilization, partition_uses, wo
 from hpo_core.views.hopping.moved_bytes import moved_bytes
 from hpo_core.views.hopping.partition_names import PartitionNames
 from hpo_core.views.hopping.visit_order import epochs_of
-from hpo_core.views.jobs.data_words import data_words
+from hpo_core.views.settings_words import data_words
 
 
 def hopping_line(study: Study) -> str:
