@@ -15,7 +15,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from hpo_core.cli.row_table import print_rows
-from hpo_core.execution.hopping.progress_files import ProgressFiles
+from hpo_core.execution.hopping.hopped_job import ProgressFiles
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal, StudyInfo
 from hpo_core.model.devices.memory_words import memory_words
@@ -29,7 +29,7 @@ from hpo_core.views.device_use import device_jobs, device_lines, device_uses, gr
 from hpo_core.views.failure_reasons import Failures, failure_lines, failures_of
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.grid_states import grid_states
-from hpo_core.views.hopping.hop_words import hopping_line, plain_hops
+from hpo_core.views.hop_views import hopping_line, plain_hops
 from hpo_core.views.measured_needs import kept_apart_in, kept_apart_lines, measured_ratio_lines, measured_ratios
 from hpo_core.views.rungs import (
     BracketView,

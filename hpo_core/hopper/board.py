@@ -3,11 +3,139 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from hpo_core.hopper.recorded_orders import ANY_ORDER
-from hpo_core.hopper.unit import Unit
+import msgspec
+
 from hpo_core.hopper.unit_times import UnitTimes
+
+
+class Unit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One pass of one configuration over one partition, on one worker (a sub-epoch).
+
+    A gang unit is a pass over several partitions at once, on as many workers: a rank of a gang on each.
+    """
+
+    configuration: int
+    """Number of the trial."""
+    epoch: int
+    """From 1: a job that trains from epoch 2 to epoch 4 has the units of epochs 3 and 4."""
+    partition: int
+    """Place among the schedule's partitions."""
+    worker: str
+    number: int
+    """Counts the units of a schedule from 0. A late end of a lost unit is told apart by it."""
+    others: tuple[tuple[int, str], ...] = ()
+    """Of a gang: (partition, worker) of its other ranks, from rank 1 on."""
+
+    @property
+    def seats(self) -> tuple[tuple[int, str], ...]:
+        """(partition, worker) of all ranks, from rank 0 on."""
+        return ((self.partition, self.worker), *self.others)
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """Those that are visited, by rank."""
+        return tuple(partition for partition, _ in self.seats)
+
+
+class UnitEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the end of a unit meant."""
+
+    counted: bool
+    """False where the unit was lost, or its configuration removed, before it ended."""
+    order: tuple[int, ...] | None = None
+    """Where the epoch ended with this unit: its partitions in the order of the visits."""
+    job_ended: bool = False
+    """Whether this was the last epoch that the configuration was given."""
+
+
+class Halted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A partition that no worker holds while configurations still have to visit it."""
+
+    partition: int
+    name: str
+    configurations: tuple[int, ...]
+    """Those that need it, in this epoch or a later one that they were given."""
+
+
+OrdersByEpoch = Mapping[int, Sequence[int | Sequence[int]]]
+"""By epoch: places of partitions in their order; those that were seen together are a sequence within it."""
+
+
+class RecordedOrders:
+    """By epoch: the partitions in the order in which they have to be visited, and which of them together.
+
+    >>> orders = RecordedOrders({3: [0, [2, 1]]})
+    >>> orders.of(3), orders.gang(3, 0), orders.gang(3, 1), orders.of(4)
+    ((0, 2, 1), (), (2, 1), None)
+    """
+
+    __slots__ = ("_orders", "_ranks")
+
+    def __init__(self, orders: OrdersByEpoch | None = None) -> None:
+        self._orders: dict[int, tuple[int, ...]] = {}
+        self._ranks: dict[int, dict[int, int]] = {}
+        """By epoch: ranks of its gang units, by the number of visits before them."""
+        for epoch, order in (orders or {}).items():
+            found: list[int] = []
+            for step in order:
+                together = [step] if isinstance(step, int) else list(step)
+                if len(together) > 1:
+                    self._ranks.setdefault(epoch, {})[len(found)] = len(together)
+                found += together
+            self._orders[epoch] = tuple(found)
+
+    @property
+    def has_gangs(self) -> bool:
+        """Whether some partitions are seen together."""
+        return bool(self._ranks)
+
+    def of(self, epoch: int) -> tuple[int, ...] | None:
+        """The order of an epoch; None: any."""
+        return self._orders.get(epoch)
+
+    def gang(self, epoch: int, behind: int) -> tuple[int, ...]:
+        """Partitions that are seen together after so many visits; empty where the next unit has one rank."""
+        ranks = self._ranks.get(epoch, {}).get(behind, 1)
+        return self._orders[epoch][behind : behind + ranks] if ranks > 1 else ()
+
+    def check(self, configuration: int, partitions: range, *, epoch: int, visited: Sequence[int]) -> None:
+        """Raise where the configuration cannot follow them.
+
+        Args:
+            partitions: all that are trained on.
+            epoch: the one under way.
+            visited: partitions that it has behind it there.
+
+        Raises:
+            ValueError: an order does not visit each partition once, or not those visited first.
+        """
+        for each, order in self._orders.items():
+            if sorted(order) != list(partitions):
+                raise ValueError(
+                    f"HopSchedule.add(): the order {list(order)} of configuration {configuration} in epoch {each} "
+                    f"must visit each of {len(partitions)} partitions once."
+                )
+            if each == epoch and list(order[: len(visited)]) != list(visited):
+                raise ValueError(
+                    f"HopSchedule.add(): configuration {configuration} visited {list(visited)} in epoch {each}; the "
+                    f"order {list(order)} must begin with that."
+                )
+
+
+ANY_ORDER = RecordedOrders()
+"""Of a configuration that visits partitions in whatever order suits the schedule."""
+
+
+def check_visited(visited: Sequence[int], partitions: Collection[int]) -> None:
+    """Raise ValueError where these are not some of the partitions, each once, with at least one left."""
+    if len(set(visited)) < len(visited) or len(visited) >= len(partitions) or not set(visited) <= set(partitions):
+        raise ValueError(
+            f"HopSchedule.add(): visited = {list(visited)} must name some of {len(partitions)} partitions, by "
+            "their places from 0, each at most once, and leave at least one."
+        )
+
 
 WHOLE = 1_000_000
 """Work of one unit on a partition of mean size and workers of slowness 1. Whole numbers, so that equals are equal."""
@@ -251,3 +379,50 @@ class Board:
             known = sorted([*each.visits, *flying, *left])
             assert known in (list(range(self.trained_on)), list(range(len(self.names))))
             assert each.epoch <= each.to and not (each.open & ~each.left and each.entry is not None)
+
+
+def useful_workers(board: Board, partitions: Mapping[str, Collection[int]]) -> list[str]:
+    """Workers where some configuration can visit a partition now or after its unit in flight, the most useful first.
+
+    First those where most of the configurations that wait can begin at once; of these, where most work is left.
+
+    Args:
+        board: of the schedule.
+        partitions: by worker, here or not: the places of those that lie there.
+
+    >>> from hpo_core.hopper.hop_schedule import HopSchedule
+    >>> schedule = HopSchedule(2)
+    >>> for worker in "ab":
+    ...     schedule.worker_joined(worker, ())
+    >>> schedule.add(0, to=1, visited=[0])
+    >>> useful_workers(schedule.board, {"a": [0], "b": [1]})
+    ['b']
+    """
+    held = {worker: sum(1 << place for place in set(places)) for worker, places in partitions.items()}
+    waiting = [visiting.open for visiting in board.configurations.values() if visiting.entry is not None]
+    later = 0
+    for visiting in board.configurations.values():
+        later |= _after_flight(visiting, board) if visiting.entry is None else visiting.open
+
+    def rank(worker: str) -> tuple[int, float, str]:
+        begin = sum(1 for open_now in waiting if open_now & held[worker])
+        load = sum(board.loads[place] for place in set(partitions[worker]))
+        return -begin, -load, worker
+
+    return sorted((worker for worker, bits in held.items() if bits & later), key=rank)
+
+
+def _after_flight(visiting: Visiting, board: Board) -> int:
+    """What may be next once the unit in flight has ended; a bit for each partition."""
+    order = visiting.orders.of(visiting.epoch) or ()
+    behind = len(visiting.visits) + (1 if visiting.unit is None else len(visiting.unit.partitions))
+    if behind < len(order):
+        return 1 << order[behind]
+    if visiting.left:
+        return visiting.left
+    if board.evaluated and (visiting.unit is None or visiting.unit.partition < board.trained_on):
+        return board.evaluated
+    if visiting.epoch == visiting.to:
+        return 0
+    following = visiting.orders.of(visiting.epoch + 1)
+    return board.everything if following is None else 1 << following[0]

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-from hpo_core.hopper.board import Board, HopWorker, Visiting
-from hpo_core.hopper.gang_limit import GangLimit
-from hpo_core.hopper.hop_policy import HopPolicy
-from hpo_core.hopper.recorded_orders import ANY_ORDER, OrdersByEpoch, RecordedOrders, check_visited
-from hpo_core.hopper.remaining import Remaining
-from hpo_core.hopper.unit import Halted, Unit, UnitEnd
+from hpo_core.hopper.board import (
+    ANY_ORDER,
+    Board,
+    Halted,
+    HopWorker,
+    OrdersByEpoch,
+    RecordedOrders,
+    Unit,
+    UnitEnd,
+    Visiting,
+    check_visited,
+)
+from hpo_core.hopper.hop_policies import HopPolicy, Remaining
 from hpo_core.hopper.unit_starts import UnitStarts
-from hpo_core.hopper.unit_times import UnitTimes
+from hpo_core.hopper.unit_times import GangLimit, UnitTimes
 
 
 class HopSchedule:

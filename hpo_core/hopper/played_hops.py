@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from hpo_core.hopper.board import Unit, UnitEnd
 from hpo_core.hopper.hop_schedule import HopSchedule
-from hpo_core.hopper.unit import Unit, UnitEnd
 
 
 class PlayedUnit(msgspec.Struct, frozen=True, gc=False):

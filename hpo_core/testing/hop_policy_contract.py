@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from hpo_core.hopper.hop_policy import HopPolicy
+from hpo_core.hopper.board import Unit
+from hpo_core.hopper.hop_policies import HopPolicy
 from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.played_hops import Played, play
-from hpo_core.hopper.unit import Unit
 from hpo_core.model.rng import Stream
 from hpo_core.testing.hop_judge import complaints
 

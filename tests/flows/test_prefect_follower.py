@@ -22,7 +22,7 @@ from hpo_core.spec import SlurmClusterSpec, StudySpec
 from hpo_core.study import Study
 from hpo_flows.dask.clusters.kind import ClusterError
 from hpo_flows.dask.clusters.slurm import SlurmJobs
-from hpo_flows.dask.clusters.slurm_jobs import call
+from hpo_flows.dask.clusters.slurm_queue import call
 from hpo_flows.study_run.followed_jobs import FollowedJobs
 from hpo_flows.study_run.prefect_follower import Controller, StudyFollower, _final_state
 from hpo_flows.study_run.prefect_process import Ending

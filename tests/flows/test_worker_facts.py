@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from hpo_core.model.devices.usage import Usage
-from hpo_flows.dask import monitor
-from hpo_flows.dask.monitor import DEVICES, METRIC, USAGES, ClusterWatch, WorkerFacts
+from hpo_flows.dask import lost_workers as monitor
+from hpo_flows.dask.lost_workers import DEVICES, METRIC, USAGES, ClusterWatch, WorkerFacts
 
 GPU = {"node": "n", "architecture": "A100", "memory": 80, "used": 3, "own": {"/a": 2}, "cores": 8000, "gpu": True}
 CPU = GPU | {"architecture": "CPU", "gpu": False}

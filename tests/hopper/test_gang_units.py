@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_core.hopper.gang_limit import GangLimit
+from hpo_core.hopper.board import Unit
 from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.played_hops import play
 from hpo_core.hopper.registry import POLICIES
-from hpo_core.hopper.unit import Unit
-from hpo_core.hopper.unit_times import UnitTimes
+from hpo_core.hopper.unit_times import GangLimit, UnitTimes
 from hpo_core.model.rng import Stream
 
 

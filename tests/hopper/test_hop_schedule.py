@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from hpo_core.hopper.board import Halted, Unit
 from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.played_hops import lower_bound, play
 from hpo_core.hopper.registry import POLICIES
-from hpo_core.hopper.unit import Halted, Unit
 from hpo_core.model.rng import Stream
 
 

@@ -9,9 +9,8 @@ import pytest
 from msgspec import UNSET
 
 from hpo_core import MemoryJournal, Study, StudySpec
-from hpo_core.execution.hopping.epoch_times import EpochTimes
-from hpo_core.execution.hopping.progress_files import Progress
-from hpo_core.execution.hopping.training import Training
+from hpo_core.execution.hopping.hopped_job import Progress, Training
+from hpo_core.execution.hopping.unit_history import EpochTimes
 from hpo_core.execution.virtual import Attempt
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.model.errors import SpecError
@@ -22,8 +21,7 @@ from hpo_core.model.trial import Checkpoint, Job, Outcome, Report
 from hpo_core.replay.audit import audit
 from hpo_core.replay.rerun import rerun_spec
 from hpo_core.spec.data import DataSpec
-from hpo_core.views.hopping.hop_units import hop_units
-from hpo_core.views.hopping.hop_words import done_words, visit_lines
+from hpo_core.views.hop_views import done_words, hop_units, visit_lines
 from tests.hopping.hopping_studies import METHODS, VirtualHopping
 
 GANGS: dict[str, Any] = {"training": {"gang": "auto"}, "cluster": {"kind": "local", "workers": 8}}

@@ -17,30 +17,35 @@ import pytest
 from msgspec.structs import replace
 
 from hpo_core.cli.output import epochs_that_ended
-from hpo_core.execution.hopping.progress_files import Progress, ProgressFiles
+from hpo_core.execution.hopping.hopped_job import Progress, ProgressFiles
 from hpo_core.execution.virtual_workers import Worker
 from hpo_core.journal.codec import decode_entry
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.events import ControllerStarted, Entry
 from hpo_core.model.hops import Visit
 from hpo_core.model.trial import Checkpoint
-from hpo_core.report.hopping import hop_lanes
-from hpo_core.report.hopping.hop_lanes import hop_figure, units_of
-from hpo_core.report.hopping.hop_tables import hop_tables
+from hpo_core.report import hop_lanes
+from hpo_core.report.hop_lanes import hop_figure, hop_tables, units_of
+from hpo_core.report.series import Series, read_series
 from hpo_core.report.study.job_timeline import jobs_over_time
-from hpo_core.report.study.series import Series, read_series
-from hpo_core.report.study.study_page import figures, render
-from hpo_core.report.study.tables import key_numbers
-from hpo_core.report.trials.embedded_trials import embedded_trials
+from hpo_core.report.study_page import figures, key_numbers, render
+from hpo_core.report.trials_table import embedded_trials
 from hpo_core.study import Study
 from hpo_core.tracking.run_artifacts import visits_csv
 from hpo_core.tracking.tracked_study import TrackedStudy
-from hpo_core.views.hopping.hop_units import hop_units
-from hpo_core.views.hopping.hop_uses import mean_utilization, partition_uses, worker_uses
-from hpo_core.views.hopping.hop_words import hopping_line, plain_hops, visit_lines
-from hpo_core.views.hopping.moved_bytes import moved_bytes
-from hpo_core.views.hopping.partition_names import PartitionNames, short_names
-from hpo_core.views.hopping.visit_order import epoch_lines
+from hpo_core.views.hop_views import (
+    PartitionNames,
+    epoch_lines,
+    hop_units,
+    hopping_line,
+    mean_utilization,
+    moved_bytes,
+    partition_uses,
+    plain_hops,
+    short_names,
+    visit_lines,
+    worker_uses,
+)
 from hpo_core.views.trial_story import trial_story
 from tests.golden.make import FOLDER as GOLDEN
 from tests.hopping.hopping_studies import METHODS, VirtualHopping

@@ -13,9 +13,8 @@ import pytest
 
 from hpo_core.checkpoints.files import load, save
 from hpo_core.checkpoints.paths import files_of_attempt
+from hpo_core.execution.hopping.hopped_job import Progress, ProgressFiles, Training
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
-from hpo_core.execution.hopping.progress_files import Progress, ProgressFiles
-from hpo_core.execution.hopping.training import Training
 from hpo_core.execution.hopping.virtual_units import VirtualUnits
 from hpo_core.execution.loop import Loop
 from hpo_core.execution.virtual import Attempt

@@ -10,9 +10,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
+from hpo_core.hopper.board import Unit
 from hpo_core.hopper.hop_schedule import HopSchedule
 from hpo_core.hopper.registry import POLICIES
-from hpo_core.hopper.unit import Unit
 from hpo_core.hopper.unit_times import UnitTimes
 from hpo_core.model.rng import Stream
 from hpo_core.testing.hop_judge import Visit, complaints

@@ -9,9 +9,8 @@ import pytest
 
 from hpo_core.model.events import AttemptFailed, JobCompleted
 from hpo_core.report.jobs.device_lanes import device_table, uses_of
-from hpo_core.report.study.series import Series, read_series
-from hpo_core.report.study.study_page import figures, render
-from hpo_core.report.study.tables import key_numbers
+from hpo_core.report.series import Series, read_series
+from hpo_core.report.study_page import figures, key_numbers, render
 from tests.report.packed_study import packed_study
 from tests.report.test_report import World
 

@@ -21,11 +21,10 @@ from hpo_core.model.events import AttemptFailed, Entry, JobCompleted, JobGranted
 from hpo_core.model.trial import Checkpoint, Job, Point
 from hpo_core.report import write_report
 from hpo_core.report.scale import log_ticks, round_ticks, scale
+from hpo_core.report.series import Series, read_series
 from hpo_core.report.study.importance import importances
-from hpo_core.report.study.series import Series, read_series
-from hpo_core.report.study.study_page import figures, render
-from hpo_core.report.study.tables import failure_rows, key_numbers
 from hpo_core.report.study.trials_by_rung import rung_table
+from hpo_core.report.study_page import failure_rows, figures, key_numbers, render
 from hpo_core.report.style import Figure
 from hpo_core.views.failure_reasons import next_command
 

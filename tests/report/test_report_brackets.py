@@ -10,11 +10,9 @@ import pytest
 
 from hpo_core import MemoryJournal, Study
 from hpo_core.model.events import CeilingRaised, JobCompleted
-from hpo_core.report.study.bracket_tables import brackets, course
-from hpo_core.report.study.series import read_series
-from hpo_core.report.study.study_page import render
-from hpo_core.report.study.tables import failure_rows, head, key_numbers, top_trials
+from hpo_core.report.series import read_series
 from hpo_core.report.study.trials_by_rung import rung_table
+from hpo_core.report.study_page import brackets, course, failure_rows, head, key_numbers, render, top_trials
 from tests.methods import SEARCHES, spec_of
 from tests.report.test_report import SPACE, World, events, told, written
 from tests.views.test_rungs_view import HUNDRED

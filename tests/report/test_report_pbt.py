@@ -13,9 +13,8 @@ import pytest
 from hpo_core.report.population.family_tree import lineage_tree
 from hpo_core.report.population.population_fitness import population_fitness
 from hpo_core.report.population.schedule_figure import schedules
-from hpo_core.report.study.series import Series, read_series
-from hpo_core.report.study.study_page import figures
-from hpo_core.report.study.tables import key_numbers
+from hpo_core.report.series import Series, read_series
+from hpo_core.report.study_page import figures, key_numbers
 from hpo_core.report.style import Figure
 from hpo_core.views.failure_reasons import next_command
 from hpo_core.views.lineage import read_lineage

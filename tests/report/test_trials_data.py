@@ -13,14 +13,14 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
+from hpo_core.report import trials_table as embedded
 from hpo_core.report import write_report
+from hpo_core.report.series import read_series
 from hpo_core.report.study.contour_figure import contour
 from hpo_core.report.study.distribution_figure import distribution
 from hpo_core.report.study.importance import importances
-from hpo_core.report.study.series import read_series
-from hpo_core.report.study.study_page import figures
-from hpo_core.report.trials import embedded_trials as embedded
-from hpo_core.report.trials.log_tails import TAIL, log_tail
+from hpo_core.report.study_page import figures
+from hpo_core.report.trials_table import TAIL, log_tail
 from tests.report.test_report import ASHA, SPACE, World, quadratic
 
 

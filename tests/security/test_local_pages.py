@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from hpo_core.report.local_server import Answer, LocalServer
+from hpo_core.report.live import Answer, LocalServer
 from tests.security.listening import sockets_of
 
 

@@ -18,8 +18,7 @@ from hpo_core import StudySpec
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import JobCompleted
 from hpo_core.spec import AddressClusterSpec, load_spec
-from hpo_flows.dask.clusters.address import RunningScheduler
-from hpo_flows.dask.clusters.certificates import security_of
+from hpo_flows.dask.clusters.address import RunningScheduler, security_of
 from hpo_flows.dask.clusters.kind import ClusterError
 from hpo_flows.deployed.permissions import NotAllowedError, Permissions
 from tests.conftest import make_spec

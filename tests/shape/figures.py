@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any, get_args
 
 from pydantic import BaseModel
 
 from hpo_core.spec import StudySpec
+from tests.shape import code_figures
+from tests.shape.imports import modules
+from tests.shape.job_hops import way_of_a_job
 
 
 def count_settings() -> int:
@@ -40,5 +44,32 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     return list(dict.fromkeys(model for inner in get_args(annotation) for model in _models_in(inner)))
 
 
+def figures() -> dict[str, object]:
+    """All figures by what they count. The way of a job takes half a minute: a study runs for it."""
+    way = way_of_a_job()
+    questions = code_figures.mode_questions()
+    return {
+        "code lines of hpo_core and flows": code_figures.all_code_lines(),
+        "Python files": len(modules()),
+        f"files below {code_figures.SMALL} code lines": len(code_figures.small_files()),
+        "modules with a single importer": len(code_figures.single_importers()),
+        "questions about a study's modes": len(questions),
+        "files with such questions": len({name for name, _ in questions}),
+        "function hops of a plain ASHA job": len(way.hops),
+        "modules on its way": len(way.modules),
+        "functions that hand it back": len(way.returns),
+        "settings of a study file": count_settings(),
+        "class names defined twice": len(code_figures.doubled_classes()),
+        "docstrings that begin with Of, Those, Its, So, That": len(code_figures.riddles()),
+    }
+
+
 if __name__ == "__main__":
-    print(f"settings of a study file: {count_settings()}")
+    if "--where" in sys.argv:
+        for place in (*code_figures.mode_questions(), *code_figures.riddles()):
+            print(*place)
+        for name, places in code_figures.doubled_classes().items():
+            print(name, *places)
+    else:
+        for what, count in figures().items():
+            print(f"{count:>7,}  {what}")

@@ -19,8 +19,8 @@ from hpo_core.model.stage import FURTHER
 from hpo_core.replay.audit import audit
 from hpo_core.report import write_report
 from hpo_core.report.compare.contenders import read_contender
-from hpo_core.report.study.bracket_tables import course
-from hpo_core.report.study.series import read_series
+from hpo_core.report.series import read_series
+from hpo_core.report.study_page import course
 from hpo_core.simulation.past import read_past
 from hpo_core.tracking.run_tags import trial_tags
 from hpo_core.tracking.tracked_study import TrackedStudy

@@ -7,9 +7,9 @@ import contextlib
 import functools
 from collections.abc import Sequence
 
-from hpo_flows.dask.connection import Connection
-from hpo_flows.dask.monitor import ClusterWatch
+from hpo_flows.dask.lost_workers import ClusterWatch
 from hpo_flows.dask.on_worker import cancel_attempts
+from hpo_flows.dask.start_up import Connection
 
 
 class Cancellation:

@@ -28,11 +28,10 @@ from hpo_core.spec import StudySpec
 from hpo_flows.dask.cancellation import Cancellation
 from hpo_flows.dask.clusters import cluster_of
 from hpo_flows.dask.clusters.kind import CLOSE_SECONDS, ClusterError
-from hpo_flows.dask.connection import CALL_SECONDS, Connection
 from hpo_flows.dask.device_inventory import DeviceNames, shared_inventory, workers_of
 from hpo_flows.dask.gang_tasks import GangTasks
 from hpo_flows.dask.job_tasks import JobTasks
-from hpo_flows.dask.monitor import ClusterWatch, facts_of_workers
+from hpo_flows.dask.lost_workers import ClusterWatch, facts_of_workers
 from hpo_flows.dask.on_worker import (
     cancel_attempts_of,
     close_all_children,
@@ -43,7 +42,7 @@ from hpo_flows.dask.on_worker import (
     share_devices_of_worker,
     watch_partitions_of_worker,
 )
-from hpo_flows.dask.start_up import IMPORT_SECONDS, StartUp
+from hpo_flows.dask.start_up import CALL_SECONDS, IMPORT_SECONDS, Connection, StartUp
 
 _DASK_SETTINGS = {
     "distributed.scheduler.allowed-failures": 0,

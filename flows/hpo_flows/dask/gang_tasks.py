@@ -22,7 +22,7 @@ from hpo_core.training.gang.rank_place import RankPlace
 from hpo_core.training.gang.rank_reports import LOST_PEER, gang_report
 from hpo_flows.dask.cancellation import Cancellation
 from hpo_flows.dask.job_tasks import JobTasks
-from hpo_flows.dask.monitor import ClusterWatch
+from hpo_flows.dask.lost_workers import ClusterWatch
 
 OWN_END_SECONDS = 5.0
 """Ranks end by themselves when one is gone, and then say why; those that have not after so long are cancelled."""

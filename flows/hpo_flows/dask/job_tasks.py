@@ -26,10 +26,9 @@ from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.security.masking import masked_report
 from hpo_core.training.gang.rank_place import RankPlace
 from hpo_core.training.request import decode_report, encode_request
-from hpo_flows.dask.connection import Connection
-from hpo_flows.dask.monitor import ClusterWatch
-from hpo_flows.dask.on_worker import train
-from hpo_flows.dask.open_tasks import OPEN_SECONDS, train_next
+from hpo_flows.dask.lost_workers import ClusterWatch
+from hpo_flows.dask.on_worker import OPEN_SECONDS, train, train_next
+from hpo_flows.dask.start_up import Connection
 
 
 class _Submission(NamedTuple):

@@ -14,9 +14,8 @@ from hpo_core.home import Home, is_name
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError
 from hpo_core.report.html_page import Live, html_page
-from hpo_core.report.live_report import ASK_SECONDS, LiveReport
-from hpo_core.report.local_server import Answer
-from hpo_core.report.study.tables import table
+from hpo_core.report.live import ASK_SECONDS, Answer, LiveReport
+from hpo_core.report.study_page import table
 from hpo_core.study import Study
 from hpo_core.tracking.run_location import read_place
 from hpo_core.views.formatting import number

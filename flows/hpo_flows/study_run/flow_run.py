@@ -21,7 +21,7 @@ from hpo_core.security.masking import mask_logs, masked, masked_errors
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.views.hopping.partition_names import PartitionNames
+from hpo_core.views.hop_views import PartitionNames
 from hpo_core.views.sharing.standings import standing_of
 from hpo_core.views.summary import notices_of
 from hpo_flows.liveness.api_watch import (

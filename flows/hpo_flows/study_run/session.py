@@ -18,9 +18,9 @@ from hpo_core.execution.checkpoint_cleanup import CheckpointCleanup
 from hpo_core.execution.dispatch import Dispatcher
 from hpo_core.execution.enqueue_requests import EnqueueRequests
 from hpo_core.execution.executor import Executor
-from hpo_core.execution.hopping.epoch_times import epoch_times_of
 from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.hopping.pooled_units import PooledUnits, join_workers
+from hpo_core.execution.hopping.unit_history import epoch_times_of
 from hpo_core.execution.loop import Loop, Observer, Takeover
 from hpo_core.execution.packed_placing import MeasurementWriter, found_ratio_words, placer_of
 from hpo_core.execution.pool_seat import PoolSeat, terms_of

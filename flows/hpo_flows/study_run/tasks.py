@@ -32,8 +32,7 @@ from hpo_core.model.devices.usage import Usage
 from hpo_core.model.stage import FURTHER, Further, Generation, Rung
 from hpo_core.model.trial import RESULTS, Job, Outcome, Report
 from hpo_core.security.untrusted_text import terminal_text
-from hpo_core.views.hopping.partition_names import PartitionNames
-from hpo_core.views.hopping.visit_order import epoch_lines, hops_in_short
+from hpo_core.views.hop_views import PartitionNames, epoch_lines, hops_in_short
 from hpo_flows.liveness.api_watch import api_answers, api_is_unreachable
 
 _REPORT_SECONDS = 10.0

@@ -15,7 +15,7 @@ from hpo_core.report.compare.contenders import Contender, Group, grouped, read_c
 from hpo_core.report.html_page import card, html_page, write_page
 from hpo_core.report.median_band import Track, band, band_lines, color_of
 from hpo_core.report.scale import log_ticks, scale
-from hpo_core.report.study.tables import table
+from hpo_core.report.study_page import table
 from hpo_core.report.style import MUTED, Figure, axis, layout, rounded, text, time_axis, whole
 from hpo_core.views.formatting import Spread, duration, number
 

@@ -10,7 +10,7 @@ from typing import Any
 from hpo_core.model.errors import SpecError
 from hpo_core.model.events import Entry
 from hpo_core.report.median_band import Track
-from hpo_core.report.study.series import Series, read_series
+from hpo_core.report.series import Series, read_series
 
 _REPEAT = re.compile(r"[-_.](?:seed|run|repeat|rep|s|r)?[-_.]?\d+$")
 _DATED = re.compile(r"-\d{8}-\d{6}(?:-[0-9a-f]{4})?$")

@@ -8,9 +8,9 @@ from html import escape
 from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.model.trial import RESULTS
 from hpo_core.report.jobs.device_loads import busiest, device_loads, left_out, percent
+from hpo_core.report.series import Series, Span
 from hpo_core.report.study.job_timeline import bars, lane_axis, lanes_of
-from hpo_core.report.study.series import Series, Span
-from hpo_core.report.study.tables import table
+from hpo_core.report.study_page import table
 from hpo_core.report.style import Figure, layout, text, time_axis
 from hpo_core.views.device_use import DeviceUse, device_job, device_uses, mean_occupancy, running_job
 from hpo_core.views.trial_story import usage_words

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpo_core.model.devices.memory_words import memory_words
-from hpo_core.report.study.series import Series
+from hpo_core.report.series import Series
 from hpo_core.report.style import Figure, axis, layout, rounded, text, time_axis
 from hpo_core.views.device_use import DeviceLoad, DeviceUse
 from hpo_core.views.formatting import duration

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hpo_core.report.study.series import Series
+from hpo_core.report.series import Series
 from hpo_core.report.style import BEST, FAILED, Figure, axis, layout, level_color, text
 from hpo_core.views.formatting import number
 from hpo_core.views.lineage import Birth, Lineage

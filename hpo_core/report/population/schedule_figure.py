@@ -8,8 +8,8 @@ from hpo_core.model.errors import HpoError
 from hpo_core.model.parameter_schedule import Schedule
 from hpo_core.model.space import ListedParameter, Parameter
 from hpo_core.report.scale import log_ticks, round_ticks
+from hpo_core.report.series import Series
 from hpo_core.report.study.parameters import axis_ticks, position
-from hpo_core.report.study.series import Series
 from hpo_core.report.style import BEST, Figure, axis, layout, level_color, rounded, text
 from hpo_core.state import TrialRecord
 from hpo_core.views.formatting import number

@@ -14,7 +14,7 @@ from hpo_core.report.median_band import band, band_lines, color_of
 from hpo_core.report.scale import log_ticks, scale
 from hpo_core.report.simulation.answers import MEDIANS, SPREADS, Simulated, endings, table
 from hpo_core.report.simulation.device_figures import device_claims, ends, to_draw
-from hpo_core.report.study.tables import table as html_table
+from hpo_core.report.study_page import table as html_table
 from hpo_core.report.style import INK, MUTED, Figure, axis, layout, rounded, text, time_axis, whole
 from hpo_core.simulation.repeats import Run, Scenario
 from hpo_core.simulation.run_figures import LOAD_BINS

@@ -8,9 +8,9 @@ from typing import Any
 
 from hpo_core.model.space import ListedParameter, NumberParameter, Parameter
 from hpo_core.report.scale import Scale, scale
+from hpo_core.report.series import Series
 from hpo_core.report.study.importance import Importances
 from hpo_core.report.study.parameters import WORST_TO_BEST, axis_ticks, position
-from hpo_core.report.study.series import Series
 from hpo_core.report.style import BEST, DARKER, Figure, axis, layout, rounded, text
 from hpo_core.views.formatting import number
 

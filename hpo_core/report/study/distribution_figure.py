@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hpo_core.report.scale import scale
+from hpo_core.report.series import Series
 from hpo_core.report.study.learning_curves import CUT
-from hpo_core.report.study.series import Series
 from hpo_core.report.style import Figure, axis, layout, level_color, rounded, text
 from hpo_core.views.formatting import number
 

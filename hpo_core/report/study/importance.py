@@ -11,7 +11,7 @@ from inspect import signature
 from typing import TYPE_CHECKING
 
 from hpo_core.model.space.optuna_view import distributions, seen
-from hpo_core.report.study.series import Series
+from hpo_core.report.series import Series
 from hpo_core.report.style import Figure, axis, layout, text
 
 if TYPE_CHECKING:

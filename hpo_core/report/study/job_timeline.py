@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from hpo_core.model.trial import Outcome
+from hpo_core.report.series import Series, Span
 from hpo_core.report.study.learning_curves import LISTED
-from hpo_core.report.study.series import Series, Span
 from hpo_core.report.style import (
     CANDIDATE,
     FAILED,
@@ -23,7 +23,7 @@ from hpo_core.report.style import (
     time_axis,
 )
 from hpo_core.views.formatting import duration, plural
-from hpo_core.views.hopping.visit_order import worker_name
+from hpo_core.views.hop_views import worker_name
 
 BARS = 5_000
 LANES_NAMED = 40

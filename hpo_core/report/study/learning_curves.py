@@ -7,7 +7,7 @@ from typing import Any
 
 from hpo_core.model.trial import Outcome
 from hpo_core.report.scale import Scale, scale
-from hpo_core.report.study.series import Series
+from hpo_core.report.series import Series
 from hpo_core.report.style import BEST, DARKER, FAILED, Figure, axis, layout, level_color, rounded, text, time_axis
 from hpo_core.state import TrialRecord
 from hpo_core.views.formatting import duration, number

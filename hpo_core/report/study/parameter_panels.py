@@ -7,9 +7,9 @@ from typing import Any
 
 from hpo_core.model.space import ListedParameter, NumberParameter, Parameter
 from hpo_core.report.scale import scale
+from hpo_core.report.series import Series
 from hpo_core.report.study.importance import Importances
 from hpo_core.report.study.parameters import axis_ticks, position
-from hpo_core.report.study.series import Series
 from hpo_core.report.style import BEST, DARKER, FAILED, Figure, axis, layout, level_color, rounded, text
 from hpo_core.state import TrialRecord
 from hpo_core.views.formatting import number

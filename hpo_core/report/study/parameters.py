@@ -8,7 +8,7 @@ from typing import Any
 
 from hpo_core.model.space import ListedParameter, NumberParameter, Parameter, same_scalar
 from hpo_core.report.scale import log_ticks, round_ticks, scale, ticks_with_ends
-from hpo_core.report.study.series import Series
+from hpo_core.report.series import Series
 from hpo_core.report.style import DARKER, Figure, layout, rounded, text
 from hpo_core.state import TrialRecord
 from hpo_core.views.formatting import number

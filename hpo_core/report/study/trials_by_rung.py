@@ -6,8 +6,8 @@ from collections import Counter
 from typing import Any
 
 from hpo_core.model.stage import FURTHER
+from hpo_core.report.series import Series
 from hpo_core.report.study.rung_bands import Band, stacked
-from hpo_core.report.study.series import Series
 from hpo_core.report.style import CANDIDATE, FAILED, INK, MUTED, Figure, axis, layout, text
 from hpo_core.views.rungs import is_stopping
 
