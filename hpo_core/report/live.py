@@ -1,4 +1,9 @@
-"""The report of a study as a page that follows its journal."""
+"""Pages for the browser of this user: the report of a study that follows its journal, and the server of pages.
+
+The server answers on 127.0.0.1, below an address that nobody can guess. Other users of the machine reach the port,
+too: the address holds a secret word. A page of another site that gives its own name the address 127.0.0.1 (DNS
+rebinding) sends that name as ``Host``, and is refused. Only reading is served.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +38,7 @@ _HEADERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PageResponse:
     """What a path shows."""
 
     body: str
@@ -51,7 +56,7 @@ class LocalServer(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = False
 
-    def __init__(self, answer: Callable[[str], Answer | None], port: int = 0) -> None:
+    def __init__(self, answer: Callable[[str], PageResponse | None], port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
         self.answer = answer
         self.word = secrets.token_urlsafe(16)
@@ -59,7 +64,7 @@ class LocalServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Of the first page."""
+        """Address of the first page."""
         return f"http://127.0.0.1:{self.server_port}/{self.word}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -81,23 +86,30 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, with_body: bool) -> None:
         if self.headers.get_all("Host", []) not in [[host] for host in self.server.hosts]:
-            self._send(403, Answer("This server answers as 127.0.0.1 and localhost only.\n", "text/plain"), with_body)
+            self._send(
+                403, PageResponse("This server answers as 127.0.0.1 and localhost only.\n", "text/plain"), with_body
+            )
             return
         first, _, place = self.path.partition("?")[0].removeprefix("/").partition("/")
         if not compare_digest(first.encode(), self.server.word.encode()):
-            self._send(404, Answer("Not found. Use the whole address that was printed.\n", "text/plain"), with_body)
+            self._send(
+                404, PageResponse("Not found. Use the whole address that was printed.\n", "text/plain"), with_body
+            )
             return
         try:
             found = self.server.answer(place)
         except HpoError as error:
-            self._send(503, Answer(f"{error}\n", "text/plain"), with_body)
+            self._refuse(503, str(error), with_body)
             return
         if found is None:
-            self._send(404, Answer("Not found.\n", "text/plain"), with_body)
+            self._refuse(404, "Not found.", with_body)
         else:
             self._send(200, found, with_body)
 
-    def _send(self, status: int, answer: Answer, with_body: bool) -> None:
+    def _refuse(self, status: int, words: str, with_body: bool) -> None:
+        self._send(status, PageResponse(f"{words}\n", "text/plain"), with_body)
+
+    def _send(self, status: int, answer: PageResponse, with_body: bool) -> None:
         body = answer.body.encode("utf-8", "replace")
         self.send_response(status)
         for name, value in _HEADERS.items():
@@ -136,7 +148,7 @@ class LiveReport:
         self._entries = -1
         self._next = 0.0
 
-    def answer(self, place: str) -> Answer | None:
+    def answer(self, place: str) -> PageResponse | None:
         """The page itself, its changing part, or which version there is."""
         if place not in ("", "fragment", "version"):
             return None
@@ -144,12 +156,12 @@ class LiveReport:
             series = self._current()
             ended = series.study.status != "open"
             if place == "version":
-                return Answer(json.dumps({"version": str(self._entries), "ended": ended}), "application/json")
+                return PageResponse(json.dumps({"version": str(self._entries), "ended": ended}), "application/json")
             live = Live(str(self._entries), ASK_SECONDS)
             began = time.monotonic()
             page = render(series, self._links(), folder=self._folder, live=live, whole=place == "")
             self._next = max(self._next, time.monotonic() + _REST * (time.monotonic() - began))
-            return Answer(page)
+            return PageResponse(page)
 
     def _current(self) -> Series:
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""What a study had of the slots that it shared with other studies, over time, and what its jobs used of it."""
+"""Slots that a study had of those it shared with other studies, over time, and what its jobs used of them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise, zip_longest
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
 
 from hpo_core.report.hop_lanes import units_of
-from hpo_core.report.jobs.device_lanes import device_of
 from hpo_core.report.series import Series
-from hpo_core.report.style import Figure, axis, layout, rounded, text, time_axis
+from hpo_core.report.style import BEST, BLUE, RUNNING, Figure, Point, axis, layout, text, time_axis, trace
+from hpo_core.report.timelines import device_of
 
 BINS = 1_500
-"""Of more changes the mean of so many equal times is drawn."""
-_USED, _AREA, _HELD = "#1c6dd0", "#d0ebff", "#e8590c"
+"""Times of which means are drawn where there are more changes."""
+
+Steps = Sequence[tuple[float, float]]
+"""A step function: (time, value from then on)."""
 
 
 class Busy(NamedTuple):
@@ -24,12 +28,12 @@ class Busy(NamedTuple):
     start: float
     end: float
     name: str
-    """Of the device or worker, which counts once whatever runs there; empty: slots without names."""
+    """Device or worker, which counts once whatever runs there; empty: slots without names."""
     slots: int = 1
 
 
 def pool_slots(series: Series) -> Figure | None:
-    """Held and used over time; None where the study shared nothing, or had no job."""
+    """Slots held and used over time; None where the study shared nothing, or had no job."""
     spec = series.study.spec
     if spec.share is None or not series.spans or series.wall <= 0:
         return None
@@ -40,23 +44,33 @@ def pool_slots(series: Series) -> Figure | None:
     else:
         unit, busy = "slot", [Busy(span.start, span.end, "", span.slots) for span in series.spans]
     used = in_use(busy)
-    held = None if spec.data is not None else _held(series, used)
+    held: Steps | None = None
+    if unit == "slot":
+        held = [(time, float(inventory.slots)) for time, inventory in series.capacities]
+    elif unit == "device":  # those on which jobs might begin, or where they ran until the device changed hands
+        begin = [(time, float(inventory.shared_devices)) for time, inventory in series.capacities]
+        held = [(time, max(both)) for time, *both in _beside(begin, used)]
     divisor, across = time_axis(series.wall)
-    data = [_curve(f"{unit}s in use", used, series.wall, divisor, color=_USED, area=True)]
+
+    def points(steps: Steps) -> list[Point]:
+        drawn = _thinned(steps, series.wall)
+        drawn = [*drawn, (series.wall, drawn[-1][1] if drawn else 0.0)]
+        return [(time / divisor, value, f"{value:.3g} {unit}s") for time, value in drawn]
+
+    area = {"fill": "tozeroy", "fillcolor": RUNNING}
+    data = [trace(f"{unit}s in use", points(used), BLUE, mode="lines", width=1, shape="hv", **area)]
     said = f"{mean_of(used, series.wall):.2f} in use"
     if held is not None:
-        data.append(_curve(f"{unit}s that it might use", held, series.wall, divisor, color=_HELD, area=False))
+        data.append(trace(f"{unit}s that it might use", points(held), BEST, mode="lines", shape="hv"))
         said += f" and {mean_of(idle(held, used), series.wall):.2f} idle"
     most = max([*(value for _, value in used), *(value for _, value in held or ()), 1.0])
     steps = {"dtick": 1} if most <= 10 else {}
     shape = layout(330, xaxis=across, yaxis=axis(f"{unit}s", range=[0, 1.06 * most], **steps))
-    pool = text(spec.share.pool or spec.cluster.place, 60)
-    return Figure(
-        "pool", f"{unit.capitalize()}s of the pool over time: {said} in the mean", _words(unit, pool), data, shape
-    )
+    title = f"{unit.capitalize()}s of the pool over time: {said} in the mean"
+    return Figure("pool", title, _caption(unit, text(spec.share.pool or spec.cluster.place, 60)), data, shape)
 
 
-def _words(unit: str, pool: str) -> str:
+def _caption(unit: str, pool: str) -> str:
     if unit == "worker":
         return (
             f"Workers of pool {pool} on which a unit of this study ran. Which ones it held is not in its journal: "
@@ -71,7 +85,7 @@ def _words(unit: str, pool: str) -> str:
 
 
 def in_use(busy: Iterable[Busy]) -> list[tuple[float, float]]:
-    """(time, in use from then on); what has a name counts once."""
+    """Amount in use over time; what has a name counts once."""
     changes: dict[float, Counter[str]] = {}
     for one in busy:
         if one.end > one.start:
@@ -89,22 +103,12 @@ def in_use(busy: Iterable[Busy]) -> list[tuple[float, float]]:
     return found
 
 
-def _held(series: Series, used: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Slots as recorded; devices on which jobs might begin, or where they ran until the device changed hands."""
-    if series.study.spec.packing is None:
-        return [(time, float(inventory.slots)) for time, inventory in series.capacities]
-    begin = [(time, float(inventory.shared_devices)) for time, inventory in series.capacities]
-    return [(time, max(both)) for time, *both in _beside(begin, used)]
-
-
-def idle(held: Sequence[tuple[float, float]], used: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """What might have been used, and was not."""
+def idle(held: Steps, used: Steps) -> list[tuple[float, float]]:
+    """Amount that might have been used over time, and was not."""
     return [(time, max(0.0, may - does)) for time, may, does in _beside(held, used)]
 
 
-def _beside(
-    one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]
-) -> Iterator[tuple[float, float, float]]:
+def _beside(one: Steps, other: Steps) -> Iterator[tuple[float, float, float]]:
     """Two step functions as one: at each change of either, both values from then on."""
     now = [0.0, 0.0]
     changes = sorted([(time, place, value) for place, steps in enumerate((one, other)) for time, value in steps])
@@ -114,41 +118,19 @@ def _beside(
             yield time, now[0], now[1]
 
 
-def mean_of(steps: Sequence[tuple[float, float]], until: float) -> float:
-    """Of a step function from 0 on; before its first step it is 0."""
+def mean_of(steps: Steps, until: float) -> float:
+    """Mean of a step function from 0 to ``until``; before its first step it is 0."""
     ended = [*steps, (until, 0.0)]
-    return (
-        math.fsum(value * max(0.0, min(after, until) - time) for (time, value), (after, _) in pairwise(ended)) / until
-    )
+    areas = (value * max(0.0, min(after, until) - time) for (time, value), (after, _) in pairwise(ended))
+    return math.fsum(areas) / until
 
 
-def _curve(
-    name: str, steps: Sequence[tuple[float, float]], wall: float, divisor: float, *, color: str, area: bool
-) -> dict[str, Any]:
-    drawn = _thinned(steps, wall)
-    drawn = [*drawn, (wall, drawn[-1][1] if drawn else 0.0)]
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": [rounded(time / divisor) for time, _ in drawn],
-        "y": [rounded(value) for _, value in drawn],
-        "line": {"shape": "hv", "width": 1 if area else 2, "color": color},
-        **({"fill": "tozeroy", "fillcolor": _AREA} if area else {}),
-        "hovertemplate": f"%{{y:.3g}} {name}<extra></extra>",
-    }
-
-
-def _thinned(steps: Sequence[tuple[float, float]], wall: float) -> list[tuple[float, float]]:
+def _thinned(steps: Steps, wall: float) -> Steps:
+    """Means of equal times, where there are more changes than that."""
     if len(steps) <= BINS:
-        return list(steps)
-    width = wall / BINS
-    sums = [0.0] * BINS
-    for (time, value), (after, _) in pairwise([*steps, (wall, 0.0)]):
-        at, end = max(0.0, time), min(after, wall)
-        while at < end:
-            place = min(int(at / width), BINS - 1)
-            until = end if place == BINS - 1 else min(end, (place + 1) * width)
-            sums[place] += value * (until - at)
-            at = until if until > at else math.nextafter(at, math.inf)
-    return [(place * width, total / width) for place, total in enumerate(sums)]
+        return steps
+    times = np.array([0.0, *(time for time, _ in steps), wall])
+    values = np.array([0.0, *(value for _, value in steps)])
+    edges = np.linspace(0.0, wall, BINS + 1)
+    sums = np.interp(edges, times, np.concatenate([[0.0], np.cumsum(values * np.diff(times))]))
+    return list(zip(edges[:-1].tolist(), (np.diff(sums) / (wall / BINS)).tolist(), strict=True))

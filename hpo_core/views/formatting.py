@@ -42,6 +42,20 @@ def number(value: float | None, digits: int = 4) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}"
 
 
+def parameter_value(item: object) -> str:
+    """A parameter's value, floats with six digits."""
+    return f"{item:.6g}" if isinstance(item, float) else str(item)
+
+
+def percent(share: float) -> str:
+    """A share as a whole number of percent.
+
+    >>> percent(0.254)
+    '25%'
+    """
+    return f"{100 * share:.0f}%"
+
+
 def listed(names: Sequence[object], most: int) -> str:
     """The first of some names, and how many more there are.
 

@@ -12,9 +12,9 @@ from hpo_core.model.rng import Stream
 from hpo_core.report.hop_lanes import units_of
 from hpo_core.report.pool_slots import Busy, idle, in_use, mean_of, pool_slots
 from hpo_core.report.series import Series, read_series
-from hpo_core.report.study.job_timeline import jobs_over_time, short_names
 from hpo_core.report.study_page import render
 from hpo_core.report.style import Figure
+from hpo_core.report.timelines import jobs_over_time, short_names
 from tests.report.packed_study import packed_study
 from tests.report.test_report import World
 from tests.sharing.played_packing import PackedPlayer, PlayedDevices, gpus

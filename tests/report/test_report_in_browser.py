@@ -15,7 +15,7 @@ import pytest
 
 from hpo_core.journal.codec import decode_entry
 from hpo_core.report import live
-from hpo_core.report.compare.comparison_page import Comparison, write_comparison
+from hpo_core.report.comparison import Comparison, write_comparison
 from hpo_core.report.live import LiveReport, LocalServer
 from hpo_core.report.study_page import write_report
 from tests.deployed.test_browser import PATIENCE, page

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpo_core.report.population.family_tree import lineage_tree
-from hpo_core.report.population.population_fitness import population_fitness
-from hpo_core.report.population.schedule_figure import schedules
+from hpo_core.report.population import lineage_tree, population_fitness, schedules
 from hpo_core.report.series import Series, read_series
 from hpo_core.report.study_page import figures, key_numbers
 from hpo_core.report.style import Figure

@@ -21,7 +21,7 @@ from prefect.runtime import deployment, flow_run
 from hpo_core.home import Home
 from hpo_core.journal.protocol import Journal
 from hpo_core.model.errors import HpoError, SpecError
-from hpo_core.report.decision_picture import picture
+from hpo_core.report.pictures import decision_picture
 from hpo_core.retraining.challenger_test import promotion_test
 from hpo_core.retraining.data_fingerprint import fingerprint
 from hpo_core.retraining.drift import MIN_EXAMPLES, check_drift
@@ -212,7 +212,7 @@ class Retraining:
         )
         spec = Study.open(best.card.study, self.journal, at=0).spec
         registry.upload(run, best.card, self.home.study_folder(best.card.study), spec, self.home.import_folders(spec))
-        registry.keep_decision(run, decision, picture(decision))
+        registry.keep_decision(run, decision, decision_picture(decision))
         return decision
 
     def _seen_by(self, card: ModelCard, version: int, folder: Path) -> ModelCard:
@@ -289,7 +289,7 @@ class Retraining:
     def _publish(self, registry: ModelRegistry, run: KnownRun, decision: Decision, version: int) -> None:
         """Show the decision in Prefect. It stands in MLflow by now: an API that does not answer changes nothing."""
         link = f"\n\nMLflow: `{registry.url(run)}`, version {version} of `{self.model}`."
-        svg = base64.b64encode(picture(decision).encode()).decode()
+        svg = base64.b64encode(decision_picture(decision).encode()).decode()
         image = f"data:image/svg+xml;base64,{svg}"
         words = f"{decision.markdown()}\n\n![what was compared]({image}){link}"
         try:

@@ -20,7 +20,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 
 from hpo_core.model.trial import Job, Report
-from hpo_core.report.search_picture import search_picture
+from hpo_core.report.pictures import search_picture
 from hpo_core.security.untrusted_text import markdown_code, markdown_row, markdown_text
 from hpo_core.study import Study
 from hpo_core.views.device_use import granted_words
