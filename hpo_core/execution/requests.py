@@ -11,8 +11,10 @@ from hpo_core.model.trial import Job
 from hpo_core.placement.cores import available_cores
 from hpo_core.spec import StudySpec
 from hpo_core.spec.threads import threads_of
-from hpo_core.training.gang.rank_place import RankPlace
-from hpo_core.training.request import JobRequest
+from hpo_core.training.request import JobRequest, RankPlace
+
+LOG_BYTES = 10_000_000
+"""Bytes kept of one attempt's output: its first fifth, and its end."""
 
 
 class JobRequests:
@@ -77,11 +79,10 @@ class JobRequests:
             pythonpath=tuple(spec.pythonpath),
             timeout=spec.training.timeout,
             stall_timeout=spec.training.stall_timeout,
-            storage_timeout=spec.training.storage_timeout,
             threads=self.threads,
-            log_limit=spec.training.log_limit,
+            log_limit=LOG_BYTES,
             grace=spec.training.grace,
-            zygote_timeout=spec.cluster.worker_timeout,
+            zygote_timeout=spec.training.worker_timeout,
             checkpoint_base=spec.checkpoint_base,
             elapsed=0.0 if job.unit is None else job.unit.elapsed,
             **self._partitions(job),

@@ -19,6 +19,8 @@ from hpo_core.spec import PastTrial, StudySpec
 from hpo_core.state import StudyState, TrialRecord
 
 _Found = tuple[Params, TrialRecord]
+MOST_SHOWN = 300
+"""Results of earlier studies that a sampler is shown at most."""
 
 
 def with_past(spec: StudySpec, journal: Journal) -> StudySpec:
@@ -112,7 +114,7 @@ def _past(spec: StudySpec, found: Sequence[Sequence[_Found]], numbers: dict[tupl
                 losses = {r.resource: list(r.losses or (r.loss,)) for r in feasible if r.loss is not None}
                 kept.append(PastTrial(params=params, losses=losses, proposed=proposed))
     kept.sort(key=lambda trial: trial.proposed is None)  # the proposed ones tell how the data differ
-    return kept[: warm.most]
+    return kept[:MOST_SHOWN]
 
 
 def _metrics(spec: StudySpec) -> str:

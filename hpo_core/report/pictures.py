@@ -7,7 +7,7 @@ from html import escape
 from statistics import fmean
 
 from hpo_core.report.style import BEST, BLUE, FONT, GRID, INK, MUTED, round_ticks, scale
-from hpo_core.retraining.model_card import Decision
+from hpo_core.retraining.model_registry import Decision
 from hpo_core.study import Study
 from hpo_core.views.formatting import number
 

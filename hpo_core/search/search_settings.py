@@ -58,6 +58,9 @@ class Outline(msgspec.Struct, frozen=True, kw_only=True):
     own_configurations: bool = False
     """Whether the method says itself which configurations are tried, so that no sampler is asked."""
 
+    reduction_factor: float = 2.0
+    """About one in so many results of a rung goes on."""
+
     @property
     def one_shot(self) -> bool:
         """Whether all configurations may train at once: none of them is asked for by the result of another.
@@ -132,8 +135,6 @@ class SearchSettings(Part, ABC):
     """Whether people choose it in a form."""
     only_in_files: ClassVar[frozenset[str]] = frozenset()
     """Settings that a form does not ask for."""
-    earlier: ClassVar[Mapping[str, Any]] = {}
-    """Settings that older journals do not name, with the values that they had then."""
 
     method: str
 

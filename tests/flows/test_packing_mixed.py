@@ -102,7 +102,7 @@ def cluster(tmp_path: Path, library: Path, cards: Cards) -> Iterator[Cluster]:
 
 def study_in(folder: Path, cluster: Cluster, search: str, **packing: Any) -> Packed:
     folder.mkdir()
-    where = {"kind": "address", "address": cluster.address, "worker_timeout": 60}
+    where = {"kind": "address", "address": cluster.address}
     given = STUDY | {"search": SEARCHES[search], "packing": PACKING | packing, "cluster": where}
     return Packed(folder, **given)
 

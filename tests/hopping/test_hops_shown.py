@@ -282,7 +282,7 @@ def test_studies_that_do_not_hop_have_none_of_it() -> None:
 
 
 def test_the_golden_journal_draws() -> None:
-    lines = (GOLDEN / "hopped-format-3.jsonl").read_text().splitlines()
+    lines = (GOLDEN / "hopped-format-1.jsonl").read_text().splitlines()
     found = read_series(decode_entry(line) for line in lines)
     page = render(found)
     assert "Units on workers: busy " in page and "part-3" in page

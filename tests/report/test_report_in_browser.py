@@ -164,7 +164,7 @@ def test_what_attempts_used_is_in_their_section_and_in_the_table(
     page.wait_for_selector("#trial-curve .main-svg")
     assert "used" not in page.locator("#trial th").all_inner_texts(), "nothing was measured"
 
-    lines = (GOLDEN / "used-format-3.jsonl").read_text().splitlines()
+    lines = (GOLDEN / "used-format-1.jsonl").read_text().splitlines()
     write_report([decode_entry(line) for line in lines], tmp_path / "used.html")
     page.goto((tmp_path / "used.html").as_uri() + "#trial-4")
     page.wait_for_selector("#trial-curve .main-svg")

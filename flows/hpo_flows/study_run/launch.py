@@ -41,7 +41,7 @@ from hpo_flows.prefect_api.connection import (
     forbid_ephemeral_servers,
     prepare_environment,
 )
-from hpo_flows.prefect_api.shared_server import SharedServer
+from hpo_flows.prefect_api.shared_server import START_TIMEOUT, SharedServer
 from hpo_flows.study_run.prefect_process import ERROR_LENGTH, PrefectProcess, Shown
 from hpo_flows.study_run.session import Session, Summary
 
@@ -69,11 +69,11 @@ def launch(
     Args:
         file: the study's file as the user named it, for the command that is named at the end.
         prefect: whether it is shown in Prefect; None: as the study says.
-        prefect_timeout: instead of the study's ``start_timeout``.
+        prefect_timeout: seconds that a Prefect server may take to start without progress.
     """
     session = Session(home, name, spec=spec, force=force, extend=extend, train=train)
     shown = session.spec.prefect.enabled if prefect is None else prefect
-    timeout = prefect_timeout or session.spec.prefect.start_timeout
+    timeout = prefect_timeout or START_TIMEOUT
     server: SharedServer | None = None
     pages: PrefectProcess | None = None
     waits = False
