@@ -22,11 +22,10 @@ from typing import Any
 
 import result_file
 import torch
+from performance_model import ExchangeModel, Link
 from torch import distributed, multiprocessing, nn
 
-from hpo_core.placement.scaling.hardware import Link
-from hpo_core.placement.scaling.speedups import kappa, speedups
-from hpo_core.placement.scaling.step_time import ExchangeModel, fitted
+from hpo_core.placement.scaling import fitted, kappa, speedups
 
 SUM_BYTES = 32_000_000
 SECONDS = 1.5

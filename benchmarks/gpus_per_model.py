@@ -19,10 +19,9 @@ from typing import Any
 import paleo_nets
 import plot_style
 import result_file
+from performance_model import LayerModel, seconds
 
-from hpo_core.placement.scaling import all_reduce
-from hpo_core.placement.scaling.speedups import doublings, kappa, speedups
-from hpo_core.placement.scaling.step_time import LayerModel
+from hpo_core.placement.scaling import doublings, kappa, speedups
 
 GPUS, BATCH, ALONE = 128, 1024, 24.0
 BUDGETS = (1.5, 3.0, 6.0, 12.0, 24.0)
@@ -65,8 +64,8 @@ def compare(figures: dict[str, Any]) -> list[dict[str, Any]]:
                 "time_bwd": model.backward(samples),
                 "time_apply": model.update(),
                 "time_comp": model.step(gpus).compute,
-                "TreeAllReduce": all_reduce.seconds(gpus, model.size, model.link, "tree"),
-                "ButterflyAllReduce": all_reduce.seconds(gpus, model.size, model.link, "butterfly"),
+                "TreeAllReduce": seconds(gpus, model.size, model.link, "tree"),
+                "ButterflyAllReduce": seconds(gpus, model.size, model.link, "butterfly"),
             }
             worst = max(abs(1000 * value - theirs[name]) / (theirs[name] or 1) for name, value in ours.items())
             rows.append(

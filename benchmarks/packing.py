@@ -36,7 +36,6 @@ from typing import Any, NamedTuple
 import result_file
 from packing_bound import lower_bound
 
-from hpo_core.placement.packing.best_fit import BestFit
 from hpo_core.placement.packing.exact import Exact
 from hpo_core.placement.packing.fill import Fill
 from hpo_core.placement.packing.first_fit import FirstFit
@@ -101,7 +100,6 @@ POLICIES: dict[str, PackingPolicy] = {
     "FFD": FirstFit(decreasing=True),
     "WF": WorstFit(decreasing=False),
     "WFD": WorstFit(decreasing=True),
-    "best fit": BestFit(),
     "fill": Fill(),
 }
 

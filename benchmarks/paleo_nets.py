@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import result_file
-
-from hpo_core.placement.scaling.hardware import Link, Processor
-from hpo_core.placement.scaling.layers import Convolution, Elementwise, Layer, Pooling
+from performance_model import Convolution, Elementwise, Layer, Link, Pooling, Processor
 
 FILE = Path("paleo") / "paleo_nets_and_nin_case.json"
 

@@ -12,7 +12,6 @@ import typer
 from rich.text import Text
 
 from hpo_core.cli.app import CORE_COMMANDS, new_app, run
-from hpo_core.cli.debugging import INTERRUPTED, MoreParams, ParamsOption
 from hpo_core.cli.options import AsJson, Force, HomeOption, JournalOption, Name, PrefectTimeout, UsePrefect
 from hpo_core.cli.output import err, out
 from hpo_core.home import Home, checked_name
@@ -34,7 +33,7 @@ def tune(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="KEY=VALUE: another setting of the file, as packing.policy=best_fit; repeatable."),
+        typer.Option("--set", help="KEY=VALUE: another setting of the file, as packing.policy=worst_fit; repeatable."),
     ] = None,
     start_with: Annotated[
         str | None,
@@ -163,42 +162,6 @@ def rerun(
     _launch(place, new, "rerun", as_json, spec=spec, **shown)
 
 
-def tune_packing(
-    study_file: Annotated[Path, typer.Argument(help="The study's YAML file.")],
-    more_params: MoreParams = None,
-    params: ParamsOption = None,
-    ratios: Annotated[
-        str, typer.Option("--ratios", help="How many times a device's compute jobs claim together; 1 is always one.")
-    ] = "1,1.5,2,2.5,3,4",
-    seconds: Annotated[
-        float, typer.Option("--seconds", min=1.0, max=86_400.0, help="That each is measured, once all its jobs train.")
-    ] = 30.0,
-    units: Annotated[
-        int | None, typer.Option("--units", min=1, help="Units of one training; default: a full one of the study.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="KEY=VALUE: another setting of the file, as packing.most=32; repeatable."),
-    ] = None,
-    home: HomeOption = None,
-    journal: JournalOption = None,
-    as_json: AsJson = False,
-) -> None:
-    """Measure how far the jobs of a study should oversubscribe its devices; later studies with packing do so."""
-    end_at_interrupt()
-    from hpo_core.spec import load_spec
-    from hpo_flows.tune_packing import read_ratios
-    from hpo_flows.tune_packing import tune_packing as measure
-
-    chosen, given = read_ratios(ratios), [*(params or ()), *(more_params or ())]
-    spec = load_spec(study_file, settings or ())
-    try:
-        measure(spec, Home(home, journal), params=given, ratios=chosen, seconds=seconds, units=units, as_json=as_json)
-    except KeyboardInterrupt:
-        err.print("\nInterrupted; no ratio was kept.", style="yellow")
-        raise typer.Exit(INTERRUPTED) from None
-
-
 def deploy(
     file: Annotated[Path | None, typer.Option("--file", help="A prefect.yaml; default: this package's own.")] = None,
     prefill: Annotated[
@@ -251,7 +214,6 @@ app = new_app(
         "abandon": CORE_COMMANDS["abandon"],
         "enqueue": CORE_COMMANDS["enqueue"],
         "rerun": rerun,
-        "tune-packing": tune_packing,
         **CORE_COMMANDS,
         "ui": ui,
         "deploy": deploy,

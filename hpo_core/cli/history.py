@@ -25,12 +25,8 @@ from hpo_core.model.short_text import meant_or_known
 from hpo_core.security.untrusted_text import json_text, terminal_text
 from hpo_core.views.formatting import duration
 from hpo_core.views.measured_needs import (
-    FoundRatio,
     MeasuredNeed,
-    found_apart,
-    kept_apart_lines,
     measured_needs,
-    ratios_found,
 )
 
 _DAY = 86_400.0
@@ -154,36 +150,21 @@ def _chosen(
 
 
 def _list(found: Sequence[Measurement], as_json: bool) -> None:
-    needs, ratios, apart = measured_needs(found), ratios_found(found), found_apart(found)
+    needs = measured_needs(found)
     if as_json:
-        print_json(msgspec.to_builtins([*needs, *ratios, *apart]))
+        print_json(msgspec.to_builtins(needs))
         return
-    if not needs and not ratios:
+    if not needs:
         out.print("Nothing here. Studies with `packing` measure what their jobs need, and keep it here.")
     now = time.time()
     sources: dict[tuple[str, str], list[MeasuredNeed]] = {}
     for need in needs:
         sources.setdefault((need.objective, need.code), []).append(need)
-    for ratio in ratios:
-        sources.setdefault((ratio.objective, ratio.code), [])
     for number, ((objective, code), rows) in enumerate(sources.items()):
         if number:
             out.print()
         out.print(Text(f"{terminal_text(objective)} (source {code[:8]})", style="bold"), soft_wrap=True)
-        if rows:
-            print_rows(out, [_row(need, now) for need in rows])
-        for ratio in ratios:
-            if (ratio.objective, ratio.code) == (objective, code):
-                out.print(Text(terminal_text(_ratio_words(ratio, now))), soft_wrap=True)
-        for line in kept_apart_lines(one.kept_apart for one in apart if (one.objective, one.code) == (objective, code)):
-            out.print(Text(terminal_text(line)), soft_wrap=True)
-
-
-def _ratio_words(ratio: FoundRatio, now: float) -> str:
-    return (
-        f"{ratio.architecture}: best with oversubscribe {ratio.oversubscribe:g}, {ratio.speedup:.2f} times the units "
-        f"per second of ratio 1 ({ratio.study or 'imported'}, {_age(ratio.measured_at, now)} ago)"
-    )
+        print_rows(out, [_row(need, now) for need in rows])
 
 
 def _age(at: float, now: float) -> str:

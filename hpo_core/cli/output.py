@@ -30,7 +30,7 @@ from hpo_core.views.failure_reasons import Failures, failure_lines, failures_of
 from hpo_core.views.formatting import duration, number, plural
 from hpo_core.views.grid_states import grid_states
 from hpo_core.views.hop_views import hopping_line, plain_hops
-from hpo_core.views.measured_needs import kept_apart_in, kept_apart_lines, measured_ratio_lines, measured_ratios
+from hpo_core.views.measured_needs import measured_ratio_lines, measured_ratios
 from hpo_core.views.rungs import (
     BracketView,
     RungNames,
@@ -345,7 +345,7 @@ def _print_study(source: Journal, name: str, at: int | None, as_json: bool, *, h
     _print_settings(study, summary, info.created, _now_of(status) if at is None else 0.0)
     for line in device_lines(study):
         out.print(Text.assemble(("device: ", "dim"), terminal_text(line)), soft_wrap=True)
-    for line in [*measured_ratio_lines(measured_ratios(study)), *kept_apart_lines(kept_apart_in(study))]:
+    for line in measured_ratio_lines(measured_ratios(study)):
         out.print(Text(terminal_text(line)), soft_wrap=True)
     _print_failures(failures, home.study_folder(name))
     if constraints := constraint_words(study.spec, state.infeasible_results):
@@ -384,7 +384,6 @@ def _plain_jobs(study: Study) -> dict[str, Any]:
         "grid": states and msgspec.to_builtins(states),
         "devices": plain,
         "ratios": msgspec.to_builtins(measured_ratios(study)),
-        "kept_apart": msgspec.to_builtins(kept_apart_in(study)),
         "hops": plain_hops(study),
     }
     return {name: value for name, value in found.items() if value}

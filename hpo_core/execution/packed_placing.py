@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 from hpo_core.journal.measurements import QuietMeasurements, measurements_of
-from hpo_core.model.devices.measurement import found_ratios
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.placement import Placer, Slots
@@ -13,7 +12,7 @@ from hpo_core.placement.demands import Estimates, StatedDemand, deciding_paramet
 from hpo_core.placement.packing.registry import POLICIES
 from hpo_core.placement.placer import Meter
 from hpo_core.placement.shared_devices import SharedDevices
-from hpo_core.spec import StudySpec, is_pure
+from hpo_core.spec import is_pure
 from hpo_core.study import Study
 
 WRITE_SECONDS = 10.0
@@ -34,7 +33,6 @@ def placer_of(study: Study, meter: Meter | None = None) -> Placer:
     if spec.objective is not None:
         code = objective_digest(spec.objective, spec.pythonpath)
     past = QuietMeasurements(measurements_of(study.journal)).read(objective, code)
-    packing = packing.with_found({name: one.oversubscribe for name, one in found_ratios(past).items()})
     estimates = Estimates(
         objective=objective,
         code=code,
@@ -56,14 +54,6 @@ def placer_of(study: Study, meter: Meter | None = None) -> Placer:
     return placer
 
 
-def found_ratio_words(spec: StudySpec, placer: SharedDevices) -> str:
-    """Which ratios the study uses that it does not state; empty: none."""
-    stated = spec.packing.oversubscribe if spec.packing is not None else {}
-    found = {name: ratio for name, ratio in placer.ratios.items() if name not in stated}
-    each = ", ".join(f"{ratio:g} times on {name}" for name, ratio in sorted(found.items()))
-    return f"Jobs may claim the compute {each}, as `hpo tune-packing` found (packing.oversubscribe)." if each else ""
-
-
 def _alone(study: Study) -> list[int]:
     """Trials that ran out of memory at the target that they are to reach, whatever came after that."""
     trials = study.state.trials
@@ -77,9 +67,8 @@ def learn_from_journal(study: Study, estimates: Estimates, *, gpu: str = "") -> 
         gpu: architecture of attempts that had a whole GPU, for they do not know it; empty: they are left out.
     """
     spec = study.spec
-    parameters = [{**spec.constants, **trial.params} for trial in study.state.trials]
     for trial in study.state.trials:
-        params = parameters[trial.number]
+        params = {**spec.constants, **trial.params}
         for result in trial.results:
             if isinstance(result.usage, Usage):
                 usage = result.usage
@@ -89,7 +78,6 @@ def learn_from_journal(study: Study, estimates: Estimates, *, gpu: str = "") -> 
                     usage,
                     at=result.ended,
                     architecture=usage.architecture or unnamed or None,
-                    beside=[(parameters[number], permille) for number, permille in usage.beside],
                 )
         for failure in trial.failures:
             used = failure.usage

@@ -46,8 +46,7 @@ def written(found: Sequence[Measurement], form: Format) -> str:
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(_COLUMNS)
     for one in found:
-        beside = msgspec.json.encode(one.beside).decode() if one.beside else None
-        row = _whole(one) | {"params": key_of(one.params), "beside": beside}
+        row = _whole(one) | {"params": key_of(one.params)}
         rows.writerow(["" if row[name] is None else row[name] for name in _COLUMNS])
     return text.getvalue()
 
@@ -101,12 +100,10 @@ def _csv_rows(path: Path, content: bytes) -> list[Any]:
         row: dict[Any, Any] = {
             name: value for name, value in line.items() if value not in ("", None) or name == "study"
         }
-        for name in ("params", "beside"):
-            try:
-                if name in row or name == "params":
-                    row[name] = msgspec.json.decode(row.get(name, "null"))
-            except (msgspec.DecodeError, RecursionError) as error:
-                raise SpecError(f"{path}: measurement {number}: {name} is no JSON: {error}.") from None
+        try:
+            row["params"] = msgspec.json.decode(row.get("params", "null"))
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise SpecError(f"{path}: measurement {number}: params is no JSON: {error}.") from None
         found.append(row)
     return found
 

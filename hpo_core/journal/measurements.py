@@ -96,7 +96,7 @@ class MemoryMeasurements:
     def add(self, found: Sequence[Measurement], *, wait: float = WAIT_SECONDS) -> int:
         with self._lock:
             new = {one.identity: one for one in found if one.identity not in self._kept}
-            keys = {identity: (one.group, one.code, one.architecture, one.key) for identity, one in new.items()}
+            keys = {identity: (one.objective, one.code, one.architecture, one.key) for identity, one in new.items()}
             self._kept |= {identity: (keys[identity], one) for identity, one in new.items()}
             for key in set(keys.values()):
                 self._keep_newest([one for found, one in self._kept.values() if found == key], PER_KEY)

@@ -13,7 +13,7 @@ import msgspec
 import sqlalchemy as sa
 
 from hpo_core.journal.measurements import PER_KEY, PER_OBJECTIVE, WAIT_SECONDS
-from hpo_core.model.devices.measurement import Measurement, ratios_of
+from hpo_core.model.devices.measurement import Measurement
 
 log = logging.getLogger("hpo.history")
 
@@ -49,7 +49,7 @@ class SqlMeasurements:
         self._translated = translated
 
     def read(self, objective: str, code: str) -> list[Measurement]:
-        found = self._read(_table.c.objective.in_([_digest(objective), _digest(ratios_of(objective))]))
+        found = self._read(_table.c.objective == _digest(objective))
         return [one for one in found if (one.objective, one.code) == (objective, code)]
 
     def all(self) -> list[Measurement]:
@@ -137,7 +137,7 @@ def _digest(text: str) -> str:
 def _row(one: Measurement) -> dict[str, str | float]:
     return {
         "identity": one.identity,
-        "objective": _digest(one.group),
+        "objective": _digest(one.objective),
         "key": _digest("\n".join((one.code, one.architecture, one.key))),
         "measured_at": one.measured_at,
         "body": msgspec.json.encode(one, order="sorted").decode(),

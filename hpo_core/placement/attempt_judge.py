@@ -52,9 +52,7 @@ class AttemptJudge:
             architecture=share.architecture,
             share=(held.need.compute, held.need.memory, held.need.cores),  # smaller by now where it began as a guess
         )
-        usage, beside = self._running.neighbours.judge(report, usage)
-        if share.alone:  # it claimed all of the device, so that nobody is beside it
-            usage = msgspec.structs.replace(usage, load=None)
+        usage = self._running.with_load(report, usage)
         report = msgspec.structs.replace(report, usage=usage)
         if report.outcome is not Outcome.OUT_OF_MEMORY:  # what it used then is not what it needs
             self._needs.estimates.learn(
@@ -62,7 +60,6 @@ class AttemptJudge:
                 self._uncontended(held, usage),
                 at=report.ended,
                 architecture=share.architecture,
-                beside=[(self._needs.parameters(job), permille) for job, permille in beside],
             )
         if self._is_collateral(report, share, usage):
             self._blameless[report.trial] = self._blameless.get(report.trial, 0) + 1

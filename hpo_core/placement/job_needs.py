@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.measurement import neighbour_key
 from hpo_core.model.trial import Job
 from hpo_core.placement.demands import Estimate, Estimates
 from hpo_core.placement.packing.need import Need
-from hpo_core.placement.packing.room import Apart, SharedDevice
+from hpo_core.placement.packing.room import SharedDevice
 from hpo_core.placement.shared_room import SharedRoom
 from hpo_core.spec import PackingSpec
 
@@ -59,37 +58,7 @@ class JobNeeds:
         compute = device.oversubscribe if job.trial in self.alone else max(need.compute, least)
         # what was measured did fit; a limit is not met to the byte
         memory = need.memory if estimate.source == "stated" else min(need.memory, device.memory)
-        return msgspec.structs.replace(need, compute=compute, memory=memory, kind=self.kind(job, device.architecture))
-
-    def apart(self) -> Apart:
-        """The kinds of jobs that were measured to gain too little from sharing a device."""
-        return self.estimates.pairs.apart() if self._packing.learn_pairs else {}
-
-    def kind(self, job: Job, architecture: str) -> str:
-        """Its key, where a kind is kept apart from it; so jobs with equal needs are alike as long as none is."""
-        kinds = self.apart().get(architecture)
-        if not kinds:
-            return ""
-        key = neighbour_key(self.estimates.key(self.parameters(job)))
-        return key if key in kinds else ""
-
-    def measure_alone(self, waiting: Sequence[Job], running: Iterable[Job]) -> None:
-        """Give the oldest job of a kind a device to itself once, where its time alone is not known and would tell most.
-
-        Of those that wait and run, as many as every fourth device holds; at least one.
-        """
-        if not (self._packing.learn_pairs and self._packing.measure_alone) or self._packing.most == 1:
-            return
-        devices = self._room.capacities.values()
-        architectures = {capacity.architecture for capacity in devices}
-        measured = {self.estimates.key(self.parameters(job)) for job in [*waiting, *running] if job.trial in self.alone}
-        for job in waiting:
-            if len(measured) >= max(1, len(devices) // 4):
-                return
-            key = self.estimates.key(self.parameters(job))
-            if key not in measured and any(self.estimates.pairs.lacks_alone(name, key) for name in architectures):
-                self.alone.add(job.trial)
-                measured.add(key)
+        return msgspec.structs.replace(need, compute=compute, memory=memory)
 
     def estimate(self, job: Job, device: SharedDevice) -> Estimate:
         """What it will need there, as far as that is known."""

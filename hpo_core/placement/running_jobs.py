@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import msgspec
@@ -9,9 +10,8 @@ import msgspec
 from hpo_core.model.devices.inventory import Portion, Slot
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.events import JobPlaced
-from hpo_core.model.trial import Job, JobKey
+from hpo_core.model.trial import Job, JobKey, Report
 from hpo_core.placement.job_needs import JobNeeds
-from hpo_core.placement.neighbours import Neighbours
 from hpo_core.placement.packing.need import Need
 from hpo_core.placement.packing.room import Room
 from hpo_core.placement.shared_room import SharedRoom
@@ -27,6 +27,8 @@ class RunningJob(msgspec.Struct, frozen=True):
     """Whether it was placed before its need was known."""
     began: float
     """Seconds of the study's clock; 0: not known."""
+    ended: float = math.inf
+    """As its report says."""
     usage: Usage | None = None
     """What it was seen to use so far."""
 
@@ -49,7 +51,8 @@ class RunningJobs:
         self._needs = needs
         self._room = room
         self._held: dict[JobKey, RunningJob] = {}
-        self.neighbours = Neighbours()
+        self._ended: list[RunningJob] = []
+        """Jobs that ended while one ran that is still there."""
         self._new: dict[JobKey, JobPlaced] = {}
         """Placements that nobody asked for yet."""
 
@@ -77,7 +80,6 @@ class RunningJobs:
         held = RunningJob(job, slot, need, is_guess, 0.0 if now is None else now)
         self._held[job.key] = held
         self._note(held, held.portion.memory)
-        self.neighbours.begin(job, slot.name, compute=need.compute, now=now)
         if is_guess:
             self._needs.estimates.profile_begins(self._needs.parameters(job), held.portion.architecture)
 
@@ -85,21 +87,43 @@ class RunningJobs:
         """It ended; returns whether it held anything."""
         held = self._held.pop(key, None)
         self._new.pop(key, None)
-        self.neighbours.end(key)
         if held is not None and held.is_guess:
             self._needs.estimates.profile_ends(self._needs.parameters(held.job), held.portion.architecture)
+        if held is not None and held.ended < math.inf:
+            self._ended.append(held)
+        since: dict[str, float] = {}
+        for one in self:
+            since[one.slot.name] = min(since.get(one.slot.name, math.inf), one.began)
+        self._ended = [one for one in self._ended if one.ended > since.get(one.slot.name, math.inf)]
         return held is not None
+
+    def with_load(self, report: Report, usage: Usage) -> Usage:
+        """The usage of an attempt that ended, with what was on its device while it trained.
+
+        Nothing is said of an attempt whose times are not known, nor of one that had its device to itself on purpose.
+        """
+        key = report.trial, report.attempt
+        held = self._held[key]
+        if not report.ended > report.started > 0:
+            return usage
+        self._held[key] = msgspec.structs.replace(held, began=report.started, ended=report.ended)
+        begin, end = report.started + usage.startup_seconds, report.ended
+        if not end > begin or held.portion.alone:
+            return usage
+        load, jobs = float(held.need.compute), 1.0
+        for one in (*self._ended, *self):
+            if one.slot.name == held.slot.name and one.job.key != key:
+                part = max(0.0, min(one.ended, end) - max(one.began, begin)) / (end - begin)
+                load, jobs = load + part * one.need.compute, jobs + part
+        return msgspec.structs.replace(usage, load=round(load), jobs=round(jobs, 3))
 
     def left_of(self, empty: Room) -> Room:
         """The room that running jobs leave."""
-        room = empty.keep_apart(self._needs.apart())
+        room = empty.copy()
         places = {device.name: place for place, device in enumerate(empty.devices)}
         for held in self:
             if (place := places.get(held.slot.name)) is not None:
-                need = held.need
-                if room.apart:  # maybe since it began
-                    need = msgspec.structs.replace(need, kind=self._needs.kind(held.job, held.portion.architecture))
-                room.take(need, place)
+                room.take(held.need, place)
             else:  # it is to be given back, or is gone: of its computer the job still has the cores
                 room.take_cores(held.need.cores, self._room.node_of(held.slot.name))
         return room
@@ -123,7 +147,6 @@ class RunningJobs:
             if device is not None:
                 need = self._needs.need(held.job, device)
                 self._held[key] = msgspec.structs.replace(held, need=need, is_guess=False)
-                self.neighbours.claims(key, need.compute)
                 if need.memory < share.memory:
                     self._note(held, need.memory)
                     return need.memory

@@ -135,11 +135,6 @@ class SharedDevices:
         )
 
     @property
-    def ratios(self) -> dict[str, float]:
-        """Oversubscription by architecture, as far as it is stated or was tuned."""
-        return dict(self._packing.oversubscribe)
-
-    @property
     def learned_ratios(self) -> dict[str, float]:
         """The same of the devices that are there, where attempts decide."""
         names = {capacity.architecture for capacity in self._devices.capacities.values()}
@@ -222,7 +217,6 @@ class SharedDevices:
         if not self._empty.devices or not jobs:
             return Placed([], refused)
         placements: list[Placement] = []
-        self._needs.measure_alone(jobs, (held.job for held in self._running))
         first, later = self._needs.unknown_once(jobs)
         ordered = [*first, *later]
         waiting = [WaitingJob(job.key, self._needs.demand(job)) for job in ordered]

@@ -34,7 +34,7 @@ from hpo_core.search.search_settings import Progress
 from hpo_core.views.device_use import granted_words
 from hpo_core.views.failure_reasons import next_command
 from hpo_core.views.formatting import duration, number, parameter_value, percent, plural
-from hpo_core.views.measured_needs import kept_apart_in, kept_apart_lines, measured_ratio_lines, measured_ratios
+from hpo_core.views.measured_needs import measured_ratio_lines, measured_ratios
 from hpo_core.views.rungs import BracketView, halt_words
 from hpo_core.views.settings_words import data_words, gang_words, packing_words
 from hpo_core.views.sharing.standings import share_words
@@ -161,7 +161,6 @@ def head(series: Series, links: Mapping[str, str]) -> str:
     if spec.packing is not None:
         about.append(f"packing {packing_words(spec.packing)}")
         about += measured_ratio_lines(measured_ratios(study))
-        about += kept_apart_lines(kept_apart_in(study), 4)
     if spec.training.gang != 1:
         about.append(f"gangs {gang_words(study)}")
     if spec.share is not None:

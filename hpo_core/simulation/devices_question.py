@@ -97,7 +97,7 @@ class SharedDevicesQuestion:
         if spec.objective is None:
             return KnownJobs()
         code = objective_digest(spec.objective, spec.pythonpath)
-        found = tuple(one for one in measurements_of(journal).read(spec.objective, code) if not one.oversubscribe)
+        found = tuple(measurements_of(journal).read(spec.objective, code))
         return KnownJobs(found, f"{len(found):,} measurements of {spec.objective} in the history" if found else "")
 
     def _first_gpu(self) -> str:

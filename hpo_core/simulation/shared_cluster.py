@@ -59,7 +59,7 @@ class SharedCluster:
             changes: dict[str, Any] = {"policy": "first_fit", "most": 1, "look_ahead": 1}
         else:
             changes = {"policy": self.policy}
-        return self.packing.model_copy(update={**changes, "learn_pairs": False})  # the rule of sharing knows no pairs
+        return self.packing.model_copy(update=changes)
 
 
 class SharedSimulation(Simulation):

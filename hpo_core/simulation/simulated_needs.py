@@ -96,7 +96,6 @@ class SimulatedNeeds(Estimates):
         *,
         at: float,
         architecture: str | None = None,
-        beside: Sequence[tuple[Mapping[str, Any], int]] = (),
     ) -> bool:
         """Nothing: repeats and policies must not learn of each other."""
         return False

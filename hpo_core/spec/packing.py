@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -23,7 +22,6 @@ Policy = Literal[
     "first_fit_decreasing",
     "worst_fit",
     "worst_fit_decreasing",
-    "best_fit",
     "exact",
 ]
 DEFAULT = "default"
@@ -86,7 +84,7 @@ class PackingSpec(Part):
     policy: Policy = Field(
         default="fill",
         description="Which waiting jobs begin, and where. fill: jobs that leave least idle of what runs out first; "
-        "the four of HyperSack; best_fit; exact: the best solution of each decision, for small cases.",
+        "the four of HyperSack; exact: the best solution of each decision, for small cases.",
     )
     devices: Literal["auto", "gpu", "cpu"] = Field(
         default="auto",
@@ -104,7 +102,7 @@ class PackingSpec(Part):
         default_factory=dict,
         description="How many times a device's compute jobs may claim together, by architecture: "
         "{default: 1.0, A100: 3}, or one number for all. It scales compute (of processors: cores), never memory. Where "
-        "neither an architecture nor default is stated: what `hpo tune-packing` found, else 1 at first, and more "
+        "neither an architecture nor default is stated: 1 at first, and more "
         "where attempts show that more jobs at once do more work.",
     )
     memory: dict[str, str | int] = Field(
@@ -118,17 +116,6 @@ class PackingSpec(Part):
         description="auto: jobs share a GPU through NVIDIA's Multi-Process Service where it is there: they compute at "
         "the same time, and the driver keeps each to its share. off: they take turns, and one that faults or is ended "
         "(pruned, timed out) cannot harm its neighbours, as it may under MPS.",
-    )
-    learn_pairs: bool = Field(
-        default=False,
-        description="Kinds of jobs that were measured to train less than 5 % faster together than one after the other "
-        "are no longer put on one device. false: any that fit share.",
-    )
-    measure_alone: bool = Field(
-        default=False,
-        description="Of each kind of job that shared devices at least three times one job gets a device to itself, "
-        "so that it is known how much others slow it down; with learn_pairs alone. false: jobs that happen to be alone "
-        "say so.",
     )
     look_ahead: int | None = Field(
         default=None,
@@ -151,15 +138,6 @@ class PackingSpec(Part):
         if self.mps == "auto" and self.most > MPS_CLIENTS:
             raise ValueError(
                 f"most = {self.most}, but MPS lets {MPS_CLIENTS} processes share a GPU; lower it, or mps=off"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_pairs(self) -> PackingSpec:
-        if self.measure_alone and not self.learn_pairs:
-            raise ValueError(
-                "measure_alone = true, but learn_pairs = false: what it measures is used by learn_pairs alone; set "
-                "both, or neither"
             )
         return self
 
@@ -192,20 +170,6 @@ class PackingSpec(Part):
     def finds_ratio(self, architecture: str) -> bool:
         """Whether the study finds the ratio by itself."""
         return not {architecture, DEFAULT} & self.oversubscribe.keys()
-
-    def with_found(self, ratios: Mapping[str, float]) -> PackingSpec:
-        """The same with ratios that were measured (``hpo tune-packing``), by architecture.
-
-        What a person states wins: the ratio of an architecture, and ``default`` for all that are not named.
-
-        >>> PackingSpec(oversubscribe={"A100": 3.0}).with_found({"A100": 2.0, "H100": 2.5}).oversubscribe
-        {'A100': 3.0, 'H100': 2.5}
-        >>> PackingSpec(oversubscribe={"default": 1.0}).with_found({"A100": 2.0}).oversubscribe
-        {'default': 1.0}
-        """
-        if DEFAULT in self.oversubscribe or not ratios:
-            return self
-        return self.model_copy(update={"oversubscribe": dict(ratios) | self.oversubscribe})
 
     def memory_limit(self, architecture: str) -> int | None:
         """Bytes of one device that jobs may use together; None: whatever is free."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from hpo_core.model.events import JobGranted
-from hpo_core.placement.scaling.hardware import Link
-from hpo_core.placement.scaling.speedups import doublings, kappa, speedups
-from hpo_core.placement.scaling.step_time import ExchangeModel, StepModel, corrected, fitted
+from hpo_core.placement.scaling import doublings, fitted, kappa, speedups
 from hpo_core.search.method import Promote, SearchMethod
 from hpo_core.spec import StudySpec
 from hpo_core.spec.slots.scaling import ScalingSpec
@@ -75,10 +73,10 @@ def largest_size(spec: StudySpec, state: StudyState, slots: int) -> int:
         given = {size: gain for size, gain in scaling.speedups.items() if size <= most}
         return kappa(given, scaling.efficiency)
     measured = state.speeds.relative if state.speeds is not None else {}
-    if scaling.model is None:
-        most = min(most, 2 * max(measured, default=1))
-    model = step_model(scaling, measured)
-    return most if model is None else kappa(speedups(model, doublings(most)), scaling.efficiency)
+    most = min(most, 2 * max(measured, default=1))
+    if len(measured) < 2:
+        return most
+    return kappa(speedups(fitted(measured), doublings(most)), scaling.efficiency)
 
 
 def sizes_up_to(largest: int, scaling: ScalingSpec) -> tuple[int, ...]:
@@ -86,20 +84,6 @@ def sizes_up_to(largest: int, scaling: ScalingSpec) -> tuple[int, ...]:
     if scaling.speedups:
         return tuple(size for size in (1, *sorted(scaling.speedups)) if size <= largest)
     return doublings(largest)
-
-
-def step_model(scaling: ScalingSpec, measured: Mapping[int, float]) -> StepModel | None:
-    """The model of a training step, by its figures and by measured times; None where neither says anything."""
-    if scaling.model is not None:
-        given = scaling.model
-        model = ExchangeModel(
-            seconds=given.seconds,
-            size=given.gradient_mb * 1e6,
-            link=Link(given.network_gbps),
-            all_reduce=scaling.all_reduce,
-        )
-        return corrected(model, measured) if len(measured) > 1 else model
-    return fitted(measured, scaling.all_reduce) if len(measured) > 1 else None
 
 
 def _is_pilot(scaling: ScalingSpec, state: StudyState, method: SearchMethod) -> bool:

@@ -1,4 +1,4 @@
-"""What jobs of one key needed, merged from their measurements; and the ratios that were found."""
+"""What jobs of one key needed, merged from their measurements; and what ratios attempts showed to be good."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.measurement import Measurement, found_ratios, is_cpu, key_of
+from hpo_core.model.devices.measurement import Measurement, is_cpu
 from hpo_core.placement.demands import Estimates, deciding_parameters
 from hpo_core.placement.demands.learned_ratio import RatioSeen
-from hpo_core.placement.demands.pair_speeds import KeptApart, PairSpeeds
 from hpo_core.study import Study
 from hpo_core.views.trial_story import usage_of
 
@@ -40,33 +39,10 @@ class MeasuredNeed(msgspec.Struct, frozen=True, kw_only=True):
     measured_at: float
 
 
-class FoundRatio(msgspec.Struct, frozen=True, kw_only=True):
-    """The oversubscription ratio that ``hpo tune-packing`` found last for one objective on one architecture."""
-
-    objective: str
-    code: str
-    architecture: str
-    oversubscribe: float
-    speedup: float
-    """Units per second over those at ratio 1."""
-    study: str
-    measured_at: float
-
-
-def ratios_found(found: Iterable[Measurement]) -> list[FoundRatio]:
-    """By objective, source and architecture."""
-    sources: dict[tuple[str, str], list[Measurement]] = {}
-    for one in found:
-        sources.setdefault((one.objective, one.code), []).append(one)
-    newest = [one for _, group in sorted(sources.items()) for _, one in sorted(found_ratios(group).items())]
-    names = FoundRatio.__struct_fields__
-    return [FoundRatio(**{name: getattr(one, name) for name in names}) for one in newest]
-
-
 def measured_needs(found: Iterable[Measurement]) -> list[MeasuredNeed]:
     """By objective, source, architecture and key; of one objective the source that was measured last comes first."""
     groups: dict[tuple[str, str, str, str], list[Measurement]] = {}
-    for one in (one for one in found if not one.oversubscribe):
+    for one in found:
         groups.setdefault((one.objective, one.code, one.architecture, one.key), []).append(one)
     needs = [_merged(group) for group in groups.values()]
     last: dict[tuple[str, str], float] = {}
@@ -116,9 +92,8 @@ def learned_of(study: Study) -> Estimates:
     for trial in state.trials:
         for result in trial.all_results:
             usage = usage_of(result)
-            if usage is not None and usage.alone is not None:
-                beside = [(params[number], permille) for number, permille in usage.beside]
-                estimates.learn(params[trial.number], usage, at=result.ended, beside=beside)
+            if usage is not None and usage.load is not None:
+                estimates.learn(params[trial.number], usage, at=result.ended)
     return estimates
 
 
@@ -145,59 +120,3 @@ def measured_ratio_lines(found: Mapping[str, Iterable[RatioSeen]]) -> list[str]:
         rest = [text.replace("ratio ", "").replace(" attempts", "") for text in rest]
         lines.append(f"oversubscription measured on {name}: work at once {', '.join([first, *rest])}")
     return lines
-
-
-class FoundApart(msgspec.Struct, frozen=True, kw_only=True):
-    """Two kinds of one objective that later studies keep apart."""
-
-    objective: str
-    code: str
-    """Digest of the objective's source."""
-    kept_apart: KeptApart
-
-
-def found_apart(found: Iterable[Measurement]) -> list[FoundApart]:
-    """What measurements say, by objective and source."""
-    pairs: dict[tuple[str, str], PairSpeeds] = {}
-    for one in found:
-        of_source = pairs.setdefault((one.objective, one.code), PairSpeeds())
-        of_source.add(one.architecture, key_of(one.params), one, one.beside)
-    return [
-        FoundApart(objective=objective, code=code, kept_apart=one)
-        for (objective, code), of_source in sorted(pairs.items())
-        for one in of_source.kept_apart()
-    ]
-
-
-def kept_apart_in(study: Study) -> list[KeptApart]:
-    """What the attempts of a packed study say; those of earlier studies are in the history."""
-    packing = study.spec.packing
-    return learned_of(study).pairs.kept_apart() if packing is not None and packing.learn_pairs else []
-
-
-def kept_apart_words(pair: KeptApart) -> str:
-    """A pair in a line.
-
-    >>> kept_apart_words(KeptApart(architecture="A100", one='{"width":1}', other='{"width":8}', one_speed=0.5,
-    ...     other_speed=0.4, attempts=12.0))
-    'kept apart on A100: width=1 and width=8, together 0.90 times as fast as one alone (0.50 + 0.40, 12 attempts)'
-    """
-    both = f"two of {_kind(pair.one)}" if pair.one == pair.other else f"{_kind(pair.one)} and {_kind(pair.other)}"
-    return (
-        f"kept apart on {pair.architecture}: {both}, together {pair.together:.2f} times as fast as one alone "
-        f"({pair.one_speed:.2f} + {pair.other_speed:.2f}, {pair.attempts:.0f} attempts)"
-    )
-
-
-def kept_apart_lines(pairs: Iterable[KeptApart], most: int = 8) -> list[str]:
-    """The pairs that gain least, one a line, and how many more there are."""
-    lines = [kept_apart_words(one) for one in pairs]
-    return [*lines[:most], *([f"and {len(lines) - most:,} more pairs kept apart"] if len(lines) > most else [])]
-
-
-def _kind(key: str) -> str:
-    try:
-        values = msgspec.json.decode(key)
-    except msgspec.DecodeError:  # a digest
-        return key[:15]
-    return " ".join(f"{name}={value}" for name, value in values.items()) or "any job"

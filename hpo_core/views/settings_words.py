@@ -49,7 +49,7 @@ def gang_words(study: Study) -> str:
     if gang != "auto":
         return "" if gang == 1 else f"{gang} ranks a job"
     if study.spec.data is not None:
-        known = "given" if scaling.speedups or scaling.model is not None else "measured"
+        known = "given" if scaling.speedups else "measured"
         most = f", at most {scaling.most}" if scaling.most else ""
         return (
             "auto: while fewer models are left than half of the workers, a unit trains on several partitions at once "

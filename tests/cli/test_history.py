@@ -230,26 +230,3 @@ def test_names_complete_in_the_shell(tmp_path: Path) -> None:
     context = SimpleNamespace(params={"home": str(tmp_path), "journal": None})
     assert _objectives(context, "lab.t") == ["lab.train:fit"]  # type: ignore[arg-type]
     assert _architectures(context, "") == ["A100", "H100"]  # type: ignore[arg-type]
-
-
-def test_ratios_are_listed_taken_elsewhere_and_forgotten(tmp_path: Path) -> None:
-    ratio = needed(params={}, memory=0, device_memory=None, compute=None, oversubscribe=2.5, speedup=1.8)
-    older = needed(params={}, oversubscribe=4.0, measured_at=NOW - 9000)
-    kept(tmp_path / "a", ratio, older, needed())
-    words = " ".join(run(tmp_path / "a", "list").output.split())
-    assert "A100: best with oversubscribe 2.5, 1.80 times the units per second of ratio 1" in words
-    assert "4" not in words.partition("best with")[2].partition("times")[0], "the newest alone"
-    listed = json.loads(run(tmp_path / "a", "list", "--json").output)
-    assert [one["oversubscribe"] for one in listed if "oversubscribe" in one] == [2.5]
-    assert [one["params"] for one in listed if "params" in one] == [needed().params], "no attempt"
-    for name in ("all.json", "all.csv"):
-        file = str(tmp_path / name)
-        assert run(tmp_path / "a", "export", file).exit_code == 0
-        assert run(tmp_path / f"of-{name}", "import", file).exit_code == 0
-        assert kept(tmp_path / f"of-{name}") == kept(tmp_path / "a")
-    assert "3 forgotten" in run(tmp_path / "a", "forget", "--architecture", "A100", "--yes").output
-
-
-def test_a_ratio_below_1_is_no_ratio() -> None:
-    with pytest.raises(ValueError, match="oversubscribe = 0.5 must be 1 or more"):
-        needed(oversubscribe=0.5)

@@ -59,7 +59,7 @@ def facts(*words: object) -> dict[str, Any]:
 def test_each_policy_is_played_and_drawn(study_file: Path) -> None:
     shown = hpo(study_file, "--devices", "2xA100-40GB,1xH100-80GB", *STATED, "--repeat", 2, "--seconds-per-unit", 60)
     for words in ("one job per device", "fill", "first_fit", "first_fit_decreasing", "worst_fit",
-                  "worst_fit_decreasing", "best_fit", "device-hours", "2 A100 and 1 H100", "memory as stated (10GB)",
+                  "worst_fit_decreasing", "device-hours", "2 A100 and 1 H100", "memory as stated (10GB)",
                   "as fast as alone"):  # fmt: skip
         assert words in shown
     assert "exact" not in shown, "the solver is asked for by name"

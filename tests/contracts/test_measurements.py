@@ -19,7 +19,7 @@ from hpo_core.journal.measurements import QuietMeasurements, measurements_of
 from hpo_core.journal.protocol import Journal
 from hpo_core.journal.retrying import RetryingJournal
 from hpo_core.journal.sql import BUSY_SECONDS, SqlJournal, open_journal
-from hpo_core.model.devices.measurement import Measurement, found_ratios
+from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.errors import JournalError
 
 Open = Callable[[], Journal]
@@ -230,17 +230,3 @@ def test_journals_that_wrap_others_and_journals_without_a_table() -> None:
 def test_absurd_figures_are_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         measurement(1.0, **wrong)
-
-
-def test_a_ratio_that_was_found_is_kept_beside_the_attempts(open_again: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (measurements, sql_measurements):
-        monkeypatch.setattr(module, "PER_KEY", 2)
-        monkeypatch.setattr(module, "PER_OBJECTIVE", 2)
-    kept = measurements_of(open_again())
-    ratios = [measurement(at, params={}, oversubscribe=ratio) for at, ratio in ((1.0, 2.0), (2.0, 3.0))]
-    kept.add([*ratios, measurement(0.5, architecture="H100", params={}, oversubscribe=1.5)])
-    kept.add([measurement(at, params={}) for at in (5.0, 6.0, 7.0)])
-    found = measurements_of(open_again()).read("m:f", "c")
-    assert [one.measured_at for one in found if not one.oversubscribe] == [6.0, 7.0], "these crowd out no ratio"
-    assert {name: one.oversubscribe for name, one in found_ratios(found).items()} == {"A100": 3.0}
-    assert measurements_of(open_again()).forget(ratios) == 2

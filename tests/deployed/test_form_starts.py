@@ -272,7 +272,7 @@ def test_jobs_that_share_a_device_are_asked_for_and_tagged(
     form.field("Max Resource (Optional)").locator("input").first.fill("2")
     form.unfold("advanced")
     form.unfold("Packing", tab="Packing")
-    form.choose("Policy (Optional)", "best_fit")
+    form.choose("Policy (Optional)", "worst_fit")
     form.choose("Devices (Optional)", "cpu")
     for label, text in {"Memory": "1GB", "Job Memory": "200MB", "Job Cores": "0.1"}.items():
         form.field(f"{label} (Optional)").locator("textarea, input").first.fill(text)
@@ -284,7 +284,7 @@ def test_jobs_that_share_a_device_are_asked_for_and_tagged(
     run = submitted(deployed, page_inside, name)["id"]
     packing, share = (recorded(deployed, name)[part] for part in ("packing", "share"))
     assert (share["pool"], share["weight"]) == ("cpu", 2.0)
-    assert packing["policy"] == "best_fit" and packing["devices"] == "cpu" and packing["memory"] == {"default": "1GB"}
+    assert packing["policy"] == "worst_fit" and packing["devices"] == "cpu" and packing["memory"] == {"default": "1GB"}
     assert packing["demand"] == {"memory": "200MB", "compute": None, "cores": 0.1, "unit_seconds": None}
     shown = deployed.api("task_runs/filter", {"task_runs": {"flow_run_id": {"any_": [run]}}})
     assert len(shown) == 4 and all(sum(tag.startswith("device-cpu-") for tag in one["tags"]) == 1 for one in shown)

@@ -61,7 +61,7 @@ def test_a_form_that_begins_with_a_study_makes_that_study(search: dict[str, Any]
     "packing",
     [
         True,
-        {"policy": "best_fit", "by": ["width"], "memory": {"CPU": "2GB"}, "most": 3, "look_ahead": 5},
+        {"policy": "worst_fit", "by": ["width"], "memory": {"CPU": "2GB"}, "most": 3, "look_ahead": 5},
         {"demand": {"memory": "2GB + 40MB * width", "compute": 30, "cores": 0.5}},
     ],
     ids=["as usual", "settings", "demand"],

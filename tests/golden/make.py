@@ -251,17 +251,16 @@ def placed() -> Study:
 
 
 def beside() -> Study:
-    """A packed study whose attempts say how long each had its device to itself, and which jobs were beside it."""
+    """A packed study whose attempts say what was claimed of their device, and by how many jobs."""
     world = World(47, failures=0.1)
-    packing = {"devices": "gpu", "by": ["x"], "learn_pairs": True}
+    packing = {"devices": "gpu", "by": ["x"]}
     study = fresh(make_spec(study="golden", packing=packing), MemoryJournal(), world)
     gpu = {"architecture": "A100", "device": "GPU-5d4e", "share": (300, 6 * 10**9, 2000)}
     running = study.set_capacity(3)
     while running:
         job = running.pop(0)
-        others = tuple((other.trial, 900 - 200 * place) for place, other in enumerate(running))
         usage = Usage(memory=10**8, unit_seconds=0.5 + len(running) / 8, device_memory=2 * 10**9, **gpu)
-        usage = msgspec.structs.replace(usage, alone=100 if others else 1000, beside=others)
+        usage = msgspec.structs.replace(usage, load=300 * (1 + len(running)), jobs=1.0 + len(running))
         report = world.report(job)
         running += study.tell_report(
             report if report.outcome is Outcome.LOST else msgspec.structs.replace(report, usage=usage)

@@ -70,16 +70,10 @@ def test_what_attempts_used_is_read_back() -> None:
     assert all(isinstance(usage, Usage) and usage.memory > 10**8 for usage in used.values())
 
 
-def test_who_was_beside_an_attempt_is_read_back() -> None:
-    """Of the trials that it names, the parameters are in the same journal."""
+def test_how_full_the_device_of_an_attempt_was_is_read_back() -> None:
     entries = [decode_entry(line) for line in (FOLDER / "beside-format-1.jsonl").read_text().splitlines()]
     usages = [event.usage for entry in entries for event in entry.events if isinstance(event, JobCompleted)]
-    known = [usage for usage in usages if isinstance(usage, Usage)]
-    assert {usage.alone for usage in known} == {100, 1000} and all(
-        bool(one.beside) == (one.alone == 100) for one in known
-    )
-    trials = Study.from_entries(entries).state.trials
-    assert {trial for usage in known for trial, _ in usage.beside} <= {trial.number for trial in trials}
+    assert {(one.load, one.jobs) for one in usages if isinstance(one, Usage)} == {(300, 1.0), (600, 2.0), (900, 3.0)}
 
 
 def test_where_jobs_run_is_read_back_until_they_end_or_their_controller_does() -> None:

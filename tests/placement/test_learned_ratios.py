@@ -165,7 +165,7 @@ def test_whatever_the_order_the_ratio_is_one_of_the_ladder_and_the_work_is_what_
         attempts.append(
             Measurement(
                 objective="m:f", code="", architecture="A100", params={"k": key}, load=load, measured_at=1.0 + number,
-                unit_seconds=(1 + key) / min(1.0, saturates / load), alone=0.0, beside=(("{}", 2.0),),
+                unit_seconds=(1 + key) / min(1.0, saturates / load), jobs=3.0,
             )
         )  # fmt: skip
     learned, shuffled = LearnedRatios(), LearnedRatios()

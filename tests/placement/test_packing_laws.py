@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core.model.errors import HpoError
-from hpo_core.placement.packing.best_fit import BestFit
 from hpo_core.placement.packing.fill import CLOSE, IDLE, Fill
 from hpo_core.placement.packing.first_fit import FirstFit
 from hpo_core.placement.packing.need import Need, WaitingJob
@@ -28,7 +27,6 @@ POLICIES: dict[str, PackingPolicy] = {
     "first-fit-decreasing": FirstFit(decreasing=True),
     "worst-fit": WorstFit(decreasing=False),
     "worst-fit-decreasing": WorstFit(decreasing=True),
-    "best-fit": BestFit(),
     "fill": Fill(),
 }
 each_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)

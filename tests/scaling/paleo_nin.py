@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from hpo_core.placement.scaling.hardware import INFINIBAND, K20X
-from hpo_core.placement.scaling.layers import Convolution, Elementwise, Layer, Pooling
-from hpo_core.placement.scaling.step_time import LayerModel
+from benchmarks.performance_model import INFINIBAND, K20X, Convolution, Elementwise, Layer, LayerModel, Pooling
 
 
 def _same(size: int, channels: int, kernel: int, filters: int) -> Convolution:

@@ -107,9 +107,7 @@ def test_a_job_that_is_tried_again_is_sized_anew() -> None:
     assert sizes(again) == [1, 1]
 
 
-@pytest.mark.parametrize(
-    "scaling", [{"speedups": FOUR}, {}, {"model": {"seconds": 10, "gradient_mb": 100, "network_gbps": 1}}]
-)
+@pytest.mark.parametrize("scaling", [{"speedups": FOUR}, {}])
 def test_a_growing_study_ends_is_audited_and_trained_again(scaling: dict[str, Any]) -> None:
     clock = VirtualClock()
     search = {"method": "asha", "configs": 30, "max_resource": 27, "reduction_factor": 3}
@@ -207,11 +205,8 @@ def test_a_slow_pilot_ends_growth() -> None:
         ({"speedups": {2: 0.0}}, "above 0"),
         ({"speedups": {8: 7.0}, "most": 4}, "scaling.most"),
         ({"speedups": {2: 1.2, 4: 2.0}}, "no size reaches"),
-        ({"speedups": {2: 1.9}, "model": {"seconds": 1, "gradient_mb": 1, "network_gbps": 1}}, "drop one of the two"),
         ({"efficiency": 1.5}, "efficiency"),
         ({"most": 1}, "most"),
-        ({"model": {"seconds": 0, "gradient_mb": 1, "network_gbps": 1}}, "seconds"),
-        ({"model": {"seconds": 1, "gradient_mb": 1e300, "network_gbps": 1e-300}}, "less than or equal"),
     ],
 )
 def test_scaling_that_contradicts_itself_is_refused(scaling: dict[str, Any], said: str) -> None:

@@ -32,7 +32,6 @@ SCALINGS: list[dict[str, Any]] = [
     {"most": 3},
     {"speedups": {2: 1.8, 4: 3.1}},
     {"speedups": {3: 2.7}},
-    {"model": {"seconds": 1.0, "gradient_mb": 10.0, "network_gbps": 10.0}, "all_reduce": "ring"},
 ]
 
 

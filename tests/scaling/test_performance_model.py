@@ -6,17 +6,19 @@ import itertools
 
 import pytest
 
-from hpo_core.placement.scaling import all_reduce
-from hpo_core.placement.scaling.hardware import ETHERNET_20, K40, Link
-from hpo_core.placement.scaling.layers import Convolution, Dense, Work
-from hpo_core.placement.scaling.speedups import doublings, kappa, speedups
-from hpo_core.placement.scaling.step_time import (
+from benchmarks.performance_model import (
+    ETHERNET_20,
+    K40,
+    Convolution,
+    Dense,
     ExchangeModel,
-    FittedModel,
     LayerModel,
+    Link,
+    Work,
     corrected,
-    fitted,
+    seconds,
 )
+from hpo_core.placement.scaling import FittedModel, doublings, fitted, kappa, rounds, speedups
 from tests.scaling.paleo_nin import BACKWARD_K40, FORWARD_K40, NIN, PUBLISHED, nin
 
 
@@ -24,9 +26,7 @@ from tests.scaling.paleo_nin import BACKWARD_K40, FORWARD_K40, NIN, PUBLISHED, n
 def test_network_in_network_takes_what_paleo_says(row: tuple[float, ...]) -> None:
     batch, workers, *times = row
     model, samples = nin(int(batch)), -(-int(batch) // int(workers))
-    tree, butterfly = (
-        all_reduce.seconds(int(workers), model.size, model.link, scheme) for scheme in ("tree", "butterfly")
-    )
+    tree, butterfly = (seconds(int(workers), model.size, model.link, scheme) for scheme in ("tree", "butterfly"))
     found = [model.forward(samples), model.backward(samples), model.update(), tree, butterfly]
     assert [1000 * seconds for seconds in found] == pytest.approx(times, rel=1e-12)
     assert model.step(int(workers)).total == pytest.approx(sum(found[:3]) + butterfly, rel=1e-12)
@@ -90,13 +90,13 @@ def test_ring_and_tree_move_what_their_steps_move() -> None:
     size, link = 8.0e9, Link(10)
     for ranks in (2, 3, 4, 8, 16):
         ring = sum(link.seconds(size / ranks) for _ in range(2 * (ranks - 1)))
-        assert all_reduce.seconds(ranks, size, link, "ring") == pytest.approx(ring)
+        assert seconds(ranks, size, link, "ring") == pytest.approx(ring)
         levels, reached = 0, 1
         while reached < ranks:
             levels, reached = levels + 1, 2 * reached
-        assert all_reduce.rounds(ranks, "butterfly") == levels
-        assert all_reduce.rounds(ranks, "tree") == 2 * levels
-    assert [all_reduce.rounds(1, scheme) for scheme in ("butterfly", "tree", "ring")] == [0, 0, 0]
+        assert rounds(ranks, "butterfly") == levels
+        assert rounds(ranks, "tree") == 2 * levels
+    assert [rounds(1, scheme) for scheme in ("butterfly", "tree", "ring")] == [0, 0, 0]
 
 
 def test_the_corrected_model_meets_both_measured_times() -> None:

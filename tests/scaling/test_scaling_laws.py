@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpo_core.placement.scaling.hardware import Link
-from hpo_core.placement.scaling.speedups import doublings, kappa, speedups
-from hpo_core.placement.scaling.step_time import CorrectedModel, LayerModel, StepModel, corrected, fitted
+from benchmarks.performance_model import CorrectedModel, LayerModel, Link, corrected
+from hpo_core.placement.scaling import StepModel, doublings, fitted, kappa, speedups
 from tests.scaling.paleo_nin import NIN, nin
 
 SIZES = doublings(128)

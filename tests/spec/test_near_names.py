@@ -56,7 +56,7 @@ def test_words_name_what_was_meant_or_what_there_is() -> None:
         ({"search": {"method": "asha", "variant": "stoping", "max_resource": 9}}, "did you mean 'stopping'?"),
         ({"serch": {}}, "serch: unknown key; did you mean 'search'?"),
         ({"cluster": {"kind": "slrum"}}, "did you mean 'slurm'?"),
-        ({"packing": {"policy": "best_fti"}}, "did you mean 'best_fit'?"),
+        ({"packing": {"policy": "worst_fti"}}, "did you mean 'worst_fit'?"),
         ({"packing": {"by": ["xx"]}}, "did you mean 'x'?"),
         ({"packing": {"demand": {"memroy": "2GB"}}}, "did you mean 'memory'?"),
         ({"metric": {"name": "loss", "mode": "minimum"}}, "did you mean 'min'?"),

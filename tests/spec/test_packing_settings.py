@@ -30,10 +30,10 @@ def study_file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("own", ["", "packing: true\n", "packing: false\n", "packing: null\n", "packing: {most: 3}\n"])
 def test_settings_are_changed_whatever_the_file_says(study_file: Path, own: str) -> None:
     study_file.write_text(FILE + own)
-    changes = ["packing.policy=best_fit", "packing.memory.CPU=2GB", "packing.demand.memory=2GB + 40MB * width"]
+    changes = ["packing.policy=worst_fit", "packing.memory.CPU=2GB", "packing.demand.memory=2GB + 40MB * width"]
     packing = load_spec(study_file, changes).packing
     assert packing is not None
-    assert packing.policy == "best_fit" and packing.memory == {"CPU": "2GB"}
+    assert packing.policy == "worst_fit" and packing.memory == {"CPU": "2GB"}
     assert packing.demand.memory == "2GB + 40MB * width"
     assert packing.most == (3 if "most" in own else PackingSpec().most)
 
@@ -87,12 +87,6 @@ def test_mps_is_refused_with_what_it_cannot_do(study_file: Path, other: str, say
     with pytest.raises(SpecError, match=says):
         load_spec(study_file, ["packing.mps=auto", other])
     load_spec(study_file, ["packing.mps=off", other])
-
-
-def test_measuring_alone_is_refused_where_nothing_learns_from_it(study_file: Path) -> None:
-    with pytest.raises(SpecError, match=r"measure_alone.*set both"):
-        load_spec(study_file, ["packing.measure_alone=true"])
-    load_spec(study_file, ["packing.measure_alone=true", "packing.learn_pairs=true"])
 
 
 def test_it_survives_the_journal(study_file: Path) -> None:

@@ -22,7 +22,7 @@ from hpo_core.execution.hopping.hopping_executor import HoppingExecutor
 from hpo_core.execution.hopping.pooled_units import PooledUnits, join_workers
 from hpo_core.execution.hopping.unit_history import epoch_times_of
 from hpo_core.execution.loop import Loop, Observer, Takeover
-from hpo_core.execution.packed_placing import MeasurementWriter, PlacementWriter, found_ratio_words, placer_of
+from hpo_core.execution.packed_placing import MeasurementWriter, PlacementWriter, placer_of
 from hpo_core.execution.pool_seat import PoolSeat, terms_of
 from hpo_core.home import Home, checked_name
 from hpo_core.journal.pools import live_rows, pools_of
@@ -265,7 +265,6 @@ class Session:
         placer = placer_of(study, self.executor)
         if isinstance(placer, SharedDevices):
             self.placed = placer.__len__
-            self._tell(found_ratio_words(study.spec, placer))
         executor: Executor = self.executor
         units: PooledUnits | None = None
         if study.spec.share is not None:

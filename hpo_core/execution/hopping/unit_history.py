@@ -17,11 +17,8 @@ from hpo_core.model.hops import TogetherField, Visit, units_of
 from hpo_core.model.partition_file import PartitionFile
 from hpo_core.model.trial import Params
 from hpo_core.placement.demands import Estimates, deciding_parameters, objective_digest
-from hpo_core.placement.scaling.speedups import speedups
 from hpo_core.spec import StudySpec
-from hpo_core.spec.slots.scaling import MOST
 from hpo_core.study import Study
-from hpo_core.study.gang_sizes import step_model
 
 
 class EpochTimes:
@@ -139,9 +136,6 @@ def observe_recorded(
 
 
 def gang_limit_of(spec: StudySpec, times: UnitTimes) -> GangLimit:
-    """With the speed-ups that ``scaling`` gives or models; else they are measured."""
+    """With the speed-ups that ``scaling`` gives; else they are measured."""
     scaling = spec.scaling
-    gains = dict(scaling.speedups)
-    if not gains and (model := step_model(scaling, {})) is not None:
-        gains = speedups(model, range(1, (scaling.most or MOST) + 1))
-    return GangLimit(times, efficiency=scaling.efficiency, most=scaling.most, gains=gains)
+    return GangLimit(times, efficiency=scaling.efficiency, most=scaling.most, gains=dict(scaling.speedups))

@@ -1,9 +1,9 @@
-"""Measurement: what one attempt needed, or which ratio was best, kept for later studies of the same objective."""
+"""Measurement: what one attempt needed, kept for later studies of the same objective."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -23,10 +23,8 @@ _MOST = {
     "startup_seconds": 1e10,
     "unit_seconds": 1e10,
     "measured_at": 1e11,
-    "oversubscribe": 100.0,
-    "speedup": 1e6,
-    "alone": 1.0,
     "load": 1e6,
+    "jobs": 1e4,
 }
 _FLOATS = {
     "compute",
@@ -34,17 +32,9 @@ _FLOATS = {
     "startup_seconds",
     "unit_seconds",
     "measured_at",
-    "oversubscribe",
-    "speedup",
-    "alone",
     "load",
+    "jobs",
 }
-MOST_NEIGHBOURS = 16
-"""Kinds of jobs beside an attempt that are kept, those that were longest beside it."""
-LONGEST_NEIGHBOUR = 500
-"""Characters of the key of such a kind; a longer one is kept as its digest."""
-
-_MOST_BESIDE = 1000.0
 
 
 def is_cpu(architecture: str) -> bool:
@@ -58,8 +48,6 @@ def is_cpu(architecture: str) -> bool:
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What one attempt with these parameters needed on one architecture.
-
-    Or, where ``oversubscribe`` is set, the ratio that ``hpo tune-packing`` found best there for this objective.
 
     Raises:
         ValueError: a figure is negative, absurd or not finite, or a text too long.
@@ -88,16 +76,10 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     study: str = ""
     measured_at: float = 0.0
     """Seconds since the epoch."""
-    oversubscribe: float = 0.0
-    """The oversubscription ratio that was best; 0: this is what one attempt needed."""
-    speedup: float = 0.0
-    """Units per second at that ratio over those at ratio 1; 0: not measured."""
-    alone: float | None = None
-    """Share of its training time in which no other job of its study was on its device, 0 to 1; None: not known."""
-    beside: tuple[tuple[str, float], ...] = ()
-    """(key, mean number over its training time) of the kinds of jobs that were on its device meanwhile."""
     load: float | None = None
-    """Compute of its device that it and they claimed together, in the mean of its training time; 1 is all of it."""
+    """Compute of its device that it and the jobs beside it claimed, in the mean of its training time; 1: all of it."""
+    jobs: float | None = None
+    """Jobs of its study on its device, itself included, in the mean of its training time."""
 
     def __post_init__(self) -> None:
         for name, most in _NAMES.items():
@@ -108,16 +90,6 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
             value = getattr(self, name)
             if value is not None and not 0 <= value <= largest:
                 raise ValueError(f"measurement: {name} = {value!r} must lie between 0 and {largest:g}.")
-        if 0 < self.oversubscribe < 1:
-            raise ValueError(f"measurement: oversubscribe = {self.oversubscribe!r} must be 1 or more, or 0 for none.")
-        if len(self.beside) > MOST_NEIGHBOURS:
-            raise ValueError(f"measurement: beside has {len(self.beside)} kinds, and may have {MOST_NEIGHBOURS}.")
-        for key, number in self.beside:
-            if len(key) > LONGEST_NEIGHBOUR or not 0 <= number <= _MOST_BESIDE:
-                raise ValueError(
-                    f"measurement: beside has {number!r} of {key[:40]!r}; it may have 0 to {_MOST_BESIDE:g} of a key "
-                    f"with {LONGEST_NEIGHBOUR} characters."
-                )
         if len(self.key) > LONGEST_KEY:
             raise ValueError(f"measurement: params has {len(self.key):,} characters, and may have {LONGEST_KEY:,}.")
 
@@ -128,13 +100,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 
     @property
     def key(self) -> str:
-        """Equal for equal parameters; all ratios of an objective have one, which no attempt has."""
-        return "oversubscribe" if self.oversubscribe else key_of(self.params)
-
-    @property
-    def group(self) -> str:
-        """Of which the newest are kept: the attempts of an objective, or its ratios, which must not be crowded out."""
-        return ratios_of(self.objective) if self.oversubscribe else self.objective
+        """Text that is equal for equal parameters."""
+        return key_of(self.params)
 
     @property
     def identity(self) -> str:
@@ -150,22 +117,6 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Measurement)}
 
 
-def ratios_of(objective: str) -> str:
-    """The :attr:`Measurement.group` of the ratios of an objective."""
-    return f"oversubscribe {objective}"
-
-
-def found_ratios(found: Iterable[Measurement]) -> dict[str, Measurement]:
-    """By architecture, the ratio that was found last.
-
-    >>> one = Measurement(objective="m:f", code="", architecture="A100", params={}, oversubscribe=2.5)
-    >>> found_ratios([one])["A100"].oversubscribe
-    2.5
-    """
-    ratios = sorted((one for one in found if one.oversubscribe), key=lambda one: (one.measured_at, one.identity))
-    return {one.architecture: one for one in ratios}
-
-
 def key_of(params: Mapping[str, Any]) -> str:
     """Parameters as a text that is equal for equal ones.
 
@@ -173,15 +124,6 @@ def key_of(params: Mapping[str, Any]) -> str:
     '{"optimizer":"adam","width":64}'
     """
     return msgspec.json.encode(params, order="sorted").decode()
-
-
-def neighbour_key(key: str) -> str:
-    """The key of a neighbour as it is kept: a long one as its digest.
-
-    >>> neighbour_key('{"width":64}'), len(neighbour_key("x" * 501))
-    ('{"width":64}', 71)
-    """
-    return key if len(key) <= LONGEST_NEIGHBOUR else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
 
 
 def deciding_values(params: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:

@@ -36,12 +36,10 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
     None: all of it. One whose need was not known began with a larger share.
     """
-    alone: int | None = None
-    """Permille of its training time in which no other job of the study was on its device; None: not known."""
-    beside: tuple[tuple[int, int], ...] = ()
-    """(trial, permille of its training time) of jobs that were on its device meanwhile, the longest first."""
     load: int | None = None
-    """Permille of its device's compute that it and they claimed together, in the mean of its training time."""
+    """Permille of its device's compute that it and the jobs beside it claimed, in the mean of its training time."""
+    jobs: float | None = None
+    """Jobs of its study on its device, itself included, in the mean of its training time."""
 
 
 UsageField = Usage | msgspec.UnsetType

@@ -8,25 +8,17 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
 
-from hpo_core.model.devices.measurement import (
-    MOST_NEIGHBOURS,
-    Measurement,
-    deciding_values,
-    is_cpu,
-    key_of,
-    neighbour_key,
-)
+from hpo_core.model.devices.measurement import Measurement, deciding_values, is_cpu, key_of
 from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import SpecError
 from hpo_core.placement.demands.known_need import Figures, KnownNeed, KnownNeeds
 from hpo_core.placement.demands.learned_ratio import LearnedRatios
-from hpo_core.placement.demands.pair_speeds import PairSpeeds
 from hpo_core.placement.packing.need import WHOLE, Need
 from hpo_core.placement.packing.room import SharedDevice
 from hpo_core.security.credentials import without_urls_credentials
@@ -89,15 +81,13 @@ class Estimates:
         self._is_told = False
         self._profiles = profiles
         self._known = KnownNeeds(quantile)
-        self.pairs = PairSpeeds()
-        """How much slower kinds of jobs train beside each other."""
         self.ratios = LearnedRatios()
         """How much of a device's compute jobs may claim together."""
         self._seen: set[str] = set()
         self._new: list[Measurement] = []
         self._profiling: Counter[tuple[str, str]] = Counter()
         for one in past:
-            if (one.objective, one.code) == (objective, code) and not one.oversubscribe:
+            if (one.objective, one.code) == (objective, code):
                 self._take(one)
         self._new.clear()
 
@@ -236,7 +226,6 @@ class Estimates:
         *,
         at: float,
         architecture: str | None = None,
-        beside: Sequence[tuple[Mapping[str, Any], int]] = (),
     ) -> bool:
         """Take up what an attempt used. It counts at once.
 
@@ -244,7 +233,6 @@ class Estimates:
             params: its parameters and the study's constants.
             at: time of the entry that records it, so that the same attempt learned again adds nothing.
             architecture: where it ran; default: as its usage says, or ``CPU`` where it had no device.
-            beside: the same of jobs that were on its device, each with permille of its time, as its usage says.
 
         Returns:
             Whether it says anything: an attempt that trained no unit has not shown what it needs.
@@ -253,7 +241,7 @@ class Estimates:
         if not where or not usage.unit_seconds > 0:
             return False
         try:
-            return self._take(self._measurement(params, usage, where, at=at, beside=beside))
+            return self._take(self._measurement(params, usage, where, at=at))
         except ValueError:  # a figure that no computer has
             return False
 
@@ -299,12 +287,7 @@ class Estimates:
         *,
         at: float,
         out_of_memory: int = 0,
-        beside: Sequence[tuple[Mapping[str, Any], int]] = (),
     ) -> Measurement:
-        numbers: Counter[str] = Counter()
-        for other, permille in beside:
-            numbers[neighbour_key(self.key(other))] += permille
-        kinds = sorted(numbers.items(), key=lambda one: (-one[1], one[0]))[:MOST_NEIGHBOURS]
         return Measurement(
             objective=self._objective,
             code=self._code,
@@ -319,9 +302,8 @@ class Estimates:
             out_of_memory=out_of_memory,
             study=self._study,
             measured_at=at,
-            alone=None if usage.alone is None else min(max(usage.alone / WHOLE, 0.0), 1.0),
-            beside=tuple((key, permille / WHOLE) for key, permille in kinds),
             load=None if usage.load is None else usage.load / WHOLE,
+            jobs=usage.jobs,
         )
 
     def _take(self, one: Measurement) -> bool:
@@ -334,16 +316,7 @@ class Estimates:
         values = self._values(one.params)  # another study may have named other parameters
         self._known.add(one.architecture, key_of(values), values, one)
         self.ratios.add(one.architecture, key_of(values), one)
-        self.pairs.add(one.architecture, key_of(values), one, [(self._named(key), n) for key, n in one.beside])
         return True
-
-    def _named(self, neighbour: str) -> str:
-        """The key of a neighbour by this study's parameters: another study may have named others."""
-        try:
-            values = msgspec.json.decode(neighbour)
-        except msgspec.DecodeError:  # a digest
-            return neighbour
-        return neighbour_key(self.key(values)) if isinstance(values, dict) else neighbour
 
     def new_measurements(self) -> list[Measurement]:
         """What was learned since the last call, to be kept for later studies."""

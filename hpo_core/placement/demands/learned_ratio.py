@@ -63,10 +63,9 @@ class LearnedRatios:
 
     def add(self, architecture: str, key: str, one: Measurement) -> None:
         """Take up an attempt; one of which nobody knows how full its device was says nothing."""
-        if one.load is None or one.out_of_memory or not (one.unit_seconds > 0 and one.load > 0):
+        if not one.load or one.out_of_memory or not one.unit_seconds > 0:
             return
-        jobs = 1 + sum(number for _, number in one.beside)
-        found = _Attempt(one.measured_at, key, one.load, one.load / jobs, one.unit_seconds)
+        found = _Attempt(one.measured_at, key, one.load, one.load / (one.jobs or 1.0), one.unit_seconds)
         self._attempts.setdefault(architecture, []).append(found)
         self._stale.add(architecture)
 

@@ -147,11 +147,6 @@ def _program(kinds: Sequence[tuple[dict[str, Any], list[int]]], pairs: list[tupl
         here = [at for at, pair in enumerate(pairs) if pair[1] == place]
         program.limit({at: needs[at].compute for at in here}, room.compute[place])
         program.limit({at: needs[at].memory for at in here}, room.memory[place])
-        for at in here:
-            not_beside = room.not_beside(needs[at], place)
-            for other in here:
-                if other >= at and needs[other].kind in not_beside:
-                    program.forbid({at: 1, other: 1} if other != at else {at: 2})
     for node, cores in enumerate(room.cores):
         program.limit({at: needs[at].cores for at, pair in enumerate(pairs) if room.node_of[pair[1]] == node}, cores)
     return program
@@ -179,9 +174,9 @@ def _compute(jobs: Sequence[WaitingJob], room: Room, chosen: Sequence[Assignment
 
 def _kinds(jobs: Sequence[WaitingJob]) -> list[tuple[dict[str, Any], list[int]]]:
     """Jobs that differ in run time at most: (their demand, their places, the longest first)."""
-    found: dict[tuple[tuple[str, int, int, int, str], ...], list[int]] = {}
+    found: dict[tuple[tuple[str, int, int, int], ...], list[int]] = {}
     for place, job in enumerate(jobs):
-        key = tuple(sorted((name, n.compute, n.memory, n.cores, n.kind) for name, n in job.demand.items()))
+        key = tuple(sorted((name, n.compute, n.memory, n.cores) for name, n in job.demand.items()))
         found.setdefault(key, []).append(place)
     for members in found.values():
         members.sort(key=lambda place: -jobs[place].seconds)

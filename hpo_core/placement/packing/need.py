@@ -30,8 +30,6 @@ class Need(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """CPU cores of the node, in thousandths (q_p)."""
     seconds: float = 0.0
     """Expected run time."""
-    kind: str = ""
-    """What :attr:`Room.apart` knows the job by; empty: it goes with any other."""
 
     def __post_init__(self) -> None:
         for name in ("compute", "memory", "cores", "seconds"):

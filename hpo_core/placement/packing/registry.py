@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hpo_core.placement.packing.best_fit import BestFit
 from hpo_core.placement.packing.exact import Exact
 from hpo_core.placement.packing.fill import Fill
 from hpo_core.placement.packing.first_fit import FirstFit
@@ -17,7 +16,6 @@ POLICIES: dict[str, Callable[[], PackingPolicy]] = {
     "first_fit_decreasing": lambda: FirstFit(decreasing=True),
     "worst_fit": lambda: WorstFit(decreasing=False),
     "worst_fit_decreasing": lambda: WorstFit(decreasing=True),
-    "best_fit": BestFit,
     "exact": lambda: Exact(seconds=1.0),
 }
 """By the name that ``packing.policy`` gives."""

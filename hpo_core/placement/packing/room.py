@@ -37,17 +37,8 @@ class SharedDevice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             raise ValueError(f"Device {self.name!r}: oversubscribe = {self.oversubscribe / WHOLE:g} must be 1 or more.")
 
 
-Apart = Mapping[str, Mapping[str, frozenset[str]]]
-"""By architecture and :attr:`Need.kind`: the kinds that must not be on one device with it."""
-
-
-_NONE: frozenset[str] = frozenset()
-
-
 class Room:
     """Compute, memory and cores that no job holds. Policies get a copy and take from it as they choose.
-
-    Kinds of jobs that slow each other down too much (:attr:`apart`) have no room beside each other.
 
     Args:
         devices: in the cluster's order: node by node.
@@ -61,7 +52,7 @@ class Room:
     (False, [400], [50], [3000])
     """
 
-    __slots__ = ("all_cores", "apart", "compute", "cores", "devices", "kinds", "memory", "node_of")
+    __slots__ = ("all_cores", "compute", "cores", "devices", "memory", "node_of")
 
     def __init__(self, devices: Sequence[SharedDevice], cores: Mapping[str, int] | None = None) -> None:
         nodes = list(dict.fromkeys(device.node for device in devices))
@@ -76,23 +67,13 @@ class Room:
         """By node; the devices of a node share them (equation 4)."""
         self.all_cores = tuple(self.cores)
         """By node: as many as there are, whatever was taken."""
-        self.apart: Apart = {}
-        self.kinds: list[list[str]] = [[] for _ in devices]
-        """By device: the kinds of its jobs, where any are kept apart."""
 
     def copy(self) -> Room:
         """The same room, to take from."""
         other = Room.__new__(Room)
         other.devices, other.node_of = self.devices, self.node_of
         other.compute, other.memory, other.cores = self.compute[:], self.memory[:], self.cores[:]
-        other.all_cores, other.apart = self.all_cores, self.apart
-        other.kinds = [kinds[:] for kinds in self.kinds] if self.apart else self.kinds
-        return other
-
-    def keep_apart(self, apart: Apart) -> Room:
-        """The same room, where nothing was taken yet, with these kinds of jobs kept apart."""
-        other = self.copy()
-        other.apart, other.kinds = apart, [[] for _ in self.devices]
+        other.all_cores = self.all_cores
         return other
 
     def fits(self, need: Need, place: int) -> bool:
@@ -101,24 +82,13 @@ class Room:
             self.compute[place] >= need.compute
             and self.memory[place] >= need.memory
             and self.cores[self.node_of[place]] >= need.cores
-            and (not self.apart or self.goes_with(need, place))
         )
-
-    def goes_with(self, need: Need, place: int) -> bool:
-        """Whether no job on the device at ``place`` is of a kind that is kept apart from this one's."""
-        return self.not_beside(need, place).isdisjoint(self.kinds[place])
-
-    def not_beside(self, need: Need, place: int) -> frozenset[str]:
-        """The kinds that a job is kept apart from on the device at ``place``."""
-        return self.apart.get(self.devices[place].architecture, {}).get(need.kind, _NONE)
 
     def take(self, need: Need, place: int) -> None:
         """A job with this need begins on the device at ``place``."""
         self.compute[place] -= need.compute
         self.memory[place] -= need.memory
         self.cores[self.node_of[place]] -= need.cores
-        if self.apart:
-            self.kinds[place].append(need.kind)
 
     def take_cores(self, cores: int, node: str | None) -> None:
         """A job on another device of this node has so many of its cores."""
@@ -132,8 +102,6 @@ class Room:
         self.compute[place] += need.compute
         self.memory[place] += need.memory
         self.cores[self.node_of[place]] += need.cores
-        if self.apart:
-            self.kinds[place].remove(need.kind)
 
 
 def why_nowhere(demand: Demand, empty: Room) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
@@ -14,22 +14,10 @@ if TYPE_CHECKING:
 MOST = 1024
 
 
-class StepSpec(Part):
-    """What one training step costs, for a model of it."""
-
-    seconds: float = Field(ge=1e-9, le=1e9, description="Of a step on one slot, at the global batch size.")
-    gradient_mb: float = Field(
-        ge=1e-6, le=1e9, description="Megabytes (10^6 bytes) of all gradients: 4 for a million parameters."
-    )
-    network_gbps: float = Field(
-        ge=1e-6, le=1e6, description="Gigabits a second between the slots that software reaches."
-    )
-
-
 class ScalingSpec(Part):
     """How many slots a trial may grow to.
 
-    Without ``speedups`` they follow from times that the study itself measures; with ``model`` these correct the model.
+    Without ``speedups`` they follow from times that the study itself measures.
     """
 
     efficiency: float = Field(
@@ -44,14 +32,6 @@ class ScalingSpec(Part):
     speedups: dict[int, float] = Field(
         default_factory=dict,
         description="How many times as fast as one rank, by ranks: {2: 1.9, 4: 3.4}. Other sizes are not used.",
-    )
-    model: StepSpec | None = Field(
-        default=None, description="Figures of a training step, where speedups are not known."
-    )
-    all_reduce: Literal["butterfly", "tree", "ring"] = Field(
-        default="butterfly",
-        description="How ranks sum gradients: log2(g) rounds, twice as many, or 2 (g - 1) / g (NCCL, gloo). Says how "
-        "communication grows with g.",
     )
 
 
@@ -69,8 +49,6 @@ def check_scaling(spec: StudySpec) -> None:
                 "effect; set training.gang to auto, or drop scaling"
             )
         return
-    if scaling.speedups and scaling.model is not None:
-        raise ValueError("scaling.speedups, and scaling.model: the speed-ups are given already; drop one of the two")
     for ranks, speedup in sorted(scaling.speedups.items()):
         if not 2 <= ranks <= (scaling.most or MOST):
             raise ValueError(

@@ -1,0 +1,330 @@
+"""A performance model of data-parallel training (Paleo): from the layers of a network and figures of the hardware.
+
+Qi, Sparks, Talwalkar: Paleo: A Performance Model for Deep Neural Networks, ICLR 2017. The paper on ASHA (section 5.2)
+takes speed-ups from it. A convolution is counted as a matrix product; bias, activation, normalisation and joins of
+branches are not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from hpo_core.placement.scaling import AllReduce, StepModel, StepTime, rounds, seconds_alone, slope
+
+_FLOAT = 4
+"""Bytes of a number."""
+
+
+class Work(NamedTuple):
+    """What one operation costs, whatever does it."""
+
+    flops: float
+    transfers: tuple[float, ...]
+    """Bytes of each array that is read from or written to the processor's memory."""
+
+
+def _product(samples: float, inputs: float, outputs: float) -> Work:
+    """A matrix product of (samples, inputs) and (inputs, outputs)."""
+    arrays = samples * inputs, inputs * outputs, samples * outputs
+    return Work(2 * samples * inputs * outputs, tuple(_FLOAT * array for array in arrays))
+
+
+class Dense(msgspec.Struct, frozen=True):
+    """A fully connected layer.
+
+    >>> Dense(1000, 10).weights, Dense(1000, 10).forward(32).flops
+    (10010, 640000)
+    """
+
+    inputs: int
+    outputs: int
+
+    @property
+    def weights(self) -> int:
+        """Numbers that are trained."""
+        return (self.inputs + 1) * self.outputs
+
+    def forward(self, samples: int) -> Work:
+        return _product(samples, self.inputs, self.outputs)
+
+    def input_gradient(self, samples: int) -> Work:
+        return _product(samples, self.outputs, self.inputs)
+
+    def weight_gradient(self, samples: int) -> Work:
+        return _product(self.inputs, samples, self.outputs)
+
+
+class Pooling(msgspec.Struct, frozen=True):
+    """Takes the maximum or mean of windows. Sizes are (height, width)."""
+
+    inputs: tuple[int, int]
+    channels: int
+    kernel: tuple[int, int]
+    outputs: tuple[int, int]
+
+    weights = 0
+
+    def forward(self, samples: int) -> Work:
+        read, written = (samples * size[0] * size[1] * self.channels for size in (self.inputs, self.outputs))
+        return Work(2 * self.kernel[0] * self.kernel[1] * written, (_FLOAT * read, _FLOAT * written))
+
+    input_gradient = forward
+
+
+class Elementwise(msgspec.Struct, frozen=True):
+    """One operation for each number, such as dropout."""
+
+    size: int
+    """Numbers of one sample."""
+
+    weights = 0
+
+    def forward(self, samples: int) -> Work:
+        count = samples * self.size
+        return Work(count, (_FLOAT * count, _FLOAT * count))
+
+    input_gradient = forward
+
+
+class Convolution(msgspec.Struct, frozen=True):
+    """A convolution in two dimensions. Sizes are (height, width).
+
+    >>> Convolution((224, 224), 3, (11, 11), 96, stride=(4, 4)).outputs
+    (54, 54)
+    """
+
+    inputs: tuple[int, int]
+    channels: int
+    kernel: tuple[int, int]
+    filters: int
+    stride: tuple[int, int] = (1, 1)
+    padding: Literal["valid", "same"] = "valid"
+
+    @property
+    def outputs(self) -> tuple[int, int]:
+        """Size of each output map."""
+        return self._output(0), self._output(1)
+
+    @property
+    def weights(self) -> int:
+        """Numbers that are trained."""
+        return self.kernel[0] * self.kernel[1] * self.channels * self.filters + self.filters
+
+    def forward(self, samples: int) -> Work:
+        (out_height, out_width), (kernel_height, kernel_width) = self.outputs, self.kernel
+        flops = 2 * kernel_height * kernel_width * self.channels * out_height * out_width * self.filters * samples
+        padded = [size + 2 * self._padding(axis) for axis, size in enumerate(self.inputs)]
+        return Work(
+            flops,
+            (
+                _FLOAT * samples * padded[0] * padded[1] * self.channels,
+                _FLOAT * (self.weights - self.filters),
+                _FLOAT * samples * out_height * out_width * self.filters,
+            ),
+        )
+
+    def input_gradient(self, samples: int) -> Work:
+        """A convolution of the gradient, spread by the stride, into an array of the input's size."""
+        (height, spread_height), (width, spread_width) = self._spread(0), self._spread(1)
+        size = self.inputs[0] * self.inputs[1] * self.channels * samples
+        flops = 2.0 * self.kernel[0] * self.kernel[1] * self.filters * size
+        filled = self.outputs[0] * self.outputs[1] / (height * width)
+        if filled < 1:
+            flops += 2 * samples * height * width * self.filters * filled
+        padded = (height + 2 * spread_height) * (width + 2 * spread_width)
+        return Work(
+            flops,
+            (_FLOAT * samples * padded * self.filters, _FLOAT * (self.weights - self.filters), _FLOAT * size),
+        )
+
+    def weight_gradient(self, samples: int) -> Work:
+        """A convolution of the input with the gradient, which is as large as a kernel."""
+        kernels = self.kernel[0] * self.kernel[1] * self.channels * self.filters
+        outputs = self.outputs[0] * self.outputs[1]
+        pads = (0, 0) if self.padding == "valid" else (self._spread(0)[1], self._spread(1)[1])
+        padded = (self.inputs[0] + 2 * pads[0]) * (self.inputs[1] + 2 * pads[1])
+        return Work(
+            2.0 * outputs * samples * kernels,
+            (
+                _FLOAT * self.channels * padded * samples,
+                _FLOAT * outputs * samples * self.filters,
+                _FLOAT * kernels,
+            ),
+        )
+
+    def _output(self, axis: int) -> int:
+        size = self.inputs[axis] if self.padding == "same" else self.inputs[axis] - self.kernel[axis] + 1
+        return -(-size // self.stride[axis])
+
+    def _padding(self, axis: int) -> int:
+        """Zeros on each side of the input."""
+        if self.padding == "valid":
+            return 0
+        spread = (self._output(axis) - 1) * self.stride[axis] + self.kernel[axis]
+        return (spread - self.inputs[axis]) // 2
+
+    def _spread(self, axis: int) -> tuple[int, int]:
+        """The gradient's size with the stride's gaps in it, and the zeros on each side of that."""
+        size = (self._output(axis) - 1) * self.stride[axis] + 1
+        before = self.kernel[axis] - 1 - self._padding(axis)
+        after = self.inputs[axis] + self.kernel[axis] - 1 - size - before
+        return size + (abs(before - after) == 1), min(before, after)
+
+
+Layer = Convolution | Dense | Pooling | Elementwise
+"""All kinds. Layers whose work does not count (softmax, joins) are left out."""
+
+
+_GIB = 2**30
+
+
+class Processor(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU or CPU, by its data sheet.
+
+    >>> K80.seconds(Work(5.6e12, ()))
+    1.0
+    """
+
+    clock_mhz: float
+    peak_gflops: float
+    memory_gb: float
+    """Bandwidth of its memory in 2^30 bytes a second."""
+    reached: float = 1.0
+    """The part of peak and bandwidth that software reaches (Paleo: platform percent of peak)."""
+
+    def seconds(self, work: Work) -> float:
+        """Arithmetic and memory traffic, one after the other; each at least one tick of the clock."""
+        tick = 1e-6 / self.clock_mhz
+        arithmetic = max(tick, work.flops / (self.peak_gflops * 1e9 * self.reached)) if work.flops else 0.0
+        return arithmetic + sum(
+            max(tick, transfer / _GIB / self.memory_gb / self.reached) for transfer in work.transfers
+        )
+
+
+class Link(msgspec.Struct, frozen=True):
+    """The network of each processor."""
+
+    gbps: float
+    """Gigabits (10^9) a second."""
+    reached: float = 1.0
+    """The part of it that software reaches."""
+
+    def seconds(self, transfer: float) -> float:
+        """For so many bytes."""
+        return transfer * 8e-9 / self.gbps / self.reached
+
+
+K20X = Processor(clock_mhz=1000, peak_gflops=3935, memory_gb=250)
+K40 = Processor(clock_mhz=745, peak_gflops=4290, memory_gb=288)
+K80 = Processor(clock_mhz=560, peak_gflops=5600, memory_gb=480)
+TITAN_X = Processor(clock_mhz=1000, peak_gflops=6144, memory_gb=336.5)
+"""Figures of Paleo (TalwalkarLab/paleo, ``paleo/device.py``)."""
+
+ETHERNET_20 = Link(20)
+INFINIBAND = Link(70)
+"""As above."""
+
+
+def seconds(ranks: int, size: float, link: Link, scheme: AllReduce) -> float:
+    """Time of one sum of ``size`` bytes; 0 for one rank."""
+    return rounds(ranks, scheme) * link.seconds(size)
+
+
+class LayerModel(msgspec.Struct, frozen=True, kw_only=True):
+    """From the layers of the network and the figures of the hardware, as in Paleo."""
+
+    layers: tuple[Layer, ...]
+    """From input to output. The first layer with weights needs no gradient of its input."""
+    processor: Processor
+    link: Link
+    batch: int
+    """Samples of a step, over all GPUs; each computes ceil(batch / g) of them."""
+    all_reduce: AllReduce = "butterfly"
+
+    @property
+    def size(self) -> int:
+        """Bytes of all gradients."""
+        return 4 * sum(layer.weights for layer in self.layers)
+
+    def step(self, gpus: int) -> StepTime:
+        samples = -(-self.batch // gpus)
+        compute = self.forward(samples) + self.backward(samples) + self.update()
+        return StepTime(compute, seconds(gpus, self.size, self.link, self.all_reduce))
+
+    def forward(self, samples: int) -> float:
+        """Seconds of the forward pass."""
+        return sum(self.processor.seconds(layer.forward(samples)) for layer in self.layers)
+
+    def backward(self, samples: int) -> float:
+        """Seconds of the backward pass."""
+        total, first = 0.0, True
+        for layer in self.layers:
+            if isinstance(layer, Convolution | Dense):
+                total += self.processor.seconds(layer.weight_gradient(samples))
+                if first:
+                    first = False
+                    continue
+            total += self.processor.seconds(layer.input_gradient(samples))
+        return total
+
+    def update(self) -> float:
+        """Seconds to change all weights: two operations each; weights and gradients read, weights written."""
+        at_peak = msgspec.structs.replace(self.processor, reached=1.0)  # as in Paleo
+        return at_peak.seconds(Work(self.size // 2, (float(self.size),) * 3))
+
+
+class ExchangeModel(msgspec.Struct, frozen=True, kw_only=True):
+    """From the seconds of a step on one GPU and the bytes of the gradients."""
+
+    seconds: float
+    size: float
+    link: Link
+    all_reduce: AllReduce = "ring"
+
+    def step(self, gpus: int) -> StepTime:
+        return StepTime(self.seconds / gpus, seconds(gpus, self.size, self.link, self.all_reduce))
+
+
+class CorrectedModel(msgspec.Struct, frozen=True):
+    """A model whose parts are multiplied by what was measured."""
+
+    model: StepModel
+    compute: float
+    """Measured computation by that of the model."""
+    communication: float
+
+    def step(self, gpus: int) -> StepTime:
+        compute, communication = self.model.step(gpus)
+        return StepTime(compute * self.compute, communication * self.communication)
+
+
+def corrected(model: StepModel, measured: Mapping[int, float], *, steps: float | None = None) -> CorrectedModel:
+    """``model`` with its computation and communication scaled to measured seconds of the same work.
+
+    With M(g) measured on g GPUs, and compute(g) and communication(g) of the model:
+
+        a = M(1) / compute(1)
+        b = the least squares solution, at least 0, of  (a * compute(g) + b * communication(g)) / M(g) = 1  over g > 1
+
+    With M(1) and M(2) alone, b = (M(2) - a * compute(2)) / communication(2), and both times are met exactly. Where
+    computing alone took longer than M(2), b is 0.
+
+    Args:
+        measured: seconds by number of GPUs; 1 is among them. Any amount of work, the same for all.
+        steps: of that work. Then b is ``steps`` where nothing but M(1) was measured: communication as the model has it.
+            Without it, b is a: how much of M(1) / compute(1) is the amount of work cannot be told.
+    """
+    base = seconds_alone(measured)
+    factor = base / model.step(1).compute
+    rest = {gpus: model.step(gpus) for gpus in measured if gpus > 1}
+    pairs = [
+        (part.communication / measured[gpus], 1 - factor * part.compute / measured[gpus])
+        for gpus, part in rest.items()
+        if part.communication > 0
+    ]
+    if not pairs:
+        return CorrectedModel(model, factor, factor if steps is None else steps)
+    return CorrectedModel(model, factor, slope(pairs))
