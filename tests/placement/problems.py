@@ -66,12 +66,6 @@ def check(jobs: Sequence[WaitingJob], room: Room, chosen: Sequence[Assignment]) 
     for place in {place for place, _ in held}:
         assert sum(need.compute for at, need in held if at == place) <= room.compute[place]
         assert sum(need.memory for at, need in held if at == place) <= room.memory[place]
-    for place in {place for place, _ in held}:
-        kinds = [need.kind for at, need in held if at == place]
-        apart = room.apart.get(room.devices[place].architecture, {})
-        for number, kind in enumerate(kinds):
-            others = [*room.kinds[place], *kinds[:number], *kinds[number + 1 :]]
-            assert apart.get(kind, frozenset()).isdisjoint(others), f"{kind} beside {others}"
     for node in {room.node_of[place] for place, _ in held}:
         assert sum(need.cores for at, need in held if room.node_of[at] == node) <= room.cores[node]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ from hpo_core.placement.packing.need import WaitingJob
 from hpo_core.placement.packing.packing_policy import Assignment
 from hpo_core.placement.packing.room import Room
 
-MOST_CORRECTIONS = 100
-"""How often a decision is solved anew because a solution exceeds a limit by less than the solver's tolerance."""
+PARTS = 100_000
+"""Memory and cores count in such parts of what is left, rounded up: the solver cannot tell 80 GB from a byte more."""
 
 
 class Exact:
@@ -23,11 +23,11 @@ class Exact:
 
     The solver is HiGHS, which SciPy ships. (OR-tools, which the paper uses, cannot be installed beside the protobuf of
     today's MLflow.) Jobs with equal demands are one variable per device, so few kinds of jobs are solved fast. Of
-    equal jobs the longest are taken. Jobs that add no compute begin where they fit.
+    equal jobs the longest are taken. Jobs that add no compute begin where they fit. What ``fill`` chooses is taken
+    where that assigns more: the solver ran out of time, or jobs fill a device to the byte.
 
     Args:
-        seconds: time limit of one run of the solver. What it found by then is taken, or what ``fill`` chooses where
-            that assigns more.
+        seconds: time limit of the solver.
 
     Raises:
         HpoError: SciPy is not installed.
@@ -36,7 +36,7 @@ class Exact:
     def __init__(self, *, seconds: float = 10.0) -> None:
         self.seconds = seconds
         self.is_optimal = False
-        """Whether the last decision is proven to be the best."""
+        """Whether the solver proved that its last solution is the best."""
         self._optimize = _optimize()
 
     def choose(self, jobs: Sequence[WaitingJob], room: Room) -> list[Assignment]:
@@ -47,133 +47,70 @@ class Exact:
             for place, device in enumerate(room.devices)
             if (need := demand.get(device.architecture)) is not None and room.fits(need, place)
         ]
+        self.is_optimal = True
         if not pairs:
-            self.is_optimal = True
             return []
-        counts, self.is_optimal = _program(kinds, pairs, room).solve(self._optimize, self.seconds)
         left = room.copy()
         chosen = []
-        for (kind, place), count in zip(pairs, counts, strict=True):
+        for (kind, place), count in zip(pairs, self._solve(kinds, pairs, room), strict=True):
             demand, members = kinds[kind]
             need = demand[room.devices[place].architecture]
             for _ in range(count):
-                if left.fits(need, place):
-                    left.take(need, place)
-                    chosen.append((members.pop(0), place))
+                left.take(need, place)
+                chosen.append((members.pop(0), place))
         rest = sorted(place for _, members in kinds for place in members)
         others = FirstFit(decreasing=True).choose([jobs[place] for place in rest], left)
         chosen += [(rest[number], place) for number, place in others]
-        if self.is_optimal:
-            return chosen
         return max(chosen, Fill().choose(jobs, room), key=lambda one: _compute(jobs, room, one))
 
+    def _solve(self, kinds: list[_Kind], pairs: list[tuple[int, int]], room: Room) -> list[int]:
+        """For each (kind, place): how many of its jobs begin there; zeros where nothing was found in time."""
+        needs = [kinds[kind][0][room.devices[place].architecture] for kind, place in pairs]
+        rows: list[dict[int, int]] = []
+        limits: list[int] = []
 
-class _Program:
-    """Whole numbers worth most within limits, some of which must not be reached together.
+        def limit(amounts: dict[int, int], most: int) -> None:
+            rows.append(amounts)
+            limits.append(most)
 
-    Args:
-        gains: what one of each is worth.
-        most: the largest value of each.
-    """
-
-    def __init__(self, gains: Sequence[int], most: Sequence[int]) -> None:
-        self._gains = gains
-        self._most = most
-        self._limits: list[tuple[Mapping[int, int], int]] = []
-        self._steps: dict[tuple[int, int], int] = {}
-        """By (variable, value): place of another one, which is 1 where the variable reaches the value."""
-        self._forbidden: list[list[int]] = []
-
-    def limit(self, amounts: Mapping[int, int], most: int) -> None:
-        """The sum of these amounts, each times its variable, is at most ``most``."""
-        needed = {variable: amount for variable, amount in amounts.items() if amount}
-        if sum(amount * self._most[variable] for variable, amount in needed.items()) > most:
-            self._limits.append((needed, most))
-
-    def forbid(self, values: Mapping[int, int]) -> None:
-        """These variables do not all reach these values."""
-        first = len(self._gains)
-        self._forbidden.append(
-            [self._steps.setdefault((variable, value), first + len(self._steps)) for variable, value in values.items()]
-        )
-
-    def solve(self, optimize: Any, seconds: float) -> tuple[list[int], bool]:
-        """The values, all 0 where none were found in time; and whether they are proven to be the best.
-
-        The solver computes in floating point, and calls 80 GB and one byte within a limit of 80 GB. Its solution is
-        checked in whole numbers. One that exceeds a limit is forbidden, and the program is solved again.
-        """
-        for _ in range(MOST_CORRECTIONS):
-            found = self._solve_once(optimize, seconds)
-            if found.x is None:
-                break
-            values = [round(value) for value in found.x[: len(self._gains)]]
-            exceeded = [limit for limit in self._limits if _sum(limit[0], values) > limit[1]]
-            if not exceeded:
-                return values, found.status == 0
-            for amounts, most in exceeded:
-                self.forbid(_reduced(amounts, most, values))
-        return [0] * len(self._gains), False
-
-    def _solve_once(self, optimize: Any, seconds: float) -> Any:
-        count = len(self._gains)
-        size = count + len(self._steps)
-        rows: list[tuple[Mapping[int, float], float]] = [
-            ({variable: amount / most for variable, amount in amounts.items()}, 1.0) for amounts, most in self._limits
-        ]
-        for (variable, value), step in self._steps.items():
-            rows.append(({variable: 1.0, step: value - 1.0 - self._most[variable]}, value - 1.0))
-        rows += [(dict.fromkeys(steps, 1.0), len(steps) - 1.0) for steps in self._forbidden]
-        matrix = np.zeros((len(rows), size))
-        for number, (amounts, _) in enumerate(rows):
+        for kind, (_, members) in enumerate(kinds):
+            limit({at: 1 for at, pair in enumerate(pairs) if pair[0] == kind}, len(members))
+        for place in range(len(room.devices)):
+            here = [at for at, pair in enumerate(pairs) if pair[1] == place]
+            limit({at: needs[at].compute for at in here}, room.compute[place])
+            limit({at: _parts(needs[at].memory, room.memory[place]) for at in here}, PARTS)
+        for node, cores in enumerate(room.cores):
+            here = [at for at, pair in enumerate(pairs) if room.node_of[pair[1]] == node]
+            limit({at: _parts(needs[at].cores, cores) for at in here}, PARTS)
+        matrix = np.zeros((len(rows), len(pairs)))
+        for number, amounts in enumerate(rows):
             for variable, amount in amounts.items():
                 matrix[number, variable] = amount
-        return optimize.milp(
-            -np.array([*self._gains, *[0] * len(self._steps)], dtype=float),
-            constraints=optimize.LinearConstraint(matrix, ub=[most for _, most in rows]) if rows else (),
-            integrality=np.ones(size),
-            bounds=optimize.Bounds(0, [*self._most, *[1] * len(self._steps)]),
-            options={"time_limit": seconds, "mip_rel_gap": 0.0},
+        found = self._optimize.milp(
+            -np.array([need.compute for need in needs], dtype=float),
+            constraints=self._optimize.LinearConstraint(matrix, ub=limits),
+            integrality=np.ones(len(pairs)),
+            bounds=self._optimize.Bounds(0, [len(kinds[kind][1]) for kind, _ in pairs]),
+            options={"time_limit": self.seconds, "mip_rel_gap": 0.0},
         )
+        self.is_optimal = found.status == 0
+        return [0] * len(pairs) if found.x is None else [round(value) for value in found.x]
 
 
-def _program(kinds: Sequence[tuple[dict[str, Any], list[int]]], pairs: list[tuple[int, int]], room: Room) -> _Program:
-    """One variable for each kind on each device that it fits on: how many of its jobs begin there."""
-    needs = [kinds[kind][0][room.devices[place].architecture] for kind, place in pairs]
-    program = _Program([need.compute for need in needs], [len(kinds[kind][1]) for kind, _ in pairs])
-    for kind, (_, members) in enumerate(kinds):
-        program.limit({at: 1 for at, pair in enumerate(pairs) if pair[0] == kind}, len(members))
-    for place in range(len(room.devices)):
-        here = [at for at, pair in enumerate(pairs) if pair[1] == place]
-        program.limit({at: needs[at].compute for at in here}, room.compute[place])
-        program.limit({at: needs[at].memory for at in here}, room.memory[place])
-    for node, cores in enumerate(room.cores):
-        program.limit({at: needs[at].cores for at, pair in enumerate(pairs) if room.node_of[pair[1]] == node}, cores)
-    return program
+_Kind = tuple[dict[str, Any], list[int]]
+"""(demand, places of the jobs that have it, the longest first)."""
 
 
-def _sum(amounts: Mapping[int, int], values: Sequence[int]) -> int:
-    return sum(amount * values[variable] for variable, amount in amounts.items())
-
-
-def _reduced(amounts: Mapping[int, int], most: int, values: Sequence[int]) -> dict[int, int]:
-    """Values as small as can be, none above the given ones, that exceed the limit together."""
-    surplus = _sum(amounts, values) - most - 1
-    found = {}
-    for variable, amount in sorted(amounts.items(), key=lambda item: item[1]):
-        fewer = min(values[variable], surplus // amount)
-        surplus -= fewer * amount
-        if values[variable] > fewer:
-            found[variable] = values[variable] - fewer
-    return found
+def _parts(amount: int, whole: int) -> int:
+    return -(-amount * PARTS // whole) if amount else 0
 
 
 def _compute(jobs: Sequence[WaitingJob], room: Room, chosen: Sequence[Assignment]) -> int:
     return sum(jobs[job].demand[room.devices[place].architecture].compute for job, place in chosen)
 
 
-def _kinds(jobs: Sequence[WaitingJob]) -> list[tuple[dict[str, Any], list[int]]]:
-    """Jobs that differ in run time at most: (their demand, their places, the longest first)."""
+def _kinds(jobs: Sequence[WaitingJob]) -> list[_Kind]:
+    """Jobs that differ in run time at most."""
     found: dict[tuple[tuple[str, int, int, int], ...], list[int]] = {}
     for place, job in enumerate(jobs):
         key = tuple(sorted((name, n.compute, n.memory, n.cores) for name, n in job.demand.items()))
