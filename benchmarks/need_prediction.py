@@ -26,7 +26,7 @@ import plot_style
 import result_file
 
 from hpo_core.model.devices.usage import Usage
-from hpo_core.placement.demands import Estimates
+from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.packing.room import SharedDevice
 
 PAIRS = ("ja-en", "so-en", "zh-en")

@@ -38,11 +38,8 @@ from packing_bound import lower_bound
 
 from hpo_core.placement.packing.exact import Exact
 from hpo_core.placement.packing.fill import Fill
-from hpo_core.placement.packing.first_fit import FirstFit
-from hpo_core.placement.packing.need import Need, WaitingJob
-from hpo_core.placement.packing.packing_policy import Assignment, PackingPolicy
-from hpo_core.placement.packing.room import Room, SharedDevice
-from hpo_core.placement.packing.worst_fit import WorstFit
+from hpo_core.placement.packing.policies import Assignment, FirstFit, PackingPolicy, WorstFit
+from hpo_core.placement.packing.room import Need, Room, SharedDevice, WaitingJob
 
 MODELS = {
     "ResNet-18": (300, 400),

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linprog
 
-from hpo_core.placement.packing.need import Need, WaitingJob
-from hpo_core.placement.packing.room import Room
+from hpo_core.placement.packing.room import Need, Room, WaitingJob
 
 
 def lower_bound(jobs: Sequence[WaitingJob], room: Room, longer: Mapping[object, float]) -> float:

@@ -12,16 +12,13 @@ from hpo_core.model.devices.inventory import Inventory, Portion, Slot
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.events import JobPlaced
 from hpo_core.model.trial import Job, JobKey, Outcome, Report
-from hpo_core.placement.attempt_judge import FAIR, AttemptJudge
-from hpo_core.placement.demands import Estimates
-from hpo_core.placement.job_needs import JobNeeds
-from hpo_core.placement.packing.need import Need, WaitingJob
-from hpo_core.placement.packing.packing_policy import PackingPolicy
+from hpo_core.placement.estimates import Estimates
+from hpo_core.placement.packing.policies import PackingPolicy
 from hpo_core.placement.packing.reservations import WithReservations
-from hpo_core.placement.packing.room import Room, too_much, why_nowhere
+from hpo_core.placement.packing.room import Need, Room, WaitingJob, too_much, why_nowhere
 from hpo_core.placement.placer import Meter, Placed, Placement
-from hpo_core.placement.running_jobs import RunningJobs
-from hpo_core.placement.shared_room import SharedRoom
+from hpo_core.placement.running_jobs import FAIR, AttemptJudge, RunningJobs
+from hpo_core.placement.shared_room import JobNeeds, SharedRoom
 from hpo_core.spec import PackingSpec
 
 SAMPLE = 32

@@ -4,20 +4,85 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from hpo_core.model.devices.inventory import EMPTY, Inventory, Slot
 from hpo_core.model.trial import Job, JobKey, Report
-from hpo_core.placement.gangs.node_choice import gang_slots
-from hpo_core.placement.gangs.reservation import Reservation
 from hpo_core.placement.placer import Placed, Placement
+
+
+def gang_slots(free: Sequence[Slot], count: int) -> Slot:
+    """The slots of a gang, rank 0 first.
+
+    A device with just enough free slots is taken before one with more, so that large gaps stay for large gangs. Where
+    none has enough, those with most free slots are taken first.
+
+    Args:
+        free: free slots in order; at least ``count``.
+
+    >>> free = [Slot(0, 0, "a"), Slot(0, 1, "a"), Slot(1, 2, "b"), Slot(2, 0, "c"), Slot(2, 1, "c"), Slot(2, 2, "c")]
+    >>> [slot.name for slot in gang_slots(free, 2).ranks], [slot.name for slot in gang_slots(free, 4).ranks]
+    (['a', 'a'], ['c', 'c', 'c', 'a'])
+    """
+    by_device: dict[int, list[Slot]] = {}
+    for slot in free:
+        by_device.setdefault(slot.device, []).append(slot)
+    devices = list(by_device.values())
+    enough = [slots for slots in devices if len(slots) >= count]
+    if enough:
+        chosen = min(enough, key=len)[:count]
+    else:
+        devices.sort(key=len, reverse=True)
+        chosen = [slot for slots in devices for slot in slots][:count]
+    return chosen[0]._replace(others=tuple(chosen[1:]))
+
+
+class Reservation:
+    """What the oldest waiting job is promised.
+
+    Args:
+        slots: that it needs.
+        free: slots that are free now.
+        ends: (expected end, slots) of each running job; infinite where it is not known, and in the past where a job
+            takes longer than expected.
+        now: the present.
+
+    >>> promised = Reservation(4, free=1, ends=[(10.0, 2), (30.0, 4)], now=0.0)
+    >>> promised.begins, promised.spare
+    (30.0, 3)
+    >>> promised.admits(1, end=30.0), promised.admits(1, end=31.0), promised.admits(4, end=31.0)
+    (True, True, False)
+    """
+
+    def __init__(self, slots: int, *, free: int, ends: Iterable[tuple[float, int]], now: float) -> None:
+        self.begins = math.inf
+        """When it begins at the latest; infinite: nobody knows."""
+        self.spare = 0
+        """Slots that will be free beside it then."""
+        for end, count in sorted((max(end, now), count) for end, count in ends):
+            if free >= slots and end > self.begins:
+                break
+            free += count
+            if free >= slots:
+                self.begins = end
+        if self.begins < math.inf:
+            self.spare = free - slots
+
+    def admits(self, slots: int, *, end: float) -> bool:
+        """Whether a younger job of so many slots, which would end then, cannot delay it."""
+        return self.begins < math.inf and (end <= self.begins or slots <= self.spare)
+
+    def admit(self, slots: int, *, end: float) -> None:
+        """The younger job begins."""
+        if end > self.begins:
+            self.spare -= slots
 
 
 class Slots:
     """One job on each slot: the oldest job gets the first free slot in the inventory's order.
 
     A gang (a job of several slots) begins when all of them are free. The oldest job that finds too few reserves them,
-    see :mod:`hpo_core.placement.gangs.reservation`; one that needs more than there are makes nobody wait.
+    see :mod:`hpo_core.placement.slots`; one that needs more than there are makes nobody wait.
 
     A device that leaves takes its slots along; a job that holds one of them keeps it until it is released.
 

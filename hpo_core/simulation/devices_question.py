@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpo_core.execution.packed_placing import learn_from_journal
+from hpo_core.execution.packed_placing import learn_from_journal, objective_digest
 from hpo_core.journal.measurements import measurements_of
 from hpo_core.journal.protocol import Journal
+from hpo_core.model.devices.deciding_parameters import deciding_parameters
 from hpo_core.model.devices.inventory import Capacity, Device
 from hpo_core.model.devices.measurement import is_cpu
 from hpo_core.model.errors import SpecError, StudyNotFoundError
 from hpo_core.model.short_text import meant_or_known, shown
-from hpo_core.placement.demands import Estimates, deciding_parameters, objective_digest
+from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.packing.registry import POLICIES
 from hpo_core.replay.damaged_journals import damage_named
 from hpo_core.simulation.device_list import parse_devices

@@ -15,9 +15,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from hpo_core.placement.control_group import control_groups
-from hpo_core.placement.cores import available_cores
-from hpo_core.placement.nvml import Gpu, NoNvmlError, read_gpus
+from hpo_core.placement.cores import available_cores, control_groups
+from hpo_core.placement.gpus import Gpu, NoNvmlError, read_gpus
 from hpo_core.training.child.processes import descendants, pages, resident
 
 LOOK_SECONDS = 1.0

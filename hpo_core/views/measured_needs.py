@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
+from hpo_core.model.devices.deciding_parameters import deciding_parameters
 from hpo_core.model.devices.measurement import Measurement, is_cpu
-from hpo_core.placement.demands import Estimates, deciding_parameters
-from hpo_core.placement.demands.learned_ratio import RatioSeen
+from hpo_core.placement.estimates import Estimates
+from hpo_core.placement.learned_ratio import RatioSeen
 from hpo_core.study import Study
 from hpo_core.views.trial_story import usage_of
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.events import JobGranted, TrialStopped
-from hpo_core.placement.demands.known_need import KnownNeeds
+from hpo_core.placement.known_need import KnownNeeds
 from hpo_core.placement.scaling import kappa
 from hpo_core.placement.shares.water_filling import JUST_BEGUN, Claim, divide, ideal_shares
 from hpo_core.search.halving.rungs import Ladder

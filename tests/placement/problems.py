@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from hpo_core.placement.packing.need import Need, WaitingJob
-from hpo_core.placement.packing.packing_policy import Assignment
-from hpo_core.placement.packing.room import Room, SharedDevice
+from hpo_core.placement.packing.policies import Assignment
+from hpo_core.placement.packing.room import Need, Room, SharedDevice, WaitingJob
 
 ARCHITECTURES = ("A100", "H100")
 GIB = 2**30

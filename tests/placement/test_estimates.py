@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpo_core.model.devices.measurement import Measurement
+from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.devices.usage import Usage
-from hpo_core.placement.demands import Estimate, Estimates, StatedDemand
-from hpo_core.placement.packing.prediction import predict
+from hpo_core.placement.estimates import Estimate, Estimates
+from hpo_core.placement.known_need import predict
 from hpo_core.placement.packing.room import SharedDevice
 
 GB = 10**9

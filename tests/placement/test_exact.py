@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from hpo_core.placement.packing.exact import Exact
 from hpo_core.placement.packing.fill import Fill
-from hpo_core.placement.packing.need import Need, WaitingJob
 from hpo_core.placement.packing.reservations import WithReservations
-from hpo_core.placement.packing.room import Room, SharedDevice
+from hpo_core.placement.packing.room import Need, Room, SharedDevice, WaitingJob
 from tests.placement.problems import assigned, check, cluster, waiting
 
 pytest.importorskip("scipy", reason="SciPy comes with the extra 'samplers'")

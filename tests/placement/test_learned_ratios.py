@@ -17,8 +17,8 @@ from hpo_core.model.devices.inventory import Inventory
 from hpo_core.model.devices.measurement import Measurement
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.trial import Job, Outcome, Report
-from hpo_core.placement.demands import Estimates
-from hpo_core.placement.demands.learned_ratio import LADDER, LearnedRatios
+from hpo_core.placement.estimates import Estimates
+from hpo_core.placement.learned_ratio import LADDER, LearnedRatios
 from hpo_core.placement.placer import JobKey
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.replay.audit import audit

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from hpo_core.placement.nvml import architecture
+from hpo_core.placement.gpus import architecture
 from tests.nvml_stub.cards import GIB, Cards, build
 
 READ = """
 import json, msgspec
-from hpo_core.placement.nvml import NoNvmlError, read_gpus
+from hpo_core.placement.gpus import NoNvmlError, read_gpus
 try:
     print(msgspec.json.encode(read_gpus()).decode())
 except NoNvmlError as error:

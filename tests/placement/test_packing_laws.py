@@ -13,13 +13,10 @@ from hypothesis import strategies as st
 
 from hpo_core.model.errors import HpoError
 from hpo_core.placement.packing.fill import CLOSE, IDLE, Fill
-from hpo_core.placement.packing.first_fit import FirstFit
-from hpo_core.placement.packing.need import Need, WaitingJob
-from hpo_core.placement.packing.packing_policy import Assignment, PackingPolicy
+from hpo_core.placement.packing.policies import Assignment, FirstFit, PackingPolicy, WorstFit
 from hpo_core.placement.packing.registry import POLICIES as POLICY_NAMES
 from hpo_core.placement.packing.reservations import WithReservations
-from hpo_core.placement.packing.room import Room, SharedDevice, why_nowhere
-from hpo_core.placement.packing.worst_fit import WorstFit
+from hpo_core.placement.packing.room import Need, Room, SharedDevice, WaitingJob, why_nowhere
 from tests.placement.problems import assigned, check, cluster, problems, waiting
 
 POLICIES: dict[str, PackingPolicy] = {

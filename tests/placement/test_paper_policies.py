@@ -7,11 +7,8 @@ from fractions import Fraction
 
 import pytest
 
-from hpo_core.placement.packing.first_fit import FirstFit
-from hpo_core.placement.packing.need import WHOLE, Need, WaitingJob
-from hpo_core.placement.packing.packing_policy import PackingPolicy
-from hpo_core.placement.packing.room import Room, SharedDevice
-from hpo_core.placement.packing.worst_fit import WorstFit
+from hpo_core.placement.packing.policies import FirstFit, PackingPolicy, WorstFit
+from hpo_core.placement.packing.room import WHOLE, Need, Room, SharedDevice, WaitingJob
 from tests.placement.problems import cluster, waiting
 
 INSTANCES = 250

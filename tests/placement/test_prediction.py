@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpo_core.placement.packing import prediction
-from hpo_core.placement.packing.prediction import Predictor, predict
+from hpo_core.placement import known_need as prediction
+from hpo_core.placement.known_need import Predictor, predict
 
 
 def drawn(rng: random.Random, noise: float) -> tuple[dict[str, Any], float]:

@@ -9,10 +9,8 @@ import numpy as np
 
 from hpo_core.model.errors import HpoError
 from hpo_core.placement.packing.fill import Fill
-from hpo_core.placement.packing.first_fit import FirstFit
-from hpo_core.placement.packing.need import WaitingJob
-from hpo_core.placement.packing.packing_policy import Assignment
-from hpo_core.placement.packing.room import Room
+from hpo_core.placement.packing.policies import Assignment, FirstFit
+from hpo_core.placement.packing.room import Room, WaitingJob
 
 PARTS = 100_000
 """Memory and cores count in such parts of what is left, rounded up: the solver cannot tell 80 GB from a byte more."""

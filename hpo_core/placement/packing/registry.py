@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 from hpo_core.placement.packing.exact import Exact
 from hpo_core.placement.packing.fill import Fill
-from hpo_core.placement.packing.first_fit import FirstFit
-from hpo_core.placement.packing.packing_policy import PackingPolicy
-from hpo_core.placement.packing.worst_fit import WorstFit
+from hpo_core.placement.packing.policies import FirstFit, PackingPolicy, WorstFit
 
 POLICIES: dict[str, Callable[[], PackingPolicy]] = {
     "fill": Fill,

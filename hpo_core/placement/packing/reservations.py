@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from hpo_core.model.errors import HpoError
-from hpo_core.placement.packing.need import Need, WaitingJob
-from hpo_core.placement.packing.packing_policy import Assignment, PackingPolicy
-from hpo_core.placement.packing.room import Room
+from hpo_core.placement.packing.policies import Assignment, PackingPolicy
+from hpo_core.placement.packing.room import Need, Room, WaitingJob
 
 
 class WithReservations:

@@ -22,7 +22,7 @@ import msgspec
 
 from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.devices.usage import Usage
-from hpo_core.placement.gpu_processes import GpuProcesses
+from hpo_core.placement.gpus import GpuProcesses
 from hpo_core.training.child.processes import anonymous, cpu_seconds, descendants, pages, resident
 from hpo_core.training.child.shared_progress import FIRST_SECONDS, SharedProgress
 

@@ -17,10 +17,9 @@ from hpo_core.model.devices.measurement import Measurement, deciding_values, is_
 from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import SpecError
-from hpo_core.placement.demands.known_need import Figures, KnownNeed, KnownNeeds
-from hpo_core.placement.demands.learned_ratio import LearnedRatios
-from hpo_core.placement.packing.need import WHOLE, Need
-from hpo_core.placement.packing.room import SharedDevice
+from hpo_core.placement.known_need import Figures, KnownNeed, KnownNeeds
+from hpo_core.placement.learned_ratio import LearnedRatios
+from hpo_core.placement.packing.room import WHOLE, Need, SharedDevice
 from hpo_core.security.credentials import without_urls_credentials
 
 log = logging.getLogger("hpo.packing")

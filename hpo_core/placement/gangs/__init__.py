@@ -1,1 +1,0 @@
-"""Gangs: jobs of several slots, which begin whole."""
