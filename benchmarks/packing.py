@@ -36,10 +36,11 @@ from typing import Any, NamedTuple
 import result_file
 from packing_bound import lower_bound
 
+from hpo_core.model.devices.inventory import Demand
 from hpo_core.placement.packing.exact import Exact
 from hpo_core.placement.packing.fill import Fill
 from hpo_core.placement.packing.policies import Assignment, FirstFit, PackingPolicy, WorstFit
-from hpo_core.placement.packing.room import Need, Room, SharedDevice, WaitingJob
+from hpo_core.placement.packing.room import Room, SharedDevice, WaitingJob
 
 MODELS = {
     "ResNet-18": (300, 400),
@@ -114,8 +115,8 @@ def problem(space: str, cell: Cell, seed: int) -> tuple[list[WaitingJob], Room, 
             if cell.binds == "memory":
                 memory = int(MEMORY / (2 + cell.ratio) * rng.uniform(0.4, 1.6))
             cores = 1000 * (rng.choice([2, 4, 6, 8]) if cell.binds == "mixed cores" else 4)
-            slow = Need(compute=share, memory=memory, cores=cores, seconds=expected)
-            fast = Need(compute=share, memory=memory, cores=cores, seconds=expected / 2)
+            slow = Demand(compute=share, memory=memory, cores=cores, seconds=expected)
+            fast = Demand(compute=share, memory=memory, cores=cores, seconds=expected / 2)
             jobs += [{"A100": slow, "H100": fast}] * rates
     rng.shuffle(jobs)
     waiting = [WaitingJob(key, demand) for key, demand in enumerate(jobs)]
@@ -141,7 +142,7 @@ def play(
     room = room.copy()
     total = sum(room.compute)
     waiting = list(jobs)
-    ends: list[tuple[float, int, Need, int]] = []
+    ends: list[tuple[float, int, Demand, int]] = []
     now = spent = occupancy = 0.0
     decisions = begun_in_all = 0
     while waiting or ends:

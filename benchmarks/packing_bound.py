@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linprog
 
-from hpo_core.placement.packing.room import Need, Room, WaitingJob
+from hpo_core.model.devices.inventory import Demand
+from hpo_core.placement.packing.room import Room, WaitingJob
 
 
 def lower_bound(jobs: Sequence[WaitingJob], room: Room, longer: Mapping[object, float]) -> float:
@@ -66,7 +67,7 @@ def lower_bound(jobs: Sequence[WaitingJob], room: Room, longer: Mapping[object, 
     return max(float(found.fun), longest)
 
 
-def _best_set(needs: Sequence[Need], gains: Sequence[float], size: int) -> tuple[float, Any]:
+def _best_set(needs: Sequence[Demand], gains: Sequence[float], size: int) -> tuple[float, Any]:
     """The most gain within ``size`` of compute, each kind as often as wanted; and how often it is taken."""
     best, last = [0.0] * (size + 1), [-1] * (size + 1)
     wanted = [

@@ -13,13 +13,14 @@ from typing import Any, Literal
 
 import msgspec
 
+from hpo_core.model.devices.inventory import Demand
 from hpo_core.model.devices.measurement import Measurement, deciding_values, is_cpu, key_of
 from hpo_core.model.devices.stated_demand import StatedDemand
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import SpecError
 from hpo_core.placement.known_need import Figures, KnownNeed, KnownNeeds
 from hpo_core.placement.learned_ratio import LearnedRatios
-from hpo_core.placement.packing.room import WHOLE, Need, SharedDevice
+from hpo_core.placement.packing.room import WHOLE, SharedDevice
 from hpo_core.security.credentials import without_urls_credentials
 
 log = logging.getLogger("hpo.packing")
@@ -30,7 +31,7 @@ Source = Literal["stated", "measured", "predicted", "profile"]
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """What a job will need, and how that is known."""
 
-    need: Need
+    need: Demand
     source: Source
     """``profile``: nothing is known of this key, and it gets a share on which it is measured."""
     measurements: int = 0
@@ -171,7 +172,7 @@ class Estimates:
         amounts = {part: max(guesses[part], 1) if value is None else value for part, value in found.items()}
         amounts["memory"] = max(amounts["memory"], known.memory_after_failure(device.memory))
         return Estimate(
-            need=Need(
+            need=Demand(
                 compute=amounts["compute"],
                 memory=amounts["memory"],
                 cores=amounts["cores"],

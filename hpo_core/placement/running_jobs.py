@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import msgspec
 
-from hpo_core.model.devices.inventory import Portion, Slot
+from hpo_core.model.devices.inventory import Demand, Portion, Slot
 from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.events import JobPlaced
 from hpo_core.model.trial import Job, JobKey, Outcome, Report
-from hpo_core.placement.packing.room import WHOLE, Need, Room
+from hpo_core.placement.packing.room import WHOLE, Room
 from hpo_core.placement.shared_room import JobNeeds, SharedRoom
 
 
@@ -21,7 +21,7 @@ class RunningJob(msgspec.Struct, frozen=True):
 
     job: Job
     slot: Slot
-    need: Need
+    need: Demand
     is_guess: bool
     """Whether it was placed before its need was known."""
     began: float
@@ -74,7 +74,7 @@ class RunningJobs:
         used = {held.slot.number for held in self if held.slot.name == device}
         return next(number for number in range(len(used) + 1) if number not in used)
 
-    def begin(self, job: Job, slot: Slot, need: Need, *, is_guess: bool, now: float | None) -> None:
+    def begin(self, job: Job, slot: Slot, need: Demand, *, is_guess: bool, now: float | None) -> None:
         """A job begins with this share; one that is a guess is being measured."""
         held = RunningJob(job, slot, need, is_guess, 0.0 if now is None else now)
         self._held[job.key] = held

@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.inventory import Inventory, Portion, Slot
+from hpo_core.model.devices.inventory import Demand, Inventory, Portion, Slot
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.events import JobPlaced
 from hpo_core.model.trial import Job, JobKey, Outcome, Report
 from hpo_core.placement.estimates import Estimates
 from hpo_core.placement.packing.policies import PackingPolicy
 from hpo_core.placement.packing.reservations import WithReservations
-from hpo_core.placement.packing.room import Need, Room, WaitingJob, too_much, why_nowhere
+from hpo_core.placement.packing.room import Room, WaitingJob, too_much, why_nowhere
 from hpo_core.placement.placer import Meter, Placed, Placement
 from hpo_core.placement.running_jobs import FAIR, AttemptJudge, RunningJobs
 from hpo_core.placement.shared_room import JobNeeds, SharedRoom
@@ -195,7 +195,7 @@ class SharedDevices:
         used = len({held.slot.name for held in self._running})
         return used + math.ceil(max(0, jobs - len(self._running)) * mean - 1e-9)
 
-    def _part(self, need: Need, device: str) -> float:
+    def _part(self, need: Demand, device: str) -> float:
         """How much of an empty device a job takes, from 0 to 1: of what it takes most of."""
         whole = self._devices.device(device)
         if whole is None:
@@ -250,7 +250,7 @@ class SharedDevices:
                     break
         return placements
 
-    def _take(self, job: Job, need: Need, place: int, now: float | None) -> Slot:
+    def _take(self, job: Job, need: Demand, place: int, now: float | None) -> Slot:
         device = self._empty.devices[place]
         share = Portion(
             device=device.name,

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.model.devices.inventory import EMPTY, Capacity, Inventory
+from hpo_core.model.devices.inventory import EMPTY, Capacity, Demand, Inventory
 from hpo_core.model.devices.memory_words import memory_words
 from hpo_core.model.trial import Job
 from hpo_core.placement.estimates import Estimate, Estimates
-from hpo_core.placement.packing.room import WHOLE, Need, Room, SharedDevice
+from hpo_core.placement.packing.room import WHOLE, Room, SharedDevice
 from hpo_core.spec import PackingSpec
 
 
@@ -141,11 +141,11 @@ class JobNeeds:
         """Its own and the study's constants."""
         return {**self._constants, **job.params}
 
-    def demand(self, job: Job) -> dict[str, Need]:
+    def demand(self, job: Job) -> dict[str, Demand]:
         """By architecture, whatever others use of the devices now."""
         return {device.architecture: self.need(job, device) for device in self._room.largest()}
 
-    def need(self, job: Job, device: SharedDevice) -> Need:
+    def need(self, job: Job, device: SharedDevice) -> Demand:
         """What it is placed by on this device."""
         estimate = self.estimate(job, device)
         need = estimate.need

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
+from hpo_core.model.devices.inventory import Demand
 from hpo_core.placement.packing.policies import Assignment
-from hpo_core.placement.packing.room import Need, Room, SharedDevice, WaitingJob
+from hpo_core.placement.packing.room import Room, SharedDevice, WaitingJob
 
 ARCHITECTURES = ("A100", "H100")
 GIB = 2**30
@@ -35,7 +36,7 @@ def waiting(rng: random.Random, count: int) -> list[WaitingJob]:
         compute, memory, seconds = rng.randint(0, 1100), rng.randint(0, 50) * GIB, float(rng.randint(1, 9))
         cores = 500 * rng.randint(0, 8)
         demand = {
-            name: Need(compute=compute // scale, memory=memory, cores=cores, seconds=seconds / scale)
+            name: Demand(compute=compute // scale, memory=memory, cores=cores, seconds=seconds / scale)
             for name, scale in zip(ARCHITECTURES, (1, 2), strict=True)
             if rng.random() < 0.9
         }
@@ -52,7 +53,7 @@ def problems(draw: st.DrawFn) -> tuple[list[WaitingJob], Room]:
     for place in range(len(room.devices)):
         if draw(st.booleans()):
             room.take(
-                Need(compute=rng.randint(0, room.compute[place]), memory=rng.randint(0, room.memory[place])), place
+                Demand(compute=rng.randint(0, room.compute[place]), memory=rng.randint(0, room.memory[place])), place
             )
     return jobs, room
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpo_core.model.devices.inventory import Demand
 from hpo_core.placement.packing.exact import Exact
 from hpo_core.placement.packing.fill import Fill
 from hpo_core.placement.packing.reservations import WithReservations
-from hpo_core.placement.packing.room import Need, Room, SharedDevice, WaitingJob
+from hpo_core.placement.packing.room import Room, SharedDevice, WaitingJob
 from tests.placement.problems import assigned, check, cluster, waiting
 
 pytest.importorskip("scipy", reason="SciPy comes with the extra 'samplers'")
@@ -62,7 +63,7 @@ def tight_in_bytes(draw: st.DrawFn) -> tuple[list[WaitingJob], Room]:
         WaitingJob(
             key,
             {
-                "A100": Need(
+                "A100": Demand(
                     compute=draw(st.integers(1, 600)), memory=draw(amounts), cores=1000 * draw(st.integers(0, 4))
                 )
             },
@@ -92,22 +93,22 @@ def test_limits_hold_to_the_byte_and_nothing_simpler_is_better(problem: tuple[li
 @pytest.mark.parametrize("memory", [400_000_000, 2**20 + 1, 80_000_000_000 - 1])
 def test_a_job_that_needs_the_whole_device_gets_it(memory: int) -> None:
     room = Room([SharedDevice(name="gpu", node="a", architecture="A100", memory=memory)])
-    assert Exact().choose([WaitingJob(0, {"A100": Need(compute=1000, memory=memory)})], room) == [(0, 0)]
+    assert Exact().choose([WaitingJob(0, {"A100": Demand(compute=1000, memory=memory)})], room) == [(0, 0)]
 
 
 def test_a_job_that_needs_no_compute_begins_where_it_fits() -> None:
     room = Room([SharedDevice(name="gpu", node="a", architecture="A100", memory=80)])
-    assert Exact().choose([WaitingJob(0, {"A100": Need(memory=80)})], room) == [(0, 0)]
+    assert Exact().choose([WaitingJob(0, {"A100": Demand(memory=80)})], room) == [(0, 0)]
 
 
 def test_a_device_that_is_kept_for_a_job_does_not_stop_the_others() -> None:
     devices = [SharedDevice(name=f"gpu-{number}", node="a", architecture="A100", memory=80) for number in range(2)]
     policy = WithReservations(Exact(), Room(devices), patience=1)
     room = Room(devices)
-    room.take(Need(compute=900, memory=50), 0)
-    room.take(Need(compute=900, memory=50), 1)
-    large = WaitingJob("large", {"A100": Need(compute=1000, memory=80)})
-    small = [WaitingJob(key, {"A100": Need(compute=50, memory=10)}) for key in range(2)]
+    room.take(Demand(compute=900, memory=50), 0)
+    room.take(Demand(compute=900, memory=50), 1)
+    large = WaitingJob("large", {"A100": Demand(compute=1000, memory=80)})
+    small = [WaitingJob(key, {"A100": Demand(compute=50, memory=10)}) for key in range(2)]
     assert len(policy.choose([large, small[0]], room)) == 1, "it overtakes the large one"
     assert len(policy.choose([large, small[1]], room)) == 1, "on the device that is not kept"
 

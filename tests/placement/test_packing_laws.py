@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpo_core.model.devices.inventory import Demand
 from hpo_core.model.errors import HpoError
 from hpo_core.placement.packing.fill import CLOSE, IDLE, Fill
 from hpo_core.placement.packing.policies import Assignment, FirstFit, PackingPolicy, WorstFit
 from hpo_core.placement.packing.registry import POLICIES as POLICY_NAMES
 from hpo_core.placement.packing.reservations import WithReservations
-from hpo_core.placement.packing.room import Need, Room, SharedDevice, WaitingJob, why_nowhere
+from hpo_core.placement.packing.room import Room, SharedDevice, WaitingJob, why_nowhere
 from tests.placement.problems import assigned, check, cluster, problems, waiting
 
 POLICIES: dict[str, PackingPolicy] = {
@@ -77,7 +78,7 @@ def test_where_compute_alone_is_short_fill_leaves_no_more_of_a_device_idle_than_
     jobs: list[tuple[int, int]],
 ) -> None:
     waiting = [
-        WaitingJob(key, {"A100": Need(compute=compute, seconds=float(seconds))})
+        WaitingJob(key, {"A100": Demand(compute=compute, seconds=float(seconds))})
         for key, (compute, seconds) in enumerate(jobs)
     ]
     room = Room([SharedDevice(name="gpu", node="a", architecture="A100", memory=80)])
@@ -104,8 +105,8 @@ def random_case(binds: str, seed: int) -> tuple[list[WaitingJob], Room]:
         compute, seconds = rng.randint(100, 500), float(rng.randint(1, 9))
         memory = rng.randint(10, 40) if binds == "memory" else 1
         cores = 1000 * rng.randint(1, 4) if binds == "cores" else 0
-        need = Need(compute=compute, memory=memory, cores=cores, seconds=seconds)
-        faster = Need(compute=compute * rng.randint(40, 100) // 100, memory=memory, cores=cores, seconds=seconds / 2)
+        need = Demand(compute=compute, memory=memory, cores=cores, seconds=seconds)
+        faster = Demand(compute=compute * rng.randint(40, 100) // 100, memory=memory, cores=cores, seconds=seconds / 2)
         jobs.append(WaitingJob(key, {"A100": need, "H100": faster}))
     return jobs, Room(devices, {"a": 6000 * count} if binds == "cores" else None)
 
@@ -130,7 +131,7 @@ def test_fill_leaves_least_idle_of_what_runs_out_first(binds: str) -> None:
 
 
 def test_fill_begins_the_longest_of_equal_jobs() -> None:
-    jobs = [WaitingJob(key, {"A100": Need(compute=500, seconds=float(key))}) for key in range(6)]
+    jobs = [WaitingJob(key, {"A100": Demand(compute=500, seconds=float(key))}) for key in range(6)]
     room = Room([SharedDevice(name="gpu", node="a", architecture="A100", memory=80)])
     assert sorted(job for job, _ in Fill().choose(jobs, room)) == [4, 5]
 
@@ -144,7 +145,7 @@ def test_every_job_that_fits_somewhere_begins_in_the_end(seed: int) -> None:
     policy = WithReservations(rng.choice(list(POLICIES.values())), empty, patience=8)
     room, coming = empty.copy(), waiting(rng, 300)
     jobs = coming[:10]
-    running: list[tuple[int, int, Need, int]] = []
+    running: list[tuple[int, int, Demand, int]] = []
     first = {job.key for job in jobs if why_nowhere(job.demand, empty) is None}
     nexts = iter(coming[10:])
     for step in range(600):
@@ -170,10 +171,10 @@ def small_ones_keep_coming(patience: int) -> int | None:
     empty = Room([SharedDevice(name="gpu", node="a", architecture="A100", memory=80)])
     policy = WithReservations(FirstFit(decreasing=False), empty, patience=patience)
     room = empty.copy()
-    small = Need(compute=300)
+    small = Demand(compute=300)
     room.take(small, 0)
     running = [small]
-    jobs = [WaitingJob("big", {"A100": Need(compute=1000)})]
+    jobs = [WaitingJob("big", {"A100": Demand(compute=1000)})]
     for decision in range(100):
         jobs.append(WaitingJob(decision, {"A100": small}))
         chosen = {jobs[job].key for job, _ in policy.choose(jobs, room)}
@@ -196,17 +197,17 @@ def test_a_job_that_needs_a_whole_device_waits_for_patience_and_what_runs() -> N
 def test_a_job_that_fits_nowhere_is_named_and_blocks_nobody() -> None:
     empty = Room([SharedDevice(name="gpu", node="a", architecture="A100", memory=80)], {"a": 4000})
     policy = WithReservations(Fill(), empty, patience=1)
-    huge = WaitingJob("huge", {"A100": Need(memory=81, cores=5000)})
+    huge = WaitingJob("huge", {"A100": Demand(memory=81, cores=5000)})
     assert why_nowhere(huge.demand, empty) == "gpu (A100): memory 81 bytes of 80 bytes, cores 5 of 4"
     for key in range(20):
-        assert [job for job, _ in policy.choose([huge, WaitingJob(key, {"A100": Need(compute=900)})], empty)] == [1]
+        assert [job for job, _ in policy.choose([huge, WaitingJob(key, {"A100": Demand(compute=900)})], empty)] == [1]
     assert policy.reserved == {}
 
 
 def makespan(policy: PackingPolicy, jobs: Sequence[WaitingJob], room: Room) -> float:
     """Of jobs that take as long as expected."""
     room, jobs, now = room.copy(), list(jobs), 0.0
-    running: list[tuple[float, int, Need, int]] = []
+    running: list[tuple[float, int, Demand, int]] = []
     while jobs or running:
         chosen = policy.choose(jobs, room)
         for job, place in chosen:
@@ -232,7 +233,7 @@ def test_fill_is_not_behind_the_papers_policies_whatever_binds(ratio: int, cores
             WaitingJob(
                 key,
                 {
-                    name: Need(compute=kind[0], cores=1000 * cores, seconds=kind[1] / faster)
+                    name: Demand(compute=kind[0], cores=1000 * cores, seconds=kind[1] / faster)
                     for name, faster in (("A100", 1), ("H100", 2))
                 },
             )
@@ -266,12 +267,12 @@ def test_a_policy_that_leaves_an_idle_device_to_nobody_is_an_error_and_not_a_wai
     devices = [SharedDevice(name=name, node="a", architecture="A100", memory=80) for name in ("gpu-0", "gpu-1")]
     policy = WithReservations(PlacesNothing(), Room(devices))
     room = Room(devices)
-    room.take(Need(compute=1), 0)
-    huge, fits = WaitingJob("huge", {"A100": Need(memory=81)}), WaitingJob((7, 0), {"A100": Need(compute=1000)})
+    room.take(Demand(compute=1), 0)
+    huge, fits = WaitingJob("huge", {"A100": Demand(memory=81)}), WaitingJob((7, 0), {"A100": Demand(compute=1000)})
     assert policy.choose([huge], room) == [], "it fits nowhere"
     with pytest.raises(HpoError, match=r"PlacesNothing.*\(7, 0\).*gpu-1.*error of the program.*packing.policy"):
         policy.choose([huge, fits], room)
-    room.take(Need(compute=1), 1)
+    room.take(Demand(compute=1), 1)
     assert policy.choose([huge, fits], room) == [], "no device is idle"
 
 

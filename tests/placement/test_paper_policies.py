@@ -7,8 +7,9 @@ from fractions import Fraction
 
 import pytest
 
+from hpo_core.model.devices.inventory import Demand
 from hpo_core.placement.packing.policies import FirstFit, PackingPolicy, WorstFit
-from hpo_core.placement.packing.room import WHOLE, Need, Room, SharedDevice, WaitingJob
+from hpo_core.placement.packing.room import WHOLE, Room, SharedDevice, WaitingJob
 from tests.placement.problems import cluster, waiting
 
 INSTANCES = 250
@@ -72,7 +73,7 @@ def gpus(count: int, *, memory: int = 80, oversubscribe: int = WHOLE) -> Room:
 
 
 def job(key: int, compute: int, *, memory: int = 1, cores: int = 0, seconds: float = 1.0) -> WaitingJob:
-    return WaitingJob(key, {"A100": Need(compute=compute, memory=memory, cores=cores, seconds=seconds)})
+    return WaitingJob(key, {"A100": Demand(compute=compute, memory=memory, cores=cores, seconds=seconds)})
 
 
 def test_the_last_device_wins_a_tie_of_worst_fit() -> None:
@@ -81,7 +82,7 @@ def test_the_last_device_wins_a_tie_of_worst_fit() -> None:
 
 def test_a_device_that_is_full_still_wins_for_a_job_that_needs_no_compute() -> None:
     room = gpus(1)
-    room.take(Need(compute=1000), 0)
+    room.take(Demand(compute=1000), 0)
     assert WorstFit(decreasing=False).choose([job(0, 0)], room) == [(0, 0)]  # C >= WorstFit holds at 0
 
 

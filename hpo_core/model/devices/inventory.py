@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import msgspec
@@ -45,18 +46,32 @@ class Portion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
 
 class Demand(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a job needs.
+    """What a job asks of the room that it is placed in, on one architecture. Whole numbers, so that sums are exact.
+
+    A grant says how many slots; where jobs share devices the placer completes it by what is stated and was measured.
 
     Raises:
-        ValueError: ``slots`` is below 1.
+        ValueError: ``slots`` is below 1, another figure negative or not finite.
     """
 
     slots: int = 1
     """Slots that it holds at once: the ranks of a gang, or one."""
+    compute: int = 0
+    """Permille of one device, before oversubscription; 0: a slot is all that it asks for."""
+    memory: int = 0
+    """Bytes of the device's memory at the peak."""
+    cores: int = 0
+    """CPU cores of the node, in thousandths."""
+    seconds: float = 0.0
+    """Expected run time: it orders the jobs of policies that begin the longest first."""
 
     def __post_init__(self) -> None:
         if self.slots < 1:
             raise ValueError(f"Demand: slots = {self.slots} must be 1 or more.")
+        for name in ("compute", "memory", "cores", "seconds"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise ValueError(f"Demand: {name} = {value!r} must be 0 or more and finite.")
 
 
 ONE_SLOT = Demand()

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from hpo_core.model.devices.inventory import Demand
 from hpo_core.placement.packing.policies import Assignment
-from hpo_core.placement.packing.room import WHOLE, Need, Room, WaitingJob
+from hpo_core.placement.packing.room import WHOLE, Room, WaitingJob
 
 SHARPNESS = 8
 """Exponent of a resource's price: one that the jobs need 10 % less of than of the scarcest costs less than half."""
@@ -45,9 +46,9 @@ class Prices:
             amounts = np.array([device.oversubscribe, device.memory, cores], dtype=float)
             there[device.architecture] = there.get(device.architecture, 0.0) + amounts
             devices[device.architecture] += 1
-        self.needs: dict[str, list[Need | None]] = {}
+        self.needs: dict[str, list[Demand | None]] = {}
         """By architecture and job; None: it cannot run there. Without architectures where none can."""
-        self.smallest: dict[str, Need] = {}
+        self.smallest: dict[str, Demand] = {}
         """By architecture: the least of each that any of the jobs needs."""
         tables: dict[str, Any] = {}
         for name in there:
@@ -62,7 +63,7 @@ class Prices:
             known = rows if None not in needs else rows[[need is not None for need in needs]]
             if len(known):
                 compute, memory, cores, seconds = known.min(axis=0).tolist()
-                least = Need(compute=int(compute), memory=int(memory), cores=int(cores), seconds=seconds)
+                least = Demand(compute=int(compute), memory=int(memory), cores=int(cores), seconds=seconds)
                 self.needs[name], self.smallest[name], tables[name] = needs, least, rows
                 rows[:, 3] = np.maximum(rows[:, 3], _LEAST_SECONDS)
         times = {
@@ -103,7 +104,7 @@ def _rounded(amounts: Any) -> Any:
 MOST_ITEMS = 96
 """Jobs that the knapsack of one device is filled from."""
 
-Candidate = tuple[int, Need]
+Candidate = tuple[int, Demand]
 """(place among the waiting jobs, need on this device)."""
 
 
@@ -226,7 +227,7 @@ def _by_device(room: Room, prices: Prices) -> list[Assignment]:
     return chosen + _by_job(order, room, prices)
 
 
-def _the_same(subset: list[Candidate], order: list[int], needs: Sequence[Need | None]) -> list[Candidate]:
+def _the_same(subset: list[Candidate], order: list[int], needs: Sequence[Demand | None]) -> list[Candidate]:
     """Other jobs that need what those of ``subset`` need; empty where there are not enough of them.
 
     What is best for one device is best for the next one like it; so many free devices cost little more than one.
@@ -267,7 +268,7 @@ def _by_job(order: Sequence[int], room: Room, prices: Prices) -> list[Assignment
     return chosen
 
 
-def _with_room(places: Iterable[int], room: Room, smallest: Mapping[str, Need]) -> list[int]:
+def _with_room(places: Iterable[int], room: Room, smallest: Mapping[str, Demand]) -> list[int]:
     """The devices that may have room for a job."""
     return [
         place

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from hpo_core.model.devices.inventory import Demand
 from hpo_core.model.errors import HpoError
 from hpo_core.placement.packing.policies import Assignment, PackingPolicy
-from hpo_core.placement.packing.room import Need, Room, WaitingJob
+from hpo_core.placement.packing.room import Room, WaitingJob
 
 
 class WithReservations:
@@ -142,7 +143,7 @@ class WithReservations:
         need = None if place is None else job.demand.get(self._empty.devices[place].architecture)
         return need is not None and self._could_hold(need, name)
 
-    def _could_hold(self, need: Need, name: str) -> bool:
+    def _could_hold(self, need: Demand, name: str) -> bool:
         place = self._places.get(name)
         return place is not None and self._empty.fits(need, place)
 

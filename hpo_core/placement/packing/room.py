@@ -7,37 +7,18 @@ from types import MappingProxyType
 
 import msgspec
 
+from hpo_core.model.devices.inventory import Demand
 from hpo_core.model.devices.memory_words import memory_words
 
 WHOLE = 1000
 """Compute of one device in permille, and one core in thousandths."""
 
 
-class Need(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one job needs on one architecture.
+Demands = Mapping[str, Demand]
+"""By architecture: what a job demands of one device there. It cannot run on an architecture that is not named.
 
-    Raises:
-        ValueError: a figure is negative, or ``seconds`` is not finite.
-    """
-
-    compute: int = 0
-    """Permille of one device of this architecture, before oversubscription (c_p)."""
-    memory: int = 0
-    """Bytes of the device's memory at the peak (d_p)."""
-    cores: int = 0
-    """CPU cores of the node, in thousandths (q_p)."""
-    seconds: float = 0.0
-    """Expected run time."""
-
-    def __post_init__(self) -> None:
-        for name in ("compute", "memory", "cores", "seconds"):
-            value = getattr(self, name)
-            if not 0 <= value < float("inf"):
-                raise ValueError(f"need: {name} = {value!r} must be 0 or more and finite.")
-
-
-Demand = Mapping[str, Need]
-"""By architecture: what the job needs there. It cannot run on an architecture that is not named."""
+HyperSack (Section III): a job p needs compute c_p, memory d_p and CPU cores q_p.
+"""
 
 
 class WaitingJob:
@@ -50,9 +31,9 @@ class WaitingJob:
 
     __slots__ = ("demand", "key", "seconds")
 
-    def __init__(self, key: object, demand: Demand) -> None:
+    def __init__(self, key: object, demand: Demands) -> None:
         self.key = key
-        self.demand: Demand = MappingProxyType(dict(demand))
+        self.demand: Demands = MappingProxyType(dict(demand))
         self.seconds = max((need.seconds for need in demand.values()), default=0.0)
         """Expected run time, on the architecture where it is longest."""
 
@@ -96,7 +77,7 @@ class Room:
 
     >>> gpu = SharedDevice(name="gpu-0", node="a", architecture="A100", memory=80)
     >>> room = Room([gpu], {"a": 4000})
-    >>> need = Need(compute=600, memory=30, cores=1000)
+    >>> need = Demand(compute=600, memory=30, cores=1000)
     >>> room.take(need, 0)
     >>> room.fits(need, 0), room.compute, room.memory, room.cores
     (False, [400], [50], [3000])
@@ -126,7 +107,7 @@ class Room:
         other.all_cores = self.all_cores
         return other
 
-    def fits(self, need: Need, place: int) -> bool:
+    def fits(self, need: Demand, place: int) -> bool:
         """Whether the device at ``place`` has room for ``need`` (constraints 1 to 3 of Algorithms 1 and 2)."""
         return (
             self.compute[place] >= need.compute
@@ -134,7 +115,7 @@ class Room:
             and self.cores[self.node_of[place]] >= need.cores
         )
 
-    def take(self, need: Need, place: int) -> None:
+    def take(self, need: Demand, place: int) -> None:
         """A job with this need begins on the device at ``place``."""
         self.compute[place] -= need.compute
         self.memory[place] -= need.memory
@@ -147,14 +128,14 @@ class Room:
                 self.cores[self.node_of[place]] -= cores
                 return
 
-    def give_back(self, need: Need, place: int) -> None:
+    def give_back(self, need: Demand, place: int) -> None:
         """A job with this need ended on the device at ``place``."""
         self.compute[place] += need.compute
         self.memory[place] += need.memory
         self.cores[self.node_of[place]] += need.cores
 
 
-def why_nowhere(demand: Demand, empty: Room) -> str | None:
+def why_nowhere(demand: Demands, empty: Room) -> str | None:
     """Why a job fits on no device even when nothing else runs; None where it fits.
 
     Args:
@@ -162,9 +143,9 @@ def why_nowhere(demand: Demand, empty: Room) -> str | None:
         empty: the whole cluster, nothing placed.
 
     >>> gpu = SharedDevice(name="gpu-0", node="a", architecture="A100", memory=40_000_000_000)
-    >>> why_nowhere({"A100": Need(memory=60_000_000_000)}, Room([gpu]))
+    >>> why_nowhere({"A100": Demand(memory=60_000_000_000)}, Room([gpu]))
     'gpu-0 (A100): memory 60 GB of 40 GB'
-    >>> why_nowhere({"H100": Need()}, Room([gpu]))
+    >>> why_nowhere({"H100": Demand()}, Room([gpu]))
     'gpu-0 (A100): no demand is known for A100'
     """
     reasons: dict[str, list[str]] = {}
@@ -185,7 +166,7 @@ def _counted(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
-def too_much(need: Need, empty: Room, place: int) -> list[str]:
+def too_much(need: Demand, empty: Room, place: int) -> list[str]:
     """What a job needs more of than the device at ``place`` has left, and how much of each."""
     cores = empty.cores[empty.node_of[place]]
     found = []
