@@ -23,14 +23,13 @@ from hpo_core.training.matching import (
     describe_optimizers,
     fit_groups,
     fit_moments,
-    is_module,
     is_optimizer,
     is_schedule,
     is_step_based,
     parameter_names,
     scalars_of,
 )
-from hpo_core.training.saved_state import put_state, state_of
+from hpo_core.training.saved_state import is_module, put_state, state_of
 
 
 def describe(tracked: Mapping[str, Any], built: Mapping[str, Any], params: Params) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hpo_core.checkpoints.tree_bytes import tree_bytes, tree_digest, tree_of
+from hpo_core.checkpoints.tree_codec import tree_bytes, tree_digest, tree_of
 from hpo_core.model.errors import ObjectiveError
 from hpo_core.model.trial import Metrics, Point
-from hpo_core.training.matching import is_module, is_optimizer
+from hpo_core.training.matching import is_optimizer
 from hpo_core.training.ranks import OWN_DATA_CURE, Ranks
-from hpo_core.training.saved_state import capture_all, state_of
+from hpo_core.training.saved_state import capture_all, is_module, is_torch, state_of
 
 RANKS = "ranks"
 """Key of a checkpoint below which states of ranks lie that differ from rank 0's."""
@@ -32,7 +32,9 @@ def unwrapped(item: Any) -> Any:
 
     So names in a checkpoint have no prefix ``module.``, and it loads in a gang of any size, and without one.
     """
-    if type(item).__name__ in ("DistributedDataParallel", "DataParallel") and is_module(getattr(item, "module", None)):
+    if type(item).__name__ in ("DistributedDataParallel", "DataParallel") and is_torch(
+        getattr(item, "module", None), "nn.Module"
+    ):
         return item.module
     return item
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from hpo_core.checkpoints import paths
+from hpo_core.checkpoints import storage as paths
 from hpo_core.model.devices.share import Share
 from hpo_core.model.partition_file import Signature
 from hpo_core.model.trial import Checkpoint, Job, Outcome, Report

@@ -11,7 +11,6 @@ where nobody says how far to train, three steps are followed by as many as take 
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from hpo_core.model.stage import Rung
 from hpo_core.model.trial import Metrics, Outcome, Report
 from hpo_core.training.child.trainer import Trainer
 from hpo_core.training.request import JobRequest
+from hpo_core.training.saved_state import is_torch
 from hpo_core.training.untracked_state import merged_warnings
 
 PARTS_SHOWN = 3
@@ -60,7 +60,7 @@ def different_parts(one: Any, other: Any, path: str = "") -> Iterator[tuple[str,
             yield path, "other values"
     elif isinstance(one, np.ndarray):
         yield from _different_arrays(one, other, path)
-    elif _is_tensor(one):
+    elif is_torch(one, "Tensor"):
         yield from _different_tensors(one, other, path)
     elif isinstance(one, float):
         if struct.pack(">d", one) != struct.pack(">d", other):
@@ -122,11 +122,6 @@ def _by_how_much(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> str:
     with np.errstate(all="ignore"):
         most = np.nanmax(np.abs(one.astype(np.float64) - other.astype(np.float64)))
     return f"{different:,} of {one.size:,} values, by at most {most:.2g}"
-
-
-def _is_tensor(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _pair(one: Any, other: Any) -> str:

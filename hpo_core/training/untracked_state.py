@@ -20,15 +20,13 @@ from hpo_core.training.fingerprints import (
     callable_only,
     fingerprint,
     held_generators,
-    is_generator,
     is_iterator,
     is_known_object,
-    is_loader,
     is_plain,
-    is_torch_module,
     tensors_of,
     unsaved_by_its_owner,
 )
+from hpo_core.training.saved_state import is_generator, is_module, is_torch
 
 _WRAPPED = re.compile(r"(\.env)+\._np_random$")
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -37,6 +35,7 @@ _ABOUT_ONE = re.compile(r"(?P<name>\S+) \(")
 WARNINGS_MOST = 20
 """An attempt warns of so many things at most."""
 _OURS = "hpo_core"
+_LOADER = "utils.data.DataLoader"
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -83,7 +82,7 @@ class LoopWatch:
             if line is not None:
                 told.add(id(value))
                 lines.append(line)
-                if is_loader(value):
+                if is_torch(value, _LOADER):
                     told |= {id(value.generator), id(getattr(value.sampler, "generator", None))}
         for path, held in self._held_generators():
             if id(held) not in told and (line := self._held_line(path, held)) is not None:
@@ -148,12 +147,12 @@ class LoopWatch:
             is_plain(value)
             or is_iterator(value)
             or is_generator(value)
-            or is_loader(value)
+            or is_torch(value, _LOADER)
             or isinstance(value, Mapping | list | set)
             or hasattr(type(value), "__array__")
         ):
             return True
-        if is_torch_module(value):
+        if is_module(value):
             return any(address_of(tensor) not in self._saved.tensors for tensor in tensors_of(value))
         return is_known_object(value)
 
@@ -163,7 +162,7 @@ def _parts_of(tracked: Mapping[str, Any]) -> frozenset[int]:
     found: set[int] = set()
     for item in tracked.values():
         found.add(id(item))
-        if is_torch_module(item):
+        if is_module(item):
             found.update(id(module) for module in item.modules())
     return frozenset(found)
 
@@ -175,7 +174,7 @@ def _saved_generators(tracked: Mapping[str, Any]) -> frozenset[int]:
 
 
 def _loader_line(name: str, value: Any, saved: frozenset[int]) -> str | None:
-    if not is_loader(value):
+    if not is_torch(value, _LOADER):
         return None
     if value.num_workers and value.persistent_workers and not hasattr(value, "load_state_dict"):
         return (
@@ -274,7 +273,7 @@ def untrackable(name: str, item: Any) -> str:
             f"{start}, an iterator whose position cannot be saved. Make a new one in each step, or choose the data by "
             "a random generator and track that."
         )
-    if is_loader(item):
+    if is_torch(item, _LOADER):
         return (
             f"{start}, which has no state between epochs. Track nothing for it (the global generators are saved), or "
             f"its own generator: trial.track({name}={name}.generator)."
@@ -296,7 +295,7 @@ def variables_of_function(frame: FrameType) -> Variables:
     def found() -> Iterator[tuple[str, Any]]:
         local = dict(frame.f_locals)
         yield from local.items()
-        if "self" in local and is_known_object(local["self"]) and not is_torch_module(local["self"]):
+        if "self" in local and is_known_object(local["self"]) and not is_module(local["self"]):
             yield from ((f"self.{name}", value) for name, value in vars(local["self"]).items())
         variables = frame.f_globals
         yield from (

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 from distributed.comm.addressing import get_address_host
 
-from hpo_core.checkpoints.paths import GANGS, gang_store_path
+from hpo_core.checkpoints.storage import GANGS, gang_store_path
 from hpo_core.execution.executor import OnReport
 from hpo_core.model.devices.inventory import Device, Inventory, Slot
 from hpo_core.model.trial import RESULTS, Job, Outcome, Report

@@ -8,7 +8,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from hpo_core.checkpoints.paths import log_path
+from hpo_core.checkpoints.storage import log_path
 from hpo_core.security.masking import masked
 from hpo_core.security.untrusted_text import terminal_text
 
