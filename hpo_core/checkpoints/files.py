@@ -281,7 +281,7 @@ def write_weights(checkpoint: Path, target: Path) -> str:
     except (KeyError, TypeError):
         tracked = {}
     found = {name: keys for name, node in tracked.items() if (keys := _state_dict(node))}
-    name = next((name for name in (*MODEL_NAMES, *(found if len(found) == 1 else ())) if name in found), None)
+    name: str | None = next((one for one in (*MODEL_NAMES, *(found if len(found) == 1 else ())) if one in found), None)
     if name is None:
         what = ", ".join(map(repr, tracked)) or "nothing"
         which = f"{', '.join(map(repr, found))} have" if found else f"none of {what} has"

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.security.credentials import without_private_settings
+from hpo_core.security.masking import without_private_settings
 from hpo_core.training.child.attempt_log import log_tail
 from hpo_core.training.child.processes import TAG_VARIABLE, kill_tagged
 
