@@ -17,7 +17,7 @@ import logging
 import os
 import re
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -326,27 +326,19 @@ def _mask_cut_secrets(text: str, forms: tuple[str, ...]) -> str:
 
     Length limits are applied where a text is made, before masking, so part of a secret may be left.
     """
-    if text.endswith("..."):
-        kept = text[:-3]
-        for form in forms:
-            long = next(
-                (n for n in range(min(len(form) - 1, len(kept)), _MIN_CUT_LENGTH - 1, -1) if kept.endswith(form[:n])), 0
-            )
-            if long:
-                text = f"{kept[:-long]}{MASK}..."
-                break
+    if text.endswith("...") and (part := _cut_part(forms, text[:-3].endswith, ends=False)):
+        text = f"{text[: -3 - len(part)]}{MASK}..."
     lead = "..." if text.startswith("...") else ""
-    if lead or len(text) >= 4000:
-        kept = text[len(lead) :]
-        for form in forms:
-            long = next(
-                (
-                    n
-                    for n in range(min(len(form) - 1, len(kept)), _MIN_CUT_LENGTH - 1, -1)
-                    if kept.startswith(form[-n:])
-                ),
-                0,
-            )
-            if long:
-                return f"{lead}{MASK}{kept[long:]}"
+    if (lead or len(text) >= 4000) and (part := _cut_part(forms, text[len(lead) :].startswith, ends=True)):
+        return f"{lead}{MASK}{text[len(lead) + len(part) :]}"
     return text
+
+
+def _cut_part(forms: tuple[str, ...], is_there: Callable[[str], bool], *, ends: bool) -> str:
+    """The longest beginning, or end, of a secret that is there; empty: none is."""
+    parts = (
+        form[-length:] if ends else form[:length]
+        for form in forms
+        for length in range(len(form) - 1, _MIN_CUT_LENGTH - 1, -1)
+    )
+    return next(filter(is_there, parts), "")

@@ -15,6 +15,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from hpo_core.placement.control_group import control_groups
 from hpo_core.placement.cores import available_cores
 from hpo_core.placement.nvml import Gpu, NoNvmlError, read_gpus
@@ -52,7 +54,8 @@ class DeviceWatch:
         """By GPU: bytes in use when last none of our attempts ran."""
         self._missed: dict[str, int] = {}
         """By device that was there: looks in a row at which it did not answer."""
-        self._seen: Facts = {}
+        self.seen: Facts = {}
+        """What was seen last."""
         self._had_gpu = False
         self._ended = threading.Event()
         self.problem = ""
@@ -66,10 +69,6 @@ class DeviceWatch:
     def stop(self) -> None:
         """End the thread."""
         self._ended.set()
-
-    def facts(self) -> Facts:
-        """What was seen last."""
-        return self._seen
 
     def _go_on(self) -> None:
         while not self._ended.wait(LOOK_SECONDS):
@@ -85,7 +84,7 @@ class DeviceWatch:
             if said != self.problem:
                 logging.getLogger(__name__).warning("%s", said)
             self.problem = said
-        self._seen = self._with_missed(found)
+        self.seen = self._with_missed(found)
 
     def _found(self) -> tuple[Facts, str]:
         """What is there, and why no GPU can be seen."""
@@ -111,8 +110,8 @@ class DeviceWatch:
 
     def _with_missed(self, found: Facts) -> Facts:
         """With the devices that were there before and do not answer now, for a while."""
-        self._missed = {name: self._missed.get(name, 0) + 1 for name in self._seen.keys() - found.keys()}
-        kept = {name: self._seen[name] for name, misses in self._missed.items() if misses < MISSES}
+        self._missed = {name: self._missed.get(name, 0) + 1 for name in self.seen.keys() - found.keys()}
+        kept = {name: self.seen[name] for name, misses in self._missed.items() if misses < MISSES}
         return found | {name: facts for name, facts in kept.items() if facts["gpu"] or not found}
 
     def _gpus(self, own: Own) -> Facts:
@@ -179,8 +178,7 @@ def computer(own: Own) -> dict[str, Any]:
     """Processors and memory of this computer, or of the container that this process is in."""
     for ended in _parts.keys() - set().union(*own.values()):
         _parts.pop(ended, None)
-    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    total, available = (1024 * int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
+    total, available = psutil.virtual_memory()[:2]
     for group in control_groups():
         limit = _number(group / "memory.max")
         if limit is not None:
@@ -261,4 +259,4 @@ def watch_devices(kind: str, own: Callable[[], Own]) -> str:
 
 def seen_devices() -> dict[str, Facts]:
     """What :func:`watch_devices` saw last, by kind; empty before."""
-    return {kind: watch.facts() for kind, watch in list(_watches.items())}
+    return {kind: watch.seen for kind, watch in list(_watches.items())}
