@@ -46,11 +46,11 @@ class RungResults:
         self._study_id = study._study_id
         self._sign = sign
         self._results: list[list[tuple[float, int]]] = []
-        """By rung, (loss, trial), the best first."""
+        """Pairs (loss, trial) by rung, the best first."""
         self._at: dict[int, int] = {}
-        """By trial that is not over: so many of its results are known."""
+        """Number of known results of each trial that is not over."""
         self._judged: dict[int, int] = {}
-        """By trial of this process: so many of them were judged."""
+        """Number of judged results of each trial of this process."""
         self._stopped: set[int] = set()
         self._over = 0
         """Trials below this number have ended, and all their results are known."""
@@ -276,7 +276,7 @@ class RungsUnderCeiling(RungResults):
         self._tolerance = Tolerance(as_written(pruner.percentile))
         self._unstable = False
         self._above: dict[int, list[FrozenTrial]] = {}
-        """By rung above the ceiling: trials with a result there, as of that result."""
+        """Trials with a result at a rung above the ceiling, as of that result, by rung."""
 
     def read(self, study: optuna.Study) -> None:
         """Take in which rungs are open, then the results."""

@@ -37,7 +37,7 @@ _FILES = frozenset({"sslkey"})
 _SHORT_ARGUMENT = re.compile(r"(?<=[?&;])([^=&;?\s]{1,200})=([^&\s]*)")
 _HTTP_LOGIN = re.compile(r"^(https?://)[^/?#]*@", re.IGNORECASE)
 _DATABASE_LOGIN = re.compile(r"^(.*?://)[^:/]*(?::[^@]*)?@")
-"""As SQLAlchemy parses it: a password may contain a slash."""
+"""Login of a database's URL as SQLAlchemy parses it: a password may contain a slash."""
 _ANY_USER = re.compile(r"://[^:/@\s]{0,500}(?::[^@\s]{0,500})?@")
 
 

@@ -27,7 +27,7 @@ MOST_NESTED = 10 * MOST_ITEMS
 MOST_BYTES = 1_000_000
 """The same for arrays."""
 MOST_OBJECTS = 5000
-"""So many objects are looked into; it takes some milliseconds."""
+"""Number of objects that are looked into; it takes some milliseconds."""
 MOST_DEPTH = 10
 _OURS = "hpo_core"
 _LEAVES = (bool, int, float, complex, str, bytes, bytearray, type(None), range, slice, np.ndarray, np.generic)
@@ -38,9 +38,9 @@ class Saved(msgspec.Struct, frozen=True):
     """What is saved with the trial, and so does not count as changed."""
 
     objects: frozenset[int] = frozenset()
-    """By ``id``: tracked objects and their modules."""
+    """Ids of tracked objects and of their modules."""
     tensors: frozenset[int] = frozenset()
-    """By address: their tensors."""
+    """Addresses of their tensors."""
 
 
 def is_plain(value: Any) -> bool:
@@ -96,7 +96,7 @@ def fingerprint(value: Any, saved: Saved) -> Hashable:
 
 
 def _print(value: Any, saved: Saved, depth: int, left: list[int]) -> Hashable:
-    """With the number of items that may still be looked at in ``left[0]``: one for the whole value."""
+    """The fingerprint of a part; ``left[0]`` is the number of items of the whole value that may still be looked at."""
     if id(value) in saved.objects:
         return None
     if isinstance(value, _PLAIN):
@@ -137,7 +137,7 @@ def _of_container(value: Any, saved: Saved, depth: int, left: list[int]) -> Hash
 
 
 def address_of(tensor: Any) -> int:
-    """Where its data lie; equal for two tensors that share them."""
+    """Address of its data; equal for two tensors that share them."""
     try:
         return int(tensor.data_ptr())
     except Exception:  # sparse and fake tensors have none

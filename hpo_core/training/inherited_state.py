@@ -168,7 +168,7 @@ class InheritedState:
 
 
 def _shortened(lines: list[str]) -> tuple[str, ...]:
-    """At most ``UNRESTORED_LINES``; the last one then counts the rest."""
+    """The first ``UNRESTORED_LINES`` lines; the last one then counts the rest."""
     if len(lines) <= UNRESTORED_LINES:
         return tuple(lines)
     return (*lines[: UNRESTORED_LINES - 1], f"and {len(lines) - UNRESTORED_LINES + 1} more")

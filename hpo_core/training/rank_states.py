@@ -51,7 +51,7 @@ def own_state(tracked: Mapping[str, Any]) -> bytes:
 
 
 def common_digests(tracked: Mapping[str, Any]) -> dict[str, str]:
-    """By name of a tracked module or optimizer: digest of what must be the same on all ranks."""
+    """Digests of what must be the same on all ranks, by name of the tracked module or optimizer."""
     found = {}
     for name, item in tracked.items():
         if is_module(item):
@@ -63,7 +63,7 @@ def common_digests(tracked: Mapping[str, Any]) -> dict[str, str]:
 
 
 def differing(states: Sequence[bytes]) -> list[Any] | None:
-    """For a checkpoint: the state of each rank, None where it is that of rank 0; None: all are alike."""
+    """States of the ranks for a checkpoint, None where it is that of rank 0; None: all are alike."""
     if all(state == states[0] for state in states):
         return None
     return [None if state == states[0] else np.frombuffer(state, np.uint8) for state in states]

@@ -32,7 +32,7 @@ def parts_of_batches(sizes: Sequence[int], batch_size: int) -> Iterator[list[int
 PASSES = 3
 """Backward passes that are compared; where a job has fewer, those."""
 _BYTES = 1 << 20
-"""Of the gradients of a pass so many bytes are looked at: the first bucket of torch's DistributedDataParallel."""
+"""Bytes of a pass's gradients that are looked at: the first bucket of torch's DistributedDataParallel."""
 
 
 class FirstGradients:
@@ -95,7 +95,7 @@ class Ranks:
         self.size = place.size
         self.own_data = own_data
         self._weight = 1 / place.size
-        """Of this rank's gradients in their sum: its share of the latest batch."""
+        """Weight of this rank's gradients in their sum: its part of the latest batch."""
         self._checked: int | None = None
         """Step of the latest comparison of batches."""
         self._parts: dict[int, float] = {}
@@ -108,7 +108,7 @@ class Ranks:
         self._data_part = 1 / place.size
         """This rank's part of the examples that the ranks iterate over, where each has its own."""
         self._gradients: FirstGradients | None = None
-        """Those of modules that :meth:`data_parallel` wrapped, until they were compared."""
+        """First gradients of modules that :meth:`data_parallel` wrapped, until they were compared."""
         self._collectives = _collectives()
         """Collective calls before those of the training function; None: this torch does not count them."""
 
@@ -137,7 +137,7 @@ class Ranks:
         self._alike = all(other == own for other in self.gather(own))
 
     def keep_alike(self) -> None:
-        """Between two steps: give ranks that began alike the random state of rank 0, where they may have come apart.
+        """Give ranks that began alike the random state of rank 0, between two steps, where they may have come apart.
 
         Dropout on a part of a batch draws as much as the part is large. Without this, the ranks would draw different
         orders of the data after the first batch that has no equal parts.
@@ -314,7 +314,7 @@ def _collectives() -> int | None:
 
 
 def _checksum(arrays: tuple[Any, ...]) -> int:
-    """Of the values, where they are in this process's memory and small enough to be looked at."""
+    """Checksum of values that are in this process's memory and small enough to be looked at."""
     found = 0
     for array in arrays:
         if isinstance(array, range | list | tuple):

@@ -101,7 +101,7 @@ class Curve:
         return points
 
     def downsampled(self) -> tuple[Point, ...]:
-        """At most ``CURVE_POINTS`` points, evenly spread; the last point is always among them."""
+        """Evenly spread points, at most ``CURVE_POINTS``; the last point is always among them."""
         points = self.kept()
         if len(points) <= CURVE_POINTS:
             return tuple(points)

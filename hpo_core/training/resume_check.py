@@ -36,7 +36,7 @@ class Difference(msgspec.Struct, frozen=True):
 
     name: str
     what: str
-    """Where and by how much."""
+    """Place and amount of the difference."""
 
 
 def different_parts(one: Any, other: Any, path: str = "") -> Iterator[tuple[str, str]]:
@@ -121,7 +121,7 @@ def _array_difference(one: Any, other: Any) -> str:
 LENGTHS = (27, 9, 3)
 """Steps that are trained, the most first."""
 RESUMES = (1, 3, 9)
-"""Where a training to so many steps is resumed, as in successive halving."""
+"""Steps after which a training is resumed, as in successive halving."""
 SECONDS = 60.0
 """What all trainings of a longer check may be expected to take."""
 GENERATORS = "random generators"
@@ -134,9 +134,9 @@ class ResumeCheck(msgspec.Struct, frozen=True, kw_only=True):
     tracked: tuple[str, ...]
     """Names of tracked objects."""
     repeated: tuple[Difference, ...]
-    """Between two trainings from scratch: the function is not deterministic."""
+    """Differences between two trainings from scratch: the function is not deterministic."""
     resumed: tuple[Difference, ...]
-    """Between a training at once and one with a resume."""
+    """Differences between a training at once and one with resumes."""
     by_target: bool
     """Whether it differs by the job's target: before anything was resumed, or in a number that is the target."""
     warnings: tuple[str, ...]
@@ -144,7 +144,7 @@ class ResumeCheck(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 3
     """To which it was trained."""
     at: tuple[int, ...] = (1,)
-    """Where it was resumed."""
+    """Steps after which it was resumed."""
     step_seconds: float = 0.0
     no_longer: str = ""
     """Why it was not trained further, where it would have been."""

@@ -30,11 +30,11 @@ CPU = "CPU"
 _COST = 0.05
 """Share of the time that may go into asking what a process shares with others: about 1 ms for 100 MB."""
 _parts: dict[int, tuple[float, float]] = {}
-"""By process: when to ask again, and what of its memory is its own."""
+"""When to ask again, and what part of its memory is its own, by process id."""
 _DEVICE_FILES = Path("/dev")
 
 Facts = dict[str, dict[str, Any]]
-"""By name of the device: the fields of a :class:`~hpo_core.model.devices.seen_device.SeenDevice`, as plain values."""
+"""Fields of a ``SeenDevice`` as plain values, by name of the device."""
 Own = Mapping[str, Collection[int]]
 """Process ids of the attempts that run here, by folder of their study."""
 
@@ -51,9 +51,9 @@ class DeviceWatch:
         self._kind = kind
         self._own = own
         self._idle: dict[str, int] = {}
-        """By GPU: bytes in use when last none of our attempts ran."""
+        """Bytes in use when last none of our attempts ran, by GPU."""
         self._missed: dict[str, int] = {}
-        """By device that was there: looks in a row at which it did not answer."""
+        """Number of looks in a row at which a device that was there did not answer."""
         self.seen: Facts = {}
         """What was seen last."""
         self._had_gpu = False
@@ -102,14 +102,14 @@ class DeviceWatch:
         return found, problem
 
     def _offers_processors(self) -> bool:
-        """Not where there is a GPU that does not answer now: jobs that need it would fail on processors."""
+        """Whether processors are offered: not where a GPU does not answer now, for jobs that need it would fail."""
         if self._kind != "auto":
             return self._kind == "cpu"
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1")
         return hidden or not (self._had_gpu or any(_DEVICE_FILES.glob("nvidia[0-9]*")))
 
     def _with_missed(self, found: Facts) -> Facts:
-        """With the devices that were there before and do not answer now, for a while."""
+        """The devices found, and for a while those that were there before and do not answer now."""
         self._missed = {name: self._missed.get(name, 0) + 1 for name in self.seen.keys() - found.keys()}
         kept = {name: self.seen[name] for name, misses in self._missed.items() if misses < MISSES}
         return found | {name: facts for name, facts in kept.items() if facts["gpu"] or not found}
@@ -244,7 +244,7 @@ def _with_descendants(own: Own) -> dict[str, set[int]]:
 
 
 _watches: dict[str, DeviceWatch] = {}
-"""By kind: studies with different ``packing.devices`` may share a worker."""
+"""Watches by kind: studies with different ``packing.devices`` may share a worker."""
 _starting = threading.Lock()
 
 

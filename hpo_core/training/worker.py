@@ -103,7 +103,7 @@ class TrainerPool:
         return len(found)
 
     def heartbeats(self) -> dict[str, int]:
-        """By name of every running attempt: a number that grows while its trainer's thread goes on."""
+        """A number that grows while its trainer's thread goes on, by name of every running attempt."""
         with self._lock:
             return {_name(attempt): trainer.heartbeats for attempt, trainer in self._running.items()}
 
@@ -117,7 +117,7 @@ class TrainerPool:
         return found
 
     def usages(self) -> dict[str, dict[str, Any]]:
-        """By name of every running attempt, without its rank, whose profile is complete: its usage so far.
+        """Usage so far of every running attempt whose profile is complete, by its name without the rank.
 
         The usage is plain data: ``msgspec.convert(data, Usage)`` is the inverse.
         """
@@ -193,7 +193,7 @@ usages = _pool.usages
 _OF_NO_PARTITION = RESULTS | {Outcome.PREEMPTED, Outcome.STORAGE, Outcome.CHECKPOINT_BAD}
 """How a unit ends that may not have failed for its partition."""
 _mps = MpsDaemons()
-"""Those of the GPUs that jobs of this process share."""
+"""Daemons of the GPUs that jobs of this process share."""
 
 
 def train_job(request_bytes: bytes) -> bytes:

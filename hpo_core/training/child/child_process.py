@@ -27,7 +27,7 @@ from hpo_core.training.request import JobRequest
 from hpo_core.training.user_process import exit_if_forked_copy
 
 _pools: Any = None
-"""Of the libraries that the objective's import loaded; None where threadpoolctl is missing or was not needed."""
+"""Controller of the libraries that the objective's import loaded; None: threadpoolctl is missing or not needed."""
 
 
 def apply_share(share: Share, threads: int | None) -> None:
@@ -82,13 +82,13 @@ def _limit_torch(share: Share) -> None:
 
 
 def _threads_to_set(share: Share, threads: int | None) -> int | None:
-    """None where the study says how many, or what is loaded has read that number already."""
+    """The number of threads; None where the study says how many, or the loaded libraries have read that number."""
     wanted = max(1, share.cores // 1000)
     return None if threads is not None or os.environ.get(VARIABLES[0], "") == str(wanted) else wanted
 
 
 def find_thread_pools(share: Share, threads: int | None) -> None:
-    """Before the fork, in the zygote: look for loaded libraries once, and not in each child.
+    """Look for loaded libraries once, in the zygote before the fork, and not in each child.
 
     It takes some 10 ms; no child does without it whose cores are not what the zygote's libraries were loaded with.
     """
@@ -102,7 +102,7 @@ def find_thread_pools(share: Share, threads: int | None) -> None:
 
 
 def _limit_threads(threads: int) -> None:
-    """Of torch, of loaded OpenMP and BLAS libraries (through threadpoolctl), and of programs that are started.
+    """Limit the threads of torch, of loaded OpenMP and BLAS libraries, and of programs that are started.
 
     Not reached: a library that is loaded later and asks for the number of processors, not for its variable's value.
     """

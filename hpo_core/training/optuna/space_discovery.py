@@ -236,7 +236,7 @@ RANDOM_DRAWS = 30
 CONDITION_CHECKS = 40
 """Calls reserved for checking conditions on two parameters: a few draws same_range with such a rule by chance."""
 MAX_SECONDS = 60.0
-"""After this only the calls of step 1 are made: an objective that never reports trains in full in each call."""
+"""Seconds after which only the calls of step 1 are made: an objective that never reports trains in full each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +299,7 @@ class _SpaceSearch:
         self.drawn = 0
         self.errors: list[str] = []
         self.mode = "min"
-        """Of the metric, as the objective is told; the other one where it refuses this one."""
+        """Mode of the metric, as the objective is told; the other one where it refuses this one."""
         self.reserve = RANDOM_DRAWS
         """Calls that later steps need."""
         self.deadline = time.monotonic() + MAX_SECONDS
@@ -430,7 +430,7 @@ class _SpaceSearch:
         return confirmed
 
     def _test(self, name: str, rule: Mapping[str, Any], turn: int) -> bool:
-        """Where the parameter was found, with a value the rule forbids; and draws within the rule. False: no time."""
+        """Try to refute a rule: with values that it forbids, and by draws within it. False: no calls are left."""
         wanted = {other: value if isinstance(value, list) else [value] for other, value in rule.items()}
         flipped = [
             self.contexts[name] | {other: value}
