@@ -14,7 +14,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from hpo_core.checkpoints.storage import local_copy, local_path, write
 from hpo_core.checkpoints.tree_codec import Block, file_chunks, tree_chunks, unflatten
@@ -88,7 +88,9 @@ def _write_file(path: Path, chunks: Sequence[memoryview], *, shared: bool, durab
     size = 0
     try:
         _make_folder(path.parent, 0o777 if shared else 0o700)
-        with _new_file(partial, 0o666 if shared else 0o600) as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(partial, flags, 0o666 if shared else 0o600)
+        with os.fdopen(descriptor, "wb", buffering=0) as file:
             for chunk in chunks:
                 digest.update(chunk)
                 size += len(chunk)
@@ -216,11 +218,6 @@ def _read(path: Path, repeat: int | None) -> Any:
             return unflatten(json.loads(metadata[tree_key(number, best)]), array, tensor)
         except (SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
             raise CheckpointError(f"Checkpoint {path} cannot be decoded: {type(error).__name__}: {error}.") from error
-
-
-def _new_file(path: Path, mode: int) -> IO[bytes]:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    return os.fdopen(os.open(path, flags, mode), "wb", buffering=0)
 
 
 def _make_folder(folder: Path, mode: int) -> None:

@@ -13,6 +13,7 @@ link on the way.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -97,15 +98,17 @@ def local_path(folder: str | Path, uri: str, base: str = "") -> Path | None:
 
 def _without_links(top: Path, below: str) -> Path:
     """Join both and refuse symbolic links: through one, another user could have us load or remove any file."""
-    path = top
-    for part in below.split("/"):
-        path = path / part
-        if path.is_symlink():
-            raise CheckpointError(
-                f"Checkpoint {top / below}: {path} is a symbolic link, and none is followed there. Put the real one "
-                "in its place; for checkpoints elsewhere set checkpoints.folder in the study."
-            )
-    return path
+    if (link := _first_link(top, below)) is not None:
+        raise CheckpointError(
+            f"Checkpoint {top / below}: {link} is a symbolic link, and none is followed there. Put the real one in its "
+            "place; for checkpoints elsewhere set checkpoints.folder in the study."
+        )
+    return top / below
+
+
+def _first_link(top: Path, below: str) -> Path | None:
+    places = itertools.accumulate(below.split("/"), Path.__truediv__, initial=top)
+    return next((place for place in itertools.islice(places, 1, None) if place.is_symlink()), None)
 
 
 def write(uri: str, chunks: Iterable[memoryview], size: int) -> None:
@@ -193,7 +196,7 @@ def all_files(folder: str | Path, base: str) -> list[str]:
 def _matching_uris(folder: str | Path, pattern: str) -> list[str]:
     if "://" not in pattern:
         names = [path.relative_to(folder).as_posix() for path in Path(folder).glob(pattern)]
-        return [name for name in names if not _has_link(Path(folder), name)]
+        return [name for name in names if not _first_link(Path(folder), name)]
     try:
         filesystem, path = _resolve(pattern)
         filesystem.invalidate_cache()
@@ -201,14 +204,6 @@ def _matching_uris(folder: str | Path, pattern: str) -> list[str]:
         return [head + "/".join(name.rsplit("/", 2)[1:]) for name in filesystem.glob(path)]
     except Exception:
         return []
-
-
-def _has_link(folder: Path, name: str) -> bool:
-    try:
-        _without_links(folder, name)
-    except CheckpointError:
-        return True
-    return False
 
 
 def _resolve(uri: str) -> tuple[Any, str]:

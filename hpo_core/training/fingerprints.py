@@ -165,7 +165,7 @@ def held_generators(
     while waiting and len(looked_into) < MOST_OBJECTS:
         path, value, depth = waiting.popleft()
         try:
-            if _is_leaf(value) or id(value) in looked_into or is_saved(value):
+            if id(value) in looked_into or _is_leaf(value) or is_saved(value):
                 continue
             found = is_generator(value)
             inside = [] if found or depth == MOST_DEPTH else list(_inside(value))

@@ -115,7 +115,7 @@ class Matching:
         for key, item in child.items():
             if key not in parent:
                 self.unrestored.append(f"{path}.{key}: not in the checkpoint")
-            elif _is_lazy(item) or shape_of(item) == shape_of(parent[key]):
+            elif is_torch(item, "nn.parameter.UninitializedTensorMixin") or shape_of(item) == shape_of(parent[key]):
                 fitted[key] = parent[key]
             else:
                 self._note_shapes(f"{path}.{key}", parent[key], item)
@@ -172,11 +172,6 @@ class Matching:
 def _described(value: Any) -> str:
     shape = shape_of(value)
     return type(value).__name__ if shape is None else str(shape)
-
-
-def _is_lazy(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.nn.parameter.is_lazy(value)
 
 
 def is_optimizer(item: Any) -> bool:

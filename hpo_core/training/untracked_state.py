@@ -7,6 +7,7 @@ proves that a resume is exact. Names with a leading underscore are left out.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from types import FrameType, ModuleType
@@ -55,9 +56,11 @@ class LoopWatch:
         self._found: Callable[[], Iterable[tuple[str, Any]]] | None = variables
         self._names: frozenset[str] | None = None
         tensors = frozenset(address_of(tensor) for item in tracked.values() for tensor in tensors_of(item))
-        generators = _saved_generators(tracked)
-        self._saved = Saved(_parts_of(tracked) | generators, tensors)
-        self._whole = generators | {id(item) for item in tracked.values() if not unsaved_by_its_owner(item)}
+        whole = [("", item) for item in tracked.values() if not unsaved_by_its_owner(item)]
+        generators = {id(item) for _, item in (*whole, *held_generators(whole)) if is_generator(item)}
+        modules = {id(part) for item in tracked.values() if is_module(item) for part in item.modules()}
+        self._saved = Saved(frozenset({*map(id, tracked.values()), *modules, *generators}), tensors)
+        self._whole = generators | {id(item) for _, item in whole}
         """Ids of what is saved with all generators inside it."""
         self._before = {name: _Seen(is_plain(value), self._print(value)) for name, value in self._variables()}
         self._held = {path: (held, self._print(held)) for path, held in self._held_generators()}
@@ -103,10 +106,8 @@ class LoopWatch:
         lasting = [each for each in every if not each[0].rpartition(".")[2].startswith("_") and each[0] != "self"]
         if self._names is None:
             self._names = frozenset(name for name, _ in lasting)
-        return list(held_generators([each for each in lasting if each[0] in self._names], self._is_saved))
-
-    def _is_saved(self, value: Any) -> bool:
-        return id(value) in self._whole
+        variables = [each for each in lasting if each[0] in self._names]
+        return list(held_generators(variables, lambda value: id(value) in self._whole))
 
     def _held_line(self, path: str, held: Any) -> str | None:
         before, state = self._held.get(path, (None, None))
@@ -129,14 +130,9 @@ class LoopWatch:
 
     def _variables(self) -> Iterator[tuple[str, Any]]:
         for name, value in self._found() if self._found is not None else ():
-            if self._is_watched(name.rpartition(".")[2], value):
-                yield name, value
-
-    def _is_watched(self, name: str, value: Any) -> bool:
-        try:
-            return self._can_carry_state(name, value)
-        except Exception:  # a user's class may raise wherever it is asked
-            return False
+            with contextlib.suppress(Exception):  # a user's class may raise wherever it is asked
+                if self._can_carry_state(name.rpartition(".")[2], value):
+                    yield name, value
 
     def _can_carry_state(self, name: str, value: Any) -> bool:
         if name.startswith("_") or name == "self" or isinstance(value, type | ModuleType) or callable_only(value):
@@ -155,22 +151,6 @@ class LoopWatch:
         if is_module(value):
             return any(address_of(tensor) not in self._saved.tensors for tensor in tensors_of(value))
         return is_known_object(value)
-
-
-def _parts_of(tracked: Mapping[str, Any]) -> frozenset[int]:
-    """Ids of tracked objects and of their modules."""
-    found: set[int] = set()
-    for item in tracked.values():
-        found.add(id(item))
-        if is_module(item):
-            found.update(id(module) for module in item.modules())
-    return frozenset(found)
-
-
-def _saved_generators(tracked: Mapping[str, Any]) -> frozenset[int]:
-    """Ids of tracked generators, and of those inside tracked objects that save more than their tensors."""
-    owners = [("", item) for item in tracked.values() if not unsaved_by_its_owner(item)]
-    return frozenset(id(item) for _, item in (*owners, *held_generators(owners)) if is_generator(item))
 
 
 def _loader_line(name: str, value: Any, saved: frozenset[int]) -> str | None:

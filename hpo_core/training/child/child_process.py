@@ -24,7 +24,7 @@ from hpo_core.training.child.processes import data_size
 from hpo_core.training.child.shared_progress import SharedProgress
 from hpo_core.training.error_text import traceback_tail
 from hpo_core.training.request import JobRequest
-from hpo_core.training.user_process import exit_if_forked_copy
+from hpo_core.training.user_process import exit_if_forked_copy, flush_streams
 
 _pools: Any = None
 """Controller of the libraries that the objective's import loaded; None: threadpoolctl is missing or not needed."""
@@ -68,17 +68,14 @@ def gpu_environment(share: Share) -> dict[str, str]:
 
 def _limit_torch(share: Share) -> None:
     """Torch's allocator refuses what is beyond the share. Another library's allocator is not reached."""
-    torch: Any = sys.modules.get("torch")
-    cuda: Any = getattr(torch, "cuda", None)
-    if cuda is None:
-        return
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
 
     def limit() -> None:
         total = cuda.get_device_properties(0).total_memory
         cuda.set_per_process_memory_fraction(min(1.0, share.allowed / total), 0)
 
-    # called when torch first uses CUDA: initializing it here would cost jobs that do not
-    cuda._lazy_call(limit)
+    if cuda is not None:
+        cuda._lazy_call(limit)  # when torch first uses CUDA: initializing it here would cost jobs that do not
 
 
 def _threads_to_set(share: Share, threads: int | None) -> int | None:
@@ -115,10 +112,8 @@ def _limit_threads(threads: int) -> None:
 
 def _limit_data(share: Share) -> None:
     """One process cannot get more private memory than jobs may use together, beyond what it inherited."""
-    most = data_size() + share.capacity
-    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    if hard != resource.RLIM_INFINITY:
-        most = min(most, hard)
+    most, hard = data_size() + share.capacity, resource.getrlimit(resource.RLIMIT_DATA)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
@@ -188,9 +183,7 @@ def _train_and_report(function: Callable[..., Any], request: JobRequest, progres
     whole: list[str] = []
     report = run_attempt(function, request, progress, log=whole.append)
     progress.finish()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
+    flush_streams()
     return Done(report, "".join(whole))
 
 
@@ -219,6 +212,4 @@ def clear_exit_functions() -> None:
 def _run_exit_functions() -> None:
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
+    flush_streams()

@@ -304,10 +304,11 @@ def to_yaml(description: Description) -> str:
     """
     defaults = {("log", False), ("static", False), ("step", 1 if description["type"] == "int" else None)}
     defaults |= {("default", None), ("weights", None)}
-    shown = {
-        key: value for key, value in description.items() if value != {} and not _is_default((key, value), defaults)
-    }
-    return _flow_style(shown)
+
+    def is_default(key: str, value: Any) -> bool:
+        return value == {} or any(key == name and equal_values(value, default) for name, default in defaults)
+
+    return _flow_style({key: value for key, value in description.items() if not is_default(key, value)})
 
 
 def to_yaml_list(names: Sequence[str]) -> str:
@@ -328,10 +329,6 @@ def yaml_key(name: str) -> str:
 
 def _is_yaml_constant(name: str) -> bool:
     return name.lower() in {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
-
-
-def _is_default(item: tuple[str, Any], defaults: set[tuple[str, Any]]) -> bool:
-    return any(item[0] == key and equal_values(item[1], value) for key, value in defaults)
 
 
 def _flow_style(value: Any) -> str:
