@@ -75,11 +75,8 @@ def no_function(setting: str, name: str, functions: Sequence[str]) -> str:
 def no_module(setting: str, name: str, missing: str, folders: Sequence[Path | str]) -> str:
     """The message for a module that is not there."""
     places = [str(Path(folder).resolve()) for folder in folders]
-    near = (
-        ""
-        if "." in missing
-        else did_you_mean(missing, [path.stem for place in places for path in Path(place).glob("*.py")])
-    )
+    there = [path.stem for place in places for path in Path(place).glob("*.py")]
+    near = "" if "." in missing else did_you_mean(missing, there)
     hint = f" D{near[1:]}" if near else ""
     return (
         f"{setting} = {name!r}: there is no module {missing!r} in {some(dict.fromkeys(places))}, nor is it installed."
