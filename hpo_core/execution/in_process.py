@@ -14,9 +14,9 @@ from hpo_core.model.devices.inventory import Inventory, Slot
 from hpo_core.model.errors import SpecError
 from hpo_core.model.trial import Job, Outcome, Report
 from hpo_core.spec import StudySpec
-from hpo_core.training.child.attempt import run_attempt
+from hpo_core.training.attempt import run_attempt
 from hpo_core.training.objective import load_objective
-from hpo_core.training.partitions.loaded_partitions import find_loader
+from hpo_core.training.partition_data import find_loader
 
 
 class InProcessExecutor:

@@ -18,7 +18,7 @@ from hpo_core.model.space.search_space import given_values
 from hpo_core.model.trial import Job, Params, Report
 from hpo_core.spec import StudySpec
 from hpo_core.study import Study
-from hpo_core.training.child.attempt import run_attempt
+from hpo_core.training.attempt import run_attempt
 from hpo_core.training.request import JobRequest
 
 
