@@ -21,7 +21,7 @@ from hpo_core.placement.packing.registry import POLICIES
 from hpo_core.placement.placer import Meter
 from hpo_core.placement.shared_devices import SharedDevices
 from hpo_core.spec import is_pure
-from hpo_core.spec.code_files import code_files
+from hpo_core.spec.module_source import code_files
 from hpo_core.study import Study
 
 WRITE_SECONDS = 10.0

@@ -21,7 +21,7 @@ from hpo_core.model.errors import SpecError
 from hpo_core.placement.known_need import Figures, KnownNeed, KnownNeeds
 from hpo_core.placement.learned_ratio import LearnedRatios
 from hpo_core.placement.packing.room import WHOLE, SharedDevice
-from hpo_core.security.credentials import without_urls_credentials
+from hpo_core.security.masking import without_urls_credentials
 
 log = logging.getLogger("hpo.packing")
 
