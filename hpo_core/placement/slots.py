@@ -91,7 +91,7 @@ class Slots:
             before one that waits for its slots.
 
     >>> slots = Slots()
-    >>> slots.update(Inventory.of(2, "gpu-0"))
+    >>> _ = slots.update(Inventory.of(2, "gpu-0"))
     >>> [slot.number for slot in slots.free(3)]
     [0, 1]
     >>> slots.take((7, 0), slots.free(1)[0])
