@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from hpo_core.model.errors import HpoError, JournalError
 from hpo_core.model.events import Entry
-from hpo_core.security.lock_file import LockFile
+from hpo_core.security.private_files import LockFile
 
 CHUNK = 500
 """Entries taken in at once while catching up."""

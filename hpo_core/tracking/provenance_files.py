@@ -23,11 +23,11 @@ import yaml
 from hpo_core.journal.codec import decode_entry, encode_entry
 from hpo_core.model.errors import JournalError
 from hpo_core.model.events import Entry
-from hpo_core.security.credentials import without_credentials, without_private_settings
+from hpo_core.security.masking import without_credentials, without_private_settings
 from hpo_core.security.private_files import private_folder, write_private
 from hpo_core.security.untrusted_text import json_text
 from hpo_core.spec import StudySpec
-from hpo_core.spec.code_files import CodeFile, code_files
+from hpo_core.spec.module_source import CodeFile, code_files
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore
 from hpo_core.tracking.tracker_links import reason_of
 

@@ -13,9 +13,8 @@ from typing import Any
 
 import msgspec
 
-from hpo_core.checkpoints.files import refuse_other_content
+from hpo_core.checkpoints.files import refuse_other_content, write_weights
 from hpo_core.checkpoints.storage import local_path
-from hpo_core.checkpoints.weights import write_weights
 from hpo_core.model.errors import CheckpointError, ObjectiveError
 from hpo_core.model.trial import Checkpoint, Params
 from hpo_core.tracking.mlflow_client import KnownRun, RunStore

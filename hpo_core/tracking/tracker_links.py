@@ -19,8 +19,7 @@ import msgspec
 from hpo_core.home import Home
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import SpecError
-from hpo_core.security.credentials import without_credentials
-from hpo_core.security.masking import masked
+from hpo_core.security.masking import masked, without_credentials
 from hpo_core.security.private_files import write_private
 from hpo_core.security.untrusted_text import terminal_text
 from hpo_core.spec import StudySpec

@@ -17,7 +17,7 @@ import signal
 from pathlib import Path
 from typing import NamedTuple
 
-from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.trial import Outcome
 
 _RAISED = (
@@ -49,7 +49,7 @@ class OomKills(NamedTuple):
     """Number of out-of-memory kills that the kernel has counted; None where it does not tell."""
 
     group: int | None = None
-    """In the control group of this process."""
+    """Kills in the control group of this process."""
     machine: int | None = None
 
     def since(self, before: OomKills) -> OomKills:
@@ -63,7 +63,7 @@ def oom_kills() -> OomKills:
 
 
 def _count_in_group() -> int | None:
-    """By version 2 of control groups (``memory.events``), or version 1 (``memory.oom_control``)."""
+    """Kills by version 2 of control groups (``memory.events``), or version 1 (``memory.oom_control``)."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             number, controllers, path = line.split(":", 2)
@@ -114,7 +114,7 @@ def outcome_of_sigkill(kills: OomKills) -> tuple[Outcome, str]:
     )
 
 
-def exceeded(share: Share, memory: int) -> str:
+def exceeded(share: Portion, memory: int) -> str:
     """The message for an attempt that took ``memory`` bytes of a device, more than its share."""
     given = share.allowed
     whose = f"all that jobs may use of {share.device}" if share.alone else f"its share of {share.device}"
@@ -124,7 +124,7 @@ def exceeded(share: Share, memory: int) -> str:
     )
 
 
-def refused(share: Share | None) -> str:
+def refused(share: Portion | None) -> str:
     """What to add to a library's message where memory was refused to an attempt; empty without a share."""
     if share is None:
         return ""

@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.devices.usage import Usage
 from hpo_core.placement.gpu_processes import GpuProcesses
 from hpo_core.training.child.processes import anonymous, cpu_seconds, descendants, pages, resident
@@ -38,7 +38,7 @@ _COST_IN_DOUBT = 0.1
 _SHORT_SECONDS = 0.1
 """Training of less time than this says nothing about its cores; the whole attempt counts then."""
 _FEW_LOOKS = 2
-"""After so few, in half a second, the peak may not have been seen: then what the kernel says at the end counts."""
+"""Number of looks, made in half a second, that may have missed the peak: the kernel's own figure counts then."""
 TOLERANCE = 1.1
 """An attempt may exceed its share of the memory by 10 % before it is ended."""
 _GPU_LOOKS = 4096
@@ -56,7 +56,7 @@ class Meter:
         without: children of this process that are none of the attempt.
     """
 
-    def __init__(self, share: Share | None, progress: SharedProgress, without: Container[int] = ()) -> None:
+    def __init__(self, share: Portion | None, progress: SharedProgress, without: Container[int] = ()) -> None:
         """Call it right before the fork."""
         self._started = time.monotonic()
         self.next_at = self._started + FIRST_SECONDS
@@ -187,7 +187,7 @@ class GpuMeter:
         on_exceeded: called once, with its share and the bytes that it holds, if they are more than that and 10 %.
     """
 
-    def __init__(self, share: Share, root: int, on_exceeded: Callable[[Share, int], None]) -> None:
+    def __init__(self, share: Portion, root: int, on_exceeded: Callable[[Portion, int], None]) -> None:
         self._share = share
         self._root = root
         self._on_exceeded = on_exceeded

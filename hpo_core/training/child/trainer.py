@@ -18,13 +18,12 @@ from pathlib import Path
 
 import msgspec
 
-from hpo_core.model.devices.share import Share
+from hpo_core.model.devices.inventory import Portion
 from hpo_core.model.devices.usage import Usage
 from hpo_core.model.errors import HpoError, ObjectiveError, SpecError
 from hpo_core.model.stopwatch import Stopwatch
 from hpo_core.model.trial import Outcome, Report
-from hpo_core.security.credentials import without_private_settings
-from hpo_core.security.masking import masked_report
+from hpo_core.security.masking import masked_report, without_private_settings
 from hpo_core.spec.threads import VARIABLES
 from hpo_core.training.child.messages import (
     Cancel,
@@ -48,9 +47,10 @@ from hpo_core.training.out_of_memory import exceeded
 from hpo_core.training.repeat_runs import run_repeats
 from hpo_core.training.request import JobRequest
 
-_ENVIRONMENT = {
+ENVIRONMENT = {
     **dict.fromkeys(VARIABLES, "1"),  # a forked child deadlocks in a thread pool that the zygote had started
     "PYTHONHASHSEED": "0",  # the order of sets of strings is a random state, too
+    "TORCH_CPP_LOG_LEVEL": "ERROR",  # torch advises against find_unused_parameters, which keeps resumes exact
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # torch.cuda.is_available() at import must not initialize CUDA
 }
 """Defaults for the zygote; what the worker's environment sets already stays."""
@@ -230,7 +230,7 @@ class Trainer:
         if self._zygote is not None and self._zygote.is_running:
             return
         self._end_zygote()
-        environment = {**_ENVIRONMENT, **without_private_settings(os.environ)}
+        environment = {**ENVIRONMENT, **without_private_settings(os.environ)}
         if self.threads is not None:
             environment |= dict.fromkeys(VARIABLES, str(self.threads))
         zygote = ZygoteProcess(environment)
@@ -309,10 +309,10 @@ class Trainer:
             return without_child(Outcome.LOST, f"{type(error).__name__}: {error}")
         attempt = (request.job.trial, request.job.attempt)
         self._measured = None
-        if self._lowered is not None and self._lowered[0] == attempt and request.share is not None:
+        if self._lowered is not None and self._lowered[0] == attempt and request.portion is not None:
             # another repeat of the same attempt, which is limited from its start
-            lowered = request.share.lowered(self._lowered[1])
-            request = msgspec.structs.replace(request, share=lowered)
+            lowered = request.portion.lowered(self._lowered[1])
+            request = msgspec.structs.replace(request, portion=lowered)
         report, reason, measured = None, "", None
         zygote = self._zygote
         if zygote is not None:  # else it was closed meanwhile
@@ -364,8 +364,8 @@ class Trainer:
                     return report, ""
                 case Started(pid):
                     zygote.child = pid
-                    if request.share is not None and request.share.gpu:
-                        self._gpu_meter = self._new_gpu_meter(zygote, request, request.share)
+                    if request.portion is not None and request.portion.gpu:
+                        self._gpu_meter = self._new_gpu_meter(zygote, request, request.portion)
                 case Measured(usage):
                     self._measured = usage
                 case Pong(ending=False):
@@ -374,8 +374,8 @@ class Trainer:
                     zygote.kill()
                     return None, "The training process outlived its SIGKILL; the zygote process was killed, too"
 
-    def _new_gpu_meter(self, zygote: ZygoteProcess, request: JobRequest, share: Share) -> GpuMeter:
-        def on_exceeded(share: Share, memory: int) -> None:
+    def _new_gpu_meter(self, zygote: ZygoteProcess, request: JobRequest, share: Portion) -> GpuMeter:
+        def on_exceeded(share: Portion, memory: int) -> None:
             zygote.send(Cancel(request.job.trial, request.job.attempt, exceeded(share, memory)))
 
         return GpuMeter(share, zygote.pid, on_exceeded)

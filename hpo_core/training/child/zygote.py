@@ -177,8 +177,8 @@ class Zygote:
         except StorageError as error:
             self._send(Done(request.report(Outcome.STORAGE, str(error))))
             return
-        if request.share is not None:
-            process.find_thread_pools(request.share, request.threads)
+        if request.portion is not None:
+            process.find_thread_pools(request.portion, request.threads)
         parent = os.getpid()
         child.pid = _fork()
         if child.pid == 0:
@@ -240,7 +240,7 @@ class Zygote:
 
 
 def _fork() -> int:
-    """As ``os.fork()``, but without the warning of Python 3.12 and newer that this process has threads.
+    """Fork without the warning of Python 3.12 and newer that this process has threads.
 
     They are those of numerical libraries, which start them at import and restart them after a fork.
     """
