@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hpo_core.model.events import JobGranted
-from hpo_core.placement.scaling import doublings, fitted, kappa, speedups
+from hpo_core.placement.speedups import doublings, fitted, kappa, speedups
 from hpo_core.search.method import Promote, SearchMethod
 from hpo_core.spec import StudySpec
 from hpo_core.spec.slots.scaling import ScalingSpec
