@@ -16,7 +16,7 @@ class Unit(msgspec.Struct, frozen=True, gc=False):
     partition: str
     """Name of the partition, which is its file's path below the worker's folder of partitions."""
     index: int
-    """Its place among the study's partitions; those of validation come after the ones trained on."""
+    """Index among the study's partitions; those of validation come after the ones trained on."""
     place: int
     """How many partitions of this epoch come before it."""
     count: int
@@ -32,15 +32,15 @@ class Unit(msgspec.Struct, frozen=True, gc=False):
     trains: bool = True
     """Whether it trains; else the model is evaluated on a partition of the validation data."""
     cached: int = 1
-    """So many loaded partitions may stay in the memory of its worker."""
+    """Number of loaded partitions that may stay in the memory of its worker."""
     elapsed: float = 0.0
     """Seconds that earlier units of the job took; ``training.timeout`` counts them."""
     others: tuple[tuple[str, int], ...] = ()
-    """Of a gang: name and place of the partitions that its other ranks see, from rank 1 on."""
+    """Name and index of the partitions that the other ranks of a gang see, from rank 1 on."""
 
     @property
     def ranks(self) -> int:
-        """Of its gang; 1 without one."""
+        """Number of ranks; 1 without a gang."""
         return 1 + len(self.others)
 
     @property
@@ -58,7 +58,7 @@ class Doubt(msgspec.Struct, frozen=True, gc=False):
     """A unit was lost for its partition was not there, or was not the one that its worker had looked at."""
 
     partition: str
-    """Its name."""
+    """Name of the partition."""
     looked: int = 0
     """How often the worker had looked at partitions by then (:mod:`hpo_core.training.held_partitions`):
     what it said of this one before is void."""
@@ -70,7 +70,7 @@ class Visit(msgspec.Struct, frozen=True, array_like=True, gc=False):
     epoch: int
     """From 0."""
     partition: int
-    """Its place among the study's partitions; those of validation come after the ones trained on."""
+    """Index among the study's partitions; those of validation come after the ones trained on."""
     worker: str
     started: float
     ended: float

@@ -17,7 +17,7 @@ FOLDER_VARIABLE = "HPO_PARTITION_FOLDER"
 """Environment variable of a worker: where its partitions lie, whatever the study says."""
 
 MOST_CHARACTERS = 1_000
-"""Of a partition's name: file systems take paths of 4,096 bytes."""
+"""Maximum length of a partition's name: file systems take paths of 4,096 bytes."""
 
 Signature = tuple[int, int, int, int, int]
 """Device, inode, size, time of the last write, time of the last change (which nobody can set back).
@@ -65,7 +65,7 @@ def problem_of_name(name: str) -> str:
 
 
 def signature_of(status: os.stat_result) -> Signature:
-    """Of a file as it is now."""
+    """Signature of a file as it is now."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 

@@ -33,7 +33,7 @@ class Examples(Protocol):
     own_format: FileFormat
     """What it is written as where nobody says otherwise."""
     fields: dict[str, dict[str, Any]]
-    """Its arrays or columns: ``dtype``, and of arrays the ``shape`` of one example."""
+    """Type (``dtype``) of each array or column, and of arrays the ``shape`` of one example."""
 
     def __len__(self) -> int: ...
 

@@ -29,7 +29,7 @@ class HopUnit(msgspec.Struct, frozen=True, gc=False):
     epoch: int
     """From 0."""
     partition: int
-    """Its place among the study's partitions; those of validation come after the ones trained on."""
+    """Index among the study's partitions; those of validation come after the ones trained on."""
     worker: str
     started: float
     ended: float
@@ -39,7 +39,7 @@ class HopUnit(msgspec.Struct, frozen=True, gc=False):
     came_from: str
     """Worker of the trial's unit before, of a gang that of rank 0; empty: there was none."""
     rank: int = 0
-    """Of a gang, which saw several partitions at once; each of its ranks is listed."""
+    """Rank in a gang, which saw several partitions at once; each rank is a unit of this list."""
     ranks: int = 1
 
     @property
@@ -99,7 +99,7 @@ class WorkerUse(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
     """Different ones that models visited there."""
     seconds: float
-    """That its units took."""
+    """Seconds that its units took."""
     utilization: float
     """Share of the time from the first unit of any worker to the end of the last one."""
     models: int
@@ -124,7 +124,7 @@ class PartitionUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def worker_uses(units: Sequence[HopUnit]) -> list[WorkerUse]:
-    """By name of the worker."""
+    """What each worker did, sorted by its name."""
     by_worker: dict[str, list[HopUnit]] = defaultdict(list)
     for unit in units:
         by_worker[unit.worker].append(unit)
@@ -198,9 +198,9 @@ class MovedBytes(msgspec.Struct, frozen=True, kw_only=True):
     data: int | None
     """Bytes of all partitions; None: not known."""
     workers: int
-    """That models visited."""
+    """Workers that models visited."""
     epochs: int
-    """Of all trials together: k|S| in the source."""
+    """Epochs of all trials together: k|S| in the source."""
     hopping: int
     """Model hopper parallelism: k m p |S| + m |S|."""
     replication: int | None
@@ -254,9 +254,9 @@ class PartitionNames(msgspec.Struct, frozen=True):
     """Short names of a study's partitions."""
 
     all: tuple[str, ...]
-    """Those of validation at the end."""
+    """Names of all partitions, those of validation at the end."""
     trained_on: int
-    """So many of them are trained on."""
+    """Number of partitions that are trained on."""
 
     @classmethod
     def of(cls, spec: StudySpec) -> PartitionNames | None:
@@ -305,11 +305,11 @@ class EpochVisits(msgspec.Struct, frozen=True):
     evaluated: tuple[tuple[str, str, float], ...]
     """Likewise on the validation data."""
     ranks: tuple[int, ...]
-    """Of the units that trained, in their order: how many of these visits were one unit."""
+    """Ranks of the units that trained, in their order."""
 
     @property
     def seconds(self) -> float:
-        """That its units took."""
+        """Seconds that its units took."""
         units = [*self.units, *([visit] for visit in self.evaluated)]
         return math.fsum(max(seconds for _, _, seconds in unit) for unit in units)
 

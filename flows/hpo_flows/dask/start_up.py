@@ -29,7 +29,7 @@ _LOOK_SECONDS = 10.0
 """Between two looks at a cluster that starts, at most; what takes longer is a standstill of this process."""
 
 
-class Connection:
+class SchedulerClient:
     """A client of the study's scheduler, asked with time limits: no call waits for ever.
 
     Args:
@@ -118,7 +118,7 @@ class StartUp:
     def __init__(
         self,
         kind: ClusterKind[Any],
-        connection: Connection,
+        connection: SchedulerClient,
         *,
         watch: ClusterWatch,
         room: ClusterRoom,

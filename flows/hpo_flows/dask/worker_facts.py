@@ -50,7 +50,7 @@ class WorkerFacts(NamedTuple):
     keys: list[str]
     """Tasks of the study that were sent to it and are not answered."""
     executing: list[str]
-    """Those of ``keys`` that a thread of it runs."""
+    """Tasks among ``keys`` that a thread of it runs."""
     heartbeats: dict[str, int]
     devices: dict[str, SeenDevice] | None
     """Devices that jobs can share there, by name; None before it was asked."""

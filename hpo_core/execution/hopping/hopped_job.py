@@ -326,7 +326,7 @@ class HoppedJob:
         )
 
     def _usage(self) -> Usage | None:
-        """Of all units: the largest memory, and an epoch as the unit of training."""
+        """What all units used: the largest memory, and an epoch as the unit of training."""
         usages = self._usages
         if not usages:
             return None

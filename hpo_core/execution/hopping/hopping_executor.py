@@ -41,7 +41,7 @@ among all takes a millisecond."""
 STATES = 3
 """Files of one model at once: at the end of its last epoch, of its last unit, and the one being written."""
 PART_OF_DISK = 0.5
-"""Of what is free: the rest is for checkpoints and logs."""
+"""Part of the free disk space that states may take: the rest is for checkpoints and logs."""
 
 
 class ModelsAtOnce:
@@ -69,7 +69,7 @@ class ModelsAtOnce:
         self._largest = max(self._largest, size)
 
     def count(self, workers: int, *, begun: int) -> int:
-        """So many configurations may train at once; 0 without a worker.
+        """How many configurations may train at once; 0 without a worker.
 
         Args:
             begun: those under way that have written a state.
@@ -82,7 +82,7 @@ class ModelsAtOnce:
         return max(few, self._room(few, begun))
 
     def _room(self, few: int, begun: int) -> int:
-        """Of all configurations, so many as the disk has room for."""
+        """How many of all configurations the disk has room for."""
         if self._all <= few or self._folder is None:
             return self._all
         if not self._largest:  # nobody knows yet how large a state is
@@ -104,7 +104,7 @@ class ModelsAtOnce:
 
 log = logging.getLogger(__name__)
 LOSSES = 5
-"""So often in a row one unit may be lost before its job is."""
+"""Losses of one unit in a row after which its job is lost."""
 
 
 class HoppingExecutor:
@@ -162,13 +162,13 @@ class HoppingExecutor:
         )
         self._lock = threading.RLock()
         self._trainings: dict[int, HoppedJob] = {}
-        """By trial."""
+        """Jobs under way, by trial."""
         self._numbers: dict[tuple[int, int], int] = {}
-        """By (trial, attempt): units started."""
+        """Units started for each (trial, attempt)."""
         self._devices: dict[str, int] = {}
-        """Workers that are there: place of each in the inventory."""
+        """Place in the inventory of each worker that is there."""
         self._held: dict[str, frozenset[int]] = {}
-        """By worker: partitions as they were told to the schedule."""
+        """Partitions of each worker as they were told to the schedule."""
         self._ended: deque[tuple[PlannedUnit, Job, Report]] = deque()
         self._advancing = False
         self._missing = MissingPartitions(spec.study, longest_look(files))
@@ -235,7 +235,7 @@ class HoppingExecutor:
     # Workers.
 
     def useful_workers(self, holdings: Mapping[str, Iterable[str]]) -> list[str]:
-        """Those that have something to do now, the most useful first.
+        """Workers that have something to do now, the most useful first.
 
         Args:
             holdings: by name of a worker, whoever holds it: names of the partitions that lie there.

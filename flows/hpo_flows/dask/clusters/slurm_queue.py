@@ -184,9 +184,9 @@ class SlurmWatch:
         self._waiting = ""
         self._refusal = ""
         self.jobs: dict[str, Any] = {}
-        """Those of dask-jobqueue by their worker's name, submitted or about to be."""
+        """Jobs of dask-jobqueue, submitted or about to be, by their worker's name."""
         self.refusals: list[str] = []
-        """Why it took others not."""
+        """Why Slurm refused jobs."""
         self.ended_unseen: list[str] = []
         """Jobs that ended before their worker came."""
         self.submit_from = 0.0
