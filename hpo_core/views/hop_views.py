@@ -62,9 +62,9 @@ def hop_units(spec: StudySpec, state: StudyState, *, clock: Callable[[float], fl
     Args:
         clock: from recorded seconds to those that are shown.
     """
-    if spec.data is None:
+    if not spec.partitions:
         return []
-    trained_on = len(spec.data.files)
+    trained_on = spec.trained_partitions
     found = []
     for trial in state.trials:
         before = ""
@@ -213,13 +213,13 @@ def moved_bytes(spec: StudySpec, state: StudyState, units: Sequence[HopUnit]) ->
     """None where no unit has ended.
 
     Args:
-        spec: with ``data``.
+        spec: of the study.
         state: of the study.
         units: of :func:`~hpo_core.views.hop_views.hop_units`.
     """
-    if spec.data is None or not units:
+    if not units:
         return None
-    files = [*spec.data.files, *spec.data.validation_files]
+    files = spec.partitions
     epochs: dict[int, set[int]] = defaultdict(set)
     sizes: dict[int, int] = defaultdict(int)
     for unit in units:
@@ -261,12 +261,12 @@ class PartitionNames(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, spec: StudySpec) -> PartitionNames | None:
         """None where models do not hop."""
-        if spec.data is None:
+        names, trained_on = [file.name for file in spec.partitions], spec.trained_partitions
+        if not names:
             return None
-        training = [file.name for file in spec.data.files]
-        validation = [file.name for file in spec.data.validation_files]
+        training, validation = names[:trained_on], names[trained_on:]
         short = (*short_names(training), *short_names(validation))
-        return cls(short if len(set(short)) == len(short) else (*training, *validation), len(training))
+        return cls(short if len(set(short)) == len(short) else tuple(names), trained_on)
 
 
 def short_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -400,9 +400,7 @@ def _listed(units: Sequence[Sequence[tuple[str, str, float]]]) -> str:
 
 def hopping_line(study: Study) -> str:
     """The data, and what was done with them until now; empty where models do not hop."""
-    if study.spec.data is None:
-        return ""
-    return f"{data_words(study.spec)}; {done_words(study)}"
+    return f"{data_words(study.spec)}; {done_words(study)}" if study.spec.partitions else ""
 
 
 def done_words(study: Study) -> str:
@@ -423,25 +421,24 @@ def done_words(study: Study) -> str:
 
 def plain_hops(study: Study) -> dict[str, Any]:
     """For programs; empty where models do not hop, or no result is there."""
-    data = study.spec.data
-    units = hop_units(study.spec, study.state)
-    moved = moved_bytes(study.spec, study.state, units)
-    if data is None or moved is None:
+    spec = study.spec
+    units = hop_units(spec, study.state)
+    moved = moved_bytes(spec, study.state, units)
+    if moved is None:
         return {}
-    files = [*data.files, *data.validation_files]
-    found: dict[str, Any] = {
+    return {
         "moved": msgspec.to_builtins(moved),
         "workers": msgspec.to_builtins(worker_uses(units)),
-        "partitions": msgspec.to_builtins(partition_uses(files, len(data.files), units)),
+        "partitions": msgspec.to_builtins(partition_uses(spec.partitions, spec.trained_partitions, units)),
     }
-    return found
 
 
 def visit_lines(spec: StudySpec, trial: TrialRecord) -> Iterator[str]:
     """The partitions that a trial visited, a line for each epoch behind its results."""
     names = PartitionNames.of(spec)
-    for result in trial.all_results if names is not None else ():
-        assert names is not None
+    if names is None:
+        return
+    for result in trial.all_results:
         yield from (epoch.line for epoch in epochs_of(result.visits or (), names, result.together))
 
 
@@ -450,9 +447,7 @@ def plain_visits(spec: StudySpec, trial: TrialRecord) -> list[dict[str, Any]]:
 
     Where a gang saw several partitions at once, each has its rank, from 0.
     """
-    if spec.data is None:
-        return []
-    names = [file.name for file in (*spec.data.files, *spec.data.validation_files)]
+    names = [file.name for file in spec.partitions]
     return [
         {
             "epoch": visit.epoch,

@@ -106,7 +106,7 @@ class DaskExecutor:
         self._restore = dask.config.set(_DASK_SETTINGS | self._kind.dask_settings)
         connection = self._connection = SchedulerClient(self._kind.connect(), spec.study)
         watch = self._watch = self._new_watch(connection)
-        room = self._room = ClusterRoom(watch, self._asked, spec)
+        room = self._room = ClusterRoom(watch, self._asked)
         self._tasks = RankTasks(
             connection,
             watch,
@@ -121,8 +121,9 @@ class DaskExecutor:
         connection.run_on_scheduler(forbid_repeats)
         start_up = StartUp(self._kind, connection, watch=watch, room=room, abandoned=self._abandoned)
         start_up.wait_for_room()
-        load = "" if spec.data is None else spec.data.load or ""
-        start_up.prepare_workers(requests.objective, tuple(spec.pythonpath), requests.threads, load=load)
+        start_up.prepare_workers(
+            requests.objective, tuple(spec.pythonpath), requests.threads, load=spec.data_load or ""
+        )
 
     def _new_watch(self, connection: SchedulerClient) -> ClusterWatch:
         training, timeout = self._spec.training, self._spec.training.worker_timeout

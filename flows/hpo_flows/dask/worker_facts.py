@@ -72,17 +72,23 @@ class Asked(NamedTuple):
     partitions: tuple[PartitionFile, ...] = ()
     """Partitions that models hop over, those of validation last."""
     partition_folder: str = ""
+    jobs_on_device: int = 1
+    """Maximum number of jobs that share a device."""
+    computers: bool = False
+    """Whether the ranks of gangs are placed on computers, told apart by the addresses of their workers."""
 
     @classmethod
     def of(cls, spec: StudySpec, folder: str) -> Asked:
         """What a study has to know of its workers."""
-        packing, data = spec.packing, spec.data
+        packing, data, gang = spec.packing, spec.data, spec.training.gang
         return cls(
             folder,
             devices=None if packing is None else packing.devices,
             mps=packing is not None and packing.mps == "auto",
-            partitions=() if data is None else data.all_files,
+            partitions=spec.partitions,
             partition_folder="" if data is None else data.folder or "",
+            jobs_on_device=1 if packing is None else packing.most,
+            computers=gang != 1,
         )
 
     @property

@@ -150,7 +150,7 @@ class HoppingExecutor:
         self._weights = weights_of(files)
         self._times = times or EpochTimes(spec)
         unit_times = UnitTimes(self._weights, trained_on=self._trained_on)
-        gangs = gang_limit_of(spec, unit_times) if spec.training.gang == "auto" else None
+        gangs = gang_limit_of(spec, unit_times)
         if gangs is not None and gangs.measures:
             observe_recorded(unit_times, entries, self._progress_of(running), expected=self._times.expected)
         self._schedule = HopSchedule(
