@@ -55,7 +55,6 @@ class SlurmJob(NamedTuple):
 
     state: str
     reason: str
-    mark: str
 
     @property
     def has_ended(self) -> bool:
@@ -97,7 +96,7 @@ def jobs_of(study: str, folder: str) -> dict[str, SlurmJob]:
     for line in call(asked).splitlines():
         number, state, mark, reason = line.split("|", 3)
         if mark == mark_of(folder):
-            found[number] = SlurmJob(state, reason, mark)
+            found[number] = SlurmJob(state, reason)
     return found
 
 
@@ -181,7 +180,8 @@ class SlurmWatch:
         self._known: dict[str, SlurmJob] = {}
         self._last_unseen = -AGAIN_SECONDS
         self._news: list[str] = []
-        self._waiting = ""
+        self.waiting_words = ""
+        """What the jobs wait for now; empty: none waits."""
         self._refusal = ""
         self.jobs: dict[str, Any] = {}
         """Jobs of dask-jobqueue, submitted or about to be, by their worker's name."""
@@ -206,11 +206,6 @@ class SlurmWatch:
         with self._lock:
             news, self._news = " ".join(self._news), []
         return news
-
-    @property
-    def waiting_words(self) -> str:
-        """What the jobs wait for now; empty: none waits."""
-        return self._waiting
 
     # The thread.
 
@@ -257,9 +252,9 @@ class SlurmWatch:
         self._known = queue
         waiting = _words(queue)
         with self._lock:
-            if waiting != self._waiting:
+            if waiting != self.waiting_words:
                 lines.append(waiting or "Slurm: no job waits in the queue any more.")
-                self._waiting = waiting
+                self.waiting_words = waiting
             self._news += lines
 
     def _ended_unseen(self, number: str, job: SlurmJob | None) -> None:
